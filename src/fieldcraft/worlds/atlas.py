@@ -28,7 +28,7 @@ RELATIONS: dict[str, dict[str, str]] = {
     "country": {"capital": "city", "leader": "person"},
 }
 SHARE = {"person": 1.0, "company": 0.2, "city": 0.2, "country": 0.1}  # entities per person
-START_WEIGHT = {"person": 2.0, "company": 1.0, "city": 1.0, "country": 1.0}
+START_WEIGHT = {"person": 3.0, "company": 1.0, "city": 1.0, "country": 0.5}
 ONSETS = (*"bdfghjkmpstvwz", "br", "dr", "fr", "gr", "kr", "pr", "tr", "sk", "sp", "st")
 # Every syllable ends in n, r or l and none begins with them, so a name splits in one way only.
 SYLLABLES = tuple(
