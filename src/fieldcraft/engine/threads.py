@@ -9,8 +9,8 @@ import torch
 
 
 def use_fastest_threads(model: Any, tokens: int = 256) -> int:
-    """Time a forward of `tokens` tokens with 1, 2, 4, ... threads, as many as torch has now (that is
-    OMP_NUM_THREADS, or all cores), keep the fastest number and return it.
+    """Time a forward of `tokens` tokens with 1, 2, 4, ... threads, at most as many as torch has now
+    (OMP_NUM_THREADS, or all cores), keep the fastest number and return it.
 
     Two threads gain a third on an idle machine with two cores and lose a factor of five on a busy
     one, so only measuring tells. On other devices than a CPU the number is left as it is.
