@@ -64,6 +64,7 @@ class AtlasInputs:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         settings = recipe.world
+        self._made: dict[tuple[str, int], list[Trajectory]] = {}
         self.world = atlas.deal(settings.people, settings.taught, settings.heldout, recipe.seed)
 
     def curriculum(self, dialect: Dialect, schemas: Sequence[dict[str, Any]]) -> Curriculum:
@@ -94,7 +95,9 @@ class AtlasInputs:
         makers = {"base": curriculum.base, "demonstrations": curriculum.demonstrations}
         if data not in makers:
             raise UserError(f"the world has no data set '{data}': use {' or '.join(makers)}.")
-        return makers[data](count)
+        if (data, count) not in self._made:  # a run has one tokenizer and one tool
+            self._made[data, count] = makers[data](count)
+        return self._made[data, count]
 
     def pairs(self, data: str, count: int, dialect: Dialect, tool: Tool) -> list[Pair]:
         if data != "pairs":
