@@ -9,20 +9,21 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
 from importlib import resources
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fieldcraft import __version__
-from fieldcraft.config import Sft, dump_recipe, load_recipe, recipe_of_run, shipped
+from fieldcraft.config import Recipe, Sft, dump_recipe, load_recipe, recipe_of_run, shipped
+from fieldcraft.evals.tables import pairwise_table, results_table, tool_table
 from fieldcraft.store import RunFolder, atomic_folder, read_json, write_json
 from fieldcraft.terminal import (
     StageProgress,
@@ -113,6 +114,8 @@ def run(
     else:
         from fieldcraft.pipeline import Run
 
+        if not (folder / "recipe.json").exists():
+            _refuse_unsound(settings)
         try:
             report = Run(settings, folder, console).execute()
         except KeyboardInterrupt:
@@ -122,9 +125,31 @@ def run(
             )
             raise typer.Exit(130) from None
     seconds = {stage["name"]: stage["seconds"] for stage in report["stages"]}
-    console.print(results_table(report["evals"], seconds))
+    console.print(results_table(report["evals"], seconds), tool_table(report["evals"]))
     print(f"{folder / 'report.json'}\n{folder / 'report.html'}")
     print(f"fieldcraft ask --model {shlex.quote(str(folder))} {shlex.quote(_question(folder))}")
+
+
+def _refuse_unsound(recipe: Recipe) -> None:
+    """Before a run begins, and so before its folder is made: its files and settings. What is only
+    estimated refuses no run."""
+    from fieldcraft.preflight import ESTIMATED, check_recipe
+
+    found: list[str] = []
+
+    def report(name: str, notes: Sequence[str], problems: Sequence[str]) -> None:
+        found.extend([] if name in ESTIMATED else problems)
+
+    check_recipe(recipe, Path.cwd(), report)
+    _refuse(found)
+
+
+def _refuse(problems: Sequence[str]) -> None:
+    """Print every problem, and exit with 2 if there is one."""
+    for problem in problems:
+        print(f"fieldcraft: {problem}", file=sys.stderr)
+    if problems:
+        raise typer.Exit(2)
 
 
 def _question(run: Path) -> str:
@@ -146,11 +171,7 @@ def check(recipe: RecipeName, overrides: Overrides = None) -> None:
         mark = Text("wrong ", "red") if problems else Text("fine  ", "green")
         console.print(mark + Text(f"{name}  ") + Text("; ".join(notes), "dim"), soft_wrap=True)
 
-    problems = check_recipe(settings, Path.cwd(), report)
-    for problem in problems:
-        print(f"fieldcraft: {problem}", file=sys.stderr)
-    if problems:
-        raise typer.Exit(2)
+    _refuse(check_recipe(settings, Path.cwd(), report))
 
 
 @app.command()
@@ -202,9 +223,10 @@ def evaluate(
     limit: Limit = None,
     out: Annotated[Path | None, typer.Option(help="Also write eval.json into this folder.")] = None,
 ) -> None:
-    """Grade agents on a file of questions, greedily."""
+    """Grade agents on a file of questions, greedily, and compare each with the first."""
     from fieldcraft.data.sources import read_tasks
     from fieldcraft.evals.metrics import summarise
+    from fieldcraft.evals.pairwise import against_first
     from fieldcraft.evals.run import answer_rubric, evaluate
     from fieldcraft.inference import find_agent
     from fieldcraft.train.model import choose_device
@@ -212,16 +234,21 @@ def evaluate(
     console = Console()
     questions = read_tasks(tasks)[:limit]
     agents = {str(m): find_agent(m).with_options(dialect, index, search_url) for m in model}
-    found = {}
+    done, found = {}, {}
     for name, agent in agents.items():
+        began = time.perf_counter()
         answer = agent.start(choose_device(device))
         concurrency = agent.recipe.evaluation.concurrency
         with StageProgress(name, len(questions), console) as progress:
-            done = evaluate(questions, answer, answer_rubric(), concurrency, progress)
-        found[name] = summarise(done)
-    console.print(results_table(found, {}))
+            done[name] = evaluate(questions, answer, answer_rubric(), concurrency, progress)
+        found[name] = summarise(done[name]) | {"seconds": time.perf_counter() - began}
+    compared = against_first(done)
+    console.print(results_table(found, {}), tool_table(found))
+    if compared:
+        console.print(pairwise_table(compared))
     if out is not None:
-        write_json(out / "eval.json", {"tasks": str(tasks), "n": len(questions), "evals": found})
+        record = {"tasks": str(tasks), "n": len(questions), "evals": found, "pairwise": compared}
+        write_json(out / "eval.json", record)
         print(out / "eval.json")
 
 
@@ -278,26 +305,6 @@ def _evaluation(run: Path, stage: str | None) -> Path:
     if stage is not None and stage not in found:
         raise UserError(f"{run} has no evaluation of '{stage}': it has {', '.join(found)}.")
     return files[stage or found[-1]]
-
-
-def results_table(evals: Mapping[str, Mapping[str, Any]], seconds: Mapping[str, float]) -> Table:
-    """One row an evaluation, of stages, workflows or models."""
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for head in ("", "EM [95 %]", "F1", "calls/best", "known EM", "no call", "seconds"):
-        table.add_column(head, no_wrap=True)
-    for name, entry in evals.items():
-        em, optimum, known = entry["em"], entry["calls_optimal_mean"], entry["known"]
-        low, high = entry["em_ci95"] or (0.0, 0.0)
-        table.add_row(
-            Text(name, "bold"),
-            "not gradable" if em is None else Text(f"{em:.3f} [{low:.3f}, {high:.3f}]"),
-            "" if entry["f1"] is None else f"{entry['f1']:.3f}",
-            f"{entry['calls_mean']:.2f}" + ("" if optimum is None else f"/{optimum:.2f}"),
-            f"{known['em']:.2f}" if known else "",
-            f"{known['no_call_rate']:.2f}" if known else "",
-            f"{seconds[name]:.0f}" if name in seconds else "",
-        )
-    return table
 
 
 # -- worlds, indexes, servers ------------------------------------------------------------------

@@ -25,6 +25,7 @@ from fieldcraft.engine.local import LocalEngine
 from fieldcraft.engine.threads import use_fastest_threads
 from fieldcraft.envs.tools import Budget, ToolEnvironment
 from fieldcraft.evals.metrics import summarise
+from fieldcraft.evals.pairwise import one_after_another
 from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
 from fieldcraft.evals.run import answer_rubric, evaluate
 from fieldcraft.inputs import make_inputs
@@ -252,17 +253,19 @@ class Run:
         records = {name: read_json(folder / name / "stage.json") for name in self.recipe.stages}
         stages = [StageRecord(n, r["seconds"], r["metrics"]) for n, r in records.items()]
         stages.append(StageRecord("evaluation", sum(e["seconds"] for e in found.values())))
+        samples = {n: read_trajectories(evaluations / f"{n}.jsonl") for n in names}
+        line = {name: part for name, part in samples.items() if name != "workflow"}
         report = build_report(
             recipe=self.recipe.recipe,
             seed=self.recipe.seed,
             device=str(self.device),
             stages=stages,
-            evals={name: entry["summary"] for name, entry in found.items()},
+            evals={n: e["summary"] | {"seconds": e["seconds"]} for n, e in found.items()},
+            comparisons=one_after_another(line),
             extra={"config": dump_recipe(self.recipe), "versions": self._versions()},
         )
         write_report(report, folder / "report.json")
         curves = {n: MetricsLog(folder / n / "metrics.jsonl").rows() for n in self.recipe.stages}
-        samples = {n: read_trajectories(evaluations / f"{n}.jsonl") for n in names}
         write_html(report, curves, samples, folder / "report.html")
         return report
 

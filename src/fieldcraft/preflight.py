@@ -32,6 +32,8 @@ from fieldcraft.train.model import choose_device, load_tokenizer
 from fieldcraft.types import Answer, Author, Dialect, Task, Tool, Trajectory, UserError
 
 EXAMPLES = 200  # of a world's data set that are made and looked at; all of a file's are
+VARIANTS = 20  # of a world's re-deals that these examples are drawn from
+ESTIMATED = ("memory", "disk")  # checks that compare with an estimate
 ADAMW_BYTES = 16  # a parameter in float32, its gradient and two moments
 CHECKPOINT_BYTES = 12  # a parameter and two moments
 FLOAT = 4
@@ -99,7 +101,9 @@ class Setup:
         yield from ()
 
     def find_questions(self, notes: list[str]) -> Iterator[str]:
-        self.inputs = make_inputs(self.recipe)
+        world = self.recipe.world
+        few = world.model_copy(update={"variants": min(world.variants, VARIANTS)})
+        self.inputs = make_inputs(self.recipe.model_copy(update={"world": few}))
         train, test = self.inputs.train_tasks(), self.inputs.evaluation_tasks()
         notes += [f"{len(train)} to train", f"{len(test)} to test"]
         self.tasks = train + test

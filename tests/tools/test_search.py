@@ -19,7 +19,7 @@ from fieldcraft.tools.search import (
     query_terms,
     words,
 )
-from fieldcraft.types import ToolError, UserError
+from fieldcraft.types import ArgumentError, UserError
 from fieldcraft.worlds.atlas import deal
 
 
@@ -273,7 +273,7 @@ def test_the_tool_answers_with_text(tmp_path):
         'result 1: "D"\nAbout D.\nresult 2: "A"\nAbout A.'
     )
     assert asyncio.run(search(query="zumato")) == "No result."
-    with pytest.raises(ToolError, match="query: Input should be a valid string"):
+    with pytest.raises(ArgumentError, match="query: Input should be a valid string"):
         asyncio.run(search(query=["D"]))
 
 

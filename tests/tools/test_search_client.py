@@ -11,7 +11,7 @@ from starlette.routing import Route
 from fieldcraft.tools.search import SearchTool, build_index
 from fieldcraft.tools.search_client import RemoteSearchTool
 from fieldcraft.tools.search_server import create_app
-from fieldcraft.types import ToolError, UserError
+from fieldcraft.types import ArgumentError, ToolError, UserError
 
 
 def ask(tool, *queries):
@@ -155,7 +155,7 @@ def url_of(listener):
 
 def test_wrong_arguments_never_reach_the_server():
     tool = RemoteSearchTool("http://127.0.0.1:9")
-    with pytest.raises(ToolError, match="query: Field required"):
+    with pytest.raises(ArgumentError, match="query: Field required"):
         asyncio.run(tool())
 
 

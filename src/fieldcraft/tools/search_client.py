@@ -73,7 +73,8 @@ class RemoteSearchTool:
         """The passages for `query` as text, `No result.` when there is none.
 
         Raises:
-            ToolError: wrong arguments, or no answer after all attempts.
+            ArgumentError: wrong arguments.
+            ToolError: no answer after all attempts.
         """
         return await self._function(**arguments)
 
