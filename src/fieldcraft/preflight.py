@@ -218,7 +218,7 @@ def stage_problems(setup: Setup, name: str, stage: AnyStage, notes: list[str]) -
 
 
 def rl_problems(name: str, stage: Rl) -> Iterator[str]:
-    if stage.group < 2:
+    if stage.group < 2 and stage.baseline in ("group", "others"):
         yield (
             f"stage '{name}' has group={stage.group}: an advantage compares rollouts of one"
             " question, so it would always be 0; set group to 2 or more."
@@ -299,8 +299,11 @@ def memory_bytes(setup: Setup, stage: AnyStage) -> int:
     tokens = max(stage.optim.micro_tokens, recipe.budget.total_tokens)
     layer = 10 * config.hidden_size + 4 * config.intermediate_size
     activations = tokens * (config.num_hidden_layers * layer + 4 * config.vocab_size) * FLOAT
-    reference = isinstance(stage, Rl) and stage.kl_coef > 0
-    return setup.parameters * (ADAMW_BYTES + FLOAT * reference) + activations
+    each = ADAMW_BYTES
+    if isinstance(stage, Rl):
+        each += FLOAT * (stage.kl_coef > 0)  # the reference
+        each += ADAMW_BYTES * (stage.baseline == "critic" and stage.critic.backbone == "own")
+    return setup.parameters * each + activations
 
 
 def free_memory(device: torch.device) -> int:

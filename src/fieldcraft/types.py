@@ -159,7 +159,9 @@ class Trajectory:
 
     @property
     def executed_calls(self) -> int:
-        return sum(call.outcome is not Outcome.REFUSED for call in self.calls)
+        """Calls that were run, failed ones included; not those over the budget, and not attempts
+        that could not be read as a call."""
+        return sum(c.outcome is not Outcome.REFUSED and c.tool != "" for c in self.calls)
 
 
 @dataclass(frozen=True, slots=True)

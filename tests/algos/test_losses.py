@@ -22,6 +22,7 @@ def tokens(logp: list[float], **fields: Any) -> TokenBatch:
         "logits_TV": torch.zeros(len(logp), 4),
         "weight_T": torch.ones(len(logp)),
         "seq_T": torch.zeros(len(logp), dtype=torch.long),
+        "turn_T": torch.zeros(len(logp), dtype=torch.long),
         "advantage_T": torch.ones(len(logp)),
         "old_logp_T": old_T,
         "sampled_logp_T": old_T,
@@ -172,7 +173,13 @@ def test_equal_clips_on_policy_are_the_plain_policy_gradient() -> None:
 
 @pytest.mark.parametrize(
     "objective",
-    [CrossEntropy(), Contrastive(), Surrogate(kl_coef=0.1, entropy_coef=0.1, clip_high=0.4)],
+    [
+        CrossEntropy(),
+        Contrastive(),
+        Surrogate(kl_coef=0.1, entropy_coef=0.1, clip_high=0.4),
+        Surrogate(ratio="sequence", clip_high=0.4, importance="sequence", importance_cap=2.0),
+        Surrogate(clip="cispo", llds_coef=0.1, reject="geometric"),
+    ],
 )
 def test_what_has_no_weight_gets_exactly_no_gradient(objective: Objective) -> None:
     torch.manual_seed(0)
@@ -185,6 +192,7 @@ def test_what_has_no_weight_gets_exactly_no_gradient(objective: Objective) -> No
         logits_TV=logits_TV,
         weight_T=torch.tensor([0.0, 1.0, 0.0, 1.0, 0.0, 0.5]),
         seq_T=torch.tensor([0, 0, 0, 1, 1, 1]),
+        turn_T=torch.tensor([0, 0, 0, 1, 1, 1]),
         advantage_T=torch.ones(6),
         old_logp_T=other_T,
         sampled_logp_T=other_T - 0.1,

@@ -74,8 +74,10 @@ class RecordingTrainer:
         self.filled: list[tuple[int, str, float]] = []
         self.samples: list[Sample] = []
         self.objective: Objective | None = None
-        self.total = 0.0
+        self.totals: list[float] = []  # of each optimiser step
+        self.parts: list[list[Sample]] = []
         self.temperature = 0.0
+        self.done = 0
 
     def fill_logprobs(self, units: Sequence[Unit], field: str, temperature: float) -> None:
         self.filled.append((len(units), field, temperature))
@@ -84,7 +86,9 @@ class RecordingTrainer:
         self, units: Sequence[Unit], objective: Objective, total: float, temperature: float
     ) -> dict[str, float]:
         self.samples = [sample for unit in units for sample in unit]
-        self.objective, self.total, self.temperature = objective, total, temperature
+        self.parts.append(self.samples)
+        self.totals.append(total)
+        self.objective, self.temperature = objective, temperature
         return {"loss": 0.25, "ratio": 0.5}
 
 
@@ -130,11 +134,9 @@ def written(trajectory_segments: Sequence[str]) -> list[int]:
 # -- rewards, advantages, samples ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("normalise_std", "size"), [(False, 0.5), (True, 0.5 / (0.5 + 1e-6))])
-def test_rewards_become_the_advantages_of_exactly_these_samples(
-    normalise_std: bool, size: float
-) -> None:
-    rl, trainer, engine = stage(MIXED, normalise_std=normalise_std)
+@pytest.mark.parametrize(("scale", "size"), [("none", 0.5), ("group", 0.5 / (0.5 + 1e-6))])
+def test_rewards_become_the_advantages_of_exactly_these_samples(scale: str, size: float) -> None:
+    rl, trainer, engine = stage(MIXED, scale=scale, loss_weight="token")
     row = rl.step(3)
     asked = [TASKS[i].question for i in draw(0, 3, 2, 2)]
     right, wrong = trainer.samples  # the second question's group is equal and left out
@@ -151,7 +153,7 @@ def test_rewards_become_the_advantages_of_exactly_these_samples(
     assert wrong.advantage.tolist() == pytest.approx([-size * m for m in wrong.weight.tolist()])
     # what the loss is divided by counts every token of the step
     tokens = len(written([SEARCH, RIGHT])) + 3 * len(written([WRONG]))
-    assert trainer.total == tokens
+    assert trainer.totals == [tokens]
     assert (row["equal_groups"], row["reward_mean"], row["em"]) == (0.5, 0.25, 0.25)
     assert engine.versions == 1
 
@@ -160,7 +162,7 @@ def test_weights_of_sequences_sum_to_one_each() -> None:
     rl, trainer, _ = stage(MIXED, loss_weight="sequence")
     rl.step(0)
     assert [s.weight.sum() for s in trainer.samples] == pytest.approx([1, 1])
-    assert trainer.total == pytest.approx(4)
+    assert trainer.totals == [pytest.approx(4)]
     assert len({w for w in trainer.samples[0].weight.tolist() if w}) == 1
     assert max(trainer.samples[0].advantage) == pytest.approx(1, abs=1e-5)
 
@@ -170,7 +172,7 @@ def test_the_metrics_of_tokens_are_means_over_those_trained_on() -> None:
     row = rl.step(0)
     trained = sum(float(sample.weight.sum()) for sample in trainer.samples)
     assert row["loss"] == 0.25
-    assert row["ratio"] == pytest.approx(0.5 * trainer.total / trained)
+    assert row["ratio"] == pytest.approx(0.5 * trainer.totals[0] / trained)
 
 
 def test_the_settings_reach_the_objective() -> None:
@@ -222,7 +224,7 @@ def test_an_exception_ends_only_its_trajectory_and_is_no_zero() -> None:
         **{"0/0": [SEARCH], "0/1": [RIGHT], "0/2": [WRONG], "0/3": [WRONG]},
         **{f"1/{i}": [WRONG] for i in range(4)},
     }
-    rl, trainer, _ = stage(scripts, sometimes, group=4, normalise_std=False)
+    rl, trainer, _ = stage(scripts, sometimes, group=4, scale="none")
     row = rl.step(0)
     third = 1 / 3  # the mean of 1, 0, 0: the broken one is not graded
     assert [max(s.advantage, key=abs) for s in trainer.samples] == pytest.approx(
@@ -275,7 +277,7 @@ def test_what_the_policy_wrote_wrongly_is_no_failure_of_the_tool() -> None:
 
 
 def test_a_prompt_without_room_trains_nothing() -> None:
-    rl, trainer, _ = stage(MIXED, budget={"total_tokens": 5}, loss_weight="sequence", kl_coef=0.1)
+    rl, trainer, _ = stage(MIXED, budget={"total_tokens": 5}, entropy_coef=0.1)
     row = rl.step(0)
     assert row["status/truncated"] == 1
     assert trainer.samples == []
