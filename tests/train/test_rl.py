@@ -17,7 +17,7 @@ from fieldcraft.envs.tools import Budget, ToolEnvironment
 from fieldcraft.rewards.answers import ExactMatch, StatelessReward
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.train.batch import Sample, Unit
-from fieldcraft.train.rl import RlStage, check_tools, rollout_metrics
+from fieldcraft.train.rl import RlStage, check_tools, rollout_metrics, surrogate
 from fieldcraft.train.sft import draw
 from fieldcraft.types import (
     Author,
@@ -97,6 +97,7 @@ def stage(
     answer: Callable[[str], str] = "found {}".format,
     budget: dict[str, int] | None = None,
     reference: Any = None,
+    critic: Any = None,
     **settings: Any,
 ) -> tuple[RlStage, RecordingTrainer, KeyedEngine]:
     given = {"type": "rl", "steps": 9, "questions": 2, "group": 2, "optim": {"lr": 1e-2}}
@@ -114,6 +115,7 @@ def stage(
             rubric=Rubric([(ExactMatch(), 1.0)]),
             trainer=recorder,
             reference=reference,
+            critic=critic,
             seed=0,
         ),
         trainer,
@@ -132,6 +134,10 @@ def written(trajectory_segments: Sequence[str]) -> list[int]:
 
 
 # -- rewards, advantages, samples ---------------------------------------------------------------
+
+
+def settings_of(**given: Any) -> Rl:
+    return Rl.model_validate({"type": "rl", "steps": 1, "optim": {"lr": 1.0}} | given)
 
 
 @pytest.mark.parametrize(("scale", "size"), [("none", 0.5), ("group", 0.5 / (0.5 + 1e-6))])
@@ -183,12 +189,17 @@ def test_the_settings_reach_the_objective() -> None:
             self.filled = (len(units), field, temperature)
 
     reference = Reference()
-    settings = {"clip_low": 0.1, "clip_high": 0.3, "kl_coef": 0.01, "entropy_coef": 0.02}
-    rl, trainer, _ = stage(
-        MIXED, **settings, importance_cap=1.5, temperature=0.8, reference=reference
-    )
+    settings: dict[str, Any] = {
+        **{"ratio": "sequence", "clip_low": 0.1, "clip_high": 0.3, "dual_clip": 4.0},
+        **{"kl_coef": 0.01, "entropy_coef": 0.02, "llds_coef": 0.03},
+        **{"importance": "sequence", "importance_cap": 1.5},
+        **{"reject": "geometric", "reject_low": 0.7, "reject_high": 1.7},
+    }
+    rl, trainer, _ = stage(MIXED, **settings, epochs=2, temperature=0.8, reference=reference)
     rl.step(0)
-    assert trainer.objective == Surrogate(**settings, importance_cap=1.5)
+    assert trainer.objective == Surrogate(**settings)
+    assert surrogate(settings_of(clip="cispo")) == Surrogate(clip="cispo")
+    assert surrogate(settings_of(kl_coef=0.1, kl_in="reward")) == Surrogate()
     assert trainer.temperature == 0.8
     # with such terms a group of equal rewards is trained on too
     assert trainer.filled == [(4, "old_logp", 0.8)]
@@ -209,6 +220,160 @@ def test_equal_groups_train_nothing_and_are_counted() -> None:
     assert (row["equal_groups"], "loss" in row) == (1.0, False)
     assert row["tokens"] > 0
     assert engine.versions == 1  # the next step starts from an empty cache in any case
+
+
+# -- dynamic sampling ---------------------------------------------------------------------------
+
+RIGHTS = {"0/0": [RIGHT], "0/1": [RIGHT], "1/0": [WRONG], "1/1": [WRONG]}
+
+
+def test_a_step_is_filled_with_groups_that_teach() -> None:
+    """Batch 0 has a group that is all right and one that is all wrong, batch 1 a mixed one, batch 2
+    two: one is enough, and no fourth batch is sampled."""
+    scripts = {
+        **RIGHTS,
+        **{"2/0": [RIGHT], "2/1": [WRONG], "3/0": [WRONG], "3/1": [WRONG]},
+        **{"4/0": [WRONG], "4/1": [RIGHT], "5/0": [SEARCH, RIGHT], "5/1": [WRONG]},
+    }
+    rl, trainer, _ = stage(scripts, keep_groups="mixed-accuracy", scale="none", max_batches=4)
+    row = rl.step(0)
+    assert (row["batches"], row["groups_kept"], row["equal_groups"]) == (3, 2, 0)
+    assert [max(s.advantage, key=abs) for s in trainer.samples] == [0.5, -0.5, -0.5, 0.5]
+    assert row["em"] == 5 / 12  # of everything that was sampled
+    assert row["tokens"] > sum(len(s.ids) for s in trainer.samples)
+
+
+def test_the_number_of_batches_is_bounded() -> None:
+    """Then the step goes on with what there is, be it nothing."""
+    scripts = {**RIGHTS, "2/0": [RIGHT], "2/1": [WRONG], "3/0": [WRONG], "3/1": [WRONG]}
+    rl, trainer, _ = stage(scripts, keep_groups="mixed-accuracy", max_batches=2)
+    row = rl.step(0)
+    assert (row["batches"], row["groups_kept"], len(trainer.samples)) == (2, 1, 2)
+    rl, trainer, engine = stage(RIGHTS, keep_groups="mixed-accuracy", max_batches=1)
+    row = rl.step(0)
+    assert (row["batches"], row["groups_kept"], trainer.samples) == (1, 0, [])
+    assert engine.versions == 1
+
+
+def test_no_two_steps_share_a_batch_of_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[int] = []
+    real = draw
+
+    def recorded(seed: int, step: int, size: int, batch: int) -> list[int]:
+        places.append(step)
+        return real(seed, step, size, batch)
+
+    monkeypatch.setattr("fieldcraft.train.rl.draw", recorded)
+    scripts = {**RIGHTS, **{f"{2 + int(k[0])}{k[1:]}": v for k, v in RIGHTS.items()}}
+    rl, _, _ = stage(scripts, keep_groups="mixed-accuracy", max_batches=2)
+    for number in range(2):
+        rl.step(number)
+    assert places == [0, 1, 2, 3]
+
+
+class Thrifty(StatelessReward):
+    """Like OTC: right answers differ in their calls."""
+
+    name = "thrifty"
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+        return [float(t.answer == "Northport") / (1 + t.executed_calls) for t in group]
+
+
+@pytest.mark.parametrize(("keep", "kept"), [("mixed-accuracy", 0), ("mixed-reward", 1)])
+def test_filters_look_at_accuracy_or_at_the_reward_as_told(keep: str, kept: int) -> None:
+    """Trap: the reward differs in a group in which all are right. By accuracy it teaches nothing;
+    whoever wants what OTC says about it filters by the reward."""
+    scripts = {**RIGHTS, "0/0": [SEARCH, RIGHT]}
+    rl, _, _ = stage(scripts, keep_groups=keep, max_batches=1)
+    object.__setattr__(rl, "rubric", Rubric([(ExactMatch(), 0.0), (Thrifty(), 1.0)]))
+    assert rl.step(0)["groups_kept"] == kept
+
+
+def test_the_ungradable_make_no_group_mixed() -> None:
+    rl, _, _ = stage(MIXED, keep_groups="mixed-accuracy")
+
+    def group(*scores: float | None) -> list[Trajectory]:
+        return [Trajectory(TASKS[0], rewards={"em": s}, reward=s) for s in scores]
+
+    assert rl._teaches(group(1.0, None, 0.0))
+    assert not rl._teaches(group(1.0, None, 1.0))
+    assert not rl._teaches(group(None, 0.0))
+    assert not rl._teaches(group(None, None))
+
+
+# -- what is trained on, and how often ----------------------------------------------------------
+
+
+def test_truncated_rollouts_can_be_left_out_of_the_loss_but_not_of_the_group() -> None:
+    long = [SEARCH, SEARCH, SEARCH, SEARCH, SEARCH, RIGHT]
+    scripts = {**MIXED, "0/1": long}
+    room = 300
+    rl, trainer, _ = stage(
+        scripts, budget={"total_tokens": room}, scale="none", loss_weight="token"
+    )
+    row = rl.step(0)
+    assert row["status/truncated"] == 1 / 4
+    whole = trainer.totals[0]
+    assert len(trainer.samples) == 2
+    cut = trainer.samples[1]
+    rl, trainer, _ = stage(
+        scripts,
+        budget={"total_tokens": room},
+        scale="none",
+        loss_weight="token",
+        train_truncated=False,
+    )
+    rl.step(0)
+    [only] = trainer.samples
+    assert max(only.advantage) == 0.5  # the truncated one is still half of the mean
+    assert trainer.totals == [whole - cut.weight.sum()]
+
+
+def test_the_constant_weight_divides_by_what_a_rollout_may_have() -> None:
+    rl, trainer, _ = stage(MIXED, algorithm="dr-grpo", budget={"total_tokens": 500})
+    rl.step(0)
+    assert trainer.totals == [4 * 500]
+    assert {w for s in trainer.samples for w in s.weight.tolist()} == {0.0, 1.0}
+
+
+def test_minibatches_share_the_divisor_and_the_learning_rate() -> None:
+    scripts = {key: [RIGHT] if key[-1] == "0" else [WRONG] for key in MIXED}
+    rl, trainer, _ = stage(scripts, minibatches=3, epochs=2, loss_weight="token")
+    rl.step(7)
+    assert [len(part) for part in trainer.parts] == [2, 1, 1, 2, 1, 1]
+    for epoch in (trainer.parts[:3], trainer.parts[3:]):
+        assert len({id(sample) for part in epoch for sample in part}) == 4
+    assert trainer.parts[0] != trainer.parts[3]
+    tokens = sum(float(s.weight.sum()) for part in trainer.parts[:3] for s in part)
+    assert trainer.totals == pytest.approx([tokens / 3] * 6)
+    assert trainer.done == 7  # a real trainer's place in the schedule, before each step
+    again = stage(scripts, minibatches=3, epochs=2, loss_weight="token")
+    again[0].step(7)
+    assert [[s.ids.tolist() for s in part] for part in again[1].parts] == [
+        [s.ids.tolist() for s in part] for part in trainer.parts
+    ]
+
+
+def test_there_are_no_empty_minibatches() -> None:
+    rl, trainer, _ = stage(MIXED, minibatches=16)
+    row = rl.step(0)
+    assert [len(part) for part in trainer.parts] == [1, 1]
+    assert row["loss"] == 0.25  # the mean over the optimiser steps
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"algorithm": "ppo"}, "a critic belongs to baseline: critic"),
+        ({"critic": object()}, "a critic belongs to baseline: critic"),
+        ({"kl_coef": 0.1}, "kl_coef needs a reference"),
+        ({"keep_groups": "mixed-accuracy", "accuracy": "f1"}, "looks at the reward 'f1'"),
+    ],
+)
+def test_what_a_stage_lacks_is_named(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        stage(MIXED, **settings)
 
 
 # -- failures -----------------------------------------------------------------------------------
