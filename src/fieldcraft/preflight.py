@@ -299,11 +299,14 @@ def memory_bytes(setup: Setup, stage: AnyStage) -> int:
     tokens = max(stage.optim.micro_tokens, recipe.budget.total_tokens)
     layer = 10 * config.hidden_size + 4 * config.intermediate_size
     activations = tokens * (config.num_hidden_layers * layer + 4 * config.vocab_size) * FLOAT
-    each = ADAMW_BYTES
-    if isinstance(stage, Rl):
-        each += FLOAT * (stage.kl_coef > 0)  # the reference
-        each += ADAMW_BYTES * (stage.baseline == "critic" and stage.critic.backbone == "own")
-    return setup.parameters * each + activations
+    reference = isinstance(stage, Rl) and stage.kl_coef > 0
+    models = ADAMW_BYTES * (1 + has_own_critic(stage)) + FLOAT * reference
+    return setup.parameters * models + activations
+
+
+def has_own_critic(stage: AnyStage) -> bool:
+    """Whether a second model is trained and saved in checkpoints."""
+    return isinstance(stage, Rl) and (stage.baseline, stage.critic.backbone) == ("critic", "own")
 
 
 def free_memory(device: torch.device) -> int:
@@ -316,7 +319,8 @@ def free_memory(device: torch.device) -> int:
 def disk_problems(setup: Setup, out: Path, notes: list[str]) -> Iterator[str]:
     """Every stage leaves its model; the running one has two checkpoints while it writes one."""
     models = len(setup.recipe.stages) * FLOAT
-    needed = setup.parameters * (models + 2 * CHECKPOINT_BYTES)
+    trained = 1 + any(map(has_own_critic, setup.recipe.stages.values()))
+    needed = setup.parameters * (models + 2 * CHECKPOINT_BYTES * trained)
     free = shutil.disk_usage(out).free
     notes.append(f"about {_giga(needed)} of {_giga(free)}")
     if needed > free:

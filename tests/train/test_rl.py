@@ -306,28 +306,18 @@ def test_the_ungradable_make_no_group_mixed() -> None:
 
 
 def test_truncated_rollouts_can_be_left_out_of_the_loss_but_not_of_the_group() -> None:
-    long = [SEARCH, SEARCH, SEARCH, SEARCH, SEARCH, RIGHT]
-    scripts = {**MIXED, "0/1": long}
-    room = 300
-    rl, trainer, _ = stage(
-        scripts, budget={"total_tokens": room}, scale="none", loss_weight="token"
-    )
-    row = rl.step(0)
-    assert row["status/truncated"] == 1 / 4
-    whole = trainer.totals[0]
-    assert len(trainer.samples) == 2
-    cut = trainer.samples[1]
-    rl, trainer, _ = stage(
-        scripts,
-        budget={"total_tokens": room},
-        scale="none",
-        loss_weight="token",
-        train_truncated=False,
-    )
+    scripts = {**MIXED, "0/1": ["so " * 200]}
+    settings: dict[str, Any] = {"budget": {"turn_tokens": 60}, "scale": "none"}
+    rl, trainer, _ = stage(scripts, **settings, loss_weight="token")
+    assert rl.step(0)["status/truncated"] == 1 / 4
+    [whole] = trainer.totals
+    _, cut = trainer.samples
+    assert cut.weight.sum() == 60
+    rl, trainer, _ = stage(scripts, **settings, loss_weight="token", train_truncated=False)
     rl.step(0)
     [only] = trainer.samples
     assert max(only.advantage) == 0.5  # the truncated one is still half of the mean
-    assert trainer.totals == [whole - cut.weight.sum()]
+    assert trainer.totals == [whole - 60]
 
 
 def test_the_constant_weight_divides_by_what_a_rollout_may_have() -> None:
@@ -340,16 +330,17 @@ def test_the_constant_weight_divides_by_what_a_rollout_may_have() -> None:
 def test_minibatches_share_the_divisor_and_the_learning_rate() -> None:
     scripts = {key: [RIGHT] if key[-1] == "0" else [WRONG] for key in MIXED}
     rl, trainer, _ = stage(scripts, minibatches=3, epochs=2, loss_weight="token")
-    rl.step(7)
+    rl.step(8)
     assert [len(part) for part in trainer.parts] == [2, 1, 1, 2, 1, 1]
-    for epoch in (trainer.parts[:3], trainer.parts[3:]):
-        assert len({id(sample) for part in epoch for sample in part}) == 4
-    assert trainer.parts[0] != trainer.parts[3]
+    dealt = [id(sample) for part in trainer.parts for sample in part]
+    assert set(dealt[:4]) == set(dealt[4:])
+    assert len(set(dealt)) == 4
+    assert dealt[:4] != dealt[4:]
     tokens = sum(float(s.weight.sum()) for part in trainer.parts[:3] for s in part)
     assert trainer.totals == pytest.approx([tokens / 3] * 6)
-    assert trainer.done == 7  # a real trainer's place in the schedule, before each step
+    assert trainer.done == 8  # a real trainer's place in the schedule, before each step
     again = stage(scripts, minibatches=3, epochs=2, loss_weight="token")
-    again[0].step(7)
+    again[0].step(8)
     assert [[s.ids.tolist() for s in part] for part in again[1].parts] == [
         [s.ids.tolist() for s in part] for part in trainer.parts
     ]
