@@ -222,7 +222,7 @@ def stage_problems(setup: Setup, name: str, stage: AnyStage, notes: list[str]) -
 
 
 def rl_problems(name: str, stage: Rl) -> Iterator[str]:
-    if stage.group < 2:
+    if stage.group < 2 and stage.baseline in ("group", "others"):
         yield (
             f"stage '{name}' has group={stage.group}: an advantage compares rollouts of one"
             " question, so it would always be 0; set group to 2 or more."
@@ -304,7 +304,13 @@ def memory_bytes(setup: Setup, stage: AnyStage) -> int:
     layer = 10 * config.hidden_size + 4 * config.intermediate_size
     activations = tokens * (config.num_hidden_layers * layer + 4 * config.vocab_size) * FLOAT
     reference = isinstance(stage, Rl) and stage.kl_coef > 0
-    return setup.parameters * (ADAMW_BYTES + FLOAT * reference) + activations
+    models = ADAMW_BYTES * (1 + has_own_critic(stage)) + FLOAT * reference
+    return setup.parameters * models + activations
+
+
+def has_own_critic(stage: AnyStage) -> bool:
+    """Whether a second model is trained and saved in checkpoints."""
+    return isinstance(stage, Rl) and (stage.baseline, stage.critic.backbone) == ("critic", "own")
 
 
 def free_memory(device: torch.device) -> int:
@@ -317,7 +323,8 @@ def free_memory(device: torch.device) -> int:
 def disk_problems(setup: Setup, out: Path, notes: list[str]) -> Iterator[str]:
     """Every stage leaves its model; the running one has two checkpoints while it writes one."""
     models = len(setup.recipe.stages) * FLOAT
-    needed = setup.parameters * (models + 2 * CHECKPOINT_BYTES)
+    trained = 1 + any(map(has_own_critic, setup.recipe.stages.values()))
+    needed = setup.parameters * (models + 2 * CHECKPOINT_BYTES * trained)
     free = shutil.disk_usage(out).free
     notes.append(f"about {_giga(needed)} of {_giga(free)}")
     if needed > free:

@@ -169,6 +169,8 @@ class Trajectory:
 
     @property
     def executed_calls(self) -> int:
+        """Calls that were run, failed ones included; not those over the budget, and not malformed
+        ones."""
         return sum(call.outcome.executed for call in self.calls)
 
 
