@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fieldcraft.envs.tools import ToolEnvironment
 from fieldcraft.rollout import Policy, session_of
-from fieldcraft.tools.search import words
+from fieldcraft.tools.bm25 import words
 from fieldcraft.types import (
     Action,
     Answer,

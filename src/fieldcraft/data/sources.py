@@ -20,7 +20,7 @@ import pyarrow
 import pyarrow.parquet
 
 from fieldcraft.jsonl import read_json_lines
-from fieldcraft.tools.search import Passage, format_passages, parse_passage
+from fieldcraft.tools.passages import Passage, format_passages, parse_passage
 from fieldcraft.types import Action, Answer, Observation, Step, Task, Thought, UserError
 
 Record = dict[str, Any]
