@@ -15,6 +15,7 @@ from rich.console import Console
 
 import fieldcraft
 from checkpoints import write_tiny_checkpoint
+from encoders import write_bert
 from fieldcraft import cli, pipeline, preflight
 from fieldcraft.cli import main
 from fieldcraft.evals import tables
@@ -529,6 +530,20 @@ def test_index_takes_a_hotpotqa_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     source.write_text(json.dumps(record))
     assert status("index", source, "--out", tmp_path / "index") == 0
     assert capsys.readouterr().out == f"{tmp_path / 'index'}: 2 passages\n"
+
+
+def test_index_by_vectors(
+    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sentence_transformers", reason="needs the extra dense")
+    encoder = write_bert(tmp_path / "encoder", seed=0)
+    for options, ranking in (([], "hybrid"), (["--ranking", "dense", "--hnsw"], "dense")):
+        out = tmp_path / ranking
+        assert status("index", files["corpus"], "--out", out, "--encoder", encoder, *options) == 0
+        assert json.loads((out / "manifest.json").read_text())["ranking"] == ranking
+    capsys.readouterr()
+    assert status("index", files["corpus"], "--out", tmp_path / "no", "--hnsw") == 2
+    assert sentence(capsys).startswith("Search by vectors needs an encoder")
 
 
 def test_serve_search_answers(files: dict[str, Path], tmp_path: Path) -> None:

@@ -341,13 +341,22 @@ def build(
     out: Out,
     k1: Annotated[float, typer.Option(help="How slowly repeated words saturate.")] = 0.9,
     b: Annotated[float, typer.Option(help="How much long passages are held back, 0 to 1.")] = 0.4,
+    encoder: Annotated[
+        str | None, typer.Option(help="Search by vectors of this model: a folder or a hub name.")
+    ] = None,
+    ranking: Annotated[
+        Literal["bm25", "dense", "hybrid"] | None,
+        typer.Option(help="By default hybrid with an encoder, bm25 without."),
+    ] = None,
+    hnsw: Annotated[bool, typer.Option("--hnsw", help="A graph, for millions of vectors.")] = False,
 ) -> None:
-    """Build a search index (BM25)."""
+    """Build a search index: BM25, vectors of an encoder, or both."""
     from fieldcraft.data.sources import ensure_corpus
     from fieldcraft.tools.search import build_index
 
     with tempfile.TemporaryDirectory() as draft:
-        index = build_index(ensure_corpus(corpus, Path(draft, "corpus.jsonl")), out, k1, b)
+        passages = ensure_corpus(corpus, Path(draft, "corpus.jsonl"))
+        index = build_index(passages, out, k1, b, ranking=ranking, encoder=encoder, hnsw=hnsw)
     print(f"{out}: {len(index)} passages")
 
 
@@ -357,7 +366,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
 ) -> None:
-    """A search server with the interface of Search-R1: POST /retrieve."""
+    """A search server with the interfaces of Search-R1 and AutoCoA: POST /retrieve."""
     from fieldcraft.tools.search_server import serve_search
 
     serve_search(index, host, port)

@@ -125,7 +125,14 @@ class Run:
         index = self.folder.path / "index"
         if self.recipe.search.url is None and not index.exists():
             settings = self.recipe.search
-            build_index(self.world / "corpus.jsonl", index, settings.k1, settings.b)
+            build_index(
+                self.world / "corpus.jsonl",
+                index,
+                settings.k1,
+                settings.b,
+                ranking=settings.ranking,
+                encoder=settings.encoder,
+            )
         return open_search(self.recipe, index)
 
     def _first_model(self) -> Path:

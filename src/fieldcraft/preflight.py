@@ -25,7 +25,9 @@ from fieldcraft.data.sources import ensure_corpus
 from fieldcraft.dialects import get_dialect, round_trip_problems
 from fieldcraft.inputs import FileInputs, Inputs, make_inputs
 from fieldcraft.rewards.answers import exact_match
-from fieldcraft.tools.search import Passage, read_corpus, search_function
+from fieldcraft.tools.dense import Encoder
+from fieldcraft.tools.passages import Passage, read_corpus
+from fieldcraft.tools.search import index_settings, search_function
 from fieldcraft.tools.search_client import RemoteSearchTool
 from fieldcraft.train.batch import to_sample
 from fieldcraft.train.model import choose_device, load_tokenizer
@@ -130,6 +132,10 @@ class Setup:
             notes.append(f"{sum(1 for _ in read_corpus(corpus))} passages")
         else:
             notes.append("the world's articles")
+        if search.url is None:
+            index_settings(search.k1, search.b, search.ranking, search.encoder)
+            if search.encoder is not None:
+                notes.append(f"{Encoder(search.encoder).dimensions} dimensions of {search.encoder}")
         yield from ()
 
     def find_model(self, notes: list[str]) -> Iterator[str]:
