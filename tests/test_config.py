@@ -263,3 +263,16 @@ def test_a_row_of_a_table_shows_something_that_is_evaluated() -> None:
     assert load_recipe("smoke", ["rows.All=rl2", "rows.ReAct=workflow"]).rows["ReAct"] == "workflow"
     with pytest.raises(UserError, match="row 'All' shows 'r1', which is never evaluated"):
         load_recipe("smoke", ["rows.All=r1"])
+
+
+def test_a_supervised_stage_is_as_long_as_its_epochs_or_its_steps() -> None:
+    stage = load_recipe("autocoa-mini", []).stages["sft2"]
+    assert isinstance(stage, Sft)
+    assert stage.steps_over(14_400) == 450
+    longer = stage.model_copy(update={"epochs": 1.5})
+    assert longer.steps_over(100) == 5  # 150 examples in batches of 32
+    with pytest.raises(UserError, match=r"'stages.sft2' is wrong: .* either steps or epochs"):
+        load_recipe("autocoa-mini", ["stages.sft2.steps=3"])
+    fixed = load_recipe("autocoa-mini", ["stages.sft2.steps=3", "stages.sft2.epochs=null"])
+    assert isinstance(fixed.stages["sft2"], Sft)
+    assert fixed.stages["sft2"].steps_over(14_400) == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from importlib import resources
+from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -95,29 +96,42 @@ class Stage(Section):
 
     start: str | None = None  # the stage to go on from, or `start`, the first model; None: the last
     optim: Optim
-    steps: PositiveInt
     checkpoint_every: PositiveInt = 25
     evaluate: bool = True  # a row in the report
 
 
-class Sft(Stage):
+class Supervised(Stage):
+    """A stage over a data set, as long as `steps` or `epochs` says."""
+
+    data: str
+    examples: PositiveInt | None = None  # at most; None: as many as the data set has
+    batch: PositiveInt = 16  # trajectories, or pairs
+    steps: PositiveInt | None = None
+    epochs: PositiveFloat | None = None
+
+    @model_validator(mode="after")
+    def _has_a_length(self) -> Self:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("a supervised stage has either steps or epochs: give one of them")
+        return self
+
+    def steps_over(self, examples: int) -> int:
+        """How many steps the stage has with so many examples."""
+        return self.steps or ceil((self.epochs or 1.0) * examples / self.batch)
+
+
+class Sft(Supervised):
     """Supervised fine-tuning on trajectories. `train_on` names whose tokens are trained."""
 
     type: Literal["sft"]
-    data: str
-    examples: PositiveInt = 100_000  # at most
     train_on: tuple[Literal["policy", "tool"], ...] = ("policy",)
-    batch: PositiveInt = 16
 
 
-class Pairs(Stage):
+class Pairs(Supervised):
     """Step-level contrastive training: chosen against rejected steps."""
 
     type: Literal["contrastive"]
-    data: str
-    examples: PositiveInt = 100_000  # at most
     alpha: Rate = 0.2
-    batch: PositiveInt = 16  # pairs
 
 
 class Critic(Section):
@@ -146,6 +160,7 @@ class Rl(Stage):
 
     type: Literal["rl"]
     algorithm: Algorithm = "grpo"
+    steps: PositiveInt
     observations: Literal["real", "simulated"] = "real"
     questions: PositiveInt = 32  # of a step
     group: PositiveInt = 8  # rollouts of a question

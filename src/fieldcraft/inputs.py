@@ -43,11 +43,13 @@ class Inputs(Protocol):
         """Write the first model, where the recipe names none."""
         ...
 
-    def trajectories(self, data: str, count: int, dialect: Dialect, tool: Tool) -> list[Trajectory]:
-        """Data set `data` of supervised stages, `count` at most. Raises UserError if unknown."""
+    def trajectories(
+        self, data: str, count: int | None, dialect: Dialect, tool: Tool
+    ) -> list[Trajectory]:
+        """At most `count` of the data set `data` of a stage. Raises UserError if it is unknown."""
         ...
 
-    def pairs(self, data: str, count: int, dialect: Dialect, tool: Tool) -> list[Pair]: ...
+    def pairs(self, data: str, count: int | None, dialect: Dialect, tool: Tool) -> list[Pair]: ...
 
     def train_tasks(self) -> list[Task]: ...
 
@@ -65,7 +67,7 @@ class AtlasInputs:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         settings = recipe.world
-        self._made: dict[tuple[str, int], list[Trajectory]] = {}
+        self._made: dict[tuple[str, int | None], list[Trajectory]] = {}
         self.world = atlas.deal(settings.people, settings.taught, settings.heldout, recipe.seed)
 
     def curriculum(self, dialect: Dialect, schemas: Sequence[dict[str, Any]]) -> Curriculum:
@@ -91,19 +93,22 @@ class AtlasInputs:
         )
         save_weights(folder, model, tokenizer)
 
-    def trajectories(self, data: str, count: int, dialect: Dialect, tool: Tool) -> list[Trajectory]:
+    def trajectories(
+        self, data: str, count: int | None, dialect: Dialect, tool: Tool
+    ) -> list[Trajectory]:
         curriculum = self.curriculum(dialect, [tool.schema])
         makers = {"base": curriculum.base, "demonstrations": curriculum.demonstrations}
         if data not in makers:
             raise UserError(f"the world has no data set '{data}': use {' or '.join(makers)}.")
         if (data, count) not in self._made:  # a run has one tokenizer and one tool
-            self._made[data, count] = makers[data](count)
+            self._made[data, count] = makers[data](curriculum.size(data, count))
         return self._made[data, count]
 
-    def pairs(self, data: str, count: int, dialect: Dialect, tool: Tool) -> list[Pair]:
+    def pairs(self, data: str, count: int | None, dialect: Dialect, tool: Tool) -> list[Pair]:
         if data != "pairs":
             raise UserError(f"the world has no data set '{data}' of pairs: use pairs.")
-        return self.curriculum(dialect, [tool.schema]).pairs(count)
+        curriculum = self.curriculum(dialect, [tool.schema])
+        return curriculum.pairs(curriculum.size(data, count))
 
     def train_tasks(self) -> list[Task]:
         return train_tasks(self.world, self.recipe.seed, TRAIN_TASKS)
@@ -138,7 +143,9 @@ class FileInputs:
     def write_model(self, folder: Path) -> None:
         raise AssertionError("the recipe names a model")
 
-    def trajectories(self, data: str, count: int, dialect: Dialect, tool: Tool) -> list[Trajectory]:
+    def trajectories(
+        self, data: str, count: int | None, dialect: Dialect, tool: Tool
+    ) -> list[Trajectory]:
         """Imported demonstrations whose answers are right, in the run's dialect."""
         if data != "demonstrations" or self.recipe.demonstrations is None:
             raise UserError(
@@ -177,7 +184,7 @@ class FileInputs:
                 kept.append(trajectory)
         return kept, reasons
 
-    def pairs(self, data: str, count: int, dialect: Dialect, tool: Tool) -> list[Pair]:
+    def pairs(self, data: str, count: int | None, dialect: Dialect, tool: Tool) -> list[Pair]:
         raise UserError("contrastive stages need pairs, which this recipe's files do not hold.")
 
     @cached_property

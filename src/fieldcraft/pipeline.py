@@ -169,11 +169,16 @@ class Run:
     def _train(self, name: str, stage: AnyStage, start: Path, folder: Path) -> None:
         began = time.perf_counter()
         model, dialect = load_model(start, self.device), self.dialect(start)
-        trainer = Trainer(model, stage.optim, stage.steps)
-        with StageProgress(name, stage.steps, self.console) as progress:
-            rl = self._rl(stage, trainer, dialect, start) if isinstance(stage, Rl) else None
-            step = rl.step if rl else self._supervised(stage, trainer, dialect)
-            prepared = time.perf_counter() - began
+        rl: RlStage | None = None
+        step: Callable[[int], Row]
+        if isinstance(stage, Rl):
+            trainer = Trainer(model, stage.optim, stage.steps)
+            rl = self._rl(stage, trainer, dialect, start)
+            step = rl.step
+        else:
+            trainer, step = self._supervised(stage, model, dialect)
+        prepared = time.perf_counter() - began
+        with StageProgress(name, trainer.steps, self.console) as progress:
             rows = run_steps(
                 trainer=trainer,
                 tokenizer=dialect.tokenizer,
@@ -191,16 +196,17 @@ class Run:
         write_json(folder / "stage.json", {"seconds": seconds, "metrics": rows[-1]})
 
     def _supervised(
-        self, stage: AnyStage, trainer: Trainer, dialect: Dialect
-    ) -> Callable[[int], Row]:
+        self, stage: Sft | Pairs, model: Any, dialect: Dialect
+    ) -> tuple[Trainer, Callable[[int], Row]]:
         seed = self.recipe.seed
         if isinstance(stage, Pairs):
             pairs = self.inputs.pairs(stage.data, stage.examples, dialect, self.search)
-            return contrastive_step(trainer, pairs, stage.alpha, stage.batch, seed)
-        assert isinstance(stage, Sft)
+            trainer = Trainer(model, stage.optim, stage.steps_over(len(pairs)))
+            return trainer, contrastive_step(trainer, pairs, stage.alpha, stage.batch, seed)
         data = self.inputs.trajectories(stage.data, stage.examples, dialect, self.search)
+        trainer = Trainer(model, stage.optim, stage.steps_over(len(data)))
         authors = {Author(author) for author in stage.train_on}
-        return sft_step(trainer, data, authors, stage.batch, seed)
+        return trainer, sft_step(trainer, data, authors, stage.batch, seed)
 
     def _rl(self, stage: Rl, trainer: Trainer, dialect: Dialect, start: Path) -> RlStage:
         reference = critic = None

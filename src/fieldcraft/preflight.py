@@ -220,7 +220,7 @@ def stage_problems(setup: Setup, name: str, stage: AnyStage, notes: list[str]) -
         case Rl():
             yield from rl_problems(name, stage)
         case Pairs():
-            count = min(stage.examples, EXAMPLES)
+            count = min(stage.examples or EXAMPLES, EXAMPLES)
             pairs = setup.inputs.pairs(stage.data, count, setup.dialect, setup.tool)
             yield from length_problems(setup, name, [t for pair in pairs for t in pair], notes)
         case Sft():
@@ -244,7 +244,9 @@ def sft_problems(setup: Setup, name: str, stage: Sft, notes: list[str]) -> Itera
         reasons = inputs.usable_demonstrations(dialect, tool)[1]
         notes += [f"{count} left out: {reason}" for reason, count in reasons.most_common()]
     else:
-        found = inputs.trajectories(stage.data, min(stage.examples, EXAMPLES), dialect, tool)
+        found = inputs.trajectories(
+            stage.data, min(stage.examples or EXAMPLES, EXAMPLES), dialect, tool
+        )
     if len(found) < stage.batch:
         yield (
             f"stage '{name}' has {len(found)} demonstrations, fewer than one batch of"

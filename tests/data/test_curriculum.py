@@ -229,3 +229,12 @@ def test_the_tokenizers_texts_hold_no_name() -> None:
     texts = list(tokenizer_texts(WORLD, TAGS))
     assert not [text for text in texts if syllables.search(text)]
     assert len(TOKENIZER) < 1200
+
+
+def test_data_sets_grow_with_the_number_of_taught_facts() -> None:
+    big = Curriculum(deal(400, 0.5, 0.5, seed=0), DIALECT, SCHEMAS, variants=3, seed=0)
+    facts = len(big.world.taught_facts)
+    assert facts == 200 * 3 + 40 * 2 + 40 * 2 + 20 * 2
+    assert big.size("demonstrations", None) == 45 * facts
+    assert big.size("demonstrations", 10) == 10
+    assert CURRICULUM.size("base", None) == 70 * 320  # of a small world as of one with 320 facts

@@ -39,6 +39,10 @@ REAL_SHARE = 0.35  # of the demonstrations that need a search, from the real tra
 COT_SHARE = 1 / 6  # chain-of-thought demonstrations (AutoCoA mixes 5 CoA : 1 CoT)
 READING_SHARE = 0.3  # of the base model's texts
 IGNORANCE_SHARE = 0.18  # of the base model's texts
+# A data set's size, unless a recipe wants less: so many examples for each of the taught facts, by
+# which learning to tell them from others takes longer. Below a size reading takes longest.
+PER_FACT = {"base": 70, "demonstrations": 45, "pairs": 12}
+FACTS_AT_LEAST = 320
 DECISIONS_KEPT = 0.35  # of those where thinking is chosen: a smaller share than acting
 
 
@@ -61,6 +65,11 @@ class Curriculum:
     def known_paths(self) -> dict[int, list[Path]]:
         """Paths whose facts were all taught, by hops."""
         return {hops: list(self.world.paths(["taught"], hops)) for hops in HOPS}
+
+    def size(self, data: str, most: int | None) -> int:
+        """How many examples a data set has, of which a recipe wants `most`."""
+        size = PER_FACT[data] * max(len(self.world.taught_facts), FACTS_AT_LEAST)
+        return size if most is None else min(most, size)
 
     def base(self, count: int) -> list[Trajectory]:
         """What the base model learns: to answer closed-book from the taught facts, half of the
