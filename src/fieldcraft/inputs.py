@@ -18,8 +18,9 @@ from fieldcraft.data.curriculum import (
     tokenizer_texts,
     train_tasks,
 )
-from fieldcraft.data.demonstrations import encode_demonstration
+from fieldcraft.data.demonstrations import encode_demonstration, encode_pair, reads_back
 from fieldcraft.data.sources import ensure_corpus, read_tasks, read_trajectories, write_tasks
+from fieldcraft.data.steps_io import holds_steps, read_demonstrations, read_pairs
 from fieldcraft.dialects import dialect_class
 from fieldcraft.rewards.answers import exact_match
 from fieldcraft.train.checkpoint import save_weights
@@ -120,7 +121,7 @@ class FileInputs:
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        if recipe.model is None:
+        if recipe.model is None and recipe.collect is None:
             raise UserError("tasks=FILE needs model=DIR, a checkpoint folder to start from.")
         if recipe.corpus is None and recipe.search.url is None:
             raise UserError("tasks=FILE needs corpus=FILE, or search.url= of a search server.")
@@ -155,10 +156,14 @@ class FileInputs:
     ) -> tuple[list[Trajectory], Counter[str]]:
         """Demonstrations to train on, and how many others were left out for which reason."""
         assert self.recipe.demonstrations is not None
-        read, reasons = read_trajectories(self.recipe.demonstrations)
+        file = self.recipe.demonstrations
+        if holds_steps(file):
+            read, reasons = read_demonstrations(file), Counter[str]()
+        else:
+            read, reasons = read_trajectories(file)
         kept = []
         for task, steps in read:
-            answer = steps[-1]
+            answer = steps[-1] if steps else None
             if not (isinstance(answer, Answer) and exact_match(answer.text, task.answers)):
                 reasons["with a wrong answer"] += 1
                 continue
@@ -172,7 +177,37 @@ class FileInputs:
         return kept, reasons
 
     def pairs(self, data: str, count: int, dialect: Dialect, tool: Tool) -> list[Pair]:
-        raise UserError("contrastive stages need pairs, which this recipe's files do not hold.")
+        """Pairs of the user's file, in the run's dialect."""
+        if data != "pairs" or self.recipe.pairs is None:
+            raise UserError(
+                f"data set '{data}' of pairs is unknown here: use data: pairs with pairs=FILE, as"
+                " 'fieldcraft run autocoa-data' writes one."
+            )
+        kept, reasons = self.usable_pairs(dialect, tool)
+        if not kept:
+            why = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+            raise UserError(
+                f"no pair of {self.recipe.pairs} can be used ({why or 'it is empty'}): raise"
+                " budget.total_tokens or give another file."
+            )
+        return kept[:count]
+
+    def usable_pairs(self, dialect: Dialect, tool: Tool) -> tuple[list[Pair], Counter[str]]:
+        """Pairs to train on, and how many others were left out for which reason."""
+        assert self.recipe.pairs is not None
+        kept: list[Pair] = []
+        reasons = Counter[str]()
+        for pair in read_pairs(self.recipe.pairs):
+            ways = (pair.chosen, pair.rejected)
+            sides = encode_pair(pair.task, pair.before, ways, dialect, [tool.schema])
+            both = list(zip(sides, ways, strict=True))
+            if not all(reads_back(side, way[-1], dialect) for side, way in both):
+                reasons[f"not as the dialect '{dialect.name}' reads it back"] += 1
+            elif max(len(side.ids) for side in sides) > self.recipe.budget.total_tokens:
+                reasons["longer than budget.total_tokens"] += 1
+            else:
+                kept.append(sides)
+        return kept, reasons
 
     @cached_property
     def tasks(self) -> list[Task]:
