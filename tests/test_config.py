@@ -60,12 +60,13 @@ def complaint(path: str, *overrides: str) -> str:
 def test_every_shipped_recipe_parses() -> None:
     assert "autocoa-mini" in shipped()
     for name in shipped():
-        fake = [f"{key}={Path(__file__)}" for key in ("model", "tasks", "corpus", "demonstrations")]
+        files = ("model", "tasks", "corpus", "demonstrations", "pairs")
+        fake = [f"{key}={Path(__file__)}" for key in files]
         text = (Path(__file__).parents[1] / f"src/fieldcraft/recipes/{name}.yaml").read_text()
         needs = yaml.safe_load(text).get("needs", [])
         recipe = load_recipe(name, [entry for entry in fake if entry.split("=")[0] in needs])
         assert recipe.recipe == name
-        assert recipe.stages
+        assert bool(recipe.stages) != bool(recipe.collect)
 
 
 def test_what_is_written_down_parses_to_the_same(path: str) -> None:
@@ -83,8 +84,9 @@ def test_every_option_is_counted() -> None:
     def keys(section: type[BaseModel]) -> set[tuple[str, str]]:
         found = {(section.__name__, name) for name in section.model_fields}
         for field in section.model_fields.values():
-            if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-                found |= keys(field.annotation)
+            for kind in (field.annotation, *get_args(field.annotation)):
+                if isinstance(kind, type) and issubclass(kind, BaseModel):
+                    found |= keys(kind)
         return found
 
     stage_keys = {name for kind in (Sft, Pairs, Rl) for name in kind.model_fields}
@@ -171,6 +173,8 @@ def test_every_named_algorithm_is_one_that_a_recipe_may_name() -> None:
         ("stages.rl1.critic={optim: {lr: 1, lrr: 1}}", "stages.rl1.critic.optim.lr"),
         ("stages.rl1.rewards={otc-gpo: 1.0}", "stages.rl1.rewards.otc-grpo"),
         ("scratch={layer: 2}", "scratch.layers"),
+        ("teacher.modle=x", "teacher.model"),
+        ("collect.trys=2", "collect.tries"),
     ],
 )
 def test_an_unknown_key_is_answered_with_the_nearest(path: str, override: str, meant: str) -> None:
@@ -233,6 +237,15 @@ def test_with_a_model_of_the_users_base_is_that_model(path: str) -> None:
     assert list(parse_recipe({**RECIPE, "stages": stages}).stages) == ["base"]
     with pytest.raises(UserError, match="cannot be called 'base'"):
         parse_recipe({**RECIPE, "stages": stages, "model": path})
+
+
+def test_a_recipe_that_collects_has_a_teacher_and_no_stages(path: str) -> None:
+    assert "has no stages" in complaint(path, "collect.tries=2")
+    assert "only for a recipe with collect" in complaint(path, "teacher.model=x")
+    assert "no name" in complaint("autocoa-data", f"tasks={path}")
+    assert "no name" in complaint("autocoa-data", "teacher.url=http://127.0.0.1:1/v1")
+    assert "'collect.contrast'" in complaint("autocoa-data", "collect.contrast=-1")
+    assert load_recipe("autocoa-data", ["teacher.prices=[1, 2.5]"]).teacher.prices == (1.0, 2.5)
 
 
 def test_a_missing_recipe_is_answered_with_the_nearest(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ LAYERS = (
     *("__init__", "types", "jsonl", "algorithms", "config", "store", "tool_use", "transcript"),
     *("trajectory_io", "terminal", "recipes", "dialects", "tools", "algos", "worlds", "rewards"),
     *("envs", "engine", "rollout", "agents", "data", "train", "inputs", "evals", "pipeline"),
-    *("inference", "preflight", "cli", "__main__"),
+    *("inference", "collecting", "preflight", "cli", "__main__"),
 )
 HEAVY = {"torch", "transformers", "safetensors"}
 MAY_BE_HEAVY = {"engine", "algos", "train", "pipeline", "inference", "preflight"}

@@ -23,16 +23,18 @@ from rich.text import Text
 
 from fieldcraft import __version__
 from fieldcraft.config import Recipe, Sft, dump_recipe, load_recipe, recipe_of_run, shipped
+from fieldcraft.data.steps_io import as_trajectory, read_demonstrations
 from fieldcraft.evals.tables import pairwise_table, results_table, tool_table
 from fieldcraft.store import RunFolder, atomic_folder, read_json, write_json
 from fieldcraft.terminal import (
     StageProgress,
+    print_collection,
     print_mask,
     print_trajectory,
     print_trajectory_list,
 )
 from fieldcraft.trajectory_io import read_trajectories
-from fieldcraft.types import Author, Task, UserError
+from fieldcraft.types import Author, Task, Trajectory, UserError
 
 app = typer.Typer(
     help="Train language models that decide for themselves when to think, act and answer.",
@@ -45,6 +47,8 @@ world_app = typer.Typer(help="Write a synthetic world as files.", no_args_is_hel
 serve_app = typer.Typer(help="Serve what agents use over HTTP.", no_args_is_help=True)
 app.add_typer(world_app, name="world")
 app.add_typer(serve_app, name="serve")
+
+STOPPED = "fieldcraft: stopped; the same command goes on where this one stopped."
 
 RecipeName = Annotated[str, typer.Argument(help="A shipped recipe or the path of a YAML file.")]
 Overrides = Annotated[
@@ -108,6 +112,9 @@ def run(
     seed = f"-seed{settings.seed}" if settings.seed else ""
     folder = out or Path("runs", f"{settings.recipe}{seed}")
     console = Console()
+    if settings.collect is not None:
+        _collect(settings, folder, console)
+        return
     if (folder / "report.html").exists():  # a run writes it last
         RunFolder(folder, dump_recipe(settings))
         report = read_json(folder / "report.json")
@@ -119,15 +126,30 @@ def run(
         try:
             report = Run(settings, folder, console).execute()
         except KeyboardInterrupt:
-            print(
-                "fieldcraft: stopped; the same command goes on where this one stopped.",
-                file=sys.stderr,
-            )
+            print(STOPPED, file=sys.stderr)
             raise typer.Exit(130) from None
     seconds = {stage["name"]: stage["seconds"] for stage in report["stages"]}
     console.print(results_table(report["evals"], seconds), tool_table(report["evals"]))
     print(f"{folder / 'report.json'}\n{folder / 'report.html'}")
     print(f"fieldcraft ask --model {shlex.quote(str(folder))} {shlex.quote(_question(folder))}")
+
+
+def _collect(settings: Recipe, folder: Path, console: Console) -> None:
+    """A run that has a teacher and no stages."""
+    if (folder / "report.html").exists():
+        RunFolder(folder, dump_recipe(settings))
+    else:
+        from fieldcraft.collecting import collect
+
+        try:
+            collect(settings, folder, console)
+        except KeyboardInterrupt:
+            print(STOPPED, file=sys.stderr)
+            raise typer.Exit(130) from None
+    print_collection(read_json(folder / "collect" / "summary.json"), console)
+    for name in ("collect/demonstrations.jsonl", "collect/pairs.jsonl", "report.html"):
+        print(folder / name)
+    print(f"fieldcraft show {shlex.quote(str(folder))}")
 
 
 def _refuse_unsound(recipe: Recipe) -> None:
@@ -269,10 +291,16 @@ def show(
         print(run / "report.html")
         return
     console = Console()
-    file = _evaluation(run, stage)
-    found = read_trajectories(file)
-    if wrong:
-        found = [t for t in found if t.rewards.get("em") == 0]
+    collected = recipe_of_run(run).collect is not None
+    if collected:
+        if mask or stage is not None:
+            raise UserError(f"{run} holds demonstrations, which no stage has trained on yet.")
+        found = _collected(run, "rejected" if wrong else "demonstrations")
+    else:
+        file = _evaluation(run, stage)
+        found = read_trajectories(file)
+        if wrong:
+            found = [t for t in found if t.rewards.get("em") == 0]
     found = found[:limit]
     if number is not None and number >= len(found):
         raise UserError(f"there are {len(found)} trajectories to show, counted from 0.")
@@ -293,6 +321,14 @@ def _print_mask(run: Path, stage: str, trajectory: Any, console: Console) -> Non
     first = recipe.model or run / "start" / "model"
     tokenizer = load_tokenizer(run / stage / "model" if settings else first)
     print_mask(trajectory, tokenizer, {Author(author) for author in trained}, console)
+
+
+def _collected(run: Path, name: str) -> list[Trajectory]:
+    """Demonstrations that were kept, or rejected attempts with their reasons."""
+    file = run / "collect" / f"{name}.jsonl"
+    if not file.exists():
+        raise UserError(f"{run} has collected nothing yet: let 'fieldcraft run' go on.")
+    return [as_trajectory(task, steps) for task, steps in read_demonstrations(file)]
 
 
 def _evaluation(run: Path, stage: str | None) -> Path:

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from importlib import resources
 from math import ceil
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
 from pydantic import (
@@ -25,8 +25,15 @@ from fieldcraft.types import UserError
 # Folders of a run and rows of its report that are not stages; with a model of the user's, `base` is
 # the row of that model.
 RESERVED = (
-    *("world", "start", "index", "evaluations", "evaluation"),
+    *("world", "start", "index", "evaluations", "evaluation", "collect"),
     *("workflow", "rag", "reflexion"),
+)
+
+# How a teacher is reached, which a run that goes on may change: (section, key).
+FREE_KEYS = (
+    *(("teacher", key) for key in ("url", "api_key_env", "prices")),
+    *(("teacher", key) for key in ("concurrency", "timeout_seconds", "retries")),
+    ("collect", "max_failed"),
 )
 
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -240,9 +247,33 @@ class Evaluation(Section):
     concurrency: PositiveInt = 256
 
 
+class Teacher(Section):
+    """Who shows how to answer: with `url` the model of an OpenAI-compatible endpoint, else the
+    checkpoint folder `model`, and with neither the oracle of the world."""
+
+    url: str | None = None
+    model: str | None = None
+    api_key_env: str = "OPENAI_API_KEY"  # the environment variable that holds the key
+    concurrency: PositiveInt = 16  # attempts side by side
+    timeout_seconds: PositiveFloat = 120.0
+    retries: int = Field(default=5, ge=0)
+    temperature: Rate = 0.7
+    prices: tuple[Rate, Rate] | None = None  # of a million tokens read, and written
+
+
+class Collect(Section):
+    """Demonstrations and pairs from a teacher; see fieldcraft.data.collect."""
+
+    questions: PositiveInt = 20_000  # at most; one half is answered without tools, one with
+    contrast: int = Field(default=3_000, ge=0)  # of them tried both ways, for pairs
+    tries: PositiveInt = 4  # of a question, until one is right
+    think_share: Share = 0.25  # of the pairs, at most, choose thinking
+    max_failed: Share = 0.2  # of the attempts; more stop the run
+
+
 class Recipe(Section):
-    """A whole run. `model`, `tasks`, `corpus` and `demonstrations` are files of the user; where
-    they are null, the world makes them."""
+    """A whole run. `model`, `tasks`, `corpus`, `demonstrations` and `pairs` are files of the user;
+    where they are null, the world makes them. With `collect` it has a teacher and no stages."""
 
     recipe: str
     seed: int = 0
@@ -251,13 +282,16 @@ class Recipe(Section):
     tasks: Path | None = None
     corpus: Path | None = None
     demonstrations: Path | None = None
-    needs: tuple[Literal["model", "tasks", "corpus", "demonstrations"], ...] = ()
+    pairs: Path | None = None
+    needs: tuple[Literal["model", "tasks", "corpus", "demonstrations", "pairs"], ...] = ()
     dialect: str = "autocoa"
     instruction: str | None = None
     world: World = World()
     scratch: Scratch = Scratch()
     search: Search = Search()
     budget: Limits = Limits()
+    teacher: Teacher = Teacher()
+    collect: Collect | None = None
     stages: dict[str, AnyStage]
     seeds: tuple[int, ...] = ()  # a run for each, and a table over all of them
     side_by_side: PositiveInt = 1  # runs of several seeds at once
@@ -315,10 +349,11 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
         path: Path | None = getattr(recipe, key)
         if path is None:
             raise UserError(f"recipe '{recipe.recipe}' needs {key}=PATH on the command line.")
-    for key in ("model", "tasks", "corpus", "demonstrations"):
+    for key in ("model", "tasks", "corpus", "demonstrations", "pairs"):
         path = getattr(recipe, key)
         if path is not None and not path.exists():
             raise UserError(f"{key}={path} does not exist: give the path of an existing file.")
+    _check_collection(recipe)
     return recipe
 
 
@@ -340,6 +375,26 @@ def _check_names(recipe: Recipe) -> None:
                 f"row '{title}' shows '{name}', which is never evaluated: use one of"
                 f" {', '.join(evaluated)}."
             )
+
+
+def _check_collection(recipe: Recipe) -> None:
+    teacher = recipe.teacher
+    if recipe.collect is None:
+        if teacher != Teacher():
+            raise UserError(
+                "teacher is only for a recipe with collect: use the recipe autocoa-data."
+            )
+        return
+    if recipe.stages:
+        raise UserError(
+            "a recipe with collect has no stages: train in a second run, with demonstrations= and"
+            " pairs= of the files that this one writes."
+        )
+    if teacher.model is None and (teacher.url is not None or recipe.tasks is not None):
+        raise UserError(
+            "the teacher has no name: set teacher.model, the name of a model at teacher.url or the"
+            " folder of a checkpoint."
+        )
 
 
 def recipe_of_run(run: Path) -> Recipe:
@@ -365,7 +420,18 @@ def dump_recipe(recipe: Recipe) -> dict[str, Any]:
 
 def count_options(section: type[BaseModel] = Recipe) -> int:
     """How many keys a recipe can set (each kind of section counted once)."""
-    sections = (section, World, Scratch, Search, Limits, Optim, Critic, Evaluation)
+    sections = (
+        section,
+        World,
+        Scratch,
+        Search,
+        Limits,
+        Optim,
+        Critic,
+        Teacher,
+        Collect,
+        Evaluation,
+    )
     own = set(Sft.model_fields) | set(Pairs.model_fields) | set(Rl.model_fields)
     return sum(len(s.model_fields) for s in sections) + len(own)
 
@@ -419,7 +485,12 @@ def _fields_at(parts: list[str], data: dict[str, Any]) -> list[str]:
         kind = kinds[data["stages"][parts[1]]["type"]]
         inner: dict[str, type[BaseModel]] = {"optim": Optim, "critic": Critic}
         return list(inner.get(parts[-1], kind).model_fields)
-    section = Recipe.model_fields[parts[0]].annotation
-    assert isinstance(section, type)
-    assert issubclass(section, BaseModel)
+    section: type[BaseModel] = Recipe
+    for part in parts:
+        annotation = section.model_fields[part].annotation
+        section = next(  # a section, or one that may be null
+            kind
+            for kind in (annotation, *get_args(annotation))
+            if isinstance(kind, type) and issubclass(kind, BaseModel)
+        )
     return list(section.model_fields)

@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fieldcraft.config import Recipe
+from fieldcraft.data import autocoa
 from fieldcraft.data.curriculum import (
     Curriculum,
     evaluation_tasks,
     tokenizer_texts,
     train_tasks,
 )
-from fieldcraft.data.demonstrations import encode_demonstration
+from fieldcraft.data.demonstrations import encode_demonstration, encode_pair, reads_back
 from fieldcraft.data.sources import ensure_corpus, read_tasks, write_tasks
+from fieldcraft.data.steps_io import holds_steps, read_demonstrations, read_pairs
 from fieldcraft.data.trajectories import read_trajectories
 from fieldcraft.dialects import dialect_class
 from fieldcraft.rewards.answers import exact_match
@@ -129,7 +131,7 @@ class FileInputs:
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        if recipe.model is None:
+        if recipe.model is None and recipe.collect is None:
             raise UserError("tasks=FILE needs model=DIR, a checkpoint folder to start from.")
         if recipe.corpus is None and recipe.search.url is None:
             raise UserError("tasks=FILE needs corpus=FILE, or search.url= of a search server.")
@@ -166,13 +168,19 @@ class FileInputs:
     ) -> tuple[list[Trajectory], Counter[str]]:
         """Demonstrations to train on, and how many others were left out for which reason."""
         assert self.recipe.demonstrations is not None
-        read, reasons = read_trajectories(self.recipe.demonstrations)
+        file = self.recipe.demonstrations
+        if holds_steps(file):
+            read, reasons = read_demonstrations(file), Counter[str]()
+        else:
+            read, reasons = read_trajectories(file)
         kept = []
         for task, steps in read:
-            answer = steps[-1]
-            assert isinstance(answer, Answer)
+            answer = steps[-1] if steps else None
             # Where no gold answer is known, the demonstration is trusted.
-            if task.answers and not exact_match(answer.text, task.answers):
+            right = isinstance(answer, Answer) and (
+                not task.answers or exact_match(answer.text, task.answers)
+            )
+            if not right:
                 reasons["with a wrong answer"] += 1
                 continue
             trajectory = encode_demonstration(task, steps, dialect, [tool.schema])
@@ -185,7 +193,40 @@ class FileInputs:
         return kept, reasons
 
     def pairs(self, data: str, count: int | None, dialect: Dialect, tool: Tool) -> list[Pair]:
-        raise UserError("contrastive stages need pairs, which this recipe's files do not hold.")
+        """Pairs of the user's file, in the run's dialect."""
+        if data != "pairs" or self.recipe.pairs is None:
+            raise UserError(
+                f"data set '{data}' of pairs is unknown here: use data: pairs with pairs=FILE, as"
+                " 'fieldcraft run autocoa-data' writes one."
+            )
+        kept, reasons = self.usable_pairs(dialect, tool)
+        if not kept:
+            why = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+            raise UserError(
+                f"no pair of {self.recipe.pairs} can be used ({why or 'it is empty'}): raise"
+                " budget.total_tokens or give another file."
+            )
+        return kept[:count]
+
+    def usable_pairs(self, dialect: Dialect, tool: Tool) -> tuple[list[Pair], Counter[str]]:
+        """Pairs to train on, and how many others were left out for which reason."""
+        assert self.recipe.pairs is not None
+        kept: list[Pair] = []
+        if self.recipe.pairs.suffix == ".json":  # an array, as AutoCoA has it
+            read, reasons = autocoa.read_pairs(self.recipe.pairs)
+        else:
+            read, reasons = read_pairs(self.recipe.pairs), Counter[str]()
+        for pair in read:
+            ways = (pair.chosen, pair.rejected)
+            sides = encode_pair(pair.task, pair.before, ways, dialect, [tool.schema])
+            both = list(zip(sides, ways, strict=True))
+            if not all(reads_back(side, way[-1], dialect) for side, way in both):
+                reasons[f"not as the dialect '{dialect.name}' reads it back"] += 1
+            elif max(len(side.ids) for side in sides) > self.recipe.budget.total_tokens:
+                reasons["longer than budget.total_tokens"] += 1
+            else:
+                kept.append(sides)
+        return kept, reasons
 
     @cached_property
     def tasks(self) -> list[Task]:

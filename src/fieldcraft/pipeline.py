@@ -139,11 +139,11 @@ class Run:
         folder = self.recipe.model or self.folder.once("start/model", self.inputs.write_model)
         model = load_model(folder, self.device)
         load_tokenizer(folder)
-        threads = self._use_threads(model)
+        threads = self.use_threads(model)
         self.console.print(f"device {self.device}, {threads} threads", style="dim")
         return folder
 
-    def _use_threads(self, model: Any) -> int:
+    def use_threads(self, model: Any) -> int:
         """Threads are measured once a run: with another number a run that goes on would add up its
         floats in another order, and end with other numbers."""
         record = self.folder.path / "threads.json"
@@ -295,14 +295,14 @@ class Run:
             stages=stages,
             evals={n: e["summary"] | {"seconds": e["seconds"]} for n, e in found.items()},
             comparisons=one_after_another(line),
-            extra={"config": dump_recipe(self.recipe), "versions": self._versions()},
+            extra={"config": dump_recipe(self.recipe), "versions": self.versions()},
         )
         write_report(report, folder / "report.json")
         curves = {n: MetricsLog(folder / n / "metrics.jsonl").rows() for n in self.recipe.stages}
         write_html(report, curves, samples, folder / "report.html")
         return report
 
-    def _versions(self) -> dict[str, Any]:
+    def versions(self) -> dict[str, Any]:
         """What a number needs to be compared: software, rules, and the corpus searched."""
         manifest = self.folder.path / "index" / "manifest.json"
         return {

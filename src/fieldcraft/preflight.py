@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from fieldcraft.agents.chat import NO_TEMPLATE
+from fieldcraft.collecting import endpoint_of
 from fieldcraft.config import AnyStage, Pairs, Recipe, Rl, Sft
 from fieldcraft.data.demonstrations import encode_turn
 from fieldcraft.data.sources import ensure_corpus
@@ -70,7 +72,11 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
     with tempfile.TemporaryDirectory() as draft:
         setup = Setup(recipe, Path(draft))
         sound = [look("device", setup.find_device), look("questions", setup.find_questions)]
-        sound += [look("search", setup.find_search), look("model", setup.find_model)]
+        sound += [look("search", setup.find_search)]
+        if recipe.collect is not None:
+            look("teacher", partial(teacher_problems, recipe))
+            return problems
+        sound += [look("model", setup.find_model)]
         if all(sound):
             look("dialect", partial(dialect_problems, setup))
             look("gold answers", partial(gold_problems, setup))
@@ -160,6 +166,23 @@ class Setup:
                 f"the tokenizer of {folder} has {len(tokenizer)} tokens and the model only"
                 f" {self.config.vocab_size}: take the tokenizer that belongs to the model."
             )
+
+
+def teacher_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
+    """The teacher of a recipe that collects must answer, or at least be there."""
+    settings = recipe.teacher
+    if settings.model is None:
+        notes.append("the oracle of the world")
+    elif settings.url is not None:
+        asyncio.run(endpoint_of(settings, cache=None).check())
+        notes.append(f"{settings.url} answers as {settings.model}")
+    else:
+        folder = Path(settings.model)
+        if not (folder / "config.json").exists():
+            raise UserError(f"{folder} is no checkpoint: give its folder, or set teacher.url too.")
+        if load_tokenizer(folder).chat_template is None:
+            yield NO_TEMPLATE
+        notes.append(str(folder))
 
 
 # -- dialect and questions ---------------------------------------------------------------------

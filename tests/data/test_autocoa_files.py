@@ -4,7 +4,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fieldcraft.data.autocoa import StepPair, read_pairs, write_demonstrations, write_pairs
+from fieldcraft.data.autocoa import read_pairs, write_demonstrations, write_pairs
+from fieldcraft.data.steps_io import StepPair
 from fieldcraft.data.trajectories import read_trajectories
 from fieldcraft.dialects.autocoa import AutoCoA
 from fieldcraft.types import Action, Answer, Observation, Task, Thought, UserError

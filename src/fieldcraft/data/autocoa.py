@@ -12,26 +12,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
 from fieldcraft.data.records import Record, records, write_array, write_lines
 from fieldcraft.data.sources import asked
+from fieldcraft.data.steps_io import StepPair
 from fieldcraft.data.trajectories import AUTOCOA, Malformed, read_steps, task_of
 from fieldcraft.dialects.autocoa import INSTRUCTION, AutoCoA
 from fieldcraft.types import Action, Answer, Observation, Step, Task, Thought, UserError
-
-
-@dataclass(frozen=True, slots=True)
-class StepPair:
-    """Two ways to go on after `before`, which may end in a thought that is not finished."""
-
-    task: Task
-    before: tuple[Step, ...]
-    chosen: tuple[Step, ...]
-    rejected: tuple[Step, ...]
-
 
 # -- demonstrations ----------------------------------------------------------------------------
 
