@@ -378,7 +378,7 @@ def test_what_the_oracle_shows_can_be_trained_on(
             {
                 "recipe": "train",
                 "needs": ["model", "demonstrations", "pairs"],
-                "evaluation": {"heldout": 1, "workflow": False},
+                "evaluation": {"heldout": 1, "workflows": []},
                 "budget": {"turn_tokens": 4, "total_tokens": 1024},
                 "stages": {
                     "sft1": {
