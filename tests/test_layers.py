@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "fieldcraft"
 LAYERS = (
     *("__init__", "types", "jsonl", "config", "store", "transcript", "trajectory_io", "terminal"),
     *("recipes", "dialects", "tools", "algos", "worlds", "rewards", "envs", "engine", "rollout"),
-    *("agents", "data", "train", "inputs", "evals", "pipeline", "inference", "preflight"),
+    *("agents", "data", "train", "inputs", "evals", "sweep", "pipeline", "inference", "preflight"),
     *("cli", "__main__"),
 )
 HEAVY = {"torch", "transformers", "safetensors"}

@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fieldcraft import __version__
-from fieldcraft.config import Sft, dump_recipe, load_recipe, recipe_of_run, shipped
+from fieldcraft.config import Recipe, Sft, dump_recipe, load_recipe, recipe_of_run, shipped
 from fieldcraft.store import RunFolder, atomic_folder, read_json, write_json
 from fieldcraft.terminal import (
     StageProgress,
@@ -111,20 +111,36 @@ def run(
         RunFolder(folder, dump_recipe(settings))
         report = read_json(folder / "report.json")
     else:
-        from fieldcraft.pipeline import Run
-
         try:
-            report = Run(settings, folder, console).execute()
+            report = _execute(settings, folder, console)
         except KeyboardInterrupt:
             print(
                 "fieldcraft: stopped; the same command goes on where this one stopped.",
                 file=sys.stderr,
             )
             raise typer.Exit(130) from None
-    seconds = {stage["name"]: stage["seconds"] for stage in report["stages"]}
-    console.print(results_table(report["evals"], seconds))
+    if settings.seeds:
+        from fieldcraft.evals.table import terminal_table
+
+        console.print(terminal_table(report))
+        one = folder / f"seed-{settings.seeds[0]}"
+    else:
+        seconds = {stage["name"]: stage["seconds"] for stage in report["stages"]}
+        console.print(results_table(report["evals"], seconds))
+        one = folder
     print(f"{folder / 'report.json'}\n{folder / 'report.html'}")
-    print(f"fieldcraft ask --model {shlex.quote(str(folder))} {shlex.quote(_question(folder))}")
+    print(f"fieldcraft ask --model {shlex.quote(str(one))} {shlex.quote(_question(one))}")
+
+
+def _execute(settings: Recipe, folder: Path, console: Console) -> dict[str, Any]:
+    """One run, or one for every seed of the recipe."""
+    if settings.seeds:
+        from fieldcraft.sweep import sweep
+
+        return sweep(settings, folder, console)
+    from fieldcraft.pipeline import Run
+
+    return Run(settings, folder, console).execute()
 
 
 def _question(run: Path) -> str:
