@@ -2,14 +2,17 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 from pydantic import BaseModel
 
+from fieldcraft.algorithms import ALGORITHMS
 from fieldcraft.config import (
     RESERVED,
+    Algorithm,
+    Critic,
     Optim,
     Pairs,
     Recipe,
@@ -85,7 +88,7 @@ def test_every_option_is_counted() -> None:
         return found
 
     stage_keys = {name for kind in (Sft, Pairs, Rl) for name in kind.model_fields}
-    assert count_options() == len(keys(Recipe) | keys(Optim)) + len(stage_keys)
+    assert count_options() == len(keys(Recipe) | keys(Optim) | keys(Critic)) + len(stage_keys)
 
 
 # -- overrides ----------------------------------------------------------------------------------
@@ -124,6 +127,30 @@ def test_the_last_override_wins_and_sections_may_be_new(path: str) -> None:
     assert load_recipe(path, ['recipe="a=b.c"']).recipe == "a=b.c"
 
 
+# -- algorithms --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_algorithm_is_a_set_of_keys_that_the_recipe_may_override(path: str, name: str) -> None:
+    named = load_recipe(path, [f"stages.rl1.algorithm={name}"])
+    rl = named.stages["rl1"]
+    assert isinstance(rl, Rl)
+    assert {key: getattr(rl, key) for key in ALGORITHMS[name]} == ALGORITHMS[name]
+    # what is written into the run's folder says all of it, and means the same
+    assert parse_recipe(dump_recipe(named)) == named
+    mine = load_recipe(path, [f"stages.rl1.algorithm={name}", "stages.rl1.baseline=none"])
+    changed = mine.stages["rl1"]
+    assert isinstance(changed, Rl)
+    assert changed == rl.model_copy(update={"baseline": "none"})
+
+
+def test_every_named_algorithm_is_one_that_a_recipe_may_name() -> None:
+    assert set(get_args(Algorithm)) == set(ALGORITHMS)
+    first = load_recipe("smoke", []).stages["rl2"]
+    assert isinstance(first, Rl)
+    assert (first.algorithm, first.baseline, first.loss_weight) == ("grpo", "group", "token")
+
+
 # -- mistakes -----------------------------------------------------------------------------------
 
 
@@ -140,6 +167,9 @@ def test_the_last_override_wins_and_sections_may_be_new(path: str) -> None:
         ("stages.rl1.optim={lr: 1, beta_1: 0.5}", "stages.rl1.optim.beta1"),
         ("stages.rl1.optim.warm.up=1", "stages.rl1.optim.warmup"),
         ("stages.rl1.rewards={formt: 1.0}", "stages.rl1.rewards.format"),
+        ("stages.rl1.critic.lambda=0.9", "stages.rl1.critic.gae_lambda"),
+        ("stages.rl1.critic={optim: {lr: 1, lrr: 1}}", "stages.rl1.critic.optim.lr"),
+        ("stages.rl1.rewards={otc-gpo: 1.0}", "stages.rl1.rewards.otc-grpo"),
         ("scratch={layer: 2}", "scratch.layers"),
     ],
 )
@@ -163,6 +193,16 @@ def test_an_unknown_key_is_answered_with_the_nearest(path: str, override: str, m
         ("stages.sft1.type=stf", ["'stages.sft1'", "'stf'", "'sft'"]),
         ("stages.sft2.steps=3", ["'sft2'", "'type'", "sft1, pairs, rl1"]),
         ("stages.sft2.type=sft", ["'sft2'", "'optim'", "sft1, pairs, rl1"]),
+        ("stages.rl1.algorithm=grop", ["'stages.rl1.algorithm'", "'grpo'"]),
+        ("stages.rl1.llds_coef=0.2", ["'stages.rl1'", "llds_coef acts", "raise minibatches"]),
+        (
+            "stages.rl1={type: rl, steps: 1, optim: {lr: 1}, clip: cispo, dual_clip: 3}",
+            ["'stages.rl1'", "dual_clip belongs to clip: ppo"],
+        ),
+        (
+            "stages.rl1={type: rl, steps: 1, optim: {lr: 1}, baseline: critic}",
+            ["'stages.rl1'", "scale none or batch"],
+        ),
         ("stages=3", ["'stages'", "dictionary"]),
         ("budget=null", ["'budget'", "dictionary"]),
         ("device=gpu", ["'device'", "'cuda'"]),

@@ -11,11 +11,13 @@ from tokenizers import normalizers
 
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from fieldcraft import preflight
-from fieldcraft.config import Recipe, load_recipe, parse_recipe
+from fieldcraft.config import Recipe, Rl, load_recipe, parse_recipe
 from fieldcraft.inputs import AtlasInputs
-from fieldcraft.preflight import check_recipe
+from fieldcraft.preflight import check_recipe, rl_problems
 from fieldcraft.types import Author, Segment, Status, Task, Trajectory
 
+# of the checkpoint: untied embeddings of 400 words, two layers of width 32
+PARAMETERS = 2 * 400 * 32 + 2 * (32 * 32 * 2 + 32 * 16 * 2 + 64 + 3 * 32 * 64 + 64) + 32
 SMALL = ["world.people=30", "world.variants=2", "scratch.layers=2", "scratch.width=16"]
 
 
@@ -198,6 +200,19 @@ def test_stages_of_the_world(override: str, complaint: str) -> None:
     assert complaint in problems[0]
 
 
+def test_a_single_rollout_is_compared_with_nothing_only_where_groups_are() -> None:
+    def problems(algorithm: str) -> list[str]:
+        stage = {"type": "rl", "steps": 1, "group": 1, "optim": {"lr": 1.0}}
+        return list(rl_problems("rl", Rl.model_validate(stage | {"algorithm": algorithm})))
+
+    assert [bool(problems(name)) for name in ("rloo", "dapo", "reinforce++", "ppo")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
 def test_a_contrastive_stage_without_pairs(tmp_path: Path, checkpoint: Path) -> None:
     optim = {"lr": 1e-5}
     stage = {"type": "contrastive", "data": "pairs", "steps": 1, "optim": optim}
@@ -211,6 +226,17 @@ def test_pairs_of_the_world() -> None:
     given = [*SMALL, "evaluation.heldout=10", "scratch.heads=1", "seed=1"]
     assert problems_of(load_recipe("autocoa-mini", given), seen) == []
     assert seen.notes["stage sft1"][0].startswith("400 samples of up to ")
+
+
+def test_an_encoder_that_is_not_there(tmp_path: Path, checkpoint: Path) -> None:
+    recipe = files(tmp_path, checkpoint, search={"encoder": "/no/encoder"})
+    assert problems_of(recipe) == [
+        "The encoder /no/encoder does not exist; give a folder or a hub name."
+    ]
+    recipe = files(tmp_path, checkpoint, search={"ranking": "hybrid"})
+    assert problems_of(recipe) == [
+        "Search by vectors needs an encoder; give a model that makes them."
+    ]
 
 
 def test_demonstrations_that_break_the_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,14 +257,31 @@ def test_memory_is_estimated(
 ) -> None:
     recipe = files(tmp_path, checkpoint)
     monkeypatch.setattr(preflight, "free_memory", lambda _: 1_000_000)
-    # 36,256 parameters take 16 bytes; each of 1,024 tokens (the longest rollout) keeps 2 layers of
+    # A parameter takes 16 bytes; each of 1,024 tokens (the longest rollout) keeps 2 layers of
     # 10 x 32 + 4 x 64 floats and 4 logits for each of 400 words.
-    parameters = 2 * 400 * 32 + 2 * (32 * 32 * 2 + 32 * 16 * 2 + 64 + 3 * 32 * 64 + 64) + 32
-    size = 16 * parameters + 1024 * 4 * (2 * 576 + 4 * 400)
+    size = 16 * PARAMETERS + 1024 * 4 * (2 * 576 + 4 * 400)
     assert problems_of(recipe) == [
         f"stage 'sft' needs about {size / 1e9:.3g} GB of memory and cpu has 0.001 GB: lower"
         " optim.micro_tokens or take a smaller model."
     ]
+
+
+def test_a_critic_of_its_own_needs_room(
+    tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "free_memory", lambda _: 1)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1}))
+
+    def needed(**stage: Any) -> list[float]:
+        rl = {"type": "rl", "steps": 1, "optim": {"lr": 1.0}} | stage
+        problems = problems_of(files(tmp_path, checkpoint, stages={"rl": rl}))
+        return [float(text.partition("about ")[2].split()[0]) for text in problems]
+
+    plain, policy = needed(), needed(algorithm="ppo", critic={"backbone": "policy"})
+    own = needed(algorithm="ppo")
+    assert policy == plain
+    assert own[0] - plain[0] == pytest.approx(16 * PARAMETERS / 1e9, rel=0.05)
+    assert own[1] - plain[1] == pytest.approx(24 * PARAMETERS / 1e9, rel=0.05)
 
 
 def test_the_memory_of_this_machine_is_known() -> None:

@@ -42,6 +42,9 @@ stages:
     questions: 3
     group: 3
     checkpoint_every: 2
+    algorithm: ppo # its critic and OTC's counts have to go on as well
+    minibatches: 2
+    rewards: {em: 1.0, otc-grpo: 1.0}
     entropy_coef: 0.01 # so that steps train, whatever this model is rewarded for
     kl_coef: 0.1
     optim: {lr: 1.0e-3}

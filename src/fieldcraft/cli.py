@@ -9,20 +9,21 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
 from importlib import resources
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fieldcraft import __version__
 from fieldcraft.config import Recipe, Sft, dump_recipe, load_recipe, recipe_of_run, shipped
+from fieldcraft.evals.tables import pairwise_table, results_table, seeds_table, tool_table
 from fieldcraft.store import RunFolder, atomic_folder, read_json, write_json
 from fieldcraft.terminal import (
     StageProgress,
@@ -111,6 +112,8 @@ def run(
         RunFolder(folder, dump_recipe(settings))
         report = read_json(folder / "report.json")
     else:
+        if not (folder / "recipe.json").exists():
+            _refuse_unsound(settings)
         try:
             report = _execute(settings, folder, console)
         except KeyboardInterrupt:
@@ -119,15 +122,13 @@ def run(
                 file=sys.stderr,
             )
             raise typer.Exit(130) from None
+    one = folder
     if settings.seeds:
-        from fieldcraft.evals.table import terminal_table
-
-        console.print(terminal_table(report))
         one = folder / f"seed-{settings.seeds[0]}"
+        console.print(seeds_table(report["rows"]))
     else:
         seconds = {stage["name"]: stage["seconds"] for stage in report["stages"]}
-        console.print(results_table(report["evals"], seconds))
-        one = folder
+        console.print(results_table(report["evals"], seconds), tool_table(report["evals"]))
     print(f"{folder / 'report.json'}\n{folder / 'report.html'}")
     print(f"fieldcraft ask --model {shlex.quote(str(one))} {shlex.quote(_question(one))}")
 
@@ -141,6 +142,28 @@ def _execute(settings: Recipe, folder: Path, console: Console) -> dict[str, Any]
     from fieldcraft.pipeline import Run
 
     return Run(settings, folder, console).execute()
+
+
+def _refuse_unsound(recipe: Recipe) -> None:
+    """Before a run begins, and so before its folder is made: its files and settings. What is only
+    estimated refuses no run."""
+    from fieldcraft.preflight import ESTIMATED, check_recipe
+
+    found: list[str] = []
+
+    def report(name: str, notes: Sequence[str], problems: Sequence[str]) -> None:
+        found.extend([] if name in ESTIMATED else problems)
+
+    check_recipe(recipe, Path.cwd(), report)
+    _refuse(found)
+
+
+def _refuse(problems: Sequence[str]) -> None:
+    """Print every problem, and exit with 2 if there is one."""
+    for problem in problems:
+        print(f"fieldcraft: {problem}", file=sys.stderr)
+    if problems:
+        raise typer.Exit(2)
 
 
 def _question(run: Path) -> str:
@@ -162,11 +185,7 @@ def check(recipe: RecipeName, overrides: Overrides = None) -> None:
         mark = Text("wrong ", "red") if problems else Text("fine  ", "green")
         console.print(mark + Text(f"{name}  ") + Text("; ".join(notes), "dim"), soft_wrap=True)
 
-    problems = check_recipe(settings, Path.cwd(), report)
-    for problem in problems:
-        print(f"fieldcraft: {problem}", file=sys.stderr)
-    if problems:
-        raise typer.Exit(2)
+    _refuse(check_recipe(settings, Path.cwd(), report))
 
 
 @app.command()
@@ -218,9 +237,10 @@ def evaluate(
     limit: Limit = None,
     out: Annotated[Path | None, typer.Option(help="Also write eval.json into this folder.")] = None,
 ) -> None:
-    """Grade agents on a file of questions, greedily."""
+    """Grade agents on a file of questions, greedily, and compare each with the first."""
     from fieldcraft.data.sources import read_tasks
     from fieldcraft.evals.metrics import summarise
+    from fieldcraft.evals.pairwise import against_first
     from fieldcraft.evals.run import answer_rubric, evaluate
     from fieldcraft.inference import find_agent
     from fieldcraft.train.model import choose_device
@@ -228,16 +248,21 @@ def evaluate(
     console = Console()
     questions = read_tasks(tasks)[:limit]
     agents = {str(m): find_agent(m).with_options(dialect, index, search_url) for m in model}
-    found = {}
+    done, found = {}, {}
     for name, agent in agents.items():
+        began = time.perf_counter()
         answer = agent.start(choose_device(device))
         concurrency = agent.recipe.evaluation.concurrency
         with StageProgress(name, len(questions), console) as progress:
-            done = evaluate(questions, answer, answer_rubric(), concurrency, progress)
-        found[name] = summarise(done)
-    console.print(results_table(found, {}))
+            done[name] = evaluate(questions, answer, answer_rubric(), concurrency, progress)
+        found[name] = summarise(done[name]) | {"seconds": time.perf_counter() - began}
+    compared = against_first(done)
+    console.print(results_table(found, {}), tool_table(found))
+    if compared:
+        console.print(pairwise_table(compared))
     if out is not None:
-        write_json(out / "eval.json", {"tasks": str(tasks), "n": len(questions), "evals": found})
+        record = {"tasks": str(tasks), "n": len(questions), "evals": found, "pairwise": compared}
+        write_json(out / "eval.json", record)
         print(out / "eval.json")
 
 
@@ -296,26 +321,6 @@ def _evaluation(run: Path, stage: str | None) -> Path:
     return files[stage or found[-1]]
 
 
-def results_table(evals: Mapping[str, Mapping[str, Any]], seconds: Mapping[str, float]) -> Table:
-    """One row an evaluation, of stages, workflows or models."""
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for head in ("", "EM [95 %]", "F1", "calls/best", "known EM", "no call", "seconds"):
-        table.add_column(head, no_wrap=True)
-    for name, entry in evals.items():
-        em, optimum, known = entry["em"], entry["calls_optimal_mean"], entry["known"]
-        low, high = entry["em_ci95"] or (0.0, 0.0)
-        table.add_row(
-            Text(name, "bold"),
-            "not gradable" if em is None else Text(f"{em:.3f} [{low:.3f}, {high:.3f}]"),
-            "" if entry["f1"] is None else f"{entry['f1']:.3f}",
-            f"{entry['calls_mean']:.2f}" + ("" if optimum is None else f"/{optimum:.2f}"),
-            f"{known['em']:.2f}" if known else "",
-            f"{known['no_call_rate']:.2f}" if known else "",
-            f"{seconds[name]:.0f}" if name in seconds else "",
-        )
-    return table
-
-
 # -- worlds, indexes, servers ------------------------------------------------------------------
 
 
@@ -350,13 +355,22 @@ def build(
     out: Out,
     k1: Annotated[float, typer.Option(help="How slowly repeated words saturate.")] = 0.9,
     b: Annotated[float, typer.Option(help="How much long passages are held back, 0 to 1.")] = 0.4,
+    encoder: Annotated[
+        str | None, typer.Option(help="Search by vectors of this model: a folder or a hub name.")
+    ] = None,
+    ranking: Annotated[
+        Literal["bm25", "dense", "hybrid"] | None,
+        typer.Option(help="By default hybrid with an encoder, bm25 without."),
+    ] = None,
+    hnsw: Annotated[bool, typer.Option("--hnsw", help="A graph, for millions of vectors.")] = False,
 ) -> None:
-    """Build a search index (BM25)."""
+    """Build a search index: BM25, vectors of an encoder, or both."""
     from fieldcraft.data.sources import ensure_corpus
     from fieldcraft.tools.search import build_index
 
     with tempfile.TemporaryDirectory() as draft:
-        index = build_index(ensure_corpus(corpus, Path(draft, "corpus.jsonl")), out, k1, b)
+        passages = ensure_corpus(corpus, Path(draft, "corpus.jsonl"))
+        index = build_index(passages, out, k1, b, ranking=ranking, encoder=encoder, hnsw=hnsw)
     print(f"{out}: {len(index)} passages")
 
 
@@ -366,7 +380,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
 ) -> None:
-    """A search server with the interface of Search-R1: POST /retrieve."""
+    """A search server with the interfaces of Search-R1 and AutoCoA: POST /retrieve."""
     from fieldcraft.tools.search_server import serve_search
 
     serve_search(index, host, port)

@@ -5,11 +5,20 @@ from __future__ import annotations
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
+from fieldcraft.algorithms import ALGORITHMS
 from fieldcraft.types import UserError
 
 # Folders of a run and rows of its report that are not stages; with a model of the user's, `base` is
@@ -54,6 +63,8 @@ class Search(Section):
     timeout_seconds: PositiveFloat = 10.0
     k1: PositiveFloat = 0.9
     b: Rate = 0.4
+    encoder: str | None = None  # folder or hub name of a sentence-transformers model
+    ranking: Literal["bm25", "dense", "hybrid"] | None = None  # None: hybrid with an encoder
 
 
 class Limits(Section):
@@ -109,23 +120,93 @@ class Pairs(Stage):
     batch: PositiveInt = 16  # pairs
 
 
+class Critic(Section):
+    """The value function of PPO: a scalar head on the hidden states of the policy, which it leaves
+    as they are, or on those of a model of its own."""
+
+    backbone: Literal["policy", "own"] = "own"
+    optim: Optim | None = None  # None: that of the stage
+    clip: PositiveFloat = 0.5  # how far a value may move in a step
+    gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
+    gae_lambda: Annotated[float, Field(ge=0, le=1)] = 1.0
+
+
+Algorithm = Literal[
+    "grpo", "dr-grpo", "dapo", "gspo", "cispo", "rloo", "reinforce++", "reinforce++-baseline", "ppo"
+]
+RewardName = Literal["em", "f1", "format", "otc-grpo", "otc-ppo"]
+
+
 class Rl(Stage):
-    """Reinforcement learning with group-relative advantages and a clipped surrogate."""
+    """Reinforcement learning: one clipped surrogate, of which every algorithm is a setting.
+
+    `algorithm` sets the keys that `fieldcraft.algorithms` lists for it; what the recipe says itself
+    wins. docs/algorithms.md explains every key.
+    """
 
     type: Literal["rl"]
+    algorithm: Algorithm = "grpo"
     observations: Literal["real", "simulated"] = "real"
     questions: PositiveInt = 32  # of a step
     group: PositiveInt = 8  # rollouts of a question
     temperature: PositiveFloat = 1.0
-    rewards: dict[Literal["em", "f1", "format"], float] = {"em": 1.0}
-    normalise_std: bool = True
-    loss_weight: Literal["sequence", "token"] = "token"
+    # what is rewarded
+    rewards: dict[RewardName, float] = {"em": 1.0}
+    accuracy: Literal["em", "f1"] = "em"  # what a right answer is: a score of 1
+    call_smoothing: PositiveFloat | None = None  # OTC's c; None: budget.max_calls
+    overlong_penalty: Rate = 0.0  # for the longest rollouts
+    overlong_limit: PositiveInt | None = None  # policy tokens; None: budget.total_tokens
+    overlong_cache: PositiveInt | None = None  # tokens below it; None: a fifth of the limit
+    # which rollouts are trained on
+    keep_groups: Literal["all", "mixed-accuracy", "mixed-reward"] = "all"
+    max_batches: PositiveInt = 10  # sampled in a step to fill it with groups that are kept
+    train_truncated: bool = True
+    max_tool_failures: Share = 0.9  # a step above it stops the run
+    # advantages
+    baseline: Literal["none", "group", "others", "critic"] = "group"
+    scale: Literal["none", "group", "batch"] = "group"
+    critic: Critic = Critic()
+    # the loss
+    loss_weight: Literal["sequence", "token", "constant"] = "sequence"
+    ratio: Literal["token", "sequence"] = "token"
+    clip: Literal["ppo", "cispo"] = "ppo"
     clip_low: PositiveFloat = 0.2
     clip_high: PositiveFloat = 0.2
-    importance_cap: PositiveFloat | None = None  # None: trust the sampler's log-probabilities
+    dual_clip: Annotated[float, Field(gt=1)] | None = None
     kl_coef: Rate = 0.0
+    kl_in: Literal["loss", "reward"] = "loss"
     entropy_coef: Rate = 0.0
-    max_tool_failures: Share = 0.9  # a step above it stops the run
+    llds_coef: Rate = 0.0
+    # between sampler and trainer
+    importance: Literal["token", "sequence"] = "token"
+    importance_cap: PositiveFloat | None = None  # None: no weight
+    reject: Literal["token", "sequence", "geometric"] | None = None
+    reject_low: Share = 0.5
+    reject_high: Annotated[float, Field(gt=1)] = 2.0
+    # optimiser steps for one sampling step
+    epochs: PositiveInt = 1
+    minibatches: PositiveInt = 1
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, data: Any) -> Any:
+        """Put the keys of the named algorithm below those that are given."""
+        name = data.get("algorithm", "grpo") if isinstance(data, dict) else None
+        return {**ALGORITHMS.get(str(name), {}), **data} if name else data
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        """Raises ValueError for settings that would do nothing, or not what they say."""
+        if self.llds_coef and self.epochs * self.minibatches == 1:
+            raise ValueError(
+                "llds_coef acts from the second optimiser step of a sampling step on: raise"
+                " minibatches or epochs"
+            )
+        if self.dual_clip is not None and self.clip == "cispo":
+            raise ValueError("dual_clip belongs to clip: ppo; remove it")
+        if self.baseline == "critic" and self.scale == "group":
+            raise ValueError("a critic gives every token its own baseline: scale none or batch")
+        return self
 
 
 AnyStage = Annotated[Sft | Pairs | Rl, Field(discriminator="type")]
@@ -291,7 +372,7 @@ def dump_recipe(recipe: Recipe) -> dict[str, Any]:
 
 def count_options(section: type[BaseModel] = Recipe) -> int:
     """How many keys a recipe can set (each kind of section counted once)."""
-    sections = (section, World, Scratch, Search, Limits, Optim, Evaluation)
+    sections = (section, World, Scratch, Search, Limits, Optim, Critic, Evaluation)
     own = set(Sft.model_fields) | set(Pairs.model_fields) | set(Rl.model_fields)
     return sum(len(s.model_fields) for s in sections) + len(own)
 
@@ -332,7 +413,8 @@ def _sentence(error: ValidationError, data: dict[str, Any]) -> str:
         missing = ".".join(parts[2:]) or "type"
         others = ", ".join(name for name in data["stages"] if name != parts[1])
         return f"stage '{parts[1]}' has no '{missing}'; the other stages are {others or 'none'}."
-    return f"'{place}' is wrong: {problem['msg'][0].lower()}{problem['msg'][1:]}."
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"'{place}' is wrong: {message[0].lower()}{message[1:]}."
 
 
 def _fields_at(parts: list[str], data: dict[str, Any]) -> list[str]:
@@ -342,7 +424,8 @@ def _fields_at(parts: list[str], data: dict[str, Any]) -> list[str]:
     if parts[0] == "stages":
         kinds: dict[str, type[BaseModel]] = {"sft": Sft, "contrastive": Pairs, "rl": Rl}
         kind = kinds[data["stages"][parts[1]]["type"]]
-        return list(Optim.model_fields if parts[-1] == "optim" else kind.model_fields)
+        inner: dict[str, type[BaseModel]] = {"optim": Optim, "critic": Critic}
+        return list(inner.get(parts[-1], kind).model_fields)
     section = Recipe.model_fields[parts[0]].annotation
     assert isinstance(section, type)
     assert issubclass(section, BaseModel)

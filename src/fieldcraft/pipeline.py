@@ -19,23 +19,27 @@ from fieldcraft import __version__
 from fieldcraft.agents.rag import rag
 from fieldcraft.agents.react import react
 from fieldcraft.agents.reflexion import reflexion
-from fieldcraft.config import AnyStage, Pairs, Recipe, Rl, Sft, dump_recipe
+from fieldcraft.config import AnyStage, Limits, Pairs, Recipe, Rl, Sft, dump_recipe
 from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.local import LocalEngine
 from fieldcraft.engine.threads import use_fastest_threads
 from fieldcraft.envs.tools import Budget, ToolEnvironment
 from fieldcraft.evals.metrics import summarise
+from fieldcraft.evals.pairwise import one_after_another
 from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
 from fieldcraft.evals.run import answer_rubric, evaluate
 from fieldcraft.inputs import make_inputs
 from fieldcraft.rewards.answers import F1, RULES, ExactMatch, Format
+from fieldcraft.rewards.length import SoftOverlong
 from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.rewards.tool_cost import OtcGrpo, OtcPpo
 from fieldcraft.rollout import Policy, rollout
 from fieldcraft.store import MetricsLog, RunFolder, atomic_folder, read_json, write_json
 from fieldcraft.terminal import StageProgress
 from fieldcraft.tools.search import SearchIndex, SearchTool, build_index
 from fieldcraft.tools.search_client import RemoteSearchTool
 from fieldcraft.train.checkpoint import save_weights
+from fieldcraft.train.critic import Critic
 from fieldcraft.train.loop import Row, run_steps
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
 from fieldcraft.train.rl import RlStage
@@ -47,7 +51,7 @@ from fieldcraft.types import Author, Dialect, Reward, Task, Tool, Trajectory
 MAX_ROWS = 256  # sessions that the engine keeps in its cache
 SAMPLES_SHOWN = 60  # trajectories of each stage in the report
 WORKFLOWS = {"workflow": react, "rag": rag, "reflexion": reflexion}
-REWARDS: dict[str, Callable[[], Reward]] = {"em": ExactMatch, "f1": F1, "format": Format}
+RECORDED = (ExactMatch, F1, Format)  # of every rollout, with or without a weight
 
 
 def open_search(recipe: Recipe, index: Path) -> Tool:
@@ -65,6 +69,19 @@ def open_search(recipe: Recipe, index: Path) -> Tool:
 def make_environment(recipe: Recipe, dialect: Dialect, tools: list[Tool]) -> ToolEnvironment:
     """The environment of a recipe with the given tools."""
     return ToolEnvironment(dialect, tools, Budget(**recipe.budget.model_dump()))
+
+
+def make_rubric(stage: Rl, budget: Limits) -> Rubric:
+    """The rewards of a stage. Those without a weight are recorded where they cost nothing."""
+    made: dict[str, Reward] = {reward.name: reward() for reward in RECORDED}
+    correct, smoothing = made[stage.accuracy], stage.call_smoothing or float(budget.max_calls)
+    made |= {r.name: r for r in (OtcGrpo(correct, smoothing), OtcPpo(correct, smoothing))}
+    limit = stage.overlong_limit or budget.total_tokens
+    made["overlong"] = SoftOverlong(limit, stage.overlong_cache or max(limit // 5, 1))
+    weights = {reward.name: 0.0 for reward in RECORDED} | stage.rewards
+    if stage.overlong_penalty:
+        weights["overlong"] = stage.overlong_penalty
+    return Rubric([(made[name], weight) for name, weight in weights.items()])
 
 
 class Run:
@@ -108,7 +125,14 @@ class Run:
         index = self.folder.path / "index"
         if self.recipe.search.url is None and not index.exists():
             settings = self.recipe.search
-            build_index(self.world / "corpus.jsonl", index, settings.k1, settings.b)
+            build_index(
+                self.world / "corpus.jsonl",
+                index,
+                settings.k1,
+                settings.b,
+                ranking=settings.ranking,
+                encoder=settings.encoder,
+            )
         return open_search(self.recipe, index)
 
     def _first_model(self) -> Path:
@@ -157,8 +181,8 @@ class Run:
                 folder=folder,
                 step=step,
                 progress=progress,
-                state=rl.rubric.state_dict if rl else dict,
-                load_state=rl.rubric.load_state_dict if rl else lambda _: None,
+                state=rl.state_dict if rl else dict,
+                load_state=rl.load_state_dict if rl else lambda _: None,
             )
         if not (folder / "model").exists():
             with atomic_folder(folder / "model") as draft:
@@ -179,18 +203,22 @@ class Run:
         return sft_step(trainer, data, authors, stage.batch, seed)
 
     def _rl(self, stage: Rl, trainer: Trainer, dialect: Dialect, start: Path) -> RlStage:
-        reference = None
+        reference = critic = None
         if stage.kl_coef:
             reference = Trainer(load_model(start, self.device), stage.optim, stage.steps)
-        weights = {"em": 0.0, "f1": 0.0, "format": 0.0} | stage.rewards
+        if stage.baseline == "critic":
+            own = stage.critic.backbone == "own"
+            model = load_model(start, self.device) if own else trainer.model
+            critic = Critic(model, stage.critic, stage.optim, stage.steps)
         return RlStage(
             settings=stage,
             tasks=self.inputs.train_tasks(),
             env=make_environment(self.recipe, dialect, [self.search]),
             engine=self._engine(trainer.model, dialect),
-            rubric=Rubric([(REWARDS[name](), weight) for name, weight in weights.items()]),
+            rubric=make_rubric(stage, self.recipe.budget),
             trainer=trainer,
             reference=reference,
+            critic=critic,
             seed=self.recipe.seed,
         )
 
@@ -252,17 +280,19 @@ class Run:
         records = {name: read_json(folder / name / "stage.json") for name in self.recipe.stages}
         stages = [StageRecord(n, r["seconds"], r["metrics"]) for n, r in records.items()]
         stages.append(StageRecord("evaluation", sum(e["seconds"] for e in found.values())))
+        samples = {n: read_trajectories(evaluations / f"{n}.jsonl") for n in names}
+        line = {name: part for name, part in samples.items() if name != "workflow"}
         report = build_report(
             recipe=self.recipe.recipe,
             seed=self.recipe.seed,
             device=str(self.device),
             stages=stages,
-            evals={name: entry["summary"] for name, entry in found.items()},
+            evals={n: e["summary"] | {"seconds": e["seconds"]} for n, e in found.items()},
+            comparisons=one_after_another(line),
             extra={"config": dump_recipe(self.recipe), "versions": self._versions()},
         )
         write_report(report, folder / "report.json")
         curves = {n: MetricsLog(folder / n / "metrics.jsonl").rows() for n in self.recipe.stages}
-        samples = {n: read_trajectories(evaluations / f"{n}.jsonl") for n in names}
         write_html(report, curves, samples, folder / "report.html")
         return report
 

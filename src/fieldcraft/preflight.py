@@ -25,13 +25,17 @@ from fieldcraft.data.sources import ensure_corpus
 from fieldcraft.dialects import get_dialect, round_trip_problems
 from fieldcraft.inputs import FileInputs, Inputs, make_inputs
 from fieldcraft.rewards.answers import exact_match
-from fieldcraft.tools.search import Passage, read_corpus, search_function
+from fieldcraft.tools.dense import Encoder
+from fieldcraft.tools.passages import Passage, read_corpus
+from fieldcraft.tools.search import index_settings, search_function
 from fieldcraft.tools.search_client import RemoteSearchTool
 from fieldcraft.train.batch import to_sample
 from fieldcraft.train.model import choose_device, load_tokenizer
 from fieldcraft.types import Answer, Author, Dialect, Task, Tool, Trajectory, UserError
 
 EXAMPLES = 200  # of a world's data set that are made and looked at; all of a file's are
+VARIANTS = 20  # of a world's re-deals that these examples are drawn from
+ESTIMATED = ("memory", "disk")  # checks that compare with an estimate
 ADAMW_BYTES = 16  # a parameter in float32, its gradient and two moments
 CHECKPOINT_BYTES = 12  # a parameter and two moments
 FLOAT = 4
@@ -99,7 +103,9 @@ class Setup:
         yield from ()
 
     def find_questions(self, notes: list[str]) -> Iterator[str]:
-        self.inputs = make_inputs(self.recipe)
+        world = self.recipe.world
+        few = world.model_copy(update={"variants": min(world.variants, VARIANTS)})
+        self.inputs = make_inputs(self.recipe.model_copy(update={"world": few}))
         train, test = self.inputs.train_tasks(), self.inputs.evaluation_tasks()
         notes += [f"{len(train)} to train", f"{len(test)} to test"]
         self.tasks = train + test
@@ -126,6 +132,10 @@ class Setup:
             notes.append(f"{sum(1 for _ in read_corpus(corpus))} passages")
         else:
             notes.append("the world's articles")
+        if search.url is None:
+            index_settings(search.k1, search.b, search.ranking, search.encoder)
+            if search.encoder is not None:
+                notes.append(f"{Encoder(search.encoder).dimensions} dimensions of {search.encoder}")
         yield from ()
 
     def find_model(self, notes: list[str]) -> Iterator[str]:
@@ -218,7 +228,7 @@ def stage_problems(setup: Setup, name: str, stage: AnyStage, notes: list[str]) -
 
 
 def rl_problems(name: str, stage: Rl) -> Iterator[str]:
-    if stage.group < 2:
+    if stage.group < 2 and stage.baseline in ("group", "others"):
         yield (
             f"stage '{name}' has group={stage.group}: an advantage compares rollouts of one"
             " question, so it would always be 0; set group to 2 or more."
@@ -300,7 +310,13 @@ def memory_bytes(setup: Setup, stage: AnyStage) -> int:
     layer = 10 * config.hidden_size + 4 * config.intermediate_size
     activations = tokens * (config.num_hidden_layers * layer + 4 * config.vocab_size) * FLOAT
     reference = isinstance(stage, Rl) and stage.kl_coef > 0
-    return setup.parameters * (ADAMW_BYTES + FLOAT * reference) + activations
+    models = ADAMW_BYTES * (1 + has_own_critic(stage)) + FLOAT * reference
+    return setup.parameters * models + activations
+
+
+def has_own_critic(stage: AnyStage) -> bool:
+    """Whether a second model is trained and saved in checkpoints."""
+    return isinstance(stage, Rl) and (stage.baseline, stage.critic.backbone) == ("critic", "own")
 
 
 def free_memory(device: torch.device) -> int:
@@ -313,7 +329,8 @@ def free_memory(device: torch.device) -> int:
 def disk_problems(setup: Setup, out: Path, notes: list[str]) -> Iterator[str]:
     """Every stage leaves its model; the running one has two checkpoints while it writes one."""
     models = len(setup.recipe.stages) * FLOAT
-    needed = setup.parameters * (models + 2 * CHECKPOINT_BYTES)
+    trained = 1 + any(map(has_own_critic, setup.recipe.stages.values()))
+    needed = setup.parameters * (models + 2 * CHECKPOINT_BYTES * trained)
     free = shutil.disk_usage(out).free
     notes.append(f"about {_giga(needed)} of {_giga(free)}")
     if needed > free:

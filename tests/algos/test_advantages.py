@@ -1,34 +1,97 @@
 """Advantages by hand."""
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fieldcraft.algos.advantages import group_advantages
+from fieldcraft.algos.advantages import (
+    EPSILON,
+    deviation,
+    gae,
+    mean_of_group,
+    mean_of_others,
+    returns_to_go,
+    whiten,
+)
+
+some_floats = st.lists(st.floats(-5, 5), min_size=1, max_size=8)
 
 
-def test_without_the_deviation_it_is_the_distance_from_the_mean() -> None:
-    assert group_advantages([1.0, 0.0, 0.0, 1.0, 1.0], normalise_std=False) == pytest.approx(
-        [0.4, -0.6, -0.6, 0.4, 0.4]
-    )
+# -- baselines ----------------------------------------------------------------------------------
+
+
+def test_the_mean_of_the_group() -> None:
+    assert mean_of_group([1.0, 0.0, 0.0, 1.0, 1.0]) == [0.6] * 5
+    assert mean_of_group([0.3, 0.3, 0.3]) == [0.3] * 3  # exactly: equal rewards teach nothing
+
+
+def test_the_mean_of_the_others() -> None:
+    # of 1, 0, 0, 3: what is left of the sum of 4, over 3
+    assert mean_of_others([1.0, 0.0, 0.0, 3.0]) == pytest.approx([1.0, 4 / 3, 4 / 3, 1 / 3])
+    assert mean_of_others([0.7]) == [0.7]
+
+
+@given(st.lists(st.floats(-5, 5), min_size=2, max_size=8))
+def test_leaving_one_out_stretches_the_distance_from_the_mean(rewards: list[float]) -> None:
+    """r - mean of the others = G / (G - 1) times (r - mean of all)."""
+    size = len(rewards)
+    out = np.subtract(rewards, mean_of_others(rewards))
+    centred = np.subtract(rewards, mean_of_group(rewards))
+    np.testing.assert_allclose(out, centred * size / (size - 1), atol=1e-9)
 
 
 def test_the_deviation_is_that_of_the_population() -> None:
     # mean 2, squared distances 4, 0, 4: variance 8 / 3 over the group, not 8 / 2
-    assert group_advantages([0.0, 2.0, 4.0], normalise_std=True, epsilon=0.0) == pytest.approx(
-        [-(1.5**0.5), 0.0, 1.5**0.5]
-    )
+    assert deviation([0.0, 2.0, 4.0]) == pytest.approx((8 / 3) ** 0.5 + EPSILON)
+    assert deviation([1.0, 1.0]) == EPSILON
 
 
-def test_epsilon_is_added_to_the_deviation() -> None:
-    assert group_advantages([0.0, 2.0], normalise_std=True, epsilon=1.0) == [-0.5, 0.5]
+# -- generalised advantage estimation -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("normalise_std", [True, False])
-def test_equal_rewards_teach_nothing(normalise_std: bool) -> None:
-    assert group_advantages([1.0, 1.0, 1.0], normalise_std=normalise_std) == [0.0, 0.0, 0.0]
-    assert group_advantages([0.3], normalise_std=normalise_std) == [0.0]
+def test_gae_by_hand() -> None:
+    # deltas from the end: 1 - 0.5, 0.9 * 0.5 - 0.4, 0.9 * 0.4 - 0.2
+    # advantages: 0.5, 0.05 + 0.72 * 0.5, 0.16 + 0.72 * 0.41
+    found = gae(np.array([0.0, 0.0, 1.0]), np.array([0.2, 0.4, 0.5]), gamma=0.9, lam=0.8)
+    assert found.tolist() == pytest.approx([0.4552, 0.41, 0.5])
 
 
-def test_the_ungradable_count_for_nothing() -> None:
-    assert group_advantages([1.0, None, 0.0, None], normalise_std=False) == [0.5, 0.0, -0.5, 0.0]
-    assert group_advantages([None, 3.0, 1.0], normalise_std=True, epsilon=0.0) == [0.0, 1.0, -1.0]
-    assert group_advantages([None, None], normalise_std=True) == [0.0, 0.0]
+def test_gae_at_its_two_ends() -> None:
+    rewards, values = np.array([0.1, 0.0, 1.0]), np.array([0.2, 0.4, 0.5])
+    one_step = gae(rewards, values, gamma=1.0, lam=0.0)
+    assert one_step.tolist() == pytest.approx([0.1 + 0.4 - 0.2, 0.5 - 0.4, 1.0 - 0.5])
+    whole = gae(rewards, values, gamma=1.0, lam=1.0)
+    assert whole.tolist() == pytest.approx([1.1 - 0.2, 1.0 - 0.4, 1.0 - 0.5])
+
+
+def test_returns_to_go() -> None:
+    assert returns_to_go(np.array([1.0, 2.0, 4.0])).tolist() == [7, 6, 4]
+    assert returns_to_go(np.array([1.0, 2.0, 4.0]), gamma=0.5).tolist() == [3, 4, 4]
+    assert returns_to_go(np.zeros(0)).size == 0
+
+
+@given(some_floats, st.floats(0.1, 1), st.floats(0, 1))
+def test_perfect_values_leave_no_advantage(rewards: list[float], gamma: float, lam: float) -> None:
+    given_T = np.array(rewards)
+    values_T = returns_to_go(given_T, gamma)
+    np.testing.assert_allclose(gae(given_T, values_T, gamma=gamma, lam=lam), 0, atol=1e-9)
+
+
+# -- whitening ----------------------------------------------------------------------------------
+
+
+def test_whitening_counts_tokens_and_not_rollouts() -> None:
+    # three tokens of 1 and one of -1: mean 0.5, variance 3 * 0.25 / 4 + 2.25 / 4 = 0.75
+    long, short = whiten([np.ones(3), -np.ones(1)])
+    assert long.tolist() == pytest.approx([0.5 / 0.75**0.5] * 3, rel=1e-5)
+    assert short.tolist() == pytest.approx([-1.5 / 0.75**0.5], rel=1e-5)
+
+
+def test_whitening_what_is_all_the_same_gives_nothing() -> None:
+    assert [part.tolist() for part in whiten([np.ones(2), np.ones(1), np.zeros(0)])] == [
+        [0, 0],
+        [0],
+        [],
+    ]
+    assert whiten([]) == []

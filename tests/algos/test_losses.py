@@ -8,7 +8,15 @@ import torch
 from torch import Tensor
 
 from fieldcraft.algos.logprobs import entropies, token_logprobs
-from fieldcraft.algos.losses import Contrastive, CrossEntropy, Objective, Surrogate, TokenBatch
+from fieldcraft.algos.losses import (
+    Contrastive,
+    CrossEntropy,
+    Objective,
+    Surrogate,
+    TokenBatch,
+    ValueBatch,
+    ValueLoss,
+)
 
 
 def tokens(logp: list[float], **fields: Any) -> TokenBatch:
@@ -22,6 +30,7 @@ def tokens(logp: list[float], **fields: Any) -> TokenBatch:
         "logits_TV": torch.zeros(len(logp), 4),
         "weight_T": torch.ones(len(logp)),
         "seq_T": torch.zeros(len(logp), dtype=torch.long),
+        "turn_T": torch.zeros(len(logp), dtype=torch.long),
         "advantage_T": torch.ones(len(logp)),
         "old_logp_T": old_T,
         "sampled_logp_T": old_T,
@@ -156,15 +165,181 @@ def test_importance_between_trainer_and_sampler_is_truncated(
     assert gradient == pytest.approx([-3.0 * importance])
 
 
-def test_equal_clips_on_policy_are_the_plain_policy_gradient() -> None:
-    """GRPO's gradient at ratio 1 is that of -sum w A logp / total."""
+def log(*ratios: float) -> list[float]:
+    """Old log-probabilities that make these ratios of tokens with logp = -1."""
+    return [-1.0 - math.log(ratio) for ratio in ratios]
+
+
+def test_a_sequence_has_one_ratio_and_every_token_its_gradient() -> None:
+    # s = sqrt(1.1 * 1.3) = 1.1958 for the first two tokens, 0.5 for the third, which is clipped
+    batch = tokens(
+        [-1.0, -1.0, -1.0],
+        old_logp_T=log(1.1, 1.3, 0.5),
+        seq_T=[0, 0, 1],
+        weight_T=[0.5, 0.5, 1.0],
+        advantage_T=[2.0, 2.0, -1.0],
+    )
+    objective = Surrogate(ratio="sequence", clip_low=0.2, clip_high=0.4)
+    loss, gradient = value_and_gradient(objective, batch, 2.0)
+    s = 1.43**0.5
+    assert loss == pytest.approx((-2 * s + 0.8) / 2)
+    assert gradient == pytest.approx([-s / 2, -s / 2, 0.0])
+
+
+def test_tokens_without_a_weight_are_no_part_of_their_sequences_ratio() -> None:
+    batch = tokens([-1.0, -1.0], old_logp_T=log(1.1, 9.0), weight_T=[1.0, 0.0])
+    loss, _ = value_and_gradient(Surrogate(ratio="sequence"), batch, 1.0)
+    assert loss == pytest.approx(-1.1)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "weight"),
+    [  # clip_low 1 is no lower bound; what PPO leaves out goes on being trained
+        (1.5, 2.0, 1.2),
+        (9.0, -2.0, 1.2),
+        (0.3, -2.0, 0.3),
+    ],
+)
+def test_cispo_clips_the_weight_and_not_the_gradient(
+    ratio: float, advantage: float, weight: float
+) -> None:
+    batch = tokens([-1.0], old_logp_T=log(ratio), advantage_T=[advantage])
+    objective = Surrogate(clip="cispo", clip_low=1.0, clip_high=0.2)
+    loss, gradient = value_and_gradient(objective, batch, 1.0)
+    assert loss == pytest.approx(weight * advantage)  # logp is -1
+    assert gradient == [pytest.approx(-weight * advantage)]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "slope"),
+    [(2.0, -2.0, 4.0, 4.0), (5.0, -2.0, 6.0, 0.0), (1.1, 2.0, -2.2, -2.2), (5.0, 2.0, -2.4, 0.0)],
+)
+def test_dual_clip_bounds_what_a_bad_token_can_cost(
+    ratio: float, advantage: float, loss: float, slope: float
+) -> None:
+    batch = tokens([-1.0], old_logp_T=log(ratio), advantage_T=[advantage])
+    assert value_and_gradient(Surrogate(dual_clip=3.0), batch, 1.0) == (
+        pytest.approx(loss),
+        [pytest.approx(slope)],
+    )
+
+
+def test_a_log_ratio_is_clamped_at_20() -> None:
+    batch = tokens([-1.0, -60.0], old_logp_T=[-60.0, -1.0], ref_logp_T=[-200.0, -1.0])
+    loss, metrics = Surrogate(kl_coef=1.0, clip="cispo", clip_high=1e12)(batch, 1.0)
+    assert metrics["ratio"].item() == pytest.approx(math.exp(20), rel=1e-5)
+    assert metrics["kl_ref"].item() == pytest.approx((20 - 1) + (math.exp(20) - 20 - 1), rel=1e-5)
+    assert math.isfinite(loss.item())
+
+
+# -- between sampler and trainer ----------------------------------------------------------------
+
+# Tokens 0 and 1 are one sequence, 2 another; pi_old / pi_sampler of each:
+QUOTIENTS = (1.5, 0.5, 0.9)
+APART: dict[str, Any] = {
+    "old_logp_T": [-1.0] * 3,
+    "sampled_logp_T": [-1.0 - math.log(q) for q in QUOTIENTS],
+    "seq_T": [0, 0, 1],
+}
+
+
+@pytest.mark.parametrize(
+    ("level", "weights"),
+    [("token", [1.2, 0.5, 0.9]), ("sequence", [0.75, 0.75, 0.9])],  # 1.5 * 0.5
+)
+def test_the_truncated_weight_of_tokens_and_of_sequences(level: Any, weights: list[float]) -> None:
+    objective = Surrogate(importance=level, importance_cap=1.2)
+    _, gradient = value_and_gradient(objective, tokens([-1.0] * 3, **APART), 1.0)
+    assert gradient == pytest.approx([-w for w in weights])
+
+
+@pytest.mark.parametrize(
+    ("level", "low", "kept"),
+    [  # geometric: sqrt(0.75) = 0.866
+        ("token", 0.6, [0, 0, 1]),
+        ("token", 0.4, [0, 1, 1]),  # 1.5 is above the upper bound of 1.4
+        ("sequence", 0.8, [0, 0, 1]),
+        ("sequence", 0.7, [1, 1, 1]),
+        ("geometric", 0.8, [1, 1, 1]),
+        ("geometric", 0.88, [0, 0, 1]),
+    ],
+)
+def test_what_the_sampler_meant_otherwise_is_rejected(
+    level: Any, low: float, kept: list[int]
+) -> None:
+    objective = Surrogate(reject=level, reject_low=low, reject_high=1.4, kl_coef=1.0)
+    batch = tokens([-1.0] * 3, **APART, ref_logp_T=[-1.0] * 3)
+    loss, metrics = objective(batch, 3.0)
+    loss.backward()
+    assert batch.logp_T.grad is not None
+    assert batch.logp_T.grad.tolist() == pytest.approx([-k / 3 for k in kept])
+    assert metrics["rejected"].item() == pytest.approx((3 - sum(kept)) / 3)
+
+
+# -- against the death of likelihood ------------------------------------------------------------
+
+
+def test_llds_holds_up_turns_that_became_less_likely() -> None:
+    # turn 0 falls by 0.3 - 0.1 in all, so its fallen token counts; turn 1 rises in all; turn 2
+    # falls, but belongs to a bad rollout; turn 3 has not moved
+    falls = [0.3, -0.1, 0.2, -0.4, 0.5, 1e-4]
+    batch = tokens(
+        [-1.0] * 6,
+        old_logp_T=[-1.0 + fall for fall in falls],
+        turn_T=[0, 0, 1, 1, 2, 3],
+        advantage_T=[0.0, 0.0, 0.0, 0.0, -1e-9, 0.0],
+    )
+    loss, gradient = value_and_gradient(Surrogate(llds_coef=0.2), batch, 6.0)
+    assert loss == pytest.approx(0.2 * 0.3 / 6, abs=1e-7)
+    assert gradient == pytest.approx([-0.2 / 6, 0, 0, 0, 0, 0], abs=1e-7)
+
+
+# -- on policy, all are one ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        Surrogate(),
+        Surrogate(clip_low=3e-4, clip_high=4e-4, ratio="sequence"),
+        Surrogate(clip="cispo", clip_low=1.0, clip_high=4.0),
+        Surrogate(dual_clip=3.0, llds_coef=0.2),
+        Surrogate(importance="sequence", importance_cap=2.0, reject="geometric"),
+    ],
+)
+def test_on_policy_every_form_is_the_plain_policy_gradient(objective: Surrogate) -> None:
+    """At ratio 1 the gradient is that of -sum w A logp / total: REINFORCE's."""
     fields: dict[str, Any] = {
-        "advantage_T": [1.2, -0.7, 0.0, 2.0],
+        "advantage_T": [1.2, 1.2, -0.7, 2.0],
         "weight_T": [0.5, 0.25, 1.0, 0.0],
+        "seq_T": [0, 0, 1, 1],
     }
     batch = tokens([-0.3, -1.1, -2.0, -5.0], **fields)
-    _, gradient = value_and_gradient(Surrogate(clip_low=0.2, clip_high=0.2), batch, 4.0)
-    assert gradient == pytest.approx([-0.5 * 1.2 / 4, 0.25 * 0.7 / 4, 0.0, 0.0])
+    _, gradient = value_and_gradient(objective, batch, 4.0)
+    assert gradient == pytest.approx([-0.5 * 1.2 / 4, -0.25 * 1.2 / 4, 0.7 / 4, 0.0])
+
+
+# -- the critic ---------------------------------------------------------------------------------
+
+
+def test_the_value_loss_gives_nothing_for_moving_far() -> None:
+    # old 0, clip 0.5. A value of 0.4 is near; 0.8 has moved past 0.5, towards its target and
+    # beyond; -0.8 away from it.
+    value_T = torch.tensor([0.4, 0.8, -0.8, 9.0], requires_grad=True)
+    batch = ValueBatch(
+        value_T=value_T,
+        weight_T=torch.tensor([1.0, 1.0, 2.0, 0.0]),
+        old_value_T=torch.zeros(4),
+        target_T=torch.tensor([1.0, 1.0, 1.0, 0.0]),
+    )
+    loss, metrics = ValueLoss(clip=0.5)(batch, 4.0)
+    loss.backward()
+    # 0.6^2, max(0.2^2, 0.5^2), 2 max(1.8^2, 1.5^2)
+    assert loss.item() == pytest.approx(0.5 * (0.36 + 0.25 + 6.48) / 4)
+    assert value_T.grad is not None
+    assert value_T.grad.tolist() == pytest.approx([-0.6 / 4, 0.0, -2 * 1.8 / 4, 0.0])
+    assert metrics["clip_fraction"].item() == pytest.approx(1 / 4)
+    assert metrics["value"].item() == pytest.approx((0.4 + 0.8 - 1.6) / 4)
 
 
 # -- masks --------------------------------------------------------------------------------------
@@ -172,7 +347,13 @@ def test_equal_clips_on_policy_are_the_plain_policy_gradient() -> None:
 
 @pytest.mark.parametrize(
     "objective",
-    [CrossEntropy(), Contrastive(), Surrogate(kl_coef=0.1, entropy_coef=0.1, clip_high=0.4)],
+    [
+        CrossEntropy(),
+        Contrastive(),
+        Surrogate(kl_coef=0.1, entropy_coef=0.1, clip_high=0.4),
+        Surrogate(ratio="sequence", clip_high=0.4, importance="sequence", importance_cap=2.0),
+        Surrogate(clip="cispo", llds_coef=0.1, reject="geometric"),
+    ],
 )
 def test_what_has_no_weight_gets_exactly_no_gradient(objective: Objective) -> None:
     torch.manual_seed(0)
@@ -185,6 +366,7 @@ def test_what_has_no_weight_gets_exactly_no_gradient(objective: Objective) -> No
         logits_TV=logits_TV,
         weight_T=torch.tensor([0.0, 1.0, 0.0, 1.0, 0.0, 0.5]),
         seq_T=torch.tensor([0, 0, 0, 1, 1, 1]),
+        turn_T=torch.tensor([0, 0, 0, 1, 1, 1]),
         advantage_T=torch.ones(6),
         old_logp_T=other_T,
         sampled_logp_T=other_T - 0.1,

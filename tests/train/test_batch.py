@@ -82,9 +82,20 @@ def test_two_sequences_in_a_row_do_not_see_each_other() -> None:
     # tokens with a weight are listed sample by sample: 1001, then 2001 and 2002
     assert (batch.row_T.tolist(), batch.col_T.tolist()) == ([0, 0, 0], [4, 1, 2])
     assert batch.seq_T.tolist() == [0, 1, 1]
+    assert batch.turn_T.tolist() == [0, 1, 1]
     assert batch.flat("sampled_logp").tolist() == [-1001, -2001, -2002]
     assert batch.flat("old_logp").tolist() == [-1002, -2002, -2003]
     assert batch.flat("weight").tolist() == [1, 1, 1]
+
+
+def test_a_turn_is_an_unbroken_run_of_trained_tokens() -> None:
+    first = to_sample(trajectory(PROMPT, THINK, READ, ANSWER), {Author.POLICY})
+    second = to_sample(trajectory(PROMPT, THINK), {Author.POLICY})
+    both = pack([first, second], row_length=64)
+    assert both.turn_T.tolist() == [0] * 5 + [1] * 4 + [2] * 5
+    # behind one another in a row, two runs of trained tokens are still two
+    bare = [sample_of(1, 2, untrained=0), sample_of(2, 2, untrained=0)]
+    assert pack(bare, row_length=4).turn_T.tolist() == [0, 0, 1, 1]
 
 
 def test_padding_attends_to_nothing_but_padding() -> None:

@@ -23,6 +23,16 @@ from training_parts import (
 )
 
 SURROGATE = Surrogate(clip_high=0.3, kl_coef=0.1, entropy_coef=0.01)
+SEQUENCES = Surrogate(  # all that looks at more than one token
+    ratio="sequence",
+    dual_clip=1.1,
+    importance="sequence",
+    importance_cap=1.5,
+    reject="geometric",
+    reject_low=0.9,
+    reject_high=1.1,
+    llds_coef=0.3,
+)
 
 
 def gradients(
@@ -78,7 +88,7 @@ def test_every_step_uses_the_rate_of_its_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
-@pytest.mark.parametrize("objective", [CrossEntropy(), Contrastive(), SURROGATE])
+@pytest.mark.parametrize("objective", [CrossEntropy(), Contrastive(), SURROGATE, SEQUENCES])
 def test_packed_equals_alone_equals_accumulated(
     tmp_path: Path, architecture: Architecture, objective: Objective
 ) -> None:
@@ -171,7 +181,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights(tmp_path: Path, 
     samples = random_samples(3)
     getattr(samples[1], field)[:] = np.nan
     with pytest.raises(UserError, match="step 0 has a gradient that is not finite"):
-        trainer.step([(s,) for s in samples], Surrogate(), 1.0)
+        trainer.step([(s,) for s in samples], Surrogate(importance_cap=2.0), 1.0)
     assert_same(before, weights(trainer.model))
     assert trainer.done == 0
     assert not trainer.adamw.state  # nor does the optimiser remember it
@@ -194,7 +204,8 @@ def test_filled_logprobs_are_those_of_a_plain_forward(
         np.testing.assert_allclose(
             sample.old_logp[1:][trained[1:]], expected[trained[1:]], atol=1e-4
         )
-        assert (sample.old_logp[~trained] == old[~trained]).all()
+        assert (sample.old_logp[~trained] == 0).all()
+        assert (sample.old_logp[trained] != old[trained]).all()
         assert (sample.ref_logp != sample.old_logp).any()
 
 

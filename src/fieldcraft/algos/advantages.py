@@ -1,22 +1,65 @@
-"""Advantages: plain arithmetic on the rewards of one group."""
+"""Advantages: plain arithmetic on rewards and values.
+
+Letters: G rollouts of a group, T tokens of a rollout that the policy wrote. Observations stand
+nowhere here: the token after one follows the token before it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean, pstdev
 
+import numpy as np
+from numpy.typing import NDArray
 
-def group_advantages(
-    rewards: Sequence[float | None], *, normalise_std: bool, epsilon: float = 1e-6
-) -> list[float]:
-    """Reward minus the group's mean, over the group's (population) standard deviation if asked.
+Floats = NDArray[np.float64]
+EPSILON = 1e-6  # added to standard deviations
 
-    GRPO (arXiv 2402.03300, section 4.1) divides; Dr.GRPO (arXiv 2503.20783) and AutoCoA's printed
-    formula do not. Ungradable members (None) get 0 and do not count towards mean or deviation.
+
+def mean_of_group(rewards_G: Sequence[float]) -> list[float]:
+    """The baseline of GRPO (arXiv 2402.03300, section 4.1) and Dr.GRPO (arXiv 2503.20783)."""
+    return [fmean(rewards_G)] * len(rewards_G)
+
+
+def mean_of_others(rewards_G: Sequence[float]) -> list[float]:
+    """RLOO's leave-one-out baseline (arXiv 2402.14740): it does not depend on the rollout's own
+    reward. Who is alone in a group is compared with itself, which teaches nothing."""
+    if len(rewards_G) == 1:
+        return list(rewards_G)
+    total = sum(rewards_G)
+    return [(total - reward) / (len(rewards_G) - 1) for reward in rewards_G]
+
+
+def deviation(rewards_G: Sequence[float]) -> float:
+    """What GRPO divides by: the standard deviation of the population, never 0."""
+    return pstdev(rewards_G) + EPSILON
+
+
+def returns_to_go(rewards_T: Floats, gamma: float = 1.0) -> Floats:
+    """G_t = r_t + gamma G_{t+1}."""
+    return gae(rewards_T, np.zeros_like(rewards_T), gamma=gamma, lam=1.0)
+
+
+def gae(rewards_T: Floats, values_T: Floats, *, gamma: float, lam: float) -> Floats:
+    """Generalised advantage estimation (arXiv 1506.02438, equation 16).
+
+    delta_t = r_t + gamma V_{t+1} - V_t and A_t = delta_t + gamma lam A_{t+1}, with V = 0 behind the
+    last token. `values_T[t]` is the value of the context before token t.
     """
-    graded = [r for r in rewards if r is not None]
-    if not graded:
-        return [0.0] * len(rewards)
-    mean = fmean(graded)
-    scale = pstdev(graded) + epsilon if normalise_std else 1.0
-    return [0.0 if r is None else (r - mean) / scale for r in rewards]
+    advantages_T = np.zeros(len(rewards_T))
+    advantage, following = 0.0, 0.0
+    for t in reversed(range(len(rewards_T))):
+        delta = rewards_T[t] + gamma * following - values_T[t]
+        advantage = delta + gamma * lam * advantage
+        advantages_T[t], following = advantage, values_T[t]
+    return advantages_T
+
+
+def whiten(parts: Sequence[Floats]) -> list[Floats]:
+    """Every token's advantage minus the mean over all tokens of a step, over their standard
+    deviation (REINFORCE++, arXiv 2501.03262; usual for PPO). `parts` has an array for each rollout.
+    """
+    every = np.concatenate([*parts, np.zeros(0)])
+    if not every.size:
+        return list(parts)
+    return [(part - every.mean()) / (every.std() + EPSILON) for part in parts]

@@ -10,6 +10,7 @@ micro-batches equal those of one big batch by construction.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ from fieldcraft.algos.logprobs import entropies
 
 Metrics = dict[str, Tensor]  # sums over tokens, to be divided by the same totals
 
+LIMIT = 20.0  # of a log-ratio: exp of more would drown everything else of a step
+NOISE = 1e-3  # log-probabilities of one token under the same weights differ by less
+
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
@@ -27,13 +31,15 @@ class TokenBatch:
     `old_logp_T` are the log-probabilities that the ratio is taken against, `sampled_logp_T` those
     of the engine that sampled (equal to the old ones unless they were recomputed), `ref_logp_T`
     those of the frozen reference. `logits_TV` are already divided by the sampling temperature.
-    `seq_T` numbers the sequence of each token, 0..S-1.
+    `seq_T` numbers the sequence of each token, 0..S-1; `turn_T` numbers the unbroken runs of
+    trained tokens, the policy's turns.
     """
 
     logp_T: Tensor
     logits_TV: Tensor
     weight_T: Tensor
     seq_T: Tensor
+    turn_T: Tensor
     advantage_T: Tensor
     old_logp_T: Tensor
     sampled_logp_T: Tensor
@@ -78,51 +84,162 @@ class Contrastive:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surrogate:
-    """The clipped policy-gradient surrogate that the whole family is a setting of.
+    """The policy-gradient surrogate that the whole family is a setting of.
 
-    Per token: -min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A) with rho = exp(logp - old_logp)
-    (PPO, arXiv 1707.06347; the asymmetric clip is DAPO's, arXiv 2503.14476), times the truncated
-    importance weight min(exp(old - sampled), importance_cap) between trainer and sampler, plus
-    kl_coef * (exp(d) - d - 1) with d = ref - logp (the k3 estimator GRPO uses, arXiv 2402.03300),
-    minus entropy_coef * entropy.
+    Per token, with log-ratios clamped to +-20 and A the advantage:
 
-    GRPO is equal clips with per-sequence weights; per-token weights give DAPO's normalisation.
+        loss = -u * gain + kl_coef * k3 - entropy_coef * entropy + llds_coef * llds
+
+    gain: `clip="ppo"`: min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) (arXiv 1707.06347; unequal
+        clips are DAPO's, arXiv 2503.14476), and with `dual_clip` c at least c A where A < 0 (arXiv
+        1912.09729). `clip="cispo"`: the clipped ratio, a constant, times A logp (arXiv 2506.13585).
+    r: `ratio="token"`: exp(logp - old_logp). `ratio="sequence"`: the geometric mean of those over
+        the sequence, whose gradient goes through each token's own logp (GSPO-token, arXiv
+        2507.18071, section 4.3).
+    u: min(pi_old / pi_sampler, importance_cap), of the token or of the sequence (product of its
+        tokens). Where `reject` is set, a token trains only if that quotient lies within
+        [reject_low, reject_high]: its own, the sequence's, or the sequence's geometric mean.
+    k3: exp(d) - d - 1 with d = ref - logp (arXiv 2402.03300).
+    llds: how far a token of a turn that became less likely has fallen, in rollouts with A >= 0
+        (arXiv 2512.04220); falls below 0.001 are noise and count as none.
+
+    All quotients are constants. What is rejected still counts in the divisor.
     """
 
+    ratio: Literal["token", "sequence"] = "token"
+    clip: Literal["ppo", "cispo"] = "ppo"
     clip_low: float = 0.2
     clip_high: float = 0.2
-    importance_cap: float = 2.0
+    dual_clip: float | None = None
+    importance: Literal["token", "sequence"] = "token"
+    importance_cap: float | None = None
+    reject: Literal["token", "sequence", "geometric"] | None = None
+    reject_low: float = 0.5
+    reject_high: float = 2.0
     kl_coef: float = 0.0
     entropy_coef: float = 0.0
+    llds_coef: float = 0.0
 
     def __call__(self, batch: TokenBatch, total: float) -> tuple[Tensor, Metrics]:
-        w_T, adv_T = batch.weight_T, batch.advantage_T
-        log_ratio_T = batch.logp_T - batch.old_logp_T
-        ratio_T = log_ratio_T.exp()
-        clipped_T = ratio_T.clamp(1 - self.clip_low, 1 + self.clip_high)
-        gain_T = torch.minimum(ratio_T * adv_T, clipped_T * adv_T)
-        importance_T = (
-            (batch.old_logp_T - batch.sampled_logp_T).exp().clamp(max=self.importance_cap)
-        )
+        ratio_T = self._ratio(batch)
+        gain_T, clipped_T = self._gain(ratio_T, batch)
+        importance_T, kept_T = self._mismatch(batch)
         with torch.set_grad_enabled(self.entropy_coef > 0):
             entropy_T = entropies(batch.logits_TV)
         loss_T = -importance_T * gain_T - self.entropy_coef * entropy_T
+        w_T = batch.weight_T
+        metrics = {
+            "entropy": w_T * entropy_T,
+            "ratio": w_T * ratio_T,
+            "clip_fraction": w_T * clipped_T,
+            "sampler_gap": w_T * (batch.logp_T - batch.sampled_logp_T).abs(),
+        }
         if self.kl_coef:
-            delta_T = batch.ref_logp_T - batch.logp_T
+            delta_T = (batch.ref_logp_T - batch.logp_T).clamp(-LIMIT, LIMIT)
             kl_T = delta_T.exp() - delta_T - 1
             loss_T = loss_T + self.kl_coef * kl_T
-        loss = (w_T * loss_T).sum() / total
-        with torch.no_grad():
-            metrics = {
-                "loss": loss.detach(),
-                "entropy": (w_T * entropy_T).sum() / total,
-                "ratio": (w_T * ratio_T).sum() / total,
-                "clip_fraction": (w_T * (gain_T < ratio_T * adv_T)).sum() / total,
-                "sampler_gap": (w_T * (batch.logp_T - batch.sampled_logp_T).abs()).sum() / total,
-            }
-            if self.kl_coef:
-                metrics["kl_ref"] = (w_T * kl_T).sum() / total
-        return loss, metrics
+            metrics["kl_ref"] = w_T * kl_T
+        if self.llds_coef:
+            llds_T = _llds(batch)
+            loss_T = loss_T + self.llds_coef * llds_T
+            metrics["llds"] = w_T * llds_T
+        if self.importance_cap is not None:
+            metrics["importance"] = w_T * importance_T
+        if self.reject is not None:
+            metrics["rejected"] = w_T * (1 - kept_T)
+        loss = (w_T * kept_T * loss_T).sum() / total
+        sums = {name: value_T.detach().sum() / total for name, value_T in metrics.items()}
+        return loss, {"loss": loss.detach(), **sums}
+
+    def _ratio(self, batch: TokenBatch) -> Tensor:
+        """r of the policy against the one that the step began with."""
+        log_ratio_T = (batch.logp_T - batch.old_logp_T).clamp(-LIMIT, LIMIT)
+        if self.ratio == "sequence":
+            mean_T = _over_sequence(log_ratio_T.detach(), batch, mean=True)
+            log_ratio_T = mean_T + batch.logp_T - batch.logp_T.detach()
+        return log_ratio_T.exp()
+
+    def _gain(self, ratio_T: Tensor, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+        """What is maximised, and where a clip has changed it."""
+        adv_T = batch.advantage_T
+        bounded_T = ratio_T.clamp(1 - self.clip_low, 1 + self.clip_high)
+        if self.clip == "cispo":
+            return bounded_T.detach() * adv_T * batch.logp_T, bounded_T != ratio_T
+        gain_T = torch.minimum(ratio_T * adv_T, bounded_T * adv_T)
+        if self.dual_clip is not None:
+            floor_T = torch.where(adv_T < 0, self.dual_clip * adv_T, -torch.inf)
+            gain_T = torch.maximum(gain_T, floor_T)
+        return gain_T, gain_T != ratio_T * adv_T
+
+    def _mismatch(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+        """The weight between sampler and trainer, and 1 for what is near enough to train on."""
+        log_token_T = batch.old_logp_T - batch.sampled_logp_T
+        ones_T = torch.ones_like(batch.weight_T)
+
+        def quotient(level: str) -> Tensor:
+            log_T = log_token_T
+            if level != "token":
+                log_T = _over_sequence(log_token_T, batch, mean=level == "geometric")
+            return log_T.clamp(-LIMIT, LIMIT).exp()
+
+        importance_T, kept_T = ones_T, ones_T
+        if self.importance_cap is not None:
+            importance_T = quotient(self.importance).clamp(max=self.importance_cap)
+        if self.reject is not None:
+            near_T = quotient(self.reject)
+            kept_T = ((near_T >= self.reject_low) & (near_T <= self.reject_high)).to(ones_T.dtype)
+        return importance_T, kept_T
+
+
+def _over_sequence(x_T: Tensor, batch: TokenBatch, *, mean: bool) -> Tensor:
+    """Sum or mean of x over the trained tokens of each token's sequence."""
+    trained_T = (batch.weight_T > 0).to(x_T.dtype)
+    zeros_S = x_T.new_zeros(batch.num_sequences)
+    sum_S = zeros_S.index_add(0, batch.seq_T, x_T * trained_T)
+    if mean:
+        sum_S = sum_S / zeros_S.index_add(0, batch.seq_T, trained_T).clamp(min=1)
+    return sum_S[batch.seq_T]
+
+
+def _llds(batch: TokenBatch) -> Tensor:
+    """max(0, old - logp) where the turn as a whole fell and the rollout was not a bad one."""
+    fall_T = (batch.old_logp_T - batch.logp_T).clamp(-LIMIT, LIMIT)
+    fall_T = torch.where(fall_T.abs() < NOISE, 0 * fall_T, fall_T)
+    trained_T = (batch.weight_T > 0).to(fall_T.dtype)
+    turns = int(batch.turn_T.max()) + 1
+    fall_R = fall_T.new_zeros(turns).index_add(0, batch.turn_T, fall_T.detach() * trained_T)
+    fell_T = (fall_R[batch.turn_T] > 0) & (batch.advantage_T >= 0)
+    return fell_T * fall_T.clamp(min=0)
+
+
+@dataclass(frozen=True, slots=True)
+class ValueBatch:
+    """The critic's micro-batch, all of shape T: the value of the context before each token now,
+    that at the beginning of the step, and the return it should have predicted."""
+
+    value_T: Tensor
+    weight_T: Tensor
+    old_value_T: Tensor
+    target_T: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ValueLoss:
+    """0.5 max((V - R)^2, (V' - R)^2) with V' the value kept within `clip` of the old one: a value
+    that has moved far is not rewarded for it (the critic's loss of OpenAI's PPO)."""
+
+    clip: float
+
+    def __call__(self, batch: ValueBatch, total: float) -> tuple[Tensor, Metrics]:
+        w_T, value_T, target_T = batch.weight_T, batch.value_T, batch.target_T
+        near_T = batch.old_value_T + (value_T - batch.old_value_T).clamp(-self.clip, self.clip)
+        far_T, bounded_T = (value_T - target_T) ** 2, (near_T - target_T) ** 2
+        loss = 0.5 * (w_T * torch.maximum(far_T, bounded_T)).sum() / total
+        return loss, {
+            "loss": loss.detach(),
+            "value": (w_T * value_T.detach()).sum() / total,
+            "clip_fraction": (w_T * (bounded_T > far_T)).sum() / total,
+        }
 
 
 Objective = CrossEntropy | Contrastive | Surrogate

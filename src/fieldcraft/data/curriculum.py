@@ -164,15 +164,16 @@ class Curriculum:
             prefix = encode_demonstration(task, before, self.dialect, self.schemas).segments
         if opened:
             prefix = [*prefix, self._segment(Author.POLICY, opened)]
+        following = "\n" if decision.ends else " I"  # how a demonstration goes on after a fact
         return (
-            Trajectory(task, [*prefix, self._continuation(decision.chosen)]),
-            Trajectory(task, [*prefix, self._continuation(decision.rejected)]),
+            Trajectory(task, [*prefix, self._continuation(decision.chosen, following)]),
+            Trajectory(task, [*prefix, self._continuation(decision.rejected, following)]),
         )
 
-    def _continuation(self, steps: Sequence[Step]) -> Segment:
+    def _continuation(self, steps: Sequence[Step], following: str) -> Segment:
         match steps:
             case [Thought(thought)]:
-                return self._segment(Author.POLICY, thought)
+                return self._sentence(thought, following)
             case [Thought(thought), Action() as action]:
                 text = self.dialect.write_thought(thought) + self.dialect.write_action(action)
                 return self._segment(Author.POLICY, text)
@@ -181,6 +182,14 @@ class Curriculum:
                 end.ids.append(self.dialect.tokenizer.eos_token_id)
                 return end
         raise AssertionError(f"a decision never consists of {steps}")
+
+    def _sentence(self, thought: str, following: str) -> Segment:
+        """A thought in the tokens it has before `following`: in this world's tokenizer a full stop
+        takes along the space after it."""
+        tokenizer = self.dialect.tokenizer
+        count = len(encode_written(tokenizer, thought))
+        ids = encode_written(tokenizer, thought + following)[:count]
+        return Segment(Author.POLICY, ids, tokenizer.decode(ids))
 
     def _segment(self, author: Author, text: str) -> Segment:
         return Segment(author, encode_written(self.dialect.tokenizer, text), text)

@@ -36,6 +36,10 @@ class Rubric:
                 raise UserError(f"The weight of the reward {reward.name} must be a finite number.")
         self.rewards = tuple(rewards)
 
+    @property
+    def names(self) -> list[str]:
+        return [reward.name for reward, _ in self.rewards]
+
     def score(self, group: Sequence[Trajectory]) -> Graded:
         """Fill `rewards` and `reward` of every trajectory of a task's group.
 

@@ -12,7 +12,8 @@ included, and 0 to all others. Trained on {POLICY, TOOL} the observation counts 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +30,8 @@ class Sample:
     """One token sequence to train on; every array has the shape of `ids` (T).
 
     `weight[t]` is the loss weight of predicting token t from those before it. `advantage` and the
-    log-probabilities matter to reinforcement learning only.
+    log-probabilities matter to reinforcement learning only, `value` (of the tokens before t) and
+    `target` (the return from t on) only where there is a critic, which fills them.
     """
 
     ids: NDArray[np.int64]
@@ -38,9 +40,17 @@ class Sample:
     sampled_logp: Floats
     old_logp: Floats
     ref_logp: Floats
+    value: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
+    target: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def spread(self, values: NDArray[Any]) -> Floats:
+        """One value for each trained token, in their places; 0 at all others."""
+        whole = np.zeros(len(self), np.float32)
+        whole[self.weight > 0] = values
+        return whole
 
 
 def to_sample(
@@ -68,7 +78,7 @@ class PackedBatch:
 
     ids_BL, position_BL: padded with 0. mask_B1LL: True where a query may attend (same sequence, not
     later). The flat fields list the T tokens with a weight: `row_T`, `col_T` locate them, `seq_T`
-    numbers their sequence in the order of `samples`.
+    numbers their sequence in the order of `samples`, `turn_T` their unbroken runs.
     """
 
     ids_BL: Tensor
@@ -77,6 +87,7 @@ class PackedBatch:
     row_T: Tensor
     col_T: Tensor
     seq_T: Tensor
+    turn_T: Tensor
     samples: Sequence[Sample]
 
     def flat(self, name: str) -> Tensor:
@@ -114,6 +125,7 @@ def pack(samples: Sequence[Sample], row_length: int) -> PackedBatch:
     row_T = np.concatenate([np.full(len(t), r) for t, (r, _) in zip(trained, places, strict=True)])
     col_T = np.concatenate([t + c for t, (_, c) in zip(trained, places, strict=True)])
     seq_T = np.concatenate([np.full(len(t), i) for i, t in enumerate(trained)])
+    breaks_T = (np.diff(col_T, prepend=-2) != 1) | (np.diff(seq_T, prepend=-1) != 0)
     return PackedBatch(
         torch.from_numpy(ids),
         torch.from_numpy(position),
@@ -121,6 +133,7 @@ def pack(samples: Sequence[Sample], row_length: int) -> PackedBatch:
         torch.from_numpy(row_T),
         torch.from_numpy(col_T),
         torch.from_numpy(seq_T),
+        torch.from_numpy(np.cumsum(breaks_T) - 1),
         samples,
     )
 

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from fieldcraft.algos.advantages import group_advantages
 from fieldcraft.algos.losses import Surrogate
 from fieldcraft.config import Rl
 from fieldcraft.envs.tools import ToolEnvironment
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rollout import Policy, PolicySimulator, rollout, rollouts
+from fieldcraft.tool_use import tool_use
 from fieldcraft.train.batch import Unit, to_sample
+from fieldcraft.train.credit import Scored, assign_advantages
+from fieldcraft.train.critic import Critic
 from fieldcraft.train.loop import Row
 from fieldcraft.train.sft import draw
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Author, Engine, Outcome, Status, Task, Trajectory, UserError
 
 # Metrics that are means over the tokens trained on; those of equal groups have no part in them.
-OF_TRAINED = ("entropy", "ratio", "clip_fraction", "sampler_gap", "kl_ref")
+OF_TRAINED = (
+    *("entropy", "ratio", "clip_fraction", "sampler_gap", "kl_ref", "llds"),
+    *("importance", "rejected"),
+)
+Group = Sequence[Trajectory]
 
 
 class TrainableEngine(Engine, Protocol):
@@ -34,7 +41,9 @@ class TrainableEngine(Engine, Protocol):
 class RlStage:
     """Everything a step of reinforcement learning needs.
 
-    `reference` is a trainer around the frozen reference model, needed only for a KL term.
+    `reference` is a trainer around the frozen reference model, needed only for a KL term, `critic`
+    one for `baseline: critic`. Raises UserError where one of them or the reward that `accuracy`
+    names is missing.
     """
 
     settings: Rl
@@ -44,86 +53,217 @@ class RlStage:
     rubric: Rubric
     trainer: Trainer
     reference: Trainer | None
+    critic: Critic | None = None
     seed: int
+
+    def __post_init__(self) -> None:
+        s = self.settings
+        if (s.baseline == "critic") != (self.critic is not None):
+            raise UserError("a critic belongs to baseline: critic, and only there: give both.")
+        if s.kl_coef and self.reference is None:
+            raise UserError("kl_coef needs a reference: give the model that the KL is taken to.")
+        if s.keep_groups == "mixed-accuracy" and s.accuracy not in self.rubric.names:
+            raise UserError(
+                f"keep_groups: mixed-accuracy looks at the reward '{s.accuracy}': put it into the"
+                " rubric, with weight 0 if it is only to be looked at."
+            )
 
     def step(self, number: int) -> Row:
         """One step: sample groups, score them, and train on what their members differ in."""
         s = self.settings
-        tasks = [self.tasks[i] for i in draw(self.seed, number, len(self.tasks), s.questions)]
-        groups = asyncio.run(self._sample(tasks, number))
-        flat = [trajectory for group in groups for trajectory in group]
-        for group in groups:
-            self.rubric.score(group)
+        groups, flat, batches = self._groups(number)
         row = rollout_metrics(flat)
-        check_tools(flat, {tool.name for tool in self.env.tools}, number, s.max_tool_failures)
-        units, total, equal = self._units(groups)
-        row |= {"tokens": sum(len(t.ids) for t in flat), "equal_groups": equal / len(groups)}
+        check_tools(flat, number, s.max_tool_failures)
+        units, total = self._units(groups)
+        row |= {
+            "tokens": sum(len(t.ids) for t in flat),
+            "equal_groups": sum(map(_equal, groups)) / max(len(groups), 1),
+            "groups_kept": len(groups),
+            "batches": batches,
+        }
         if units:
-            row |= self._train(units, total)
+            row |= self._train(units, total, number)
         # After a step without training too: a run that goes on here has no cached sessions either.
         self.engine.bump_version()
         return row
 
-    async def _sample(self, tasks: Sequence[Task], number: int) -> list[list[Trajectory]]:
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps beside the policy."""
+        critic = self.critic.state_dict() if self.critic else {}
+        return {"rubric": self.rubric.state_dict(), "critic": critic}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rubric.load_state_dict(state["rubric"])
+        if self.critic:
+            self.critic.load_state_dict(state["critic"])
+
+    # -- rollouts -------------------------------------------------------------------------------
+
+    def _groups(self, number: int) -> tuple[list[Group], list[Trajectory], int]:
+        """The step's groups, all that was sampled for them, and in how many batches.
+
+        Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2): groups that teach nothing are
+        replaced by those of further questions, until the step is full or `max_batches` are sampled;
+        then it goes on with what there is. Every step owns `max_batches` batches of questions,
+        whether it uses them or not, so what it sees follows from its number alone.
+        """
+        s = self.settings
+        most = 1 if s.keep_groups == "all" else s.max_batches
+        kept: list[Group] = []
+        flat: list[Trajectory] = []
+        for batch in range(most):
+            chosen = draw(self.seed, number * most + batch, len(self.tasks), s.questions)
+            found = asyncio.run(self._sample([self.tasks[i] for i in chosen], number, batch))
+            for group in found:
+                self.rubric.score(group)
+            flat += [trajectory for group in found for trajectory in group]
+            kept += filter(self._teaches, found)
+            if len(kept) >= s.questions:
+                break
+        return kept[: s.questions], flat, batch + 1
+
+    async def _sample(self, tasks: Sequence[Task], number: int, batch: int) -> list[Group]:
         s = self.settings
         policy = Policy(engine=self.engine, temperature=s.temperature, seed=self.seed)
         simulator = PolicySimulator(policy) if s.observations == "simulated" else None
-        jobs = [(task, f"{number}/{p}/{g}") for p, task in enumerate(tasks) for g in range(s.group)]
+        first = batch * s.questions
+        jobs = [
+            (task, f"{number}/{p}/{g}")
+            for p, task in enumerate(tasks, start=first)
+            for g in range(s.group)
+        ]
         done = await rollouts(
             jobs, lambda t, key: rollout(t, policy, self.env, key, simulator), len(jobs)
         )
         return [done[p * s.group : (p + 1) * s.group] for p in range(len(tasks))]
 
-    def _units(self, groups: Sequence[Sequence[Trajectory]]) -> tuple[list[Unit], float, int]:
-        """Samples with advantages, what the loss is divided by, and how many groups had equal
-        rewards. Without KL and entropy terms an equal group has exactly no gradient, so it is
+    def _teaches(self, group: Group) -> bool:
+        """Whether dynamic sampling keeps a group: some of its graded rollouts are right and some
+        wrong, or their rewards differ (which also keeps what OTC has to say about groups in which
+        all are right)."""
+        s = self.settings
+        if s.keep_groups == "mixed-accuracy":
+            scores = [t.rewards[s.accuracy] for t in group if t.reward is not None]
+            return 0 < scores.count(1.0) < len(scores) - scores.count(None)
+        return s.keep_groups == "all" or not _equal(group)
+
+    # -- training -------------------------------------------------------------------------------
+
+    def _units(self, groups: Sequence[Group]) -> tuple[list[Unit], float]:
+        """Samples with advantages, and what the loss is divided by. A group without a gradient is
         counted in the divisor and left out of the computation."""
         s = self.settings
-        units: list[Unit] = []
-        total, equal = 0.0, 0
-        for group in groups:
-            advantages = group_advantages([t.reward for t in group], normalise_std=s.normalise_std)
-            equal += not any(advantages)
-            for trajectory, advantage in zip(group, advantages, strict=True):
-                if trajectory.reward is None:
-                    continue
-                sample = to_sample(trajectory, {Author.POLICY}, advantage)
-                if not sample.weight.any():
-                    continue  # the prompt alone filled the budget
-                if s.loss_weight == "sequence":
-                    sample.weight /= sample.weight.sum()
-                total += float(sample.weight.sum())
-                if advantage or s.kl_coef or s.entropy_coef:
-                    units.append((sample,))
-        return units, total, equal
+        scored = [
+            [
+                Scored(to_sample(t, {Author.POLICY} if self._trains(t) else ()), t.reward)
+                for t in group
+                if t.reward is not None
+            ]
+            for group in groups
+        ]
+        trained = [m.sample for members in scored for m in members if m.sample.weight.any()]
+        total = float(sum(sample.weight.sum() for sample in trained))
+        if s.loss_weight == "sequence":
+            total = float(len(trained))
+        elif s.loss_weight == "constant":
+            total = float(len(trained) * self.env.budget.total_tokens)
+        scored = [
+            members
+            for group, members in zip(groups, scored, strict=True)
+            if not (_equal(group) and self._equal_is_still())
+        ]
+        units: list[Unit] = [
+            (m.sample,) for members in scored for m in members if m.sample.weight.any()
+        ]
+        if units:
+            self._fill(units)
+        assign_advantages(scored, s)
+        if s.loss_weight == "sequence":
+            for (sample,) in units:
+                sample.weight /= sample.weight.sum()
+        return units, total
 
-    def _train(self, units: list[Unit], total: float) -> Row:
+    def _trains(self, trajectory: Trajectory) -> bool:
+        return self.settings.train_truncated or trajectory.status is not Status.TRUNCATED
+
+    def _equal_is_still(self) -> bool:
+        """Whether a group of equal rewards has exactly no gradient."""
         s = self.settings
-        if s.importance_cap is not None:
+        compared = s.baseline in ("group", "others") and s.scale != "batch"
+        return compared and not (s.kl_coef or s.entropy_coef or s.llds_coef)
+
+    def _fill(self, units: Sequence[Unit]) -> None:
+        """What the samples have to know of the models as they stand before the step."""
+        s = self.settings
+        if s.importance_cap is not None or s.reject is not None:
             self.trainer.fill_logprobs(units, "old_logp", s.temperature)
         if self.reference is not None:
             self.reference.fill_logprobs(units, "ref_logp", s.temperature)
-        objective = Surrogate(
-            clip_low=s.clip_low,
-            clip_high=s.clip_high,
-            importance_cap=s.importance_cap or 1.0,
-            kl_coef=s.kl_coef,
-            entropy_coef=s.entropy_coef,
-        )
-        row = self.trainer.step(units, objective, total, s.temperature)
-        trained = sum(float(sample.weight.sum()) for unit in units for sample in unit)
-        return row | {name: row[name] * total / trained for name in OF_TRAINED if name in row}
+        if self.critic is not None:
+            self.critic.fill_values(units)
+
+    def _train(self, units: list[Unit], total: float, number: int) -> Row:
+        """All optimiser steps of this sampling step; metrics are means over them. They share one
+        learning rate: the schedule counts sampling steps. So do their losses the divisor, cut into
+        equal parts: a token weighs the same, whichever mini-batch it falls into."""
+        s = self.settings
+        objective = surrogate(s)
+        rows: list[Row] = []
+        for part, share in self._parts(units, number):
+            self.trainer.done = number
+            divisor = total * share
+            row = self.trainer.step(part, objective, divisor, s.temperature)
+            trained = sum(float(sample.weight.sum()) for unit in part for sample in unit)
+            row |= {name: row[name] * divisor / trained for name in OF_TRAINED if name in row}
+            if self.critic is not None:
+                self.critic.done = number
+                row |= {f"critic/{k}": v for k, v in self.critic.step(part, divisor).items()}
+            rows.append(row)
+        return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
+
+    def _parts(self, units: list[Unit], number: int) -> Iterator[tuple[list[Unit], float]]:
+        """(mini-batch, its share of an epoch), dealt anew in every epoch."""
+        s = self.settings
+        count = min(s.minibatches, len(units))
+        for epoch in range(s.epochs):
+            dealt = list(units)
+            if count > 1:
+                random.Random(f"{self.seed}:{number}:{epoch}").shuffle(dealt)
+            for part in range(count):
+                yield dealt[part::count], 1 / count
 
 
-def check_tools(
-    trajectories: Sequence[Trajectory], tools: Collection[str], number: int, most: float
-) -> None:
+def surrogate(s: Rl) -> Surrogate:
+    """The loss of a stage."""
+    return Surrogate(
+        ratio=s.ratio,
+        clip=s.clip,
+        clip_low=s.clip_low,
+        clip_high=s.clip_high,
+        dual_clip=s.dual_clip,
+        importance=s.importance,
+        importance_cap=s.importance_cap,
+        reject=s.reject,
+        reject_low=s.reject_low,
+        reject_high=s.reject_high,
+        kl_coef=s.kl_coef if s.kl_in == "loss" else 0.0,
+        entropy_coef=s.entropy_coef,
+        llds_coef=s.llds_coef,
+    )
+
+
+def _equal(group: Group) -> bool:
+    """Whether the rollouts that could be graded all have the same reward."""
+    return len({t.reward for t in group if t.reward is not None}) < 2
+
+
+def check_tools(trajectories: Sequence[Trajectory], number: int, most: float) -> None:
     """A tool that practically never answers would make the whole run meaningless.
 
-    Raises UserError if more than the share `most` of at least one real call a rollout failed. What
-    is no call, or one of a tool that is not in `tools`, is the policy's failure and does not count.
+    Raises UserError if more than the share `most` of at least one real call a rollout failed. A
+    malformed call is the policy's failure: its tool was not asked, so it does not count.
     """
-    calls = [c for t in trajectories for c in t.calls if c.tool in tools and not c.simulated]
+    calls = [c for t in trajectories for c in t.calls if c.outcome.executed and not c.simulated]
     failed = sum(call.outcome is Outcome.FAILED for call in calls)
     if len(calls) >= len(trajectories) and failed > most * len(calls):
         raise UserError(
@@ -134,21 +274,20 @@ def check_tools(
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> Row:
     """Means and rates of a step's rollouts. Truncated, unanswered, failed and ungradable ones are
-    separate rates, so that none can hide in another."""
+    separate rates, so that none can hide in another; see `tool_use` for those of calls."""
     count = len(trajectories)
     rewards = [t.reward for t in trajectories if t.reward is not None]
     graded = [t.rewards["em"] for t in trajectories if t.rewards.get("em") is not None]
-    calls = [call for t in trajectories for call in t.calls]
     status = Counter(t.status for t in trajectories)
-    failed = sum(call.outcome is Outcome.FAILED for call in calls)
+    use = tool_use(trajectories)
     written = [s for t in trajectories for s in t.segments if s.author is Author.POLICY]
     return {
         "reward_mean": sum(rewards) / max(len(rewards), 1),
         "em": sum(e for e in graded if e is not None) / max(len(graded), 1),
-        "calls_mean": sum(t.executed_calls for t in trajectories) / count,
         "policy_tokens_mean": sum(len(s.ids) for s in written) / count,
         "format_rate": sum(t.well_formed for t in trajectories) / count,
         "ungradable_rate": sum(t.reward is None for t in trajectories) / count,
-        "tool_failure_rate": failed / max(len(calls), 1),
+        "tool_failure_rate": use["call_failed_rate"] or 0.0,
+        **use,
         **{f"status/{s.value}": status[s] / count for s in Status},
     }

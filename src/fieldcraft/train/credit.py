@@ -1,0 +1,83 @@
+"""From rewards to advantages: who gets the credit, token by token.
+
+A rollout's reward stands at its last token. With `kl_in: reward` every token also pays for how far
+the policy has moved from the reference there. All of this looks at the policy's tokens alone, as if
+observations were not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fieldcraft.algos import advantages as adv
+from fieldcraft.config import Rl
+from fieldcraft.train.batch import Sample
+
+LIMIT = 20.0  # of a log-ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A graded rollout. Where its sample has no weight it is not trained on, but its reward still
+    counts in its group."""
+
+    sample: Sample
+    reward: float
+
+
+def assign_advantages(groups: Sequence[Sequence[Scored]], settings: Rl) -> None:
+    """Fill `advantage` of every sample, and `target` where there is a critic.
+
+    The samples' `value` (with a critic) and their `old_logp` and `ref_logp` (with `kl_in: reward`)
+    must be filled. Without a critic A_t = (G_t - b) / s: the return from t on, minus the baseline,
+    over the group's standard deviation if asked; b and s come from whole returns.
+    """
+    scored = [member for group in groups for member in group]
+    found: list[adv.Floats] = []
+    for group in groups:
+        rewards = [token_rewards(member, settings) for member in group]
+        if settings.baseline == "critic":
+            for member, rewards_T in zip(group, rewards, strict=True):
+                sample, critic = member.sample, settings.critic
+                value_T = sample.value[sample.weight > 0].astype(float)
+                found.append(adv.gae(rewards_T, value_T, gamma=critic.gamma, lam=critic.gae_lambda))
+                sample.target = sample.spread(found[-1] + value_T)
+            continue
+        whole = [
+            float(rewards_T.sum()) if rewards_T.size else member.reward
+            for member, rewards_T in zip(group, rewards, strict=True)
+        ]
+        baselines = _baselines(whole, settings)
+        scale = adv.deviation(whole) if settings.scale == "group" and whole else 1.0
+        found += [
+            (adv.returns_to_go(rewards_T) - b) / scale
+            for rewards_T, b in zip(rewards, baselines, strict=True)
+        ]
+    if settings.scale == "batch":
+        found = adv.whiten(found)
+    for member, advantages_T in zip(scored, found, strict=True):
+        member.sample.advantage = member.sample.spread(advantages_T)
+
+
+def token_rewards(scored: Scored, settings: Rl) -> adv.Floats:
+    """The reward of each of the policy's tokens; none where the rollout is not trained on."""
+    sample = scored.sample
+    trained = sample.weight > 0
+    rewards_T = np.zeros(int(trained.sum()))
+    if settings.kl_in == "reward" and settings.kl_coef:
+        moved_T = (sample.old_logp - sample.ref_logp)[trained].clip(-LIMIT, LIMIT)
+        rewards_T -= settings.kl_coef * moved_T
+    if rewards_T.size:
+        rewards_T[-1] += scored.reward
+    return rewards_T
+
+
+def _baselines(rewards: Sequence[float], settings: Rl) -> Sequence[float]:
+    if not rewards or settings.baseline == "none":
+        return [0.0] * len(rewards)
+    if settings.baseline == "others":
+        return adv.mean_of_others(rewards)
+    return adv.mean_of_group(rewards)

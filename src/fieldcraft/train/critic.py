@@ -1,0 +1,91 @@
+"""The critic of PPO: what a context is worth, predicted by a scalar head on hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from fieldcraft.algos.losses import Metrics, ValueBatch, ValueLoss
+from fieldcraft.config import Critic as Settings
+from fieldcraft.config import Optim
+from fieldcraft.train.batch import PackedBatch, Unit
+from fieldcraft.train.trainer import Learner
+
+
+@final
+class Critic(Learner):
+    """A linear head on a model's last hidden states, and its optimiser.
+
+    With `backbone: own` the model is trained along; give it a copy of the policy's first weights.
+    With `backbone: policy` it is the policy's model, whose hidden states are read and never pushed:
+    only the head learns, so an error of the critic cannot harm the policy. The head starts at 0, so
+    the first advantages are the rewards themselves.
+
+    Args:
+        model: a transformers causal LM.
+        settings: whose backbone, and how far a value may move in a step.
+        optim: settings of the optimiser, unless `settings` has its own.
+        steps: length of the schedule.
+    """
+
+    def __init__(self, model: Any, settings: Settings, optim: Optim, steps: int) -> None:
+        self.model = model
+        self.trains_model = settings.backbone == "own"
+        self.loss = ValueLoss(clip=settings.clip)
+        self.head = nn.Linear(model.config.get_text_config().hidden_size, 1).to(model.device)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        backbone = model.parameters() if self.trains_model else ()
+        super().__init__([*self.head.parameters(), *backbone], settings.optim or optim, steps)
+
+    def step(self, units: Sequence[Unit], total: float) -> dict[str, float]:
+        """One optimiser step towards the samples' `target`; `total` is what the loss is divided by.
+
+        Raises UserError if a gradient is not finite; the weights are left untouched.
+        """
+        self.model.train()
+        return self.descend(units, partial(self._loss, total=total))
+
+    @torch.no_grad()
+    def fill_values(self, units: Sequence[Unit]) -> None:
+        """Write what is predicted now into `value` of the samples."""
+        self.model.eval()
+        self._fill(units, "value", self._values)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, weights included: they are no part of the policy's checkpoint."""
+        return {
+            "head": self.head.state_dict(),
+            "model": self.model.state_dict() if self.trains_model else {},
+            "adamw": self.adamw.state_dict(),
+            "done": self.done,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.head.load_state_dict(state["head"])
+        if self.trains_model:
+            self.model.load_state_dict(state["model"])
+        self.adamw.load_state_dict(state["adamw"])
+        self.done = state["done"]
+
+    def _values(self, batch: PackedBatch) -> Tensor:
+        """V of the context before each trained token; shape T."""
+        with torch.set_grad_enabled(self.trains_model and torch.is_grad_enabled()):
+            # logits are not needed: those of one position are the least that a model computes
+            said = self._forward(self.model, batch, logits_to_keep=1, output_hidden_states=True)
+        hidden_TH = said.hidden_states[-1][batch.row_T, batch.col_T - 1]
+        return self.head(hidden_TH.float())[:, 0]
+
+    def _loss(self, batch: PackedBatch, total: float) -> tuple[Tensor, Metrics]:
+        to = partial(Tensor.to, device=self.device)
+        values = ValueBatch(
+            value_T=self._values(batch),
+            weight_T=to(batch.flat("weight")),
+            old_value_T=to(batch.flat("value")),
+            target_T=to(batch.flat("target")),
+        )
+        return self.loss(values, total)

@@ -1,0 +1,107 @@
+"""A task that a model of 7,000 parameters learns in seconds, through the real rollout loop.
+
+The question is a digit, the right answer a letter of its own. The policy writes letters: a to d are
+answers, s is a search, which tells it nothing new, anything else is a thought; a turn of four
+tokens without an answer is cut off.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from fieldcraft.config import Limits, Rl, parse_recipe
+from fieldcraft.dialects.autocoa import AutoCoA
+from fieldcraft.engine.local import LocalEngine
+from fieldcraft.envs.tools import Budget, ToolEnvironment
+from fieldcraft.pipeline import make_rubric
+from fieldcraft.train.critic import Critic
+from fieldcraft.train.rl import RlStage
+from fieldcraft.train.trainer import Trainer
+from fieldcraft.types import Action, Answer, Malformed, Task
+from training_parts import FixedTool
+
+ANSWERS = "abcd"
+WORDS = ["<end>", "?", *"0123", *ANSWERS, *"s<>"]
+TASKS = [Task(f"q{i}", str(i), (letter,)) for i, letter in enumerate("badc")]
+LIMITS = Limits(max_calls=2, turn_tokens=4, total_tokens=24)
+
+
+def letters() -> PreTrainedTokenizerFast:
+    """A tokenizer in which every character is a token."""
+    backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, "?"))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    backend.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<end>")
+
+
+@dataclass(frozen=True)
+class Letters(AutoCoA):
+    """Every letter that means something ends a turn."""
+
+    stop = (*ANSWERS, "s")
+    frame = ("<", ">")
+    padding = ""
+
+    def prompt_frame(self, tools: Sequence[dict[str, Any]]) -> tuple[str, str]:
+        return "", ">"
+
+    def parse(self, written: Sequence[str]) -> Action | Answer | Malformed | None:
+        last = written[-1][-1]
+        if last == "s":
+            return Action("search", {"query": written[-1]})
+        return Answer(last) if last in ANSWERS else None
+
+
+def small_model(seed: int = 0) -> PreTrainedModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen2ForCausalLM(
+            Qwen2Config(
+                vocab_size=len(WORDS),
+                hidden_size=24,
+                intermediate_size=48,
+                num_hidden_layers=1,
+                num_attention_heads=2,
+                num_key_value_heads=2,
+                max_position_embeddings=64,
+                tie_word_embeddings=False,
+                eos_token_id=0,
+                bos_token_id=None,
+                pad_token_id=0,
+                initializer_range=0.1,
+            )
+        )
+
+
+def settings(**given: Any) -> Rl:
+    """An `rl` stage as a recipe would have it."""
+    stage = {"type": "rl", "steps": 60, "questions": 4, "group": 12, "optim": {"lr": 0.01}} | given
+    rl = parse_recipe({"recipe": "bandit", "stages": {"rl": stage}}).stages["rl"]
+    assert isinstance(rl, Rl)
+    return rl
+
+
+def bandit(seed: int = 0, **given: Any) -> RlStage:
+    """The stage, made as the pipeline makes it."""
+    s, model, tokenizer = settings(**given), small_model(seed), letters()
+    critic = None
+    if s.baseline == "critic":
+        own = s.critic.backbone == "own"
+        critic = Critic(small_model(seed) if own else model, s.critic, s.optim, s.steps)
+    return RlStage(
+        settings=s,
+        tasks=TASKS,
+        env=ToolEnvironment(
+            Letters(tokenizer, ""), [FixedTool(lambda _: "?")], Budget(**LIMITS.model_dump())
+        ),
+        engine=LocalEngine(model, tokenizer, max_rows=64),
+        rubric=make_rubric(s, LIMITS),
+        trainer=Trainer(model, s.optim, s.steps),
+        reference=Trainer(small_model(seed), s.optim, s.steps) if s.kl_coef else None,
+        critic=critic,
+        seed=seed,
+    )

@@ -1,0 +1,170 @@
+"""OTC-PO's rewards: the paper's numbers, and what an implementation falls into."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fieldcraft.algos.advantages import deviation, mean_of_group
+from fieldcraft.rewards.answers import F1, ExactMatch
+from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.rewards.tool_cost import OtcGrpo, OtcPpo, tool_reward
+from fieldcraft.types import Call, Outcome, Status, Task, Trajectory
+
+TASK = Task("q", "Who?", ("Kalo",))
+
+
+def done(calls: int, answer: str | None = "Kalo", task: Task = TASK) -> Trajectory:
+    """A rollout with so many executed calls."""
+    made = [Call("search", {}, "", Outcome.OK, 0.0) for _ in range(calls)]
+    return Trajectory(task, calls=made, status=Status.ANSWERED, answer=answer)
+
+
+def otc_grpo(smoothing: float = 4.0) -> OtcGrpo:
+    return OtcGrpo(ExactMatch(), smoothing)
+
+
+# -- the paper's table --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fewest", "smoothing", "rewards"),
+    [  # for m = 0, 1, 2, ...
+        (0, 4.0, [1, 0.8660, 0.7071, 0.5878, 0.5000, 0.4339]),
+        (None, 4.0, [1, 0.8660, 0.7071, 0.5878, 0.5000, 0.4339]),
+        (0, 3.0, [1, 0.8090, 0.6235, 0.5000, 0.4154, 0.3546]),
+        (1, 4.0, [0, 1, 0.8660, 0.7071, 0.5878, 0.5000]),
+        (2, 4.0, [0, 0.8660, 1, 0.9511, 0.8660, 0.7818]),
+        (3, 4.0, [0, 0.7071, 0.9511, 1, 0.9749, 0.9239]),
+    ],
+)
+def test_tool_rewards_by_the_number_of_calls(
+    fewest: int | None, smoothing: float, rewards: list[float]
+) -> None:
+    found = [tool_reward(calls, fewest, smoothing) for calls in range(6)]
+    assert found == pytest.approx(rewards, abs=5e-5)
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.floats(0.1, 20))
+def test_the_three_branches_of_equation_6(m: int, n: int, c: float) -> None:
+    if m == 0 and n == 0:
+        expected = 1.0
+    elif n == 0:
+        expected = math.cos(m * math.pi / (2 * m + c))
+    else:
+        f = 2 * n * m / (m + n)
+        expected = math.sin(f * math.pi / (2 * n))
+    assert tool_reward(m, n, c) == pytest.approx(expected, abs=1e-12)
+    assert 0 <= tool_reward(m, n, c) <= 1
+
+
+def test_otc_ppo_needs_no_group_and_remembers_nothing() -> None:
+    reward = OtcPpo(ExactMatch(), 4.0)
+    assert reward([done(2)]) == [pytest.approx(0.5**0.5)]
+    assert reward([done(0), done(4), done(0, "no")]) == pytest.approx([1, 0.5, 0])
+    assert reward.state_dict() == {}
+
+
+def test_alpha_is_the_weight_in_the_rubric() -> None:
+    group = [done(1), done(2), done(1, "no")]
+    Rubric([(otc_grpo(), 2.0)]).score(group)
+    assert [t.reward for t in group] == pytest.approx([2.0, 2 * 0.8660254, 0.0])
+    assert [t.rewards["otc-grpo"] for t in group] == pytest.approx([1.0, 0.8660254, 0.0])
+
+
+# -- the traps ----------------------------------------------------------------------------------
+
+
+def test_trap_n_is_zero() -> None:
+    """A question that was once answered without a call: not calling is best and nothing is 0."""
+    reward = otc_grpo()
+    assert reward([done(0), done(1), done(2)]) == pytest.approx([1, 0.8660, 0.7071], abs=5e-5)
+    assert reward.fewest == {"q": 0}
+
+
+def test_trap_a_stale_n_would_give_the_best_rollout_nothing() -> None:
+    """The first right answer without a call lowers n before it is scored, and gets 1."""
+    reward = otc_grpo()
+    reward([done(2), done(3)])
+    assert reward.fewest == {"q": 2}
+    assert tool_reward(0, 2, 4.0) == 0  # what it would get against the stored n
+    assert reward([done(0), done(2)]) == pytest.approx([1, 0.5**0.5])
+    assert reward.fewest == {"q": 0}
+
+
+def test_trap_no_correct_rollout_and_no_stored_n() -> None:
+    reward = otc_grpo()
+    assert reward([done(0, "no"), done(3, None)]) == [0, 0]
+    assert reward.fewest == {}
+    # a partly right answer scores by OTC-PPO's rule, and is no evidence for n
+    partly = OtcGrpo(F1(), 4.0)
+    assert partly([done(1, "Kalo Ser")]) == [pytest.approx(2 / 3 * math.cos(math.pi / 6))]
+    assert partly.fewest == {}
+
+
+def test_trap_wrong_rollouts_do_not_lower_n() -> None:
+    reward = otc_grpo()
+    assert reward([done(2), done(0, "no")]) == [1, 0]
+    assert reward.fewest == {"q": 2}
+
+
+def test_trap_groups_in_which_all_are_right_still_teach() -> None:
+    """Divided by the deviation, one call too many weighs as much as a wrong answer elsewhere."""
+
+    def advantages(rewards: Sequence[float | None]) -> list[float]:
+        known = [r for r in rewards if r is not None]
+        return [(r - mean_of_group(known)[0]) / deviation(known) for r in known]
+
+    found = advantages(otc_grpo()([done(1), done(1), done(1), done(1), done(2)]))
+    assert found == pytest.approx([0.5] * 4 + [-2.0], abs=1e-3)
+    assert np.std(found) == pytest.approx(1, abs=1e-3)
+
+
+def test_trap_calls_written_but_not_executed_do_not_count() -> None:
+    """Over the budget, or no call at all: nothing was run. A failed call was paid for."""
+    written = done(1)
+    written.calls += [
+        Call("search", {}, "", Outcome.REFUSED, 0.0),
+        Call("", {}, "the query is empty", Outcome.MALFORMED, 0.0),
+    ]
+    assert otc_grpo()([written]) == [1.0]
+    reward = otc_grpo()
+    failed = done(1)
+    failed.calls.append(Call("search", {}, "no server", Outcome.FAILED, 0.0))
+    assert reward([done(1), failed]) == pytest.approx([1, 0.8660254])
+    assert (written.executed_calls, failed.executed_calls) == (1, 2)
+
+
+def test_trap_n_is_kept_by_question_over_the_whole_run() -> None:
+    """Two questions never share n, and a group whose best is worse than the store is measured
+    against the store."""
+    reward = otc_grpo()
+    other = Task("p", "Who?", ("Kalo",))
+    assert reward([done(1)]) == [1]
+    assert reward([done(3, task=other)]) == [1]
+    assert reward([done(2), done(2)]) == pytest.approx([0.8660254] * 2)
+    assert reward.fewest == {"q": 1, "p": 3}
+
+
+def test_trap_the_store_goes_on_after_a_restart() -> None:
+    before = Rubric([(otc_grpo(), 1.0)])
+    before.score([done(1)])
+    state = before.state_dict()
+    assert state == {"otc-grpo": {"fewest": {"q": 1}}}
+    after = Rubric([(otc_grpo(), 1.0)])
+    after.load_state_dict(state)
+    group = [done(2)]
+    after.score(group)
+    assert group[0].reward == pytest.approx(0.8660254)
+    before.score([done(0)])
+    assert state == {"otc-grpo": {"fewest": {"q": 1}}}  # a copy, not the store itself
+
+
+def test_what_cannot_be_graded_has_no_reward_and_says_nothing_about_n() -> None:
+    unknown = Task("u", "Who?", ())
+    for reward in (otc_grpo(), OtcPpo(ExactMatch(), 4.0)):
+        assert reward([done(1, task=unknown)]) == [None]
+        assert not reward.state_dict().get("fewest")

@@ -1,0 +1,98 @@
+"""Every named algorithm raises exact match on a small task, through the real rollout loop."""
+
+from typing import Any
+
+import pytest
+
+from bandit import LIMITS, bandit, settings
+from fieldcraft.algorithms import ALGORITHMS
+from fieldcraft.pipeline import make_rubric
+from fieldcraft.rewards.length import SoftOverlong
+from fieldcraft.rewards.tool_cost import OtcGrpo, OtcPpo
+from fieldcraft.train.loop import Row
+from training_parts import assert_same, weights
+
+STEPS = 20
+CASES: dict[str, dict[str, Any]] = {name: {"algorithm": name} for name in ALGORITHMS} | {
+    "dapo": {"algorithm": "dapo", "max_batches": 2},
+    "ppo on the policy's states": {"algorithm": "ppo", "critic": {"backbone": "policy"}},
+    "KL in the reward": {"algorithm": "reinforce++", "kl_coef": 0.01},
+    "KL and LLDS in the loss": {"kl_coef": 0.01, "llds_coef": 0.2, "minibatches": 4},
+    "corrected for the sampler": {
+        "importance": "sequence",
+        "importance_cap": 2.0,
+        "reject": "geometric",
+        "reject_low": 0.99,
+        "reject_high": 1.01,
+    },
+    "otc-grpo": {"rewards": {"otc-grpo": 1.0}},
+    "otc-ppo": {"algorithm": "ppo", "rewards": {"otc-ppo": 1.0}},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_exact_match_rises(name: str) -> None:
+    stage = bandit(**CASES[name])
+    rows = [stage.step(number) for number in range(STEPS)]
+    right = [row["em"] for row in rows]
+    assert right[0] < 0.4
+    assert sum(right[-5:]) / 5 > 0.8
+
+
+def timeless(row: Row) -> Row:
+    """What is left without what a clock says."""
+    return {name: value for name, value in row.items() if "seconds" not in name}
+
+
+def test_a_stage_with_a_critic_and_a_memory_goes_on_where_it_was() -> None:
+    """Four steps equal two, another stage with the first one's state, and two more."""
+    case = {"algorithm": "ppo", "rewards": {"otc-grpo": 1.0}, "kl_coef": 0.01}
+    whole, first, second = bandit(**case), bandit(**case), bandit(seed=0, **case)
+    rows = [timeless(whole.step(number)) for number in range(4)]
+    for number in range(2):
+        first.step(number)
+    second.trainer.model.load_state_dict(first.trainer.model.state_dict())
+    second.trainer.load_state_dict(first.trainer.state_dict())
+    second.load_state_dict(first.state_dict())
+    assert [timeless(second.step(number)) for number in (2, 3)] == rows[2:]
+    assert_same(weights(whole.trainer.model), weights(second.trainer.model))
+    assert whole.critic is not None
+    assert second.critic is not None
+    assert_same(weights(whole.critic.head), weights(second.critic.head))
+    assert whole.state_dict()["rubric"] == second.state_dict()["rubric"]
+    assert second.state_dict()["rubric"]["otc-grpo"]["fewest"]
+
+
+def test_the_ratio_leaves_1_with_the_second_optimiser_step() -> None:
+    """Without mini-batches a clip would be inert."""
+    once, often = bandit(optim={"lr": 0.05}), bandit(optim={"lr": 0.05}, minibatches=4)
+    assert once.step(0)["clip_fraction"] == 0
+    assert often.step(0)["clip_fraction"] > 0
+    assert often.trainer.done == 1
+
+
+# -- rewards of a recipe ------------------------------------------------------------------------
+
+
+def test_rewards_take_their_limits_from_the_budget_unless_told() -> None:
+    named = make_rubric(settings(rewards={"otc-grpo": 2.0, "otc-ppo": 0.5}), LIMITS)
+    made = {reward.name: (reward, weight) for reward, weight in named.rewards}
+    assert {name: weight for name, (_, weight) in made.items()} == {
+        **{"em": 0, "f1": 0, "format": 0},
+        **{"otc-grpo": 2.0, "otc-ppo": 0.5},
+    }
+    for kind in (OtcGrpo, OtcPpo):
+        otc = made[kind.name][0]
+        assert isinstance(otc, kind)
+        assert otc.smoothing == LIMITS.max_calls
+        assert otc.correct is made["em"][0]
+
+
+def test_dapo_punishes_length() -> None:
+    [*_, (overlong, weight)] = make_rubric(settings(algorithm="dapo"), LIMITS).rewards
+    assert isinstance(overlong, SoftOverlong)
+    assert (overlong.limit, overlong.cache, weight) == (24, 4, 0.5)
+    told = settings(overlong_penalty=1.0, overlong_limit=20, overlong_cache=5, accuracy="f1")
+    [*_, (overlong, weight)] = make_rubric(told, LIMITS).rewards
+    assert isinstance(overlong, SoftOverlong)
+    assert (overlong.limit, overlong.cache, weight) == (20, 5, 1.0)

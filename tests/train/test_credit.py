@@ -1,0 +1,125 @@
+"""From rewards to advantages, on two rollouts with an observation between their turns."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fieldcraft.config import Rl
+from fieldcraft.train.batch import Sample, to_sample
+from fieldcraft.train.credit import Scored, assign_advantages
+from fieldcraft.types import Author, Segment, Task, Trajectory
+
+PROMPT = Segment(Author.PROMPT, [1, 2], "")
+READ = Segment(Author.TOOL, [7, 8, 9], "")
+
+
+def turn(size: int) -> Segment:
+    return Segment(Author.POLICY, [3] * size, "", [-1.0] * size)
+
+
+def sample(*segments: Segment) -> Sample:
+    return to_sample(Trajectory(Task("q", "?", ()), [PROMPT, *segments]), {Author.POLICY})
+
+
+def two() -> tuple[Sample, Sample]:
+    """Three tokens with an observation in the middle, and one token."""
+    return sample(turn(2), READ, turn(1)), sample(turn(1))
+
+
+def rl(**given: Any) -> Rl:
+    stage = {"type": "rl", "steps": 1, "optim": {"lr": 1.0}, "scale": "none"}
+    return Rl.model_validate(stage | given)
+
+
+def spoken(found: Sample, field: str = "advantage") -> list[float]:
+    """What stands at the policy's tokens; at all others there must be nothing."""
+    values = getattr(found, field)
+    assert (values[found.weight == 0] == 0).all()
+    return values[found.weight > 0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("settings", "advantages"),
+    [  # rewards 1, 0, 0.5: the mean is 0.5, the deviation sqrt(1 / 6)
+        ({"baseline": "none"}, [1, 0, 0.5]),
+        ({"baseline": "group"}, [0.5, -0.5, 0]),
+        ({"baseline": "group", "scale": "group"}, [1.5**0.5, -(1.5**0.5), 0]),
+        ({"baseline": "others"}, [0.75, -0.75, 0]),
+        # three tokens of 1, one of 0, one of 0.5: mean 0.7, variance 0.16
+        ({"baseline": "none", "scale": "batch"}, [0.75, -1.75, -0.5]),
+    ],
+)
+def test_advantages_of_a_group(settings: dict[str, Any], advantages: list[float]) -> None:
+    long, short = two()
+    third = sample(turn(1))
+    group = [Scored(long, 1.0), Scored(short, 0.0), Scored(third, 0.5)]
+    assign_advantages([group], rl(**settings))
+    assert spoken(long) == pytest.approx([advantages[0]] * 3, abs=1e-4)
+    assert spoken(short) + spoken(third) == pytest.approx(advantages[1:], abs=1e-4)
+
+
+def test_groups_are_their_own_and_the_batch_is_all_of_them() -> None:
+    one, other = two(), two()
+    groups = [[Scored(s, r) for s, r in zip(g, r, strict=True)] for g, r in
+              ((one, (1.0, 0.0)), (other, (5.0, 5.0)))]  # fmt: skip
+    assign_advantages(groups, rl(baseline="group"))
+    assert [spoken(s)[0] for s in (*one, *other)] == [0.5, -0.5, 0, 0]
+    assign_advantages(groups, rl(baseline="group", scale="batch"))
+    # tokens: 0.5 three times, -0.5, 0 four times; mean 1 / 8, variance 1 / 8 - 1 / 64
+    deviation = (7 / 64) ** 0.5
+    assert [spoken(s)[0] for s in (*one, *other)] == pytest.approx(
+        [x / deviation for x in (0.375, -0.625, -0.125, -0.125)], abs=1e-4
+    )
+
+
+def test_a_rollout_that_is_not_trained_on_still_counts_in_its_group() -> None:
+    long, _ = two()
+    cut = to_sample(Trajectory(Task("q", "?", ()), [PROMPT, turn(4)]), ())
+    assign_advantages([[Scored(long, 1.0), Scored(cut, 0.0)], []], rl(baseline="group"))
+    assert spoken(long) == [0.5] * 3
+    assert (cut.advantage == 0).all()
+
+
+def test_kl_in_the_reward_is_paid_from_each_token_on() -> None:
+    """The three tokens pay 0.1, 0.2 and -0.4 times beta; the one token pays for 20, not for 30."""
+    long, short = two()
+    trained = np.flatnonzero(long.weight)
+    long.ref_logp = long.old_logp.copy()
+    long.ref_logp[trained] -= [0.1, 0.2, -0.4]
+    short.ref_logp = short.old_logp - np.float32(30)
+    group = [Scored(long, 1.0), Scored(short, 3.0)]
+    settings = {"kl_in": "reward", "kl_coef": 0.1}
+    assign_advantages([group], rl(baseline="none", **settings))
+    assert spoken(long) == pytest.approx([1.01, 1.02, 1.04], abs=1e-5)
+    assert spoken(short) == pytest.approx([1.0])
+    # a baseline is made of whole returns, 1.01 and 1
+    assign_advantages([group], rl(baseline="group", **settings))
+    assert spoken(long) == pytest.approx([0.005, 0.015, 0.035], abs=1e-5)
+    assign_advantages([group], rl(baseline="none", kl_coef=0.1))  # in the loss: not here
+    assert spoken(long) == [1.0] * 3
+
+
+def test_gae_does_not_see_the_observation() -> None:
+    """As if the turns stood side by side, whatever the critic would say in between."""
+    with_tool, _ = two()
+    bare = sample(turn(3))
+    for found in (with_tool, bare):
+        found.value = np.full(len(found), 77, np.float32)
+        found.value[found.weight > 0] = [0.2, 0.4, 0.5]
+    critic = {"gamma": 0.9, "gae_lambda": 0.8}
+    settings = rl(baseline="critic", critic=critic)
+    assign_advantages([[Scored(with_tool, 1.0)], [Scored(bare, 1.0)]], settings)
+    for found in (with_tool, bare):
+        assert spoken(found) == pytest.approx([0.4552, 0.41, 0.5])
+        assert spoken(found, "target") == pytest.approx([0.6552, 0.81, 1.0])
+
+
+def test_whitening_leaves_the_critics_targets_alone() -> None:
+    long, short = two()
+    long.value, short.value = long.spread(np.zeros(3)), short.spread(np.zeros(1))
+    assign_advantages(
+        [[Scored(long, 1.0), Scored(short, 0.0)]], rl(baseline="critic", scale="batch")
+    )
+    assert spoken(long) + spoken(short) == pytest.approx([3**-0.5] * 3 + [-(3**0.5)], abs=1e-4)
+    assert spoken(long, "target") + spoken(short, "target") == [1, 1, 1, 0]
