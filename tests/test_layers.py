@@ -9,8 +9,18 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "fieldcraft"
 # From low to high: a module may import those of its own entry and of the entries before it.
 LAYERS = (
-    *("__init__", "types", "jsonl", "algorithms", "config", "store", "tool_use", "transcript"),
-    *("trajectory_io", "terminal", "recipes", "dialects", "tools", "algos", "worlds", "rewards"),
+    *("__init__", "types", "jsonl", "algorithms", "config", "tree", "store", "tool_use"),
+    *(
+        "transcript",
+        "trajectory_io",
+        "terminal",
+        "recipes",
+        "dialects",
+        "tools",
+        "algos",
+        "worlds",
+        "rewards",
+    ),
     *("envs", "engine", "rollout", "agents", "data", "train", "inputs", "evals", "sweep"),
     *("pipeline", "inference", "preflight", "cli", "__main__"),
 )

@@ -14,9 +14,11 @@ from rich.text import Text
 
 from fieldcraft.config import Recipe, dump_recipe
 from fieldcraft.evals.report import write_report
-from fieldcraft.evals.table import build_table, write_page
+from fieldcraft.evals.seeds import build_table, write_page
 from fieldcraft.store import RunFolder, read_json
 from fieldcraft.types import UserError
+
+RUN = (sys.executable, "-m", "fieldcraft", "run")
 
 
 def sweep(recipe: Recipe, out: Path, console: Console) -> dict[str, Any]:
@@ -71,7 +73,7 @@ async def _run(recipe: Recipe, seed: int, out: Path, threads: int, console: Cons
     file = out.with_suffix(".yaml")
     file.write_text(yaml.safe_dump(dump_recipe(recipe) | alone, sort_keys=False), "utf-8")
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "fieldcraft", "run", str(file), "--out", str(out)),
+        *(*RUN, str(file), "--out", str(out)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env={**os.environ, "OMP_NUM_THREADS": str(threads)},
@@ -89,5 +91,8 @@ async def _run(recipe: Recipe, seed: int, out: Path, threads: int, console: Cons
             process.kill()
             await process.wait()
     if status:
-        cause = last.removeprefix("fieldcraft: ") or f"it ended with status {status}."
+        cause = last.removeprefix("fieldcraft: ")
+        if cause == last:  # no mistake of the user's
+            how = f"signal {-status}" if status < 0 else f"status {status}"
+            cause = f"it ended with {how} after the line '{last}'."
         raise UserError(f"the run of seed {seed} failed: {cause}")

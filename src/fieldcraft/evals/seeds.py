@@ -9,13 +9,11 @@ from statistics import fmean, stdev
 from typing import Any
 
 from markupsafe import Markup
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
 from fieldcraft.config import Recipe, Rl, dump_recipe, evaluated
 from fieldcraft.evals import charts
 from fieldcraft.evals.report import SCHEMA, page_environment, source, write_atomically
+from fieldcraft.tree import first_model, lineage
 
 FEW = 20  # trajectories below which a rate is marked as uncertain
 MOST_CALLS = 8  # of the charts by number of calls, as in AutoCoA's figure 3
@@ -115,29 +113,6 @@ def _by_calls(entries: Sequence[Report]) -> list[dict[str, int]]:
     ]
 
 
-# -- what a row's model went through -------------------------------------------------------------
-
-
-def lineage(recipe: Recipe, name: str) -> list[str]:
-    """The stages that the model of an evaluation went through, first to last."""
-    starts = {}
-    before = "start"
-    for stage, settings in recipe.stages.items():
-        starts[stage] = settings.start or before
-        before = stage
-    at = _first_model(recipe) if name in recipe.evaluation.workflows else name
-    found: list[str] = []
-    while at in starts:  # `start`, and a model of the user's, are no stages
-        found.insert(0, at)
-        at = starts[at]
-    return found
-
-
-def _first_model(recipe: Recipe) -> str:
-    """The evaluation of the model before any training to act, which workflows are built around."""
-    return "base" if recipe.model else next(iter(recipe.stages))
-
-
 def _rl(recipe: Recipe, stages: Sequence[str]) -> list[Rl]:
     return [s for s in (recipe.stages[name] for name in stages) if isinstance(s, Rl)]
 
@@ -145,7 +120,7 @@ def _rl(recipe: Recipe, stages: Sequence[str]) -> list[Rl]:
 def _kind(recipe: Recipe, name: str) -> str:
     if name in recipe.evaluation.workflows:
         return "workflow"
-    if name == _first_model(recipe):
+    if name == first_model(recipe):
         return "model"
     return "rl" if isinstance(recipe.stages[name], Rl) else "supervised"
 
@@ -153,31 +128,11 @@ def _kind(recipe: Recipe, name: str) -> str:
 # -- how it is shown -----------------------------------------------------------------------------
 
 
-def terminal_table(table: Report) -> Table:
-    """One line a row."""
-    shown = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for head in ("", "EM [95 %]", "min to max", "F1", "calls/best", "no call", "seconds"):
-        shown.add_column(head, no_wrap=True)
-    for row in table["rows"]:
-        em, optimum, no_call = row["em"], row["calls_optimal_mean"], row["known_no_call_rate"]
-        interval = f" [{em['ci95'][0]:.3f}, {em['ci95'][1]:.3f}]" if em["ci95"] else ""
-        shown.add_row(
-            Text(row["title"], "bold"),
-            Text(f"{em['mean']:.3f}{interval}"),
-            f"{em['min']:.3f} to {em['max']:.3f}",
-            f"{row['f1']:.3f}",
-            f"{row['calls_mean']:.2f}" + ("" if optimum is None else f"/{optimum:.2f}"),
-            "" if no_call is None else f"{no_call:.2f}",
-            f"{row['seconds']:.0f}",
-        )
-    return shown
-
-
 def write_page(table: Report, links: Mapping[int, str], path: Path) -> None:
     """Write `report.html`: one file without network access, with links to the seeds' reports."""
     environment = page_environment()
     compared = compared_rows(table["rows"])
-    page = environment.get_template("table.html.j2").render(
+    page = environment.get_template("seeds.html.j2").render(
         table=table,
         links=links,
         slots={row["title"]: COLOURS[row["kind"]] for row in table["rows"]},
@@ -201,16 +156,28 @@ def compared_rows(rows: Sequence[Report]) -> list[Report]:
 
 def _charts(rows: Sequence[Report]) -> list[charts.Chart]:
     """The two panels of AutoCoA's figure 3 (arXiv 2503.06580)."""
-    lines = {row["title"]: COLOURS[row["kind"]] for row in rows}
-    shares, rates = {}, {}
-    for row in rows:
-        parts = [part for part in row["by_calls"] if part["calls"] <= MOST_CALLS]
-        right = sum(part["right"] for part in row["by_calls"])
-        points = [(p["calls"], p["right"] / max(right, 1), p["n"] < FEW) for p in parts]
-        shares[row["title"]] = points
-        rates[row["title"]] = [(p["calls"], p["right"] / p["n"], p["n"] < FEW) for p in parts]
+    slots = {row["title"]: COLOURS[row["kind"]] for row in rows}
+    shares = {row["title"]: share_of_right(row["by_calls"]) for row in rows}
+    rates = {row["title"]: success_rate(row["by_calls"]) for row in rows}
     few = f"hollow: fewer than {FEW} trajectories"
     return [
-        charts.by_calls("Where right answers come from", "share by number of calls", shares, lines),
-        charts.by_calls("Success rate by number of calls", few, rates, lines),
+        charts.by_calls("Where right answers come from", f"share of them; {few}", shares, slots),
+        charts.by_calls("Success rate by number of calls", few, rates, slots),
     ]
+
+
+def share_of_right(parts: Sequence[Mapping[str, int]]) -> list[tuple[int, float, bool]]:
+    """(calls, share of all right answers that took so many calls, whether seen in few)."""
+    right = max(1, sum(part["right"] for part in parts))
+    return [(k, part["right"] / right, few) for k, part, few in _shown(parts)]
+
+
+def success_rate(parts: Sequence[Mapping[str, int]]) -> list[tuple[int, float, bool]]:
+    """(calls, share of the trajectories with so many calls that are right, whether few)."""
+    return [(k, part["right"] / part["n"], few) for k, part, few in _shown(parts)]
+
+
+def _shown(parts: Sequence[Mapping[str, int]]) -> Iterator[tuple[int, Mapping[str, int], bool]]:
+    for part in parts:
+        if part["calls"] <= MOST_CALLS:
+            yield part["calls"], part, part["n"] < FEW
