@@ -24,7 +24,7 @@ from rich.text import Text
 from fieldcraft import __version__
 from fieldcraft.config import Recipe, Sft, dump_recipe, load_recipe, recipe_of_run, shipped
 from fieldcraft.data.steps_io import as_trajectory, read_demonstrations
-from fieldcraft.evals.tables import pairwise_table, results_table, tool_table
+from fieldcraft.evals.tables import pairwise_table, results_table, seeds_table, tool_table
 from fieldcraft.store import RunFolder, atomic_folder, read_json, write_json
 from fieldcraft.terminal import (
     StageProgress,
@@ -119,19 +119,33 @@ def run(
         RunFolder(folder, dump_recipe(settings))
         report = read_json(folder / "report.json")
     else:
-        from fieldcraft.pipeline import Run
-
         if not (folder / "recipe.json").exists():
             _refuse_unsound(settings)
         try:
-            report = Run(settings, folder, console).execute()
+            report = _execute(settings, folder, console)
         except KeyboardInterrupt:
             print(STOPPED, file=sys.stderr)
             raise typer.Exit(130) from None
-    seconds = {stage["name"]: stage["seconds"] for stage in report["stages"]}
-    console.print(results_table(report["evals"], seconds), tool_table(report["evals"]))
+    one = folder
+    if settings.seeds:
+        one = folder / f"seed-{settings.seeds[0]}"
+        console.print(seeds_table(report["rows"]))
+    else:
+        seconds = {stage["name"]: stage["seconds"] for stage in report["stages"]}
+        console.print(results_table(report["evals"], seconds), tool_table(report["evals"]))
     print(f"{folder / 'report.json'}\n{folder / 'report.html'}")
-    print(f"fieldcraft ask --model {shlex.quote(str(folder))} {shlex.quote(_question(folder))}")
+    print(f"fieldcraft ask --model {shlex.quote(str(one))} {shlex.quote(_question(one))}")
+
+
+def _execute(settings: Recipe, folder: Path, console: Console) -> dict[str, Any]:
+    """One run, or one for every seed of the recipe."""
+    if settings.seeds:
+        from fieldcraft.sweep import sweep
+
+        return sweep(settings, folder, console)
+    from fieldcraft.pipeline import Run
+
+    return Run(settings, folder, console).execute()
 
 
 def _collect(settings: Recipe, folder: Path, console: Console) -> None:

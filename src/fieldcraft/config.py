@@ -345,6 +345,7 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
                 " and _, which becomes that of its folder."
             )
     _check_names(recipe)
+    _check_seeds(recipe)
     for key in recipe.needs:
         path: Path | None = getattr(recipe, key)
         if path is None:
@@ -367,13 +368,11 @@ def _check_names(recipe: Recipe) -> None:
                 f" one of {', '.join(earlier)}."
             )
         earlier.append(name)
-    first = ["base"] if recipe.model else []
-    evaluated = [*first, *recipe.evaluation.workflows, *recipe.stages]
     for title, name in recipe.rows.items():
-        if name not in evaluated:
+        if name not in evaluated(recipe):
             raise UserError(
                 f"row '{title}' shows '{name}', which is never evaluated: use one of"
-                f" {', '.join(evaluated)}."
+                f" {', '.join(evaluated(recipe))}."
             )
 
 
@@ -397,20 +396,43 @@ def _check_collection(recipe: Recipe) -> None:
         )
 
 
+def _check_seeds(recipe: Recipe) -> None:
+    if len(set(recipe.seeds)) < len(recipe.seeds):
+        raise UserError(f"seeds={list(recipe.seeds)} names a seed twice: give each one once.")
+    if recipe.seeds and recipe.seed:
+        raise UserError(
+            f"seed={recipe.seed} is one run and seeds={list(recipe.seeds)} several: for one alone"
+            " set seeds=[] as well."
+        )
+
+
+def evaluated(recipe: Recipe) -> list[str]:
+    """Everything that a run of the recipe evaluates: a model of the user's, workflows, stages."""
+    first = ["base"] if recipe.model else []
+    stages = [name for name, stage in recipe.stages.items() if stage.evaluate]
+    return [*first, *recipe.evaluation.workflows, *stages]
+
+
 def recipe_of_run(run: Path) -> Recipe:
     """The recipe that a run folder was made with; the files it names may be gone by now.
 
-    Raises UserError if the folder is not a run's, or one of another version's.
+    Raises UserError if the folder is not one run's, or one of another version's.
     """
     file = run / "recipe.json"
     if not file.exists():
         raise UserError(f"{run} is not a run: give a folder that 'fieldcraft run' wrote.")
     try:
-        return Recipe.model_validate_json(file.read_bytes())
+        recipe = Recipe.model_validate_json(file.read_bytes())
     except ValidationError as error:
         raise UserError(
             f"{run} was made by another version of fieldcraft: use that version or run it anew."
         ) from error
+    if recipe.seeds:
+        raise UserError(
+            f"{run} holds a run for every seed: give one of them, such as"
+            f" {run / f'seed-{recipe.seeds[0]}'}."
+        )
+    return recipe
 
 
 def dump_recipe(recipe: Recipe) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import asyncio
 import platform
 import shutil
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ from fieldcraft.train.rl import RlStage
 from fieldcraft.train.sft import contrastive_step, sft_step
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.trajectory_io import read_trajectories, write_trajectories
+from fieldcraft.tree import lineage
 from fieldcraft.types import Author, Dialect, Reward, Task, Tool, Trajectory
 
 MAX_ROWS = 256  # sessions that the engine keeps in its cache
@@ -287,20 +288,28 @@ class Run:
         stages = [StageRecord(n, r["seconds"], r["metrics"]) for n, r in records.items()]
         stages.append(StageRecord("evaluation", sum(e["seconds"] for e in found.values())))
         samples = {n: read_trajectories(evaluations / f"{n}.jsonl") for n in names}
-        line = {name: part for name, part in samples.items() if name != "workflow"}
         report = build_report(
             recipe=self.recipe.recipe,
             seed=self.recipe.seed,
             device=str(self.device),
             stages=stages,
             evals={n: e["summary"] | {"seconds": e["seconds"]} for n, e in found.items()},
-            comparisons=one_after_another(line),
+            comparisons=self._changes(samples),
             extra={"config": dump_recipe(self.recipe), "versions": self.versions()},
         )
         write_report(report, folder / "report.json")
         curves = {n: MetricsLog(folder / n / "metrics.jsonl").rows() for n in self.recipe.stages}
         write_html(report, curves, samples, folder / "report.html")
         return report
+
+    def _changes(self, samples: Mapping[str, Sequence[Trajectory]]) -> list[dict[str, Any]]:
+        """Every stage against the nearest evaluated model that it went on from."""
+        first = ["base"] if self.recipe.model else []
+        found = []
+        for name in (n for n in self.recipe.stages if n in samples):
+            line = [n for n in (*first, *lineage(self.recipe, name)) if n in samples]
+            found += one_after_another({n: samples[n] for n in line[-2:]})
+        return found
 
     def versions(self) -> dict[str, Any]:
         """What a number needs to be compared: software, rules, and the corpus searched."""

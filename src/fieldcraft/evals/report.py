@@ -81,7 +81,7 @@ def build_report(
 def write_report(report: Mapping[str, Any], path: Path) -> None:
     """Write `report.json` atomically. Raises ValueError for a number that JSON cannot hold."""
     text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
-    _write_atomically(path, text + "\n")
+    write_atomically(path, text + "\n")
 
 
 def write_html(
@@ -99,8 +99,8 @@ def write_html(
     names = [stage["name"] for stage in report["stages"] if stage["name"] != EVALUATION]
     order = list(dict.fromkeys([*names, *report["evals"], *curves, *samples]))
     slots = {name: slot for slot, name in enumerate(order)}
-    environment = _environment()
-    script = _source(environment, "report.js")
+    environment = page_environment()
+    script = source(environment, "report.js")
     page = environment.get_template("report.html.j2").render(
         report=report,
         rows=_rows(report, slots),
@@ -113,11 +113,11 @@ def write_html(
         curve_charts=charts.learning_curves(curves, slots),
         samples=_samples(samples),
         appendix={key: value for key, value in report.items() if key not in _OWN_KEYS},
-        style=Markup(_source(environment, "report.css")),
+        style=Markup(source(environment, "report.css")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
-    _write_atomically(path, page)
+    write_atomically(path, page)
 
 
 def _final(report: Mapping[str, Any]) -> str | None:
@@ -205,7 +205,8 @@ def _view(trajectory: Trajectory) -> dict[str, Any]:
     }
 
 
-def _environment() -> Environment:
+def page_environment() -> Environment:
+    """The templates of pages and their filters."""
     environment = Environment(
         loader=PackageLoader("fieldcraft.evals"),
         autoescape=True,  # questions, observations and answers are untrusted text
@@ -226,7 +227,8 @@ def _environment() -> Environment:
     return environment
 
 
-def _source(environment: Environment, name: str) -> str:
+def source(environment: Environment, name: str) -> str:
+    """A template as it is written, such as a style sheet."""
     assert environment.loader is not None
     return environment.loader.get_source(environment, name)[0]
 
@@ -261,7 +263,8 @@ def _duration(seconds: float | None) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 
-def _write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text, encoding="utf-8", errors="replace", newline="\n")

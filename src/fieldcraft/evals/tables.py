@@ -88,6 +88,27 @@ def pairwise_table(comparisons: Sequence[Entry]) -> Table:
     return table
 
 
+def seeds_table(rows: Sequence[Entry]) -> Table:
+    """One line a row of a table over seeds."""
+    heads = ("EM [95 %]", "min", "max", "F1", "calls/best", "no\ncall", "train s")
+    table = _table([row["title"] for row in rows], heads)
+    table.caption = "Means over seeds; intervals are Student's t over the means of the seeds."
+    for row in rows:
+        em, optimum = row["em"], row["calls_optimal_mean"]
+        interval = " [{:.3f}, {:.3f}]".format(*em["ci95"]) if em["ci95"] else ""
+        table.add_row(
+            Text(row["title"], "bold"),
+            Text(f"{em['mean']:.3f}{interval}"),
+            _number(em["min"], 3),
+            _number(em["max"], 3),
+            _number(row["f1"], 3),
+            f"{row['calls_mean']:.2f}" + ("" if optimum is None else f"/{optimum:.2f}"),
+            _number(row["known_no_call_rate"], 2),
+            _number(row["seconds"], 0),
+        )
+    return table
+
+
 def _table(names: Iterable[str], heads: Iterable[str]) -> Table:
     """Long names, such as paths, take several lines rather than the room of the figures."""
     table = Table(box=box.SIMPLE, padding=0, caption_justify="left")
