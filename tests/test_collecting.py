@@ -23,6 +23,7 @@ from fieldcraft import pipeline
 from fieldcraft.cli import main
 from fieldcraft.data.steps_io import read_demonstrations, read_pairs
 from fieldcraft.data.teachers import Oracle
+from fieldcraft.engine.threads import Threads
 from fieldcraft.types import Action, Answer, Observation
 from serving import serving
 
@@ -347,7 +348,7 @@ def _is_right(row: dict[str, Any]) -> bool:
 
 @pytest.fixture
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "use_fastest_threads", lambda *_, **__: 1)
+    monkeypatch.setattr(pipeline, "fastest_threads", lambda _: Threads(1, 1))
 
 
 def test_a_checkpoint_as_teacher(tmp_path: Path, one_thread: None) -> None:

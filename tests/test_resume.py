@@ -15,6 +15,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from fieldcraft.config import load_recipe
+from fieldcraft.engine.threads import Threads
 from fieldcraft.pipeline import Run
 
 RECIPE = """
@@ -58,9 +59,8 @@ def run(recipe: str, out: str) -> None:
     from fieldcraft import pipeline
     from fieldcraft.cli import main
 
-    vars(pipeline)["use_fastest_threads"] = lambda *_, **__: (
-        1
-    )  # a clock's choice, in each run its own
+    # a clock's choice, in each run its own
+    vars(pipeline)["fastest_threads"] = lambda _: Threads(1, 1)
     sys.stdout = sys.stderr = (Path(out).parent / "output").open("a")
     main(["run", recipe, "--out", out])
 
@@ -164,7 +164,8 @@ def test_a_run_that_goes_on_uses_as_many_threads(tmp_path: Path) -> None:
     recipe = load_recipe(str(tmp_path / "tiny.yaml"), [])
     before = torch.get_num_threads()
     started = Run(recipe, tmp_path / "run", Console(file=io.StringIO()))
-    (tmp_path / "run" / "threads.json").write_text(str(before + 1))
-    assert started.use_threads(model=None) == before + 1  # no model is measured
+    (tmp_path / "run" / "threads.json").write_text(f'{{"training": {before + 1}, "sampling": 3}}')
+    started.use_threads(model=None)  # no model is measured
+    assert started.threads == Threads(before + 1, 3)
     assert torch.get_num_threads() == before + 1
     torch.set_num_threads(before)

@@ -94,7 +94,8 @@ def endpoint_of(settings: TeacherSettings, cache: Path | None) -> ChatEndpoint:
 def _local(run: Run, folder: Path) -> Chat:
     model, tokenizer = load_model(folder, run.device).eval(), load_tokenizer(folder)
     run.use_threads(model)
-    return EngineChat(LocalEngine(model, tokenizer, max_rows=MAX_ROWS), tokenizer)
+    engine = LocalEngine(model, tokenizer, max_rows=MAX_ROWS, threads=run.threads.sampling)
+    return EngineChat(engine, tokenizer)
 
 
 async def _ask(run: Run, teacher: Teacher, collection: Collection) -> None:

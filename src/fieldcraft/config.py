@@ -93,7 +93,7 @@ class Optim(Section):
     beta1: Rate = 0.9
     beta2: Rate = 0.95
     clip_norm: PositiveFloat = 1.0
-    row_length: PositiveInt = 256  # tokens of a packed row
+    row_length: PositiveInt = 192  # tokens of a packed row
     micro_tokens: PositiveInt = 4096  # tokens of a micro-batch
     autocast: bool = False  # bfloat16 matrix products in training
 

@@ -69,7 +69,7 @@ class AtlasInputs:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         settings = recipe.world
-        self._made: dict[tuple[str, int | None], list[Trajectory]] = {}
+        self._latest: tuple[tuple[str, int | None], list[Trajectory]] = (("", None), [])
         self.world = atlas.deal(settings.people, settings.taught, settings.heldout, recipe.seed)
 
     def curriculum(self, dialect: Dialect, schemas: Sequence[dict[str, Any]]) -> Curriculum:
@@ -102,9 +102,9 @@ class AtlasInputs:
         makers = {"base": curriculum.base, "demonstrations": curriculum.demonstrations}
         if data not in makers:
             raise UserError(f"the world has no data set '{data}': use {' or '.join(makers)}.")
-        if (data, count) not in self._made:  # a run has one tokenizer and one tool
-            self._made[data, count] = makers[data](curriculum.size(data, count))
-        return self._made[data, count]
+        if self._latest[0] != (data, count):  # a run has one tokenizer and one tool
+            self._latest = (data, count), makers[data](curriculum.size(data, count))
+        return self._latest[1]
 
     def pairs(self, data: str, count: int | None, dialect: Dialect, tool: Tool) -> list[Pair]:
         if data != "pairs":

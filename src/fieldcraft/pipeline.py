@@ -7,6 +7,7 @@ import platform
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from fieldcraft.agents.reflexion import reflexion
 from fieldcraft.config import AnyStage, Limits, Pairs, Recipe, Rl, Sft, dump_recipe
 from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.local import LocalEngine
-from fieldcraft.engine.threads import use_fastest_threads
+from fieldcraft.engine.threads import Threads, fastest_threads
 from fieldcraft.envs.tools import Budget, ToolEnvironment
 from fieldcraft.evals.metrics import summarise
 from fieldcraft.evals.pairwise import one_after_another
@@ -94,6 +95,7 @@ class Run:
         self.device = choose_device(recipe.device)
         self.inputs = make_inputs(recipe)
         self.folder = RunFolder(out, dump_recipe(recipe))
+        self.threads = Threads(torch.get_num_threads(), torch.get_num_threads())
 
     def execute(self) -> dict[str, Any]:
         """Every stage that is not done, then the report, which is also returned."""
@@ -140,18 +142,19 @@ class Run:
         folder = self.recipe.model or self.folder.once("start/model", self.inputs.write_model)
         model = load_model(folder, self.device)
         load_tokenizer(folder)
-        threads = self.use_threads(model)
-        self.console.print(f"device {self.device}, {threads} threads", style="dim")
+        self.use_threads(model)
+        threads = f"{self.threads.training} threads to train, {self.threads.sampling} to sample"
+        self.console.print(f"device {self.device}, {threads}", style="dim")
         return folder
 
-    def use_threads(self, model: Any) -> int:
+    def use_threads(self, model: Any) -> None:
         """Threads are measured once a run: with another number a run that goes on would add up its
         floats in another order, and end with other numbers."""
         record = self.folder.path / "threads.json"
         if not record.exists():
-            write_json(record, use_fastest_threads(model, tokens=1024))
-        torch.set_num_threads(read_json(record))
-        return torch.get_num_threads()
+            write_json(record, asdict(fastest_threads(model)))
+        self.threads = Threads(**read_json(record))
+        torch.set_num_threads(self.threads.training)
 
     def dialect(self, model: Path) -> Dialect:
         return get_dialect(self.recipe.dialect, load_tokenizer(model), self.recipe.instruction)
@@ -230,7 +233,9 @@ class Run:
         )
 
     def _engine(self, model: Any, dialect: Dialect) -> LocalEngine:
-        return LocalEngine(model, dialect.tokenizer, max_rows=MAX_ROWS)
+        return LocalEngine(
+            model, dialect.tokenizer, max_rows=MAX_ROWS, threads=self.threads.sampling
+        )
 
     # -- evaluation -----------------------------------------------------------------------------
 
@@ -319,7 +324,7 @@ class Run:
             "python": platform.python_version(),
             "torch": torch.__version__,
             "transformers": transformers.__version__,
-            "threads": torch.get_num_threads(),
+            "threads": asdict(self.threads),
             "rules": sorted(RULES),
             "index": read_json(manifest) if manifest.exists() else self.recipe.search.url,
         }

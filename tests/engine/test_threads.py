@@ -1,11 +1,15 @@
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from checkpoints import tiny_tokenizer
 from engine_parity import sharp_model
-from fieldcraft.engine import threads
+from fieldcraft.engine import threads as threads_module
+from fieldcraft.engine.local import LocalEngine
+from fieldcraft.types import Sampling
 
 
 @pytest.fixture(autouse=True)
@@ -16,20 +20,40 @@ def _thread_count_restored() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("seconds", "fastest"), [((3, 2, 4), 2), ((1, 2, 3), 1), ((3, 2, 1), 4)])
-def test_fastest_number_of_threads_is_kept(
+def test_the_fastest_number_of_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: tuple[int, ...], fastest: int
 ) -> None:
     times = dict(zip((1, 2, 4), seconds, strict=True))
     torch.set_num_threads(6)
-    monkeypatch.setattr(threads, "_seconds", lambda *_: times[torch.get_num_threads()])
-    assert threads.use_fastest_threads(sharp_model(tmp_path, "llama")) == fastest
-    assert torch.get_num_threads() == fastest
+
+    def timed(_: object, ids: torch.Tensor) -> float:
+        """Sampling takes longer with every thread."""
+        threads = torch.get_num_threads()
+        return threads if ids.shape == threads_module.SAMPLING else times[threads]
+
+    monkeypatch.setattr(threads_module, "_seconds", timed)
+    model = sharp_model(tmp_path, "llama")
+    assert threads_module.fastest_threads(model) == threads_module.Threads(fastest, 1)
+    assert torch.get_num_threads() == 6
 
 
-def test_a_forward_is_timed(tmp_path: Path) -> None:
+def test_forwards_like_those_of_a_run_are_timed(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     model = sharp_model(tmp_path, "llama")
     shapes: list[torch.Size] = []
     model.register_forward_pre_hook(lambda _module, args: shapes.append(args[0].shape))
-    assert threads.use_fastest_threads(model, tokens=7) == 1
-    assert set(shapes) == {(1, 7)}
+    assert threads_module.fastest_threads(model) == threads_module.Threads(1, 1)
+    assert set(shapes) == {(8, 256), (128, 1)}
+
+
+def test_an_engine_samples_with_its_own_number_of_threads(tmp_path: Path) -> None:
+    torch.set_num_threads(2)
+    model = sharp_model(tmp_path, "llama")
+    seen: set[int] = set()
+    model.register_forward_pre_hook(lambda *_: seen.add(torch.get_num_threads()))
+    for threads, expected in ((3, 3), (None, 2)):
+        engine = LocalEngine(model, tiny_tokenizer(), max_rows=2, threads=threads)
+        asyncio.run(engine.generate([5, 6], Sampling(max_tokens=2), "s"))
+        assert seen == {expected}
+        assert torch.get_num_threads() == 2
+        seen.clear()

@@ -15,6 +15,7 @@ from fieldcraft.engine.kv_cache import RowCache, make_plan, row_attention, to_de
 from fieldcraft.engine.rows import Ints, Rows
 from fieldcraft.engine.sampling import sample, uniforms
 from fieldcraft.engine.stops import StopStrings
+from fieldcraft.engine.threads import using_threads
 from fieldcraft.types import Completion, Sampling, StopReason, Tokenizer, UserError
 
 # Turns of the event loop given away after a step that ended a turn: a tool that does not wait
@@ -62,6 +63,7 @@ class LocalEngine:
             that has been parked longest (it is computed anew when it returns) or wait.
         max_len: tokens of a session, `config.max_position_embeddings` if None.
         step_tokens: tokens of one forward; a longer prompt is computed in several steps.
+        threads: CPU threads while it computes, those that torch is set to if None.
 
     Raises:
         UserError: the model's attention cannot be replaced or is not plain full attention.
@@ -75,6 +77,7 @@ class LocalEngine:
         max_rows: int,
         max_len: int | None = None,
         step_tokens: int = 8192,
+        threads: int | None = None,
     ) -> None:
         self.model = model
         self.config = model.config.get_text_config()
@@ -86,6 +89,7 @@ class LocalEngine:
         self.max_rows = max_rows
         self.max_len = max_len or int(self.config.max_position_embeddings)
         self.step_tokens = step_tokens
+        self.threads = threads
         self.version = 0
         self.stats = Stats()
         self._stops = StopStrings(tokenizer, self.config.vocab_size)
@@ -249,8 +253,9 @@ class LocalEngine:
         while self._waiting or self._rows.active.any():
             began = time.perf_counter()
             try:
-                self._admit()
-                ended = self._step()
+                with using_threads(self.threads):
+                    self._admit()
+                    ended = self._step()
             except torch.OutOfMemoryError as error:
                 rows, capacity = self._rows.shape
                 raise UserError(
