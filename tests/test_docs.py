@@ -32,7 +32,7 @@ TINY = ["world.people=40", "world.variants=2", "scratch.layers=2", "scratch.widt
 TINY += ["scratch.heads=2", "budget.turn_tokens=12"]
 TINY += [f"evaluation.{split}=4" for split in ("heldout", "train_region", "known")]
 STEPS = {
-    "sft": ["steps=1", "examples=4", "batch=2"],
+    "sft": ["steps=1", "epochs=null", "examples=4", "batch=2"],
     "rl": ["steps=1", "questions=1", "group=2"],
 }
 
@@ -46,6 +46,11 @@ SHORTER = {  # what a command begins with -> what is added to it
         *TINY,
         *shrink("sft", "base", "sft1", "sft2", "sft3"),
         *shrink("rl", "rl1", "rl2"),
+    ],
+    "fieldcraft run autocoa-table": [
+        *(*TINY, "seeds=[0]"),
+        *shrink("sft", "base", "sft1", "sft2", "sft2-alone", "sft3"),
+        *shrink("rl", "rl2-alone", "rl1", "rl1-longer", "rl2", "rl2-real"),
     ],
     "fieldcraft run autocoa-data": ["collect.questions=20", "collect.contrast=8"],
     "fieldcraft run smoke": [*TINY, *shrink("sft", "base", "sft2"), *shrink("rl", "rl2")],

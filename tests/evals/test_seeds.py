@@ -2,6 +2,8 @@
 
 import math
 import re
+import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from fieldcraft.config import Recipe, load_recipe, parse_recipe
+from fieldcraft.evals.report import write_report
 from fieldcraft.evals.seeds import (
     FEW,
     T975,
@@ -82,10 +85,10 @@ def test_the_quantiles_are_those_of_students_distribution() -> None:
 
 def test_the_interval_over_seeds() -> None:
     # s = 0.1, 4.303 * 0.1 / sqrt(3) = 0.24843...
-    assert seeds_interval([0.4, 0.5, 0.6]) == pytest.approx((0.25157, 0.74843), abs=1e-4)
+    assert seeds_interval([0.4, 0.5, 0.6]) == pytest.approx([0.25157, 0.74843], abs=1e-4)
     # s = 0.05 / sqrt(2), half = 12.706 * 0.025 = 0.31765
-    assert seeds_interval([0.9, 0.95]) == pytest.approx((0.60735, 1.0))
-    assert seeds_interval([0.5, 0.5]) == (0.5, 0.5)
+    assert seeds_interval([0.9, 0.95]) == pytest.approx([0.60735, 1.0])
+    assert seeds_interval([0.5, 0.5]) == [0.5, 0.5]
     assert seeds_interval([0.5]) is None
     assert seeds_interval([0.4, 0.6] * 20) is not None  # more than are tabulated
 
@@ -252,3 +255,20 @@ def test_the_rows_of_the_comparison_went_through_what_they_say() -> None:
     assert [row["name"] for row in compared_rows(list(found.values()))] == [
         *("workflow", "sft3", "rl2")
     ]
+
+
+def test_the_script_prints_the_table_for_the_documents(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = build_table(
+        recipe(rows={"Model": "base", "All": "rl2"}), {0: report(0.2), 1: report(0.4, known=None)}
+    )
+    write_report(table, tmp_path / "report.json")
+    script = Path(__file__).parents[2] / "scripts" / "table.py"
+    monkeypatch.setattr(sys, "argv", [str(script), str(tmp_path)])
+    runpy.run_path(str(script), run_name="__main__")
+    head, rule, model, trained = capsys.readouterr().out.splitlines()
+    assert head.count("|") == rule.count("|") == model.count("|") == trained.count("|")
+    assert model.startswith("| Model | 0.300 [0.000, 1.000] | 0.200 to 0.400 | 0.150 | 1.50 (")
+    assert model.endswith("| 0.50 | 0.20 |  | 1 |")
+    assert "| 5 + 2 | 15 |" in trained

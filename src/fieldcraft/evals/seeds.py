@@ -29,7 +29,7 @@ T975 = (
 Report = Mapping[str, Any]
 
 
-def seeds_interval(rates: Sequence[float]) -> tuple[float, float] | None:
+def seeds_interval(rates: Sequence[float]) -> list[float] | None:
     """95 % interval of the mean of rates, one a seed: mean +- t s / sqrt(n), within 0 and 1.
 
     Student 1908; beyond 31 seeds the t of 31, slightly too wide. None for a single seed.
@@ -37,7 +37,7 @@ def seeds_interval(rates: Sequence[float]) -> tuple[float, float] | None:
     if len(rates) < 2:
         return None
     half = T975[min(len(rates) - 1, len(T975)) - 1] * stdev(rates) / sqrt(len(rates))
-    return max(0.0, fmean(rates) - half), min(1.0, fmean(rates) + half)
+    return [max(0.0, fmean(rates) - half), min(1.0, fmean(rates) + half)]
 
 
 def build_table(recipe: Recipe, reports: Mapping[int, Report]) -> dict[str, Any]:
@@ -138,6 +138,7 @@ def write_page(table: Report, links: Mapping[int, str], path: Path) -> None:
         slots={row["title"]: COLOURS[row["kind"]] for row in table["rows"]},
         compared=[row["title"] for row in compared],
         charts=_charts(compared),
+        few=FEW,
         appendix={key: table[key] for key in ("config", "versions")},
         style=Markup(source(environment, "report.css")),
     )
@@ -159,10 +160,10 @@ def _charts(rows: Sequence[Report]) -> list[charts.Chart]:
     slots = {row["title"]: COLOURS[row["kind"]] for row in rows}
     shares = {row["title"]: share_of_right(row["by_calls"]) for row in rows}
     rates = {row["title"]: success_rate(row["by_calls"]) for row in rows}
-    few = f"hollow: fewer than {FEW} trajectories"
+    titles = ("Where right answers come from", "Success rate by number of calls")
     return [
-        charts.by_calls("Where right answers come from", f"share of them; {few}", shares, slots),
-        charts.by_calls("Success rate by number of calls", few, rates, slots),
+        charts.by_calls(titles[0], "share of all right answers", shares, slots),
+        charts.by_calls(titles[1], "share of the trajectories with so many", rates, slots),
     ]
 
 
