@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "fieldcraft"
 # From low to high: a module may import those of its own entry and of the entries before it.
 LAYERS = (
     *("__init__", "types", "jsonl", "config", "store", "transcript", "trajectory_io", "terminal"),
-    *("recipes", "dialects", "tools", "algos", "worlds", "rewards", "envs", "engine", "rollout"),
+    *("recipes", "dialects", "tools", "algos", "worlds", "envs", "engine", "rewards", "rollout"),
     *("agents", "data", "train", "inputs", "evals", "pipeline", "inference", "preflight"),
     *("cli", "__main__"),
 )

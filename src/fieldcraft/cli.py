@@ -22,7 +22,15 @@ from rich.table import Table
 from rich.text import Text
 
 from fieldcraft import __version__
-from fieldcraft.config import Sft, dump_recipe, load_recipe, recipe_of_run, shipped
+from fieldcraft.config import (
+    JudgeModel,
+    Sft,
+    check_judge,
+    dump_recipe,
+    load_recipe,
+    recipe_of_run,
+    shipped,
+)
 from fieldcraft.store import RunFolder, atomic_folder, read_json, write_json
 from fieldcraft.terminal import (
     StageProgress,
@@ -200,16 +208,25 @@ def evaluate(
     dialect: Dialect = None,
     device: Device = "auto",
     limit: Limit = None,
-    out: Annotated[Path | None, typer.Option(help="Also write eval.json into this folder.")] = None,
+    judge_url: Annotated[str | None, typer.Option(help="Also ask a model behind this url.")] = None,
+    judge_model: Annotated[str | None, typer.Option(help="Its name there.")] = None,
+    judge_votes: Annotated[int, typer.Option(min=1, help="Votes on every answer.")] = 3,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write eval.json, and keep the judge's replies, here.")
+    ] = None,
 ) -> None:
     """Grade agents on a file of questions, greedily."""
     from fieldcraft.data.sources import read_tasks
     from fieldcraft.evals.metrics import summarise
     from fieldcraft.evals.run import answer_rubric, evaluate
     from fieldcraft.inference import find_agent
+    from fieldcraft.pipeline import open_judge
     from fieldcraft.train.model import choose_device
 
     console = Console()
+    settings = JudgeModel(url=judge_url, model=judge_model, votes=judge_votes)
+    check_judge(settings, needed=False)
+    judge = open_judge(settings, None if out is None else out / "judge.sqlite")
     questions = read_tasks(tasks)[:limit]
     agents = {str(m): find_agent(m).with_options(dialect, index, search_url) for m in model}
     found = {}
@@ -217,11 +234,13 @@ def evaluate(
         answer = agent.start(choose_device(device))
         concurrency = agent.recipe.evaluation.concurrency
         with StageProgress(name, len(questions), console) as progress:
-            done = evaluate(questions, answer, answer_rubric(), concurrency, progress)
+            done = evaluate(questions, answer, answer_rubric(judge), concurrency, progress)
         found[name] = summarise(done)
     console.print(results_table(found, {}))
     if out is not None:
-        write_json(out / "eval.json", {"tasks": str(tasks), "n": len(questions), "evals": found})
+        record = {"tasks": str(tasks), "n": len(questions), "evals": found}
+        record |= {"judge": settings.model_dump()} if judge else {}
+        write_json(out / "eval.json", record)
         print(out / "eval.json")
 
 
@@ -283,7 +302,9 @@ def _evaluation(run: Path, stage: str | None) -> Path:
 def results_table(evals: Mapping[str, Mapping[str, Any]], seconds: Mapping[str, float]) -> Table:
     """One row an evaluation, of stages, workflows or models."""
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for head in ("", "EM [95 %]", "F1", "calls/best", "known EM", "no call", "seconds"):
+    judged = any(entry.get("judge") is not None for entry in evals.values())
+    beside = ("F1", "judge") if judged else ("F1",)
+    for head in ("", "EM [95 %]", *beside, "calls/best", "known EM", "no call", "seconds"):
         table.add_column(head, no_wrap=True)
     for name, entry in evals.items():
         em, optimum, known = entry["em"], entry["calls_optimal_mean"], entry["known"]
@@ -291,7 +312,7 @@ def results_table(evals: Mapping[str, Mapping[str, Any]], seconds: Mapping[str, 
         table.add_row(
             Text(name, "bold"),
             "not gradable" if em is None else Text(f"{em:.3f} [{low:.3f}, {high:.3f}]"),
-            "" if entry["f1"] is None else f"{entry['f1']:.3f}",
+            *("" if (score := entry.get(h.lower())) is None else f"{score:.3f}" for h in beside),
             f"{entry['calls_mean']:.2f}" + ("" if optimum is None else f"/{optimum:.2f}"),
             f"{known['em']:.2f}" if known else "",
             f"{known['no_call_rate']:.2f}" if known else "",

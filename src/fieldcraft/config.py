@@ -16,6 +16,7 @@ from fieldcraft.types import UserError
 # the row of that model.
 RESERVED = ("world", "start", "index", "evaluations", "evaluation", "workflow")
 
+RewardName = Literal["em", "f1", "cover_em", "format", "judge"]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Rate = Annotated[float, Field(ge=0)]
 
@@ -51,6 +52,16 @@ class Search(Section):
     timeout_seconds: PositiveFloat = 10.0
     k1: PositiveFloat = 0.9
     b: Rate = 0.4
+
+
+class JudgeModel(Section):
+    """A language model that judges answers, behind an OpenAI-compatible endpoint. Evaluations ask
+    it where it is named; the reward `judge` makes reinforcement learning ask it too."""
+
+    url: str | None = None
+    model: str | None = None
+    votes: PositiveInt = 3  # on every answer
+    api_key_env: str = "OPENAI_API_KEY"  # the environment variable that holds the key
 
 
 class Limits(Section):
@@ -113,7 +124,7 @@ class Rl(Stage):
     questions: PositiveInt = 32  # of a step
     group: PositiveInt = 8  # rollouts of a question
     temperature: PositiveFloat = 1.0
-    rewards: dict[Literal["em", "f1", "format"], float] = {"em": 1.0}
+    rewards: dict[RewardName, float] = {"em": 1.0}
     normalise_std: bool = True
     loss_weight: Literal["sequence", "token"] = "token"
     clip_low: PositiveFloat = 0.2
@@ -154,6 +165,7 @@ class Recipe(Section):
     world: World = World()
     scratch: Scratch = Scratch()
     search: Search = Search()
+    judge: JudgeModel = JudgeModel()
     budget: Limits = Limits()
     stages: dict[str, AnyStage]
     evaluation: Evaluation = Evaluation()
@@ -208,11 +220,20 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
         path: Path | None = getattr(recipe, key)
         if path is None:
             raise UserError(f"recipe '{recipe.recipe}' needs {key}=PATH on the command line.")
+    asks = any(isinstance(s, Rl) and "judge" in s.rewards for s in recipe.stages.values())
+    check_judge(recipe.judge, asks)
     for key in ("model", "tasks", "corpus", "demonstrations"):
         path = getattr(recipe, key)
         if path is not None and not path.exists():
             raise UserError(f"{key}={path} does not exist: give the path of an existing file.")
     return recipe
+
+
+def check_judge(judge: JudgeModel, needed: bool) -> None:
+    """Raises UserError for a judge named by half, or not at all where one is needed."""
+    named = [judge.url is not None, judge.model is not None]
+    if any(named) != all(named) or (needed and not any(named)):
+        raise UserError("a judge needs both a url and a model: set judge.url and judge.model.")
 
 
 def recipe_of_run(run: Path) -> Recipe:
@@ -238,7 +259,7 @@ def dump_recipe(recipe: Recipe) -> dict[str, Any]:
 
 def count_options(section: type[BaseModel] = Recipe) -> int:
     """How many keys a recipe can set (each kind of section counted once)."""
-    sections = (section, World, Scratch, Search, Limits, Optim, Evaluation)
+    sections = (section, World, Scratch, Search, JudgeModel, Limits, Optim, Evaluation)
     own = set(Sft.model_fields) | set(Pairs.model_fields) | set(Rl.model_fields)
     return sum(len(s.model_fields) for s in sections) + len(own)
 

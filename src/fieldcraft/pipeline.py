@@ -17,16 +17,18 @@ from rich.console import Console
 
 from fieldcraft import __version__
 from fieldcraft.agents.react import react
-from fieldcraft.config import AnyStage, Pairs, Recipe, Rl, Sft, dump_recipe
+from fieldcraft.config import AnyStage, JudgeModel, Pairs, Recipe, RewardName, Rl, Sft, dump_recipe
 from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.local import LocalEngine
+from fieldcraft.engine.openai import ChatEndpoint
 from fieldcraft.engine.threads import use_fastest_threads
 from fieldcraft.envs.tools import Budget, ToolEnvironment
 from fieldcraft.evals.metrics import summarise
 from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
 from fieldcraft.evals.run import answer_rubric, evaluate
 from fieldcraft.inputs import make_inputs
-from fieldcraft.rewards.answers import F1, RULES, ExactMatch, Format
+from fieldcraft.rewards.answers import F1, RULES, CoverEM, ExactMatch, Format
+from fieldcraft.rewards.judge import VERDICT_RULE, Judge
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rollout import Policy, rollout
 from fieldcraft.store import MetricsLog, RunFolder, atomic_folder, read_json, write_json
@@ -44,7 +46,12 @@ from fieldcraft.types import Author, Dialect, Reward, Task, Tool, Trajectory
 
 MAX_ROWS = 256  # sessions that the engine keeps in its cache
 SAMPLES_SHOWN = 60  # trajectories of each stage in the report
-REWARDS: dict[str, Callable[[], Reward]] = {"em": ExactMatch, "f1": F1, "format": Format}
+REWARDS: dict[RewardName, Callable[[], Reward]] = {  # those that need no judge
+    "em": ExactMatch,
+    "f1": F1,
+    "cover_em": CoverEM,
+    "format": Format,
+}
 
 
 def open_search(recipe: Recipe, index: Path) -> Tool:
@@ -57,6 +64,17 @@ def open_search(recipe: Recipe, index: Path) -> Tool:
     )
     asyncio.run(remote.check())
     return remote
+
+
+def open_judge(settings: JudgeModel, cache: Path | None) -> Judge | None:
+    """The judge of a recipe, whose endpoint must answer now; None where it names none."""
+    if settings.url is None or settings.model is None:
+        return None
+    endpoint = ChatEndpoint(
+        settings.url, settings.model, api_key_env=settings.api_key_env, cache=cache
+    )
+    asyncio.run(endpoint.check())
+    return Judge(endpoint, settings.votes)
 
 
 def make_environment(recipe: Recipe, dialect: Dialect, tools: list[Tool]) -> ToolEnvironment:
@@ -73,6 +91,7 @@ class Run:
         self.device = choose_device(recipe.device)
         self.inputs = make_inputs(recipe)
         self.folder = RunFolder(out, dump_recipe(recipe))
+        self.judge = open_judge(recipe.judge, out / "judge.sqlite")
 
     def execute(self) -> dict[str, Any]:
         """Every stage that is not done, then the report, which is also returned."""
@@ -177,17 +196,24 @@ class Run:
         reference = None
         if stage.kl_coef:
             reference = Trainer(load_model(start, self.device), stage.optim, stage.steps)
-        weights = {"em": 0.0, "f1": 0.0, "format": 0.0} | stage.rewards
         return RlStage(
             settings=stage,
             tasks=self.inputs.train_tasks(),
             env=make_environment(self.recipe, dialect, [self.search]),
             engine=self._engine(trainer.model, dialect),
-            rubric=Rubric([(REWARDS[name](), weight) for name, weight in weights.items()]),
+            rubric=self._rubric(stage),
             trainer=trainer,
             reference=reference,
             seed=self.recipe.seed,
         )
+
+    def _rubric(self, stage: Rl) -> Rubric:
+        """The stage's rewards; all but the judge are recorded even where they have no weight."""
+        weights = stage.rewards
+        parts = [(make(), weights.get(name, 0.0)) for name, make in REWARDS.items()]
+        if self.judge and "judge" in weights:
+            parts.append((self.judge, weights["judge"]))
+        return Rubric(parts)
 
     def _engine(self, model: Any, dialect: Dialect) -> LocalEngine:
         return LocalEngine(model, dialect.tokenizer, max_rows=MAX_ROWS)
@@ -225,7 +251,7 @@ class Run:
         policy = Policy(engine=self._engine(weights, dialect), temperature=0.0)
         concurrency = self.recipe.evaluation.concurrency
         with StageProgress(f"{name}: evaluation", len(tasks), self.console) as progress:
-            done = evaluate(tasks, runner(policy), answer_rubric(), concurrency, progress)
+            done = evaluate(tasks, runner(policy), answer_rubric(self.judge), concurrency, progress)
         write_trajectories(folder / f"{name}.jsonl", done)
         summary = summarise(done)
         seconds = time.perf_counter() - began
@@ -266,7 +292,7 @@ class Run:
             "torch": torch.__version__,
             "transformers": transformers.__version__,
             "threads": torch.get_num_threads(),
-            "rules": sorted(RULES),
+            "rules": sorted([*RULES, *([VERDICT_RULE] if self.judge else [])]),
             "index": read_json(manifest) if manifest.exists() else self.recipe.search.url,
         }
 

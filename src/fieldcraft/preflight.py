@@ -24,6 +24,7 @@ from fieldcraft.data.demonstrations import encode_turn
 from fieldcraft.data.sources import ensure_corpus
 from fieldcraft.dialects import get_dialect, round_trip_problems
 from fieldcraft.inputs import FileInputs, Inputs, make_inputs
+from fieldcraft.pipeline import open_judge
 from fieldcraft.rewards.answers import exact_match
 from fieldcraft.tools.search import Passage, read_corpus, search_function
 from fieldcraft.tools.search_client import RemoteSearchTool
@@ -67,6 +68,7 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
         setup = Setup(recipe, Path(draft))
         sound = [look("device", setup.find_device), look("questions", setup.find_questions)]
         sound += [look("search", setup.find_search), look("model", setup.find_model)]
+        sound += [look("judge", setup.find_judge)]
         if all(sound):
             look("dialect", partial(dialect_problems, setup))
             look("gold answers", partial(gold_problems, setup))
@@ -126,6 +128,14 @@ class Setup:
             notes.append(f"{sum(1 for _ in read_corpus(corpus))} passages")
         else:
             notes.append("the world's articles")
+        yield from ()
+
+    def find_judge(self, notes: list[str]) -> Iterator[str]:
+        judge = self.recipe.judge
+        if open_judge(judge, cache=None):
+            notes.append(f"{judge.model} at {judge.url} answers, {judge.votes} votes an answer")
+        else:
+            notes.append("none")
         yield from ()
 
     def find_model(self, notes: list[str]) -> Iterator[str]:

@@ -53,6 +53,9 @@ def test_the_summary_of_a_small_set_by_hand():
         "ungradable": 1,
         "em": 0.75,
         "f1": (3 * 0.75 + 0.25) / 4,
+        "cover_em": None,
+        "judge": None,
+        "judge_ungradable": 0,
         "calls_mean": 1.0,  # 2 + 1 + 0 + 2 + 0; the refused call was not executed
         "calls_optimal_mean": 0.8,
         "optimal_rate": 0.4,  # a and c; b made one call too many

@@ -1,6 +1,7 @@
 """A step of reinforcement learning: from what was sampled to exactly what is trained on."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.tools import Budget, ToolEnvironment
 from fieldcraft.rewards.answers import ExactMatch, StatelessReward
-from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.rewards.rubric import AskingReward, Rubric
 from fieldcraft.train.batch import Sample, Unit
 from fieldcraft.train.rl import RlStage, check_tools, rollout_metrics
 from fieldcraft.train.sft import draw
@@ -120,6 +121,15 @@ def stage(
 MIXED = {"0/0": [SEARCH, RIGHT], "0/1": [WRONG], "1/0": [WRONG], "1/1": [WRONG]}
 
 
+class Asked(AskingReward):
+    """Accepts what the exact rule does not, and cannot tell about the rest."""
+
+    name = "judge"
+
+    async def ask(self, trajectory: Trajectory) -> float | None:
+        return 1.0 if trajectory.answer == "Southport" else None
+
+
 def written(trajectory_segments: Sequence[str]) -> list[int]:
     """Ids of the policy's turns; the last one ends with the end-of-sequence token."""
     *turns, last = trajectory_segments
@@ -128,6 +138,14 @@ def written(trajectory_segments: Sequence[str]) -> list[int]:
 
 
 # -- rewards, advantages, samples ---------------------------------------------------------------
+
+
+def test_a_judge_is_asked_before_rewards_are_read() -> None:
+    rl, _, _ = stage(MIXED)
+    rl = replace(rl, rubric=Rubric([(ExactMatch(), 0.0), (Asked(), 1.0)]))
+    row = rl.step(0)
+    # One of the four answers is Northport, about which this judge has no verdict.
+    assert (row["reward_mean"], row["ungradable_rate"], row["em"]) == (1.0, 0.25, 0.25)
 
 
 @pytest.mark.parametrize(("normalise_std", "size"), [(False, 0.5), (True, 0.5 / (0.5 + 1e-6))])
