@@ -8,19 +8,25 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from rich.console import Console
+from starlette.responses import PlainTextResponse
 
 import fieldcraft
+from chat_server import answering, completion
 from checkpoints import write_tiny_checkpoint
 from encoders import write_bert
-from fieldcraft import cli, pipeline, preflight
+from fieldcraft import cli, inference, pipeline, preflight
 from fieldcraft.cli import main
 from fieldcraft.evals import tables
+from fieldcraft.rollout import rollout
+from fieldcraft.train import rl
 from fieldcraft.trajectory_io import read_trajectories, write_trajectories
-from fieldcraft.types import UserError
+from fieldcraft.types import Status, Task, Trajectory, UserError
+from serving import serving
 
 TINY = (
     "world.people=30",
@@ -204,7 +210,7 @@ def test_ctrl_c_ends_in_one_sentence(tmp_path: Path) -> None:
         (["show", "/none"], "/none is not a run: give a folder that 'fieldcraft run' wrote."),
         (["index", "/none.jsonl", "--out", "/none"], "/none.jsonl does not exist"),
         (["serve", "search", "--index", "/none"], "/none holds no search index; build one"),
-        (["bench", "speed"], "there is no comparison 'speed': use one of engine, search."),
+        (["bench", "speed"], "there is no comparison 'speed': use one of answers, engine, search."),
     ],
 )
 def test_mistakes(
@@ -415,6 +421,65 @@ def test_eval_compares_models(
     assert compared["em_difference"] == bare["em"] - found["em"]
     assert "McNemar" in shown
     assert shown.rstrip().endswith("eval.json")
+    assert "judge" not in shown
+    assert "judge" not in report
+
+
+def test_eval_asks_a_judge(done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(task: Task, key: str) -> Trajectory:
+        return Trajectory(task, answer=f"{task.answers[0]} it is", status=Status.ANSWERED)
+
+    monkeypatch.setattr(inference.Agent, "start", lambda *_: answer)
+    asked = [{"question": f"Who is {name}?", "answer": name} for name in ("Vir", "Ser")]
+    app, got = answering(completion("Hello."), completion("Verdict: correct"))
+    with serving(app) as url:
+        given = ["--model", done / "base", "--tasks", lines(tmp_path / "tasks.jsonl", asked)]
+        judge = ["--judge-url", f"{url}/v1", "--judge-model", "m", "--judge-votes", 2]
+        assert status("eval", *given, *judge, "--out", tmp_path) == 0
+    report = json.loads((tmp_path / "eval.json").read_text())
+    assert report["judge"] == {
+        "url": f"{url}/v1", "model": "m", "votes": 2, "api_key_env": "OPENAI_API_KEY"
+    }  # fmt: skip
+    [entry] = report["evals"].values()
+    assert (entry["em"], entry["cover_em"]) == (0.0, 1.0)
+    assert (entry["judge"], entry["judge_ungradable"]) == (1.0, 0)
+    assert len(got) == 1 + 2 * 2  # the check, then two votes on each of two answers
+    assert (tmp_path / "judge.sqlite").exists()
+
+
+def test_a_judge_that_is_not_there_stops_an_eval_before_it_begins(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = lines(tmp_path / "tasks.jsonl", [{"question": "Who is Vir?", "answer": "Vir"}])
+    given = ["eval", "--model", done / "base", "--tasks", tasks, "--judge-model", "m"]
+    assert status(*given) == 2
+    assert "a judge needs both a url and a model" in sentence(capsys)
+    with serving(answering(PlainTextResponse("who?", 401))[0]) as url:
+        assert status(*given, "--judge-url", f"{url}/v1") == 2
+    assert "The model 'm' does not answer" in sentence(capsys)
+
+
+def test_a_run_with_a_judge_as_its_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answered(*given: Any) -> Trajectory:
+        trajectory = await rollout(*given)
+        trajectory.answer = "Nobody"  # a model this small does not get so far
+        return trajectory
+
+    for module in (pipeline, rl):
+        monkeypatch.setattr(module, "rollout", answered)
+    app, got = answering(completion("Verdict: correct"))
+    with serving(app) as url:
+        judge = [f"judge.url={url}/v1", "judge.model=m", "judge.votes=1"]
+        stage = ["stages.rl2.rewards={judge: 1.0}", "evaluation.workflow=false"]
+        assert status("run", "smoke", *TINY, *judge, *stage, "--out", tmp_path / "run") == 0
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert "judge/verdict-1" in report["versions"]["rules"]
+    assert {e["judge"] for e in report["evals"].values()} == {1.0}
+    [row] = [json.loads(r) for r in (tmp_path / "run/rl2/metrics.jsonl").read_text().splitlines()]
+    assert (row["reward_mean"], row["em"], row["ungradable_rate"]) == (1.0, 0.0, 0.0)
+    # "Nobody" as the answer to one question is judged once, whoever gives it.
+    assert len({json.dumps(request["messages"]) for request in got}) == len(got)
+    assert (tmp_path / "run" / "judge.sqlite").exists()
 
 
 # -- show --------------------------------------------------------------------------------------
@@ -445,6 +510,12 @@ def test_a_row_of_results(capsys: pytest.CaptureFixture[str]) -> None:
         ["rl", "0.500", "[0.200,", "0.800]", "0.625", "1.25/1.00", "1.00", "0.75", "62", "7"],
         ["bare", "not", "gradable", "1.25", "7"],
     ]
+    rows["bare"] |= {"judge": 0.875}  # a column only where somebody was asked
+    Console(width=80).print(cli.results_table(rows, {}))
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert shown[1][3:5] == ["F1", "judge"]
+    assert shown[3][4:6] == ["0.625", "1.25/1.00"]
+    assert shown[4] == ["bare", "not", "gradable", "0.875", "1.25"]
 
 
 def test_tables_of_long_names_fit_into_a_terminal(

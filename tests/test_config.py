@@ -216,6 +216,8 @@ def test_an_unknown_key_is_answered_with_the_nearest(path: str, override: str, m
         ("stages.sft1.steps.x=3", ["'stages.sft1.steps.x'", "single value"]),
         ("search.url=[", ["search.url=[", "YAML"]),
         ("model=/does/not/exist", ["model=/does/not/exist", "does not exist"]),
+        ("judge.model=m", ["judge.url", "judge.model"]),
+        ("stages.rl1.rewards={judge: 1.0}", ["judge.url", "judge.model"]),
         ("needs=[tasks]", ["'small'", "tasks=PATH"]),
     ],
 )

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "fieldcraft"
 LAYERS = (
     *("__init__", "types", "jsonl", "algorithms", "config", "tree", "store", "tool_use"),
     *("transcript", "trajectory_io", "terminal", "recipes", "dialects", "tools", "algos"),
-    *("worlds", "rewards", "envs", "engine", "rollout", "agents", "data", "train", "inputs"),
+    *("worlds", "envs", "engine", "rewards", "rollout", "agents", "data", "train", "inputs"),
     *("evals", "sweep", "pipeline", "inference", "collecting", "preflight", "cli", "__main__"),
 )
 HEAVY = {"torch", "transformers", "safetensors"}

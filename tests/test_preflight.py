@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+from starlette.responses import JSONResponse
 from tokenizers import normalizers
 
+from chat_server import answering, completion
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from fieldcraft import preflight
 from fieldcraft.config import Recipe, Rl, load_recipe, parse_recipe
 from fieldcraft.inputs import AtlasInputs
 from fieldcraft.preflight import check_recipe, rl_problems
 from fieldcraft.types import Author, Segment, Status, Task, Trajectory
+from serving import serving
 
 # of the checkpoint: untied embeddings of 400 words, two layers of width 32
 PARAMETERS = 2 * 400 * 32 + 2 * (32 * 32 * 2 + 32 * 16 * 2 + 64 + 3 * 32 * 64 + 64) + 32
@@ -86,6 +89,7 @@ def test_the_world_is_sound() -> None:
         "questions",
         "search",
         "model",
+        "judge",
         "dialect",
         "gold answers",
         "budget",
@@ -155,6 +159,18 @@ def test_a_tokenizer_that_loses_tags(tmp_path: Path) -> None:
         "The tokenizer turns the tag '<begin_search>' into '<begin search>', so the dialect"
         " 'autocoa' cannot be used with it."
     ) in problems
+
+
+def test_a_judge_is_asked_once(checkpoint: Path) -> None:
+    app, got = answering(completion(), JSONResponse({"error": "no model n"}, 404))
+    with serving(app) as url:
+        seen = Seen()
+        assert problems_of(world(f"judge={{url: {url}/v1, model: m}}"), seen) == []
+        assert seen.notes["judge"] == [f"m at {url}/v1 answers, 3 votes an answer"]
+        [problem] = problems_of(world(f"judge={{url: {url}/v1, model: n}}"))
+    assert "The model 'n' does not answer" in problem
+    assert "no model n" in problem
+    assert len(got) == 2
 
 
 def test_gold_answers_that_cannot_be_read_back(tmp_path: Path, checkpoint: Path) -> None:

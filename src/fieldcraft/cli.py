@@ -22,7 +22,16 @@ from rich.table import Table
 from rich.text import Text
 
 from fieldcraft import __version__
-from fieldcraft.config import Recipe, Sft, dump_recipe, load_recipe, recipe_of_run, shipped
+from fieldcraft.config import (
+    JudgeModel,
+    Recipe,
+    Sft,
+    check_judge,
+    dump_recipe,
+    load_recipe,
+    recipe_of_run,
+    shipped,
+)
 from fieldcraft.data.steps_io import as_trajectory, read_demonstrations
 from fieldcraft.evals.tables import pairwise_table, results_table, seeds_table, tool_table
 from fieldcraft.store import RunFolder, atomic_folder, read_json, write_json
@@ -257,7 +266,12 @@ def evaluate(
     dialect: Dialect = None,
     device: Device = "auto",
     limit: Limit = None,
-    out: Annotated[Path | None, typer.Option(help="Also write eval.json into this folder.")] = None,
+    judge_url: Annotated[str | None, typer.Option(help="Also ask a model behind this url.")] = None,
+    judge_model: Annotated[str | None, typer.Option(help="Its name there.")] = None,
+    judge_votes: Annotated[int, typer.Option(min=1, help="Votes on every answer.")] = 3,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write eval.json, and keep the judge's replies, here.")
+    ] = None,
 ) -> None:
     """Grade agents on a file of questions, greedily, and compare each with the first."""
     from fieldcraft.data.sources import read_tasks
@@ -265,9 +279,13 @@ def evaluate(
     from fieldcraft.evals.pairwise import against_first
     from fieldcraft.evals.run import answer_rubric, evaluate
     from fieldcraft.inference import find_agent
+    from fieldcraft.pipeline import open_judge
     from fieldcraft.train.model import choose_device
 
     console = Console()
+    settings = JudgeModel(url=judge_url, model=judge_model, votes=judge_votes)
+    check_judge(settings, needed=False)
+    judge = open_judge(settings, None if out is None else out / "judge.sqlite")
     questions = read_tasks(tasks)[:limit]
     agents = {str(m): find_agent(m).with_options(dialect, index, search_url) for m in model}
     done, found = {}, {}
@@ -276,7 +294,7 @@ def evaluate(
         answer = agent.start(choose_device(device))
         concurrency = agent.recipe.evaluation.concurrency
         with StageProgress(name, len(questions), console) as progress:
-            done[name] = evaluate(questions, answer, answer_rubric(), concurrency, progress)
+            done[name] = evaluate(questions, answer, answer_rubric(judge), concurrency, progress)
         found[name] = summarise(done[name]) | {"seconds": time.perf_counter() - began}
     compared = against_first(done)
     console.print(results_table(found, {}), tool_table(found))
@@ -284,6 +302,7 @@ def evaluate(
         console.print(pairwise_table(compared))
     if out is not None:
         record = {"tasks": str(tasks), "n": len(questions), "evals": found, "pairwise": compared}
+        record |= {"judge": settings.model_dump()} if judge else {}
         write_json(out / "eval.json", record)
         print(out / "eval.json")
 

@@ -75,6 +75,16 @@ class Search(Section):
     ranking: Literal["bm25", "dense", "hybrid"] | None = None  # None: hybrid with an encoder
 
 
+class JudgeModel(Section):
+    """A language model that judges answers, behind an OpenAI-compatible endpoint. Evaluations ask
+    it where it is named; the reward `judge` makes reinforcement learning ask it too."""
+
+    url: str | None = None
+    model: str | None = None
+    votes: PositiveInt = 3  # on every answer
+    api_key_env: str = "OPENAI_API_KEY"  # the environment variable that holds the key
+
+
 class Limits(Section):
     """What one trajectory may spend."""
 
@@ -155,7 +165,7 @@ class Critic(Section):
 Algorithm = Literal[
     "grpo", "dr-grpo", "dapo", "gspo", "cispo", "rloo", "reinforce++", "reinforce++-baseline", "ppo"
 ]
-RewardName = Literal["em", "f1", "format", "otc-grpo", "otc-ppo"]
+RewardName = Literal["em", "f1", "cover_em", "format", "judge", "otc-grpo", "otc-ppo"]
 
 
 class Rl(Stage):
@@ -289,6 +299,7 @@ class Recipe(Section):
     world: World = World()
     scratch: Scratch = Scratch()
     search: Search = Search()
+    judge: JudgeModel = JudgeModel()
     budget: Limits = Limits()
     teacher: Teacher = Teacher()
     collect: Collect | None = None
@@ -350,6 +361,8 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
         path: Path | None = getattr(recipe, key)
         if path is None:
             raise UserError(f"recipe '{recipe.recipe}' needs {key}=PATH on the command line.")
+    asks = any(isinstance(s, Rl) and "judge" in s.rewards for s in recipe.stages.values())
+    check_judge(recipe.judge, asks)
     for key in ("model", "tasks", "corpus", "demonstrations", "pairs"):
         path = getattr(recipe, key)
         if path is not None and not path.exists():
@@ -413,6 +426,13 @@ def evaluated(recipe: Recipe) -> list[str]:
     return [*first, *recipe.evaluation.workflows, *stages]
 
 
+def check_judge(judge: JudgeModel, needed: bool) -> None:
+    """Raises UserError for a judge named by half, or not at all where one is needed."""
+    named = [judge.url is not None, judge.model is not None]
+    if any(named) != all(named) or (needed and not any(named)):
+        raise UserError("a judge needs both a url and a model: set judge.url and judge.model.")
+
+
 def recipe_of_run(run: Path) -> Recipe:
     """The recipe that a run folder was made with; the files it names may be gone by now.
 
@@ -447,6 +467,7 @@ def count_options(section: type[BaseModel] = Recipe) -> int:
         World,
         Scratch,
         Search,
+        JudgeModel,
         Limits,
         Optim,
         Critic,

@@ -20,9 +20,10 @@ from fieldcraft import __version__
 from fieldcraft.agents.rag import rag
 from fieldcraft.agents.react import react
 from fieldcraft.agents.reflexion import reflexion
-from fieldcraft.config import AnyStage, Limits, Pairs, Recipe, Rl, Sft, dump_recipe
+from fieldcraft.config import AnyStage, JudgeModel, Limits, Pairs, Recipe, Rl, Sft, dump_recipe
 from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.local import LocalEngine
+from fieldcraft.engine.openai import ChatEndpoint
 from fieldcraft.engine.threads import Threads, fastest_threads
 from fieldcraft.envs.tools import Budget, ToolEnvironment
 from fieldcraft.evals.metrics import summarise
@@ -30,7 +31,8 @@ from fieldcraft.evals.pairwise import one_after_another
 from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
 from fieldcraft.evals.run import answer_rubric, evaluate
 from fieldcraft.inputs import make_inputs
-from fieldcraft.rewards.answers import F1, RULES, ExactMatch, Format
+from fieldcraft.rewards.answers import F1, RULES, CoverEM, ExactMatch, Format
+from fieldcraft.rewards.judge import VERDICT_RULE, Judge
 from fieldcraft.rewards.length import SoftOverlong
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rewards.tool_cost import OtcGrpo, OtcPpo
@@ -53,7 +55,7 @@ from fieldcraft.types import Author, Dialect, Reward, Task, Tool, Trajectory
 MAX_ROWS = 256  # sessions that the engine keeps in its cache
 SAMPLES_SHOWN = 60  # trajectories of each stage in the report
 WORKFLOWS = {"workflow": react, "rag": rag, "reflexion": reflexion}
-RECORDED = (ExactMatch, F1, Format)  # of every rollout, with or without a weight
+RECORDED = (ExactMatch, F1, CoverEM, Format)  # of every rollout, with or without a weight
 
 
 def open_search(recipe: Recipe, index: Path) -> Tool:
@@ -68,17 +70,30 @@ def open_search(recipe: Recipe, index: Path) -> Tool:
     return remote
 
 
+def open_judge(settings: JudgeModel, cache: Path | None) -> Judge | None:
+    """The judge of a recipe, whose endpoint must answer now; None where it names none."""
+    if settings.url is None or settings.model is None:
+        return None
+    endpoint = ChatEndpoint(
+        settings.url, settings.model, api_key_env=settings.api_key_env, cache=cache
+    )
+    asyncio.run(endpoint.check())
+    return Judge(endpoint, settings.votes)
+
+
 def make_environment(recipe: Recipe, dialect: Dialect, tools: list[Tool]) -> ToolEnvironment:
     """The environment of a recipe with the given tools."""
     return ToolEnvironment(dialect, tools, Budget(**recipe.budget.model_dump()))
 
 
-def make_rubric(stage: Rl, budget: Limits) -> Rubric:
+def make_rubric(stage: Rl, budget: Limits, judge: Judge | None = None) -> Rubric:
     """The rewards of a stage. Those without a weight are recorded where they cost nothing."""
     made: dict[str, Reward] = {reward.name: reward() for reward in RECORDED}
     correct, smoothing = made[stage.accuracy], stage.call_smoothing or float(budget.max_calls)
     made |= {r.name: r for r in (OtcGrpo(correct, smoothing), OtcPpo(correct, smoothing))}
     limit = stage.overlong_limit or budget.total_tokens
+    if judge is not None:
+        made[judge.name] = judge
     made["overlong"] = SoftOverlong(limit, stage.overlong_cache or max(limit // 5, 1))
     weights = {reward.name: 0.0 for reward in RECORDED} | stage.rewards
     if stage.overlong_penalty:
@@ -96,6 +111,7 @@ class Run:
         self.inputs = make_inputs(recipe)
         self.folder = RunFolder(out, dump_recipe(recipe))
         self.threads = Threads(torch.get_num_threads(), torch.get_num_threads())
+        self.judge = open_judge(recipe.judge, out / "judge.sqlite")
 
     def execute(self) -> dict[str, Any]:
         """Every stage that is not done, then the report, which is also returned."""
@@ -225,7 +241,7 @@ class Run:
             tasks=self.inputs.train_tasks(),
             env=make_environment(self.recipe, dialect, [self.search]),
             engine=self._engine(trainer.model, dialect),
-            rubric=make_rubric(stage, self.recipe.budget),
+            rubric=make_rubric(stage, self.recipe.budget, self.judge),
             trainer=trainer,
             reference=reference,
             critic=critic,
@@ -271,7 +287,7 @@ class Run:
             done = evaluate(
                 tasks,
                 lambda t, key: run(t, policy, env, key),
-                answer_rubric(),
+                answer_rubric(self.judge),
                 concurrency,
                 progress,
             )
@@ -325,7 +341,7 @@ class Run:
             "torch": torch.__version__,
             "transformers": transformers.__version__,
             "threads": asdict(self.threads),
-            "rules": sorted(RULES),
+            "rules": sorted([*RULES, *([VERDICT_RULE] if self.judge else [])]),
             "index": read_json(manifest) if manifest.exists() else self.recipe.search.url,
         }
 

@@ -26,6 +26,7 @@ from fieldcraft.data.demonstrations import encode_turn
 from fieldcraft.data.sources import ensure_corpus
 from fieldcraft.dialects import get_dialect, round_trip_problems
 from fieldcraft.inputs import FileInputs, Inputs, make_inputs
+from fieldcraft.pipeline import open_judge
 from fieldcraft.rewards.answers import exact_match
 from fieldcraft.tools.dense import Encoder
 from fieldcraft.tools.passages import Passage, read_corpus
@@ -77,6 +78,7 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
             look("teacher", partial(teacher_problems, recipe))
             return problems
         sound += [look("model", setup.find_model)]
+        sound += [look("judge", setup.find_judge)]
         if all(sound):
             look("dialect", partial(dialect_problems, setup))
             look("gold answers", partial(gold_problems, setup))
@@ -142,6 +144,14 @@ class Setup:
             index_settings(search.k1, search.b, search.ranking, search.encoder)
             if search.encoder is not None:
                 notes.append(f"{Encoder(search.encoder).dimensions} dimensions of {search.encoder}")
+        yield from ()
+
+    def find_judge(self, notes: list[str]) -> Iterator[str]:
+        judge = self.recipe.judge
+        if open_judge(judge, cache=None):
+            notes.append(f"{judge.model} at {judge.url} answers, {judge.votes} votes an answer")
+        else:
+            notes.append("none")
         yield from ()
 
     def find_model(self, notes: list[str]) -> Iterator[str]:

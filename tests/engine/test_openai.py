@@ -15,6 +15,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from chat_server import answering, completion
 from fieldcraft.engine.openai import ChatEndpoint, EndpointError, Usage
 from fieldcraft.types import UserError
 from serving import serving
@@ -23,35 +24,6 @@ HELLO = [{"role": "user", "content": "hello"}]
 KEY = "sk-very-secret-0123456789"
 AT_ONCE = {"retry-after-ms": "1"}  # how long the client shall wait before its next attempt
 BUSY = PlainTextResponse("overloaded", 500, headers=AT_ONCE)
-
-
-def completion(text="hi", finish="stop", tokens=(10, 2), **message):
-    return JSONResponse(
-        {
-            "id": "1",
-            "object": "chat.completion",
-            "model": "m",
-            "choices": [
-                {
-                    "index": 0,
-                    "finish_reason": finish,
-                    "message": {"role": "assistant", "content": text} | message,
-                }
-            ],
-            "usage": {"prompt_tokens": tokens[0], "completion_tokens": tokens[1]},
-        }
-    )
-
-
-def answering(*responses: Response):
-    """A server that gives these responses in turn, the last one for ever; and what it got."""
-    got = []
-
-    async def chat(request):
-        got.append({"key": request.headers["authorization"], **await request.json()})
-        return responses[min(len(got), len(responses)) - 1]
-
-    return Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])]), got
 
 
 def ask(endpoint, *, times=1, **settings):

@@ -56,6 +56,9 @@ def test_the_summary_of_a_small_set_by_hand():
         "ungradable": 1,
         "em": 0.75,
         "f1": (3 * 0.75 + 0.25) / 4,
+        "cover_em": None,
+        "judge": None,
+        "judge_ungradable": 0,
         "correct": 3,
         "calls": {
             "written": 7,

@@ -1,13 +1,12 @@
-import json
-from pathlib import Path
-
 import pytest
 
 from fieldcraft.rewards.answers import (
     F1,
     RULES,
+    CoverEM,
     ExactMatch,
     Format,
+    cover_em,
     exact_match,
     f1,
     normalise,
@@ -57,9 +56,30 @@ def test_exact_match_and_f1(prediction: str, golds: list[str], em: float, score:
     assert f1(prediction, golds) == pytest.approx(score)
 
 
+@pytest.mark.parametrize(
+    ("prediction", "golds", "covered"),
+    [
+        ("It was written by Jane Austen, in 1813.", ["Mary Shelley", "jane austen"], 1),
+        ("Jane Austen", ["Jane Austen"], 1),
+        ("Austen", ["Jane Austen"], 0),  # the gold answer must be whole
+        ("Jane and Austen", ["Jane Austen"], 0),  # and in one piece
+        ("The  Beatles!", ["beatles"], 1),
+        ("Paris^1^ it is", ["Paris"], 1),  # footnote marks stick to the word before
+        ("It is unknown.", ["no"], 0),  # a verdict is a word of its own
+        ("No, she never did", ["no"], 1),
+        ("anything", ["The", "?"], 0),  # nothing is left of either gold answer
+        ("", ["Oslo"], 0),
+        ("Oslo", [], 0),
+    ],
+)
+def test_cover_em(prediction: str, golds: list[str], covered: float) -> None:
+    assert cover_em(prediction, golds) == covered
+
+
 def test_rules_are_named_and_versioned() -> None:
-    assert {"em/squad-1": exact_match, "f1/squad-1": f1} == RULES
-    assert {ExactMatch.rule, F1.rule} == set(RULES)
+    names = ["em/squad-1", "f1/squad-1", "cover_em/substring-1"]
+    assert dict(zip(names, (exact_match, f1, cover_em), strict=True)) == RULES
+    assert [ExactMatch.rule, F1.rule, CoverEM.rule] == names
 
 
 def test_rewards_score_a_group() -> None:
@@ -72,8 +92,10 @@ def test_rewards_score_a_group() -> None:
     ]
     assert ExactMatch()(group) == [1.0, 0.0, 0.0, None]
     assert F1()(group) == [1.0, pytest.approx(0.8), 0.0, None]
+    assert CoverEM()(group) == [1.0, 0.0, 0.0, None]
     assert Format()(group) == [1.0, 0.0, 0.0, 1.0]
-    assert [ExactMatch().name, F1().name, Format().name] == ["em", "f1", "format"]
+    names = [reward.name for reward in (ExactMatch(), F1(), CoverEM(), Format())]
+    assert names == ["em", "f1", "cover_em", "format"]
 
 
 def test_state_of_a_stateless_reward_is_empty() -> None:
@@ -82,17 +104,3 @@ def test_state_of_a_stateless_reward_is_empty() -> None:
     reward.load_state_dict({})
     with pytest.raises(ValueError, match="ExactMatch keeps no state"):
         reward.load_state_dict({"best": 1})
-
-
-def test_exact_match_agrees_with_human_verdicts(shared: Path) -> None:
-    """Natural Questions answered by FiD: what exact match accepts, people accept (they call 1,690
-    of 1,694 right); it accepts 81 % of what people accept, and F1 of at least 0.5 more."""
-    rows = json.loads((shared / "data/graders/evouna_nq_human_verdicts.json").read_text())
-    rows = [row for row in rows if not row["improper"] and row["answer_fid"]]
-    verdicts = [row["judge_fid"] for row in rows]
-    pairs = [(row["answer_fid"], row["golden_answer"].split("/")) for row in rows]
-    accepted = [right for pair, right in zip(pairs, verdicts, strict=True) if exact_match(*pair)]
-    lenient = [right for pair, right in zip(pairs, verdicts, strict=True) if f1(*pair) >= 0.5]
-    assert (len(accepted), sum(accepted)) == (1694, 1690)
-    assert 0.80 < sum(accepted) / sum(verdicts) < 0.82
-    assert sum(lenient) > sum(accepted)

@@ -1,3 +1,4 @@
+import asyncio
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -5,7 +6,7 @@ from typing import Any
 import pytest
 
 from fieldcraft.rewards.answers import ExactMatch, Format
-from fieldcraft.rewards.rubric import Graded, Rubric
+from fieldcraft.rewards.rubric import AskingReward, Graded, Rubric
 from fieldcraft.types import Status, Task, Trajectory, UserError
 
 TASK = Task("q", "who?", ("Oslo",))
@@ -100,3 +101,31 @@ def test_rubrics_that_make_no_sense_are_refused() -> None:
         Rubric([(ExactMatch(), 1.0), (ExactMatch(), 2.0)])
     with pytest.raises(UserError, match="weight of the reward em"):
         Rubric([(ExactMatch(), math.nan)])
+
+
+class Asking(AskingReward):
+    """Says how long an answer is, once as many have asked as there are sound trajectories."""
+
+    name = "asked"
+
+    def __init__(self, parties: int) -> None:
+        self.all_here = asyncio.Barrier(parties)
+
+    async def ask(self, trajectory: Trajectory) -> float | None:
+        await self.all_here.wait()
+        return None if trajectory.answer is None else float(len(trajectory.answer))
+
+
+def test_what_has_to_be_asked_is_asked_at_once_and_before_the_scores() -> None:
+    group = [
+        Trajectory(TASK, answer="Oslo"),
+        Trajectory(TASK, status=Status.ERROR, answer="Rome"),
+        Trajectory(TASK),
+        Trajectory(TASK, answer="Bergen"),
+    ]
+    rubric = Rubric([(Asking(parties=3), 0.5), (ExactMatch(), 1.0)])
+    asyncio.run(asyncio.wait_for(rubric.prepare(group), timeout=30))
+    assert rubric.score(group) == Graded(graded=2, ungradable=1, errors=1)
+    assert [t.rewards["asked"] for t in group] == [4.0, None, None, 6.0]
+    assert [t.reward for t in group] == [3.0, None, None, 3.0]
+    assert rubric.state_dict() == {"asked": {}, "em": {}}

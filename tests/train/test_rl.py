@@ -17,7 +17,7 @@ from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.tools import Budget, ToolEnvironment
 from fieldcraft.rewards.answers import ExactMatch, StatelessReward
-from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.rewards.rubric import AskingReward, Rubric
 from fieldcraft.rollout import Policy, rollout
 from fieldcraft.tools.base import FunctionTool
 from fieldcraft.train.batch import Sample, Unit
@@ -130,6 +130,15 @@ def stage(
 MIXED = {"0/0": [SEARCH, RIGHT], "0/1": [WRONG], "1/0": [WRONG], "1/1": [WRONG]}
 
 
+class Asked(AskingReward):
+    """Accepts what the exact rule does not, and cannot tell about the rest."""
+
+    name = "judge"
+
+    async def ask(self, trajectory: Trajectory) -> float | None:
+        return 1.0 if trajectory.answer == "Southport" else None
+
+
 def written(trajectory_segments: Sequence[str]) -> list[int]:
     """Ids of the policy's turns; the last one ends with the end-of-sequence token."""
     *turns, last = trajectory_segments
@@ -142,6 +151,14 @@ def written(trajectory_segments: Sequence[str]) -> list[int]:
 
 def settings_of(**given: Any) -> Rl:
     return Rl.model_validate({"type": "rl", "steps": 1, "optim": {"lr": 1.0}} | given)
+
+
+def test_a_judge_is_asked_before_rewards_are_read() -> None:
+    rl, _, _ = stage(MIXED)
+    rl = replace(rl, rubric=Rubric([(ExactMatch(), 0.0), (Asked(), 1.0)]))
+    row = rl.step(0)
+    # One of the four answers is Northport, about which this judge has no verdict.
+    assert (row["reward_mean"], row["ungradable_rate"], row["em"]) == (1.0, 0.25, 0.25)
 
 
 @pytest.mark.parametrize(("scale", "size"), [("none", 0.5), ("group", 0.5 / (0.5 + 1e-6))])

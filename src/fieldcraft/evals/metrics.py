@@ -28,10 +28,11 @@ def summarise(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     """The entry of one stage or workflow in `report.json`.
 
     `rewards["em"]` (0, 1, or None where the answer cannot be graded) and `rewards["f1"]` must have
-    been filled in, unweighted. Rates are fractions of all trajectories; `em` and `f1` are means
-    over the gradable ones. If the tasks carry several values of `meta["split"]`, the entry also has
-    "splits", and its top-level numbers are those of "heldout" where there is one, else of all;
-    `known` and `offloading_rate` look at all questions in either case.
+    been filled in, unweighted; "cover_em" and "judge" are None without those rewards. Rates are
+    fractions of all trajectories; `em` and its like are means over the gradable ones. If the tasks
+    carry several values of `meta["split"]`, the entry also has "splits", and its top-level numbers
+    are those of "heldout" where there is one, else of all; `known` and `offloading_rate` look at
+    all questions in either case.
 
     Raises UserError when there is nothing to summarise.
     """
@@ -60,6 +61,7 @@ def _by_split(trajectories: Iterable[Trajectory]) -> dict[Any, list[Trajectory]]
 def _summary(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     n = len(trajectories)
     gradable = [t for t in trajectories if t.rewards.get("em") is not None]
+    judged = [t.rewards["judge"] for t in trajectories if "judge" in t.rewards]
     em = exact_match(trajectories)
     # Several samples of one question are not independent: the interval counts questions.
     questions = len({t.task.id for t in gradable})
@@ -69,6 +71,9 @@ def _summary(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "em": em,
         "em_ci95": None if em is None else list(wilson_interval(em, questions)),
         "f1": mean(t.rewards.get("f1") for t in trajectories),
+        "cover_em": mean(t.rewards.get("cover_em") for t in trajectories),
+        "judge": mean(judged),
+        "judge_ungradable": judged.count(None),
         "correct": sum(map(is_correct, trajectories)),
         "calls": call_counts(trajectories),
         **tool_use(trajectories),

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from fieldcraft.rewards.answers import F1, ExactMatch, Format
-from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.rewards.answers import F1, CoverEM, ExactMatch, Format
+from fieldcraft.rewards.rubric import AskingReward, Rubric
 from fieldcraft.rollout import rollouts
 from fieldcraft.terminal import StageProgress
 from fieldcraft.types import Task, Trajectory
 
 
-def answer_rubric() -> Rubric:
-    """What an evaluation grades by: exact match; F1 and format are recorded beside it."""
-    return Rubric([(ExactMatch(), 1.0), (F1(), 0.0), (Format(), 0.0)])
+def answer_rubric(judge: AskingReward | None = None) -> Rubric:
+    """What an evaluation grades by: exact match; all else is recorded beside it."""
+    asked = [] if judge is None else [(judge, 0.0)]
+    return Rubric([(ExactMatch(), 1.0), (F1(), 0.0), (CoverEM(), 0.0), (Format(), 0.0), *asked])
 
 
 def evaluate(
@@ -28,6 +29,11 @@ def evaluate(
     seen = graded = 0
     right = calls = 0.0
 
+    async def run_and_ask(task: Task, key: str) -> Trajectory:
+        trajectory = await run(task, key)
+        await rubric.prepare([trajectory])
+        return trajectory
+
     def on_done(trajectory: Trajectory) -> None:
         nonlocal seen, graded, right, calls
         rubric.score([trajectory])
@@ -40,4 +46,4 @@ def evaluate(
         progress.update(seen, em=right / max(graded, 1), calls=calls / seen)
 
     jobs = [(task, f"eval/{i}") for i, task in enumerate(tasks)]
-    return asyncio.run(rollouts(jobs, run, concurrency, on_done))
+    return asyncio.run(rollouts(jobs, run_and_ask, concurrency, on_done))

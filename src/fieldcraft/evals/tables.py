@@ -17,7 +17,9 @@ _NAME_WIDTH = 12  # with it every table fits into 80 columns
 def results_table(evals: Mapping[str, Entry], trained: Mapping[str, float]) -> Table:
     """One row an evaluation, of stages, workflows or models. `trained` has the seconds of training
     by stage; those of evaluating are of the entries."""
-    heads = ("EM [95 %]", "F1", "calls/best", "known\nEM", "no\ncall", "train s", "eval s")
+    judged = any(entry.get("judge") is not None for entry in evals.values())
+    beside = ("F1", "judge") if judged else ("F1",)
+    heads = ("EM [95 %]", *beside, "calls/best", "known\nEM", "no\ncall", "train s", "eval s")
     table = _table(evals, heads)
     for name, entry in evals.items():
         em, optimum, known = entry["em"], entry["calls_optimal_mean"], entry["known"]
@@ -25,7 +27,7 @@ def results_table(evals: Mapping[str, Entry], trained: Mapping[str, float]) -> T
         table.add_row(
             Text(name, "bold"),
             "not gradable" if em is None else Text(f"{em:.3f} [{low:.3f}, {high:.3f}]"),
-            _number(entry["f1"], 3),
+            *(_number(entry.get(head.lower()), 3) for head in beside),
             f"{entry['calls_mean']:.2f}" + ("" if optimum is None else f"/{optimum:.2f}"),
             f"{known['em']:.2f}" if known else "",
             f"{known['no_call_rate']:.2f}" if known else "",

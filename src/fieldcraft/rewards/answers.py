@@ -48,7 +48,22 @@ def _f1(predicted: str, gold: str) -> float:
     return 2 * common / (len(predicted_words) + len(gold_words)) if common else 0.0
 
 
-RULES: Mapping[str, Rule] = {"em/squad-1": exact_match, "f1/squad-1": f1}
+def cover_em(prediction: str, golds: Sequence[str]) -> float:
+    """1.0 if the prediction contains a gold answer after `normalise` (FlashRAG's accuracy), for
+    answers in sentences. Yes, no and noanswer must stand as words of their own, lest "unknown"
+    cover "no"; a gold answer of which nothing is left covers nothing. A prediction that lists
+    guesses passes too, so it is a lenient measure and a reward to be careful with."""
+    predicted = normalise(prediction)
+    words = predicted.split()
+    wanted = filter(None, map(normalise, golds))
+    return float(any(gold in (words if gold in VERDICTS else predicted) for gold in wanted))
+
+
+RULES: Mapping[str, Rule] = {
+    "em/squad-1": exact_match,
+    "f1/squad-1": f1,
+    "cover_em/substring-1": cover_em,
+}
 
 
 class StatelessReward:
@@ -85,6 +100,11 @@ class ExactMatch(RuleReward):
 class F1(RuleReward):
     name = "f1"
     rule = "f1/squad-1"
+
+
+class CoverEM(RuleReward):
+    name = "cover_em"
+    rule = "cover_em/substring-1"
 
 
 class Format(StatelessReward):

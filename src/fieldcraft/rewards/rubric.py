@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
+from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.types import Reward, Status, Trajectory, UserError
+
+
+class AskingReward(StatelessReward, ABC):
+    """A reward that has to ask somebody else, such as a judge. `Rubric.prepare` asks about many
+    trajectories at once and leaves what was said in `Trajectory.rewards`."""
+
+    name: str
+
+    @abstractmethod
+    async def ask(self, trajectory: Trajectory) -> float | None: ...
+
+    @final
+    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+        return [trajectory.rewards[self.name] for trajectory in group]
 
 
 @dataclass(frozen=True)
@@ -39,6 +56,15 @@ class Rubric:
     @property
     def names(self) -> list[str]:
         return [reward.name for reward, _ in self.rewards]
+
+    async def prepare(self, trajectories: Sequence[Trajectory]) -> None:
+        """Ask what rewards have to ask elsewhere; `score` needs it where there are such rewards."""
+        sound = [t for t in trajectories if t.status is not Status.ERROR]
+        for reward, _ in self.rewards:
+            if isinstance(reward, AskingReward):
+                said = await asyncio.gather(*map(reward.ask, sound))
+                for trajectory, score in zip(sound, said, strict=True):
+                    trajectory.rewards[reward.name] = score
 
     def score(self, group: Sequence[Trajectory]) -> Graded:
         """Fill `rewards` and `reward` of every trajectory of a task's group.

@@ -135,6 +135,7 @@ class RlStage:
         done = await rollouts(
             jobs, lambda t, key: rollout(t, policy, self.env, key, simulator), len(jobs)
         )
+        await self.rubric.prepare(done)
         return [done[p * s.group : (p + 1) * s.group] for p in range(len(tasks))]
 
     def _teaches(self, group: Group) -> bool:

@@ -1,0 +1,167 @@
+"""Answer rules against people: what each rule accepts, and what human judges say about it.
+
+    python bench/answers.py ../shared/data/graders/evouna_nq_human_verdicts.json
+    python bench/answers.py FILE --judge-url http://127.0.0.1:8000/v1 --judge-model NAME --limit 200
+
+FILE is EVOUNA-NQ (Wang et al. 2023, "Evaluating Open-QA Evaluation"): questions of Natural
+Questions, the answers of five models, and human verdicts. Left out are questions that its authors
+call improper, and answers that are missing or without a verdict. A rule that accepts nothing has no
+precision. Cohen's kappa is agreement beyond what two judges with these rates would reach by chance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fieldcraft.engine.openai import ChatEndpoint
+from fieldcraft.rewards.answers import cover_em, exact_match, f1, normalise
+from fieldcraft.rewards.judge import Judge
+from fieldcraft.types import Task, Trajectory
+
+MODELS = ("fid", "gpt35", "chatgpt", "gpt4", "newbing")
+
+
+@dataclass(frozen=True)
+class Case:
+    """An answer of a model and whether people accept it."""
+
+    task: Task
+    answer: str
+    accepted: bool
+
+
+def read_cases(path: Path, limit: int | None = None) -> dict[str, list[Case]]:
+    """The cases of every model, of the first `limit` questions that are usable at all."""
+    rows = [row for row in json.loads(path.read_text("utf-8")) if not row["improper"]][:limit]
+    cases: dict[str, list[Case]] = {model: [] for model in MODELS}
+    for number, row in enumerate(rows):
+        task = Task(str(number), row["question"], tuple(row["golden_answer"].split("/")))
+        for model in MODELS:
+            answer, verdict = row[f"answer_{model}"], row[f"judge_{model}"]
+            if answer and verdict is not None:
+                cases[model].append(Case(task, answer, verdict))
+    return cases
+
+
+def bag_of_words(prediction: str, golds: Sequence[str]) -> bool:
+    """What the published code of AutoCoA counts as exact, for contrast only: equal, or 70 % of the
+    gold words in any order, but never where one text contains the other."""
+
+    def passes(predicted: str, gold: str) -> bool:
+        if predicted == gold:
+            return True
+        if not predicted or not gold or predicted in gold or gold in predicted:
+            return False
+        words = set(gold.split())
+        return len(words & set(predicted.split())) >= 0.7 * len(words)
+
+    return any(passes(normalise(prediction), normalise(gold)) for gold in golds)
+
+
+RULES: Mapping[str, Callable[[str, Sequence[str]], bool]] = {
+    "`em/squad-1`": lambda answer, golds: exact_match(answer, golds) == 1,
+    "`f1/squad-1` >= 0.3": lambda answer, golds: f1(answer, golds) >= 0.3,
+    "`f1/squad-1` >= 0.5": lambda answer, golds: f1(answer, golds) >= 0.5,
+    "`f1/squad-1` >= 0.8": lambda answer, golds: f1(answer, golds) >= 0.8,
+    "`cover_em/substring-1`": lambda answer, golds: cover_em(answer, golds) == 1,
+    "70 % of the words (AutoCoA's code)": bag_of_words,
+}
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """A rule (rows) against people (columns)."""
+
+    both: int
+    rule_only: int
+    people_only: int
+    neither: int
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[bool, bool]]) -> Agreement:
+        """From (accepted by the rule, accepted by people)."""
+        order = ((True, True), (True, False), (False, True), (False, False))
+        return cls(*(list(pairs).count(pair) for pair in order))
+
+    @property
+    def n(self) -> int:
+        return self.both + self.rule_only + self.people_only + self.neither
+
+    @property
+    def accuracy(self) -> float:
+        return (self.both + self.neither) / self.n
+
+    @property
+    def precision(self) -> float | None:
+        accepted = self.both + self.rule_only
+        return self.both / accepted if accepted else None
+
+    @property
+    def recall(self) -> float:
+        return self.both / (self.both + self.people_only)
+
+    @property
+    def kappa(self) -> float:
+        """Cohen 1960: (p_o - p_e) / (1 - p_e)."""
+        rule, people = self.both + self.rule_only, self.both + self.people_only
+        chance = (rule * people + (self.n - rule) * (self.n - people)) / self.n**2
+        return (self.accuracy - chance) / (1 - chance)
+
+    def __str__(self) -> str:
+        numbers = (self.accuracy, self.precision, self.recall, self.kappa)
+        return " ".join("–" if x is None else f"{x:.3f}" for x in numbers)
+
+
+async def ask_judge(judge: Judge, cases: Sequence[Case]) -> tuple[Agreement, int]:
+    """A judge's agreement on what it could judge, and how many cases it could not."""
+    asked = (judge.ask(Trajectory(case.task, answer=case.answer)) for case in cases)
+    said = zip(await asyncio.gather(*asked), cases, strict=True)
+    graded = [(score == 1, case.accepted) for score, case in said if score is not None]
+    return Agreement.of(graded), len(cases) - len(graded)
+
+
+def print_row(name: str, cells: Sequence[Any]) -> None:
+    print(f"| {name} | {' | '.join(map(str, cells))} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--limit", type=int, help="questions, the first of the file")
+    parser.add_argument("--judge-url", help="also measure the judge behind this endpoint")
+    parser.add_argument("--judge-model", help="its name there")
+    parser.add_argument("--votes", type=int, default=3)
+    parser.add_argument("--cache", type=Path, help="a file that keeps the judge's replies")
+    options = parser.parse_args()
+    cases = read_cases(options.file, options.limit)
+
+    print("Each cell: accuracy, precision and recall of accepting, Cohen's kappa.\n")
+    print_row("rule", MODELS)
+    print("|---" * (len(MODELS) + 1) + "|")
+    print_row("answers (accepted by people)", [
+        f"{len(part)} ({sum(case.accepted for case in part)})" for part in cases.values()
+    ])  # fmt: skip
+    for name, rule in RULES.items():
+        agreements = [
+            Agreement.of([(rule(c.answer, c.task.answers), c.accepted) for c in part])
+            for part in cases.values()
+        ]
+        print_row(name, agreements)
+    if options.judge_url:
+        endpoint = ChatEndpoint(options.judge_url, options.judge_model, cache=options.cache)
+        asyncio.run(endpoint.check())
+        judge = Judge(endpoint, options.votes)
+        found = [asyncio.run(ask_judge(judge, part)) for part in cases.values()]
+        print_row(options.judge_model, [f"{a} ({failed} not judged)" for a, failed in found])
+
+
+if __name__ == "__main__":
+    main()
