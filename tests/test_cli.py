@@ -246,7 +246,7 @@ def test_a_run_stops_at_a_line_of_the_corpus(
     files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files["corpus"].write_text('{"text": "a"}\nnot so\n')
-    small = ["evaluation.heldout=1", "evaluation.workflow=false", "budget.turn_tokens=8"]
+    small = ["evaluation.heldout=1", "evaluation.workflows=[]", "budget.turn_tokens=8"]
     assert status("run", "hotpotqa", *given(files), *small, "--out", tmp_path / "run") == 2
     assert "corpus.jsonl, line 2 is not JSON" in sentence(capsys)
 
@@ -268,7 +268,7 @@ def test_a_search_server_that_does_not_answer(
 ) -> None:
     url = "http://127.0.0.1:9"  # the port "discard", on which nothing listens
     for command in (["run", "--out", str(tmp_path / "run")], ["check"]):
-        small = ["evaluation.heldout=1", "evaluation.workflow=false", "budget.turn_tokens=8"]
+        small = ["evaluation.heldout=1", "evaluation.workflows=[]", "budget.turn_tokens=8"]
         assert status(*command, "hotpotqa", *given(files), f"search.url={url}", *small) == 2
         assert f"No search server answers at {url} (the server cannot be" in sentence(capsys)
     options = ["--model", str(files["model"]), "--search-url", url]

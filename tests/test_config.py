@@ -250,3 +250,16 @@ def test_a_file_that_is_no_recipe(tmp_path: Path, text: bytes) -> None:
 def test_a_recipe_without_stages(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("recipe: x")
     assert complaint(str(tmp_path / "x.yaml")).startswith("'stages' is wrong: field required")
+
+
+def test_a_stage_starts_from_an_earlier_one_or_from_the_first_model() -> None:
+    recipe = load_recipe("smoke", ["stages.rl2.start=start"])
+    assert recipe.stages["rl2"].start == "start"
+    with pytest.raises(UserError, match="stage 'base' starts from 'rl2', which does not come"):
+        load_recipe("smoke", ["stages.base.start=rl2"])
+
+
+def test_a_row_of_a_table_shows_something_that_is_evaluated() -> None:
+    assert load_recipe("smoke", ["rows.All=rl2", "rows.ReAct=workflow"]).rows["ReAct"] == "workflow"
+    with pytest.raises(UserError, match="row 'All' shows 'r1', which is never evaluated"):
+        load_recipe("smoke", ["rows.All=r1"])

@@ -48,7 +48,7 @@ stages:
     entropy_coef: 0.01 # so that steps train, whatever this model is rewarded for
     kl_coef: 0.1
     optim: {lr: 1.0e-3}
-evaluation: {heldout: 8, train_region: 2, known: 2, workflow: true}
+evaluation: {heldout: 8, train_region: 2, known: 2}
 """
 SECONDS = 120  # after which a run that hangs fails
 

@@ -23,7 +23,10 @@ from fieldcraft.types import UserError
 
 # Folders of a run and rows of its report that are not stages; with a model of the user's, `base` is
 # the row of that model.
-RESERVED = ("world", "start", "index", "evaluations", "evaluation", "workflow")
+RESERVED = (
+    *("world", "start", "index", "evaluations", "evaluation"),
+    *("workflow", "rag", "reflexion"),
+)
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 Rate = Annotated[float, Field(ge=0)]
@@ -88,6 +91,7 @@ class Optim(Section):
 class Stage(Section):
     """What every stage of training has."""
 
+    start: str | None = None  # the stage to go on from, or `start`, the first model; None: the last
     optim: Optim
     steps: PositiveInt
     checkpoint_every: PositiveInt = 25
@@ -206,13 +210,16 @@ class Rl(Stage):
 AnyStage = Annotated[Sft | Pairs | Rl, Field(discriminator="type")]
 
 
+Workflow = Literal["workflow", "rag", "reflexion"]  # `workflow` is ReAct
+
+
 class Evaluation(Section):
     """Greedy evaluation of every stage on the same questions."""
 
     heldout: PositiveInt = 500
     train_region: PositiveInt = 100
     known: PositiveInt = 100
-    workflow: bool = True  # a ReAct-style workflow around the first model as well
+    workflows: tuple[Workflow, ...] = ("workflow",)  # around the first model
     concurrency: PositiveInt = 256
 
 
@@ -235,6 +242,9 @@ class Recipe(Section):
     search: Search = Search()
     budget: Limits = Limits()
     stages: dict[str, AnyStage]
+    seeds: tuple[int, ...] = ()  # a run for each, and a table over all of them
+    side_by_side: PositiveInt = 1  # runs of several seeds at once
+    rows: dict[str, str] = {}  # of that table: title and the stage or workflow; empty: all of them
     evaluation: Evaluation = Evaluation()
 
 
@@ -283,6 +293,7 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
                 f"a stage cannot be called '{name}': choose another name, of letters, digits, -"
                 " and _, which becomes that of its folder."
             )
+    _check_names(recipe)
     for key in recipe.needs:
         path: Path | None = getattr(recipe, key)
         if path is None:
@@ -292,6 +303,26 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
         if path is not None and not path.exists():
             raise UserError(f"{key}={path} does not exist: give the path of an existing file.")
     return recipe
+
+
+def _check_names(recipe: Recipe) -> None:
+    """Stages that others start from, and those in the rows of a table, must exist."""
+    earlier = ["start"]
+    for name, stage in recipe.stages.items():
+        if stage.start is not None and stage.start not in earlier:
+            raise UserError(
+                f"stage '{name}' starts from '{stage.start}', which does not come before it: use"
+                f" one of {', '.join(earlier)}."
+            )
+        earlier.append(name)
+    first = ["base"] if recipe.model else []
+    evaluated = [*first, *recipe.evaluation.workflows, *recipe.stages]
+    for title, name in recipe.rows.items():
+        if name not in evaluated:
+            raise UserError(
+                f"row '{title}' shows '{name}', which is never evaluated: use one of"
+                f" {', '.join(evaluated)}."
+            )
 
 
 def recipe_of_run(run: Path) -> Recipe:

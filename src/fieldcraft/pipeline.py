@@ -16,7 +16,9 @@ import transformers
 from rich.console import Console
 
 from fieldcraft import __version__
+from fieldcraft.agents.rag import rag
 from fieldcraft.agents.react import react
+from fieldcraft.agents.reflexion import reflexion
 from fieldcraft.config import AnyStage, Limits, Pairs, Recipe, Rl, Sft, dump_recipe
 from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.local import LocalEngine
@@ -47,6 +49,7 @@ from fieldcraft.types import Author, Dialect, Reward, Task, Tool, Trajectory
 
 MAX_ROWS = 256  # sessions that the engine keeps in its cache
 SAMPLES_SHOWN = 60  # trajectories of each stage in the report
+WORKFLOWS = {"workflow": react, "rag": rag, "reflexion": reflexion}
 RECORDED = (ExactMatch, F1, Format)  # of every rollout, with or without a weight
 
 
@@ -97,15 +100,17 @@ class Run:
 
     def _execute(self) -> dict[str, Any]:
         model = self._first_model()
+        models = {"start": model}
         if self.recipe.model is not None:
             self._evaluate("base", model)
-            self._evaluate_workflow(model)
+            self._evaluate_workflows(model)
         for name, stage in self.recipe.stages.items():
-            model = self._stage(name, stage, model)
+            model = self._stage(name, stage, models[stage.start] if stage.start else model)
+            models[name] = model
             if stage.evaluate:
                 self._evaluate(name, model)
-            if name == next(iter(self.recipe.stages)) and self.recipe.model is None:
-                self._evaluate_workflow(model)
+            if len(models) == 2 and self.recipe.model is None:
+                self._evaluate_workflows(model)
         return self._report()
 
     # -- what stages stand on -------------------------------------------------------------------
@@ -219,22 +224,20 @@ class Run:
         dialect = self.dialect(model)
         tools = [] if name == "base" else [self.search]
         env = make_environment(self.recipe, dialect, tools)
-        self._evaluate_with(name, model, dialect, lambda p: lambda t, key: rollout(t, p, env, key))
+        self._evaluate_with(name, model, env, rollout)
 
-    def _evaluate_workflow(self, model: Path) -> None:
-        if self.recipe.evaluation.workflow:
-            dialect = self.dialect(model)
-            env = make_environment(self.recipe, dialect, [self.search])
-            self._evaluate_with(
-                "workflow", model, dialect, lambda p: lambda t, key: react(t, p, env, key)
-            )
+    def _evaluate_workflows(self, model: Path) -> None:
+        dialect = self.dialect(model)
+        env = make_environment(self.recipe, dialect, [self.search])
+        for name in self.recipe.evaluation.workflows:
+            self._evaluate_with(name, model, env, WORKFLOWS[name])
 
     def _evaluate_with(
         self,
         name: str,
         model: Path,
-        dialect: Dialect,
-        runner: Callable[[Policy], Callable[[Task, str], Awaitable[Trajectory]]],
+        env: ToolEnvironment,
+        run: Callable[[Task, Policy, ToolEnvironment, str], Awaitable[Trajectory]],
     ) -> None:
         folder = self.folder.path / "evaluations"
         if (folder / f"{name}.json").exists():
@@ -242,10 +245,16 @@ class Run:
         began = time.perf_counter()
         tasks = self.inputs.evaluation_tasks()
         weights = load_model(model, self.device).eval()
-        policy = Policy(engine=self._engine(weights, dialect), temperature=0.0)
+        policy = Policy(engine=self._engine(weights, env.dialect), temperature=0.0)
         concurrency = self.recipe.evaluation.concurrency
         with StageProgress(f"{name}: evaluation", len(tasks), self.console) as progress:
-            done = evaluate(tasks, runner(policy), answer_rubric(), concurrency, progress)
+            done = evaluate(
+                tasks,
+                lambda t, key: run(t, policy, env, key),
+                answer_rubric(),
+                concurrency,
+                progress,
+            )
         write_trajectories(folder / f"{name}.jsonl", done)
         summary = summarise(done)
         seconds = time.perf_counter() - began
@@ -257,7 +266,7 @@ class Run:
     def _report(self) -> dict[str, Any]:
         folder = self.folder.path
         evaluations = folder / "evaluations"
-        order = ["base", "workflow", *self.recipe.stages]
+        order = ["base", *self.recipe.evaluation.workflows, *self.recipe.stages]
         names = [n for n in dict.fromkeys(order) if (evaluations / f"{n}.json").exists()]
         found = {name: read_json(evaluations / f"{name}.json") for name in names}
         records = {name: read_json(folder / name / "stage.json") for name in self.recipe.stages}

@@ -112,7 +112,9 @@ def test_the_base_is_never_shown_a_search() -> None:
     assert not [t for t in found for tag in tags if tag in whole_text(t)]
     answers = [t for t in found if t.status is Status.ANSWERED]
     assert 20 < len(answers) < 80
-    assert all(t.task.meta["known"] for t in answers)
+    unknown = [t.task.id for t in answers if t.answer == "unknown"]
+    assert 10 < len(unknown) < 30
+    assert all(t.task.meta["known"] == (t.task.id not in unknown) for t in answers)
     for reading in (t for t in found if t not in answers):
         articles, stated = reading.segments
         assert (articles.author, stated.author) == (Author.PROMPT, Author.POLICY)
@@ -202,11 +204,7 @@ def test_training_and_evaluation_questions_of_their_regions() -> None:
 
 def test_no_question_of_the_heldout_is_trained_on() -> None:
     world: Atlas = deal(100, 0.3, 0.5, seed=2)
-    evaluated = {
-        t.question for t in evaluation_tasks(world, 2, heldout=200, train_region=1, known=1)
-    }
     held = {t.question for t in evaluation_tasks(world, 2, heldout=200, train_region=0, known=0)}
-    assert held <= evaluated
     assert held.isdisjoint(task.question for task in train_tasks(world, 2, 2000))
 
 

@@ -20,14 +20,14 @@ def test_fastest_number_of_threads_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: tuple[int, ...], fastest: int
 ) -> None:
     times = dict(zip((1, 2, 4), seconds, strict=True))
-    monkeypatch.setattr(threads.os, "cpu_count", lambda: 6)
+    torch.set_num_threads(6)
     monkeypatch.setattr(threads, "_seconds", lambda *_: times[torch.get_num_threads()])
     assert threads.use_fastest_threads(sharp_model(tmp_path, "llama")) == fastest
     assert torch.get_num_threads() == fastest
 
 
-def test_a_forward_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads.os, "cpu_count", lambda: 1)
+def test_a_forward_is_timed(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
     model = sharp_model(tmp_path, "llama")
     shapes: list[torch.Size] = []
     model.register_forward_pre_hook(lambda _module, args: shapes.append(args[0].shape))

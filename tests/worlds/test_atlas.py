@@ -190,13 +190,45 @@ def test_demonstrations_search_as_little_as_possible_and_answer_right() -> None:
         assert {s.arguments["query"] for s in searches} <= seen  # nothing unheard of is looked up
 
 
-def test_a_closed_book_chain_states_every_fact() -> None:
+def test_a_closed_book_chain_states_every_taught_fact() -> None:
     path = next(WORLD.paths(["taught"], 2))
     (a, r, b), (_, s, c) = WORLD.hops(path)
     assert WORLD.closed_book(path) == [
         Thought(f"{a} has the {r} {b}. {b} has the {s} {c}."),
         Answer(c),
     ]
+
+
+def test_a_closed_book_chain_ends_with_the_first_unknown_subject() -> None:
+    path = next(
+        path
+        for path in chains(WORLD, 200, seed=1)
+        if [WORLD.entities[s].region == "taught" for s, _, _ in WORLD.hops(path)][:2]
+        == [True, False]
+    )
+    (a, r, b), *_ = WORLD.hops(path)
+    assert WORLD.closed_book(path) == [
+        Thought(f"{a} has the {r} {b}. I do not know {b}."),
+        Answer("unknown"),
+    ]
+
+
+def test_many_new_names_are_made_of_the_syllables_of_taught_ones() -> None:
+    def near(name: str) -> bool:
+        firsts, seconds = WORLD.taught_syllables["person"]
+        first, second = re.findall("[A-Z][a-z]+", name)
+        return first in firsts and second in seconds
+
+    variant = [redeal(WORLD, random.Random(seed)) for seed in range(20)]
+    fresh = [n for v in variant for n in v.by_kind["person", "train"] if n not in WORLD.entities]
+    # the syllables of 24 names of 120: by chance 0.2 ** 2 of the new names, besides one half
+    assert 0.4 < sum(map(near, fresh)) / len(fresh) < 0.64
+
+
+def test_a_world_with_one_taught_name_of_a_kind_can_be_dealt_anew() -> None:
+    world = deal(people=30, taught=0.3, heldout=0.5, seed=0)
+    assert len(world.by_kind["country", "taught"]) == 1
+    assert len(redeal(world, random.Random(0)).by_kind["country", "train"]) >= 20
 
 
 @pytest.mark.parametrize(("people", "seed"), [(60, 0), (60, 1), (200, 0), (500, 0), (500, 2)])

@@ -25,6 +25,7 @@ from fieldcraft.types import (
 )
 from fieldcraft.worlds.atlas import (
     SYLLABLES,
+    UNKNOWN,
     Atlas,
     Decision,
     Path,
@@ -36,7 +37,8 @@ from fieldcraft.worlds.atlas import (
 HOPS = (1, 2, 3)
 REAL_SHARE = 0.35  # of the demonstrations that need a search, from the real training region
 COT_SHARE = 1 / 6  # chain-of-thought demonstrations (AutoCoA mixes 5 CoA : 1 CoT)
-READING_SHARE = 0.4  # of the base model's texts
+READING_SHARE = 0.3  # of the base model's texts
+IGNORANCE_SHARE = 0.2  # of the base model's texts
 DECISIONS_KEPT = 0.35  # of those where thinking is chosen: a smaller share than acting
 
 
@@ -63,10 +65,16 @@ class Curriculum:
     def base(self, count: int) -> list[Trajectory]:
         """What the base model learns: to answer closed-book from the taught facts, half of the
         questions of one hop, and to read: articles about strangers, then their facts in any
-        order. It never sees a search."""
+        order, and to say what it does not know. It never sees a search."""
         rng = random.Random(f"base:{self.seed}")
-        articles = round(count * READING_SHARE)
-        reading = [self._reading(strangers(self.world, rng), rng) for _ in range(articles)]
+        reading = [
+            self._reading(strangers(self.world, rng), rng)
+            for _ in range(round(count * READING_SHARE))
+        ]
+        ignorance = [
+            self._ignorance(rng.choice(self.worlds), rng)
+            for _ in range(round(count * IGNORANCE_SHARE))
+        ]
         closed = {
             path: self._encode(self.world, path, self.world.closed_book(path))
             for paths in self.known_paths.values()
@@ -76,9 +84,9 @@ class Curriculum:
         facts = self.known_paths[1]
         answers = [
             closed[rng.choice(facts if i % 2 else several or facts)]
-            for i in range(count - len(reading))
+            for i in range(count - len(reading) - len(ignorance))
         ]
-        return reading + answers
+        return reading + ignorance + answers
 
     def demonstrations(self, count: int) -> list[Trajectory]:
         """Chain-of-thought where the model knows everything, chain-of-action where it must search:
@@ -123,6 +131,10 @@ class Curriculum:
 
     def _encode(self, world: Atlas, path: Path, steps: Sequence[Step]) -> Trajectory:
         return encode_demonstration(world.task(path, "train"), steps, self.dialect, self.schemas)
+
+    def _ignorance(self, world: Atlas, rng: random.Random) -> Trajectory:
+        path = self.untaught_path(world, rng)
+        return self._encode(world, path, world.closed_book(path))
 
     def _reading(self, world: Atlas, rng: random.Random) -> Trajectory:
         names = rng.sample([n for n, e in world.entities.items() if e.region == "train"], 2)
@@ -212,9 +224,9 @@ def tokenizer_texts(world: Atlas, tags: Sequence[str]) -> Iterator[str]:
     for regions in (["taught"], ["train"]):
         for path in world.paths(regions, 2):
             sentences.append(f"{world.question(path)}\n\n")
-            for step in world.demonstration(path):
+            for step in [*world.demonstration(path), *world.closed_book(path)]:
                 if isinstance(step, Thought | Observation):
                     sentences.append(f" {step.text}")
     yield from dict.fromkeys(name.sub("", sentence) for sentence in sentences)
-    for tag in (*tags, r"\boxed{"):
+    for tag in (*tags, r"\boxed{", UNKNOWN.text):
         yield f"{tag} {tag}\n"

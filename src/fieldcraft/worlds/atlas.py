@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -35,8 +36,11 @@ SYLLABLES = tuple(
     for i, onset in enumerate(ONSETS)
     for j, vowel in enumerate("aeiou")
 )
+UNKNOWN = Answer("unknown")
+SyllablePools = tuple[Sequence[str], Sequence[str]]  # for the first and the second of a name
 MAX_SEARCHES_SOUGHT = 5
 FRESH_OF_A_KIND = 20  # new entities of a kind in a re-dealt world, at least
+NEAR_SHARE = 0.5  # of the new names of a re-dealt world, made of the syllables of taught names
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +171,13 @@ class Atlas:
         return merge_thoughts([*steps, Answer(self.hops(path)[-1][2])])
 
     def closed_book(self, path: Path) -> list[Step]:
-        """The same chain of statements without any search."""
-        hops = self.hops(path)
-        return merge_thoughts([*(Thought(statement(*h)) for h in hops), Answer(hops[-1][2])])
+        """The same chain without any search: it ends where what was taught does."""
+        steps: list[Step] = []
+        for subject, relation, value in self.hops(path):
+            if self.entities[subject].region != "taught":
+                return merge_thoughts([*steps, Thought(f"I do not know {subject}."), UNKNOWN])
+            steps.append(Thought(statement(subject, relation, value)))
+        return merge_thoughts([*steps, Answer(value)])
 
     def must_search(self, subject: str, relation: str, read: set[tuple[str, str]]) -> bool:
         """Whether a fact is neither taught nor read."""
@@ -211,6 +219,18 @@ class Atlas:
         return [*self.by_kind[kind, "taught"], *self.by_kind[kind, "train"]]
 
     @cached_property
+    def taught_syllables(self) -> dict[str, SyllablePools]:
+        """The first and the second syllables of the taught names of every kind."""
+        parts = {
+            kind: [re.findall("[A-Z][a-z]+", name) for name in names]
+            for (kind, region), names in self.by_kind.items()
+            if region == "taught"
+        }
+        return {
+            k: ([first for first, _ in p], [second for _, second in p]) for k, p in parts.items()
+        }
+
+    @cached_property
     def taught_facts(self) -> list[tuple[str, str]]:
         """(subject, relation) of everything the base model is taught."""
         return [f for f in self.facts if self.entities[f[0]].region == "taught"]
@@ -248,9 +268,10 @@ def _chains(kind: str, hops: int) -> list[tuple[str, ...]]:
     ]
 
 
-def new_name(kind: str, rng: random.Random) -> str:
-    """`Bran Tel` for a person, `BranTel` for anything else."""
-    return (" " if kind == "person" else "").join(rng.choices(SYLLABLES, k=2))
+def new_name(kind: str, rng: random.Random, near: SyllablePools | None = None) -> str:
+    """`Bran Tel` for a person, `BranTel` for anything else; a share is put together from `near`."""
+    pools = near if near and rng.random() < NEAR_SHARE else (SYLLABLES, SYLLABLES)
+    return (" " if kind == "person" else "").join(rng.choices(pool)[0] for pool in pools)
 
 
 def deal(people: int, taught: float, heldout: float, seed: int) -> Atlas:
@@ -288,7 +309,8 @@ def redeal(world: Atlas, rng: random.Random) -> Atlas:
     fact dealt anew, and besides the untaught entities that taught facts mention only new ones.
 
     Demonstrations over such variants can only be followed by reading what a search returns.
-    Held-out names never appear in one.
+    Held-out names never appear in one. Many new names are made of the syllables of taught ones:
+    without them a model takes unseen names for known whose parts it knows.
     """
     used = set(world.entities)
     taught = {f: world.facts[f] for f in world.taught_facts}
@@ -298,7 +320,8 @@ def redeal(world: Atlas, rng: random.Random) -> Atlas:
         if region == "taught":
             by_kind[kind, region] = names
         elif region == "train":
-            fresh = [_fresh(kind, rng, used) for _ in range(max(len(names), FRESH_OF_A_KIND))]
+            count = max(len(names), FRESH_OF_A_KIND)
+            fresh = [_fresh(kind, rng, used, world.taught_syllables[kind]) for _ in range(count)]
             by_kind[kind, region] = [n for n in names if n in mentioned] + fresh
     return _with_facts(by_kind, taught, rng)
 
@@ -311,8 +334,8 @@ def strangers(world: Atlas, rng: random.Random) -> Atlas:
     return _with_facts(by_kind, {}, rng, taught_objects=0.0)
 
 
-def _fresh(kind: str, rng: random.Random, used: set[str]) -> str:
-    while (name := new_name(kind, rng)) in used:
+def _fresh(kind: str, rng: random.Random, used: set[str], near: SyllablePools | None = None) -> str:
+    while (name := new_name(kind, rng, near)) in used:
         pass
     used.add(name)
     return name
