@@ -1,4 +1,4 @@
-"""A server on the loopback for the tests of the search server and client."""
+"""A server on the loopback for the tests of clients and servers."""
 
 import contextlib
 import socket

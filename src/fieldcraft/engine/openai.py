@@ -1,0 +1,332 @@
+"""Remote models behind an OpenAI-compatible chat endpoint: teachers and judges. Text only.
+
+Retries, their growing waits and Retry-After are those of the official client. Replies can be kept
+on disk, so that a run that was stopped pays for nothing twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import sqlite3
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
+
+from pydantic import BaseModel, Field, ValidationError
+
+from fieldcraft.types import UserError
+
+if TYPE_CHECKING:
+    from openai import APIError, AsyncOpenAI
+
+_CHECK_TOKENS = 16  # models that reason refuse a limit much lower
+_REASON_CHARACTERS = 300  # of what a server says about its refusal
+
+
+class EndpointError(Exception):
+    """One request failed for good, after all attempts; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens, and what they cost in the currency of the prices; None without prices."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cost: float | None
+
+    def __add__(self, other: Usage) -> Usage:
+        known = self.cost is not None and other.cost is not None
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            cast(float, self.cost) + cast(float, other.cost) if known else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a model wrote. `reasoning` is "" where the endpoint keeps it to itself; `finish` is the
+    endpoint's word for the end, "stop" or "length" as a rule."""
+
+    text: str
+    reasoning: str
+    finish: str
+    usage: Usage
+
+
+class _Message(BaseModel):
+    content: str | None = None
+    reasoning_content: str | None = None  # DeepSeek, older vLLM
+    reasoning: str | None = None  # OpenRouter, newer vLLM
+
+
+class _Choice(BaseModel):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Tokens(BaseModel):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _Body(BaseModel):
+    choices: list[_Choice] = Field(min_length=1)
+    usage: _Tokens | None = None
+
+
+@dataclass(frozen=True)
+class _Session:
+    """What belongs to one event loop. `life` closes the client when asyncio ends the loop."""
+
+    loop: asyncio.AbstractEventLoop
+    client: AsyncOpenAI
+    gate: asyncio.Semaphore
+    life: AsyncGenerator[AsyncOpenAI]
+
+
+class ChatEndpoint:
+    """A model behind a url, from any event loop.
+
+    `usage` sums up what this process paid for; replies that came from the cache are free and
+    counted in `cached`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        *,
+        api_key_env: str = "OPENAI_API_KEY",
+        concurrency: int = 8,
+        timeout_seconds: float = 60,
+        retries: int = 5,
+        prices: tuple[float, float] | None = None,
+        cache: Path | None = None,
+    ) -> None:
+        """
+        Args:
+            url: of the endpoint up to its version, as in http://127.0.0.1:8000/v1.
+            model: its name there.
+            api_key_env: the environment variable that holds the key; servers that ask for none
+                do without.
+            concurrency: requests on their way at once.
+            timeout_seconds: for each attempt, to connect and between two pieces of the answer.
+            retries: attempts after the first.
+            prices: of a million prompt tokens and of a million completion tokens.
+            cache: a file that keeps every reply. The same request then gives the same reply, so
+                samples that shall differ need different seeds.
+
+        Raises:
+            UserError: a bad url or number, a file that is no cache, no `openai` installed.
+        """
+        if concurrency < 1 or timeout_seconds <= 0 or retries < 0:
+            raise UserError(
+                "An endpoint needs concurrency >= 1, timeout_seconds > 0 and retries >= 0, not"
+                f" concurrency={concurrency}, timeout_seconds={timeout_seconds} and"
+                f" retries={retries}."
+            )
+        self._library = _import_openai()
+        self.url, self.model = _checked(url), model
+        self._key_env, self._key = api_key_env, os.environ.get(api_key_env, "")
+        self._concurrency = concurrency
+        self._timeout_seconds = timeout_seconds
+        self._retries = retries
+        self._prices = prices
+        self._replies = None if cache is None else _ReplyFile(cache)
+        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._session: _Session | None = None
+        self.usage = self._usage(_Tokens())
+        self.cached = 0
+
+    async def chat(
+        self,
+        messages: list[dict[str, str]],
+        *,
+        max_tokens: int,
+        temperature: float = 0.0,
+        stop: Sequence[str] = (),
+        seed: int | None = None,
+    ) -> Reply:
+        """The model's next message, from the cache if the same was asked before.
+
+        Raises:
+            EndpointError: no usable answer after all attempts.
+        """
+        request: dict[str, Any] = {
+            "model": self.model,
+            "messages": messages,
+            "temperature": temperature,
+            # OpenAI itself refuses the old name for its newer models; others know only that.
+            self._max_tokens_key: max_tokens,
+        }
+        request |= {"stop": list(stop)} if stop else {}
+        request |= {} if seed is None else {"seed": seed}
+        if self._replies is None:
+            return self._reply(await self._buy(request))
+        key = hashlib.sha256(json.dumps([self.url, request], sort_keys=True).encode()).hexdigest()
+        # Whoever asks the same at the same time waits for the first one's reply.
+        async with self._asking.setdefault(key, asyncio.Lock()):
+            body = self._replies.find(key)
+            if body is None:
+                body = await self._buy(request)
+                self._replies.add(key, body)
+            else:
+                self.cached += 1
+        return self._reply(body)
+
+    async def check(self) -> None:
+        """Ask the model for a few tokens, so that a run does not start without it.
+
+        Raises:
+            UserError: the server is down, the key missing or refused, the model unknown.
+        """
+        request = {
+            "model": self.model,
+            "messages": [{"role": "user", "content": "Say ok."}],
+            self._max_tokens_key: _CHECK_TOKENS,
+        }
+        try:
+            await self._buy(request, retries=min(self._retries, 1))
+        except EndpointError as error:
+            raise UserError(
+                f"The model '{self.model}' does not answer at {self.url}: {error}."
+            ) from None
+
+    @property
+    def _max_tokens_key(self) -> str:
+        openai = urlsplit(self.url).hostname == "api.openai.com"
+        return "max_completion_tokens" if openai else "max_tokens"
+
+    async def _buy(self, request: dict[str, Any], retries: int | None = None) -> _Body:
+        openai = self._library
+        session = await self._of_this_loop()
+        client = session.client.with_options(
+            max_retries=self._retries if retries is None else retries
+        )
+        async with session.gate:
+            try:
+                # The client itself takes any JSON for an answer, so it is validated here.
+                raw = await client.chat.completions.with_raw_response.create(**request)
+                body = _Body.model_validate_json(raw.content)
+            except openai.APIError as error:
+                # The error itself may hold the key, so it is not handed on.
+                raise EndpointError(self._reason(error)) from None
+            except ValidationError:
+                said = self._told(raw.text)
+                raise EndpointError(f"the answer is no chat completion ({said})") from None
+        self.usage += self._usage(body.usage or _Tokens())
+        return body
+
+    def _reason(self, error: APIError) -> str:
+        openai = self._library
+        if isinstance(error, openai.APITimeoutError):
+            return f"no answer within {self._timeout_seconds:g} s"
+        if not isinstance(error, openai.APIStatusError):
+            return "the server cannot be reached"
+        said = self._told(error.response.text)
+        if error.status_code in (401, 403):
+            state = "is refused" if self._key else "is not set"
+            return f"the key in the environment variable {self._key_env} {state} ({said})"
+        if error.status_code == 404:
+            return f"the model or the url is unknown there ({said})"
+        return f"status {error.status_code} ({said})"
+
+    def _told(self, text: str) -> str:
+        """What a server said, on one line, short, and without the key."""
+        hidden = text.replace(self._key, "***") if self._key else text
+        return " ".join(hidden.split())[:_REASON_CHARACTERS] or "without a word"
+
+    def _reply(self, body: _Body) -> Reply:
+        choice = body.choices[0]
+        message = choice.message
+        return Reply(
+            text=message.content or "",
+            reasoning=message.reasoning_content or message.reasoning or "",
+            finish=choice.finish_reason or "",
+            usage=self._usage(body.usage or _Tokens()),
+        )
+
+    def _usage(self, tokens: _Tokens) -> Usage:
+        cost = None
+        if self._prices is not None:
+            read, written = self._prices
+            cost = (tokens.prompt_tokens * read + tokens.completion_tokens * written) / 1e6
+        return Usage(tokens.prompt_tokens, tokens.completion_tokens, cost)
+
+    async def _of_this_loop(self) -> _Session:
+        """The client of the running event loop: connections of a closed loop cannot be used."""
+        loop = asyncio.get_running_loop()
+        if self._session is None or self._session.loop is not loop:
+            life = self._open_client()
+            client = await anext(life)
+            gate = asyncio.Semaphore(self._concurrency)
+            self._session = _Session(loop, client, gate, life)
+        return self._session
+
+    async def _open_client(self) -> AsyncGenerator[AsyncOpenAI]:
+        async with self._library.AsyncOpenAI(
+            api_key=self._key or "none", base_url=self.url, timeout=self._timeout_seconds
+        ) as client:
+            yield client
+
+
+class _ReplyFile:
+    """Replies by the hash of their whole request, in a SQLite file that is only added to.
+
+    A connection lives for one statement, so that threads and processes can share the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with closing(sqlite3.connect(path)) as file, file:
+                file.execute("PRAGMA journal_mode = WAL")
+                file.execute("CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, body TEXT)")
+        except sqlite3.Error as error:
+            raise UserError(
+                f"{path} cannot keep replies ({error}): give the path of another file."
+            ) from error
+
+    def find(self, key: str) -> _Body | None:
+        with closing(sqlite3.connect(self._path)) as file:
+            row = file.execute("SELECT body FROM replies WHERE key = ?", [key]).fetchone()
+        return None if row is None else _Body.model_validate_json(row[0])
+
+    def add(self, key: str, body: _Body) -> None:
+        with closing(sqlite3.connect(self._path)) as file, file:
+            values = [key, body.model_dump_json()]
+            file.execute("INSERT OR IGNORE INTO replies VALUES (?, ?)", values)
+
+
+def _import_openai() -> ModuleType:
+    try:
+        import openai
+    except ImportError as error:
+        raise UserError(
+            "Remote models need the package openai: pip install 'fieldcraft[openai]'."
+        ) from error
+    return openai
+
+
+def _checked(url: str) -> str:
+    """The url without what the client adds. One that holds a secret would end up in files."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UserError(f"'{url}' is no url of an endpoint; write http://HOST:PORT/v1.")
+    if parts.username or parts.password or parts.query:
+        raise UserError(
+            f"The url of {parts.hostname} must hold no user, password or query: put the key into"
+            " an environment variable."
+        )
+    return url.rstrip("/").removesuffix("/chat/completions")
