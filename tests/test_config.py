@@ -13,6 +13,7 @@ from fieldcraft.config import (
     RESERVED,
     Algorithm,
     Critic,
+    Endpoint,
     Optim,
     Pairs,
     Recipe,
@@ -88,7 +89,9 @@ def test_every_option_is_counted() -> None:
         return found
 
     stage_keys = {name for kind in (Sft, Pairs, Rl) for name in kind.model_fields}
-    assert count_options() == len(keys(Recipe) | keys(Optim) | keys(Critic)) + len(stage_keys)
+    assert count_options() == (
+        len(keys(Recipe) | keys(Optim) | keys(Critic) | keys(Endpoint)) + len(stage_keys)
+    )
 
 
 # -- overrides ----------------------------------------------------------------------------------

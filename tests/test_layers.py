@@ -12,6 +12,7 @@ LAYERS = (
     *("__init__", "types", "jsonl", "algorithms", "config", "store", "transcript"),
     *("trajectory_io", "terminal"),
     *("recipes", "dialects", "tools", "algos", "worlds", "rewards", "envs", "engine", "rollout"),
+    "simulators",
     *("agents", "data", "train", "inputs", "evals", "pipeline", "inference", "preflight"),
     *("cli", "__main__"),
 )

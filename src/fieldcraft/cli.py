@@ -59,6 +59,8 @@ Dialect = Annotated[str | None, typer.Option(help="The dialect of a bare checkpo
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where the model runs.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="At most this many of them.")]
 
+SIMULATED_QUESTIONS = 400  # of a run's training questions, with neither --tasks nor --limit
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit: 0 done, 2 a mistake of the user's (in one sentence), 130 Ctrl-C."""
@@ -194,15 +196,21 @@ def evaluate(
     model: Annotated[
         list[Path], typer.Option(help="A run, a stage of it, or a checkpoint; repeat to compare.")
     ],
-    tasks: Annotated[Path, typer.Option(help="Questions: .jsonl, .json or .parquet.")],
+    tasks: Annotated[
+        Path | None, typer.Option(help="Questions: .jsonl, .json or .parquet.")
+    ] = None,
     index: Index = None,
     search_url: SearchUrl = None,
     dialect: Dialect = None,
     device: Device = "auto",
     limit: Limit = None,
+    simulator: Annotated[
+        bool, typer.Option("--simulator", help="How well each simulates its search instead.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Also write eval.json into this folder.")] = None,
 ) -> None:
-    """Grade agents on a file of questions, greedily."""
+    """Grade agents on a file of questions, greedily; or, with --simulator, the search results that
+    they write themselves, sampled as in training and by default for questions of their training."""
     from fieldcraft.data.sources import read_tasks
     from fieldcraft.evals.metrics import summarise
     from fieldcraft.evals.run import answer_rubric, evaluate
@@ -210,8 +218,13 @@ def evaluate(
     from fieldcraft.train.model import choose_device
 
     console = Console()
-    questions = read_tasks(tasks)[:limit]
     agents = {str(m): find_agent(m).with_options(dialect, index, search_url) for m in model}
+    questions = read_tasks(tasks)[:limit] if tasks else []
+    if simulator:
+        _evaluate_simulators(agents, questions or _own_questions(agents, limit), device, out)
+        return
+    if tasks is None:
+        raise UserError("there are no questions to grade: give a file with --tasks.")
     found = {}
     for name, agent in agents.items():
         answer = agent.start(choose_device(device))
@@ -223,6 +236,33 @@ def evaluate(
     if out is not None:
         write_json(out / "eval.json", {"tasks": str(tasks), "n": len(questions), "evals": found})
         print(out / "eval.json")
+
+
+def _own_questions(agents: Mapping[str, Any], limit: int | None) -> list[Task]:
+    """Of the training of the first agent."""
+    first = next(iter(agents.values()))
+    if first.inputs is None:
+        raise UserError("there are no questions to simulate for: give a file with --tasks.")
+    questions: list[Task] = first.inputs.train_tasks()[: limit or SIMULATED_QUESTIONS]
+    return questions
+
+
+def _evaluate_simulators(
+    agents: Mapping[str, Any], questions: Sequence[Task], device: str, out: Path | None
+) -> None:
+    from fieldcraft.evals.fidelity import fidelity_table
+    from fieldcraft.inference import measure_simulator
+    from fieldcraft.train.model import choose_device
+
+    console = Console()
+    found = {
+        name: measure_simulator(agent, questions, choose_device(device), name, console)
+        for name, agent in agents.items()
+    }
+    console.print(fidelity_table(found))
+    if out is not None:
+        write_json(out / "simulator.json", {"n": len(questions), "simulators": found})
+        print(out / "simulator.json")
 
 
 @app.command()

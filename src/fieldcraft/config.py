@@ -28,6 +28,7 @@ RESERVED = (
     *("workflow", "rag", "reflexion"),
 )
 
+SIMULATED_SHARE = 5 / 6  # AutoCoA's
 Share = Annotated[float, Field(gt=0, lt=1)]
 Rate = Annotated[float, Field(ge=0)]
 
@@ -63,6 +64,14 @@ class Search(Section):
     timeout_seconds: PositiveFloat = 10.0
     k1: PositiveFloat = 0.9
     b: Rate = 0.4
+
+
+class Endpoint(Section):
+    """A remote chat model behind an OpenAI-compatible endpoint."""
+
+    url: str
+    model: str
+    api_key_env: str = "OPENAI_API_KEY"  # the environment variable that holds the key
 
 
 class Limits(Section):
@@ -144,7 +153,11 @@ class Rl(Stage):
 
     type: Literal["rl"]
     algorithm: Algorithm = "grpo"
-    observations: Literal["real", "simulated"] = "real"
+    observations: Literal["real", "simulated", "mixed"] = "real"
+    simulated_share: Share = SIMULATED_SHARE  # of the steps of a mixed stage
+    simulator: Literal["policy", "frozen", "endpoint"] = "policy"
+    simulator_stage: str | None = None  # whose model is frozen; None: the one the stage starts from
+    endpoint: Endpoint | None = None
     questions: PositiveInt = 32  # of a step
     group: PositiveInt = 8  # rollouts of a question
     temperature: PositiveFloat = 1.0
@@ -204,7 +217,18 @@ class Rl(Stage):
             raise ValueError("dual_clip belongs to clip: ppo; remove it")
         if self.baseline == "critic" and self.scale == "group":
             raise ValueError("a critic gives every token its own baseline: scale none or batch")
+        self._agree_on_simulator()
         return self
+
+    def _agree_on_simulator(self) -> None:
+        if self.simulator != "policy" and self.observations == "real":
+            raise ValueError("a simulator writes nothing with observations: real; use simulated")
+        if self.simulated_share != SIMULATED_SHARE and self.observations != "mixed":
+            raise ValueError("simulated_share belongs to observations: mixed; remove it")
+        if self.simulator_stage is not None and self.simulator != "frozen":
+            raise ValueError("simulator_stage belongs to simulator: frozen; remove it")
+        if (self.endpoint is not None) != (self.simulator == "endpoint"):
+            raise ValueError("simulator: endpoint and the section endpoint need each other")
 
 
 AnyStage = Annotated[Sft | Pairs | Rl, Field(discriminator="type")]
@@ -314,6 +338,11 @@ def _check_names(recipe: Recipe) -> None:
                 f"stage '{name}' starts from '{stage.start}', which does not come before it: use"
                 f" one of {', '.join(earlier)}."
             )
+        if isinstance(stage, Rl) and stage.simulator_stage not in (None, *earlier):
+            raise UserError(
+                f"stage '{name}' simulates with '{stage.simulator_stage}', which does not come"
+                f" before it: use one of {', '.join(earlier)}."
+            )
         earlier.append(name)
     first = ["base"] if recipe.model else []
     evaluated = [*first, *recipe.evaluation.workflows, *recipe.stages]
@@ -348,7 +377,7 @@ def dump_recipe(recipe: Recipe) -> dict[str, Any]:
 
 def count_options(section: type[BaseModel] = Recipe) -> int:
     """How many keys a recipe can set (each kind of section counted once)."""
-    sections = (section, World, Scratch, Search, Limits, Optim, Critic, Evaluation)
+    sections = (section, World, Scratch, Search, Limits, Optim, Critic, Endpoint, Evaluation)
     own = set(Sft.model_fields) | set(Pairs.model_fields) | set(Rl.model_fields)
     return sum(len(s.model_fields) for s in sections) + len(own)
 
@@ -400,7 +429,7 @@ def _fields_at(parts: list[str], data: dict[str, Any]) -> list[str]:
     if parts[0] == "stages":
         kinds: dict[str, type[BaseModel]] = {"sft": Sft, "contrastive": Pairs, "rl": Rl}
         kind = kinds[data["stages"][parts[1]]["type"]]
-        inner: dict[str, type[BaseModel]] = {"optim": Optim, "critic": Critic}
+        inner: dict[str, type[BaseModel]] = {"optim": Optim, "critic": Critic, "endpoint": Endpoint}
         return list(inner.get(parts[-1], kind).model_fields)
     section = Recipe.model_fields[parts[0]].annotation
     assert isinstance(section, type)

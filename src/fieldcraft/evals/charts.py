@@ -81,6 +81,7 @@ CURVES = (
     Curve("reward_mean", "Reward", "mean over rollouts"),
     Curve("em", "Exact match while training", "sampled rollouts", top=1.0),
     Curve("calls_mean", "Tool calls", "per rollout"),
+    Curve("fidelity/holds", "Fidelity", "simulated searches that hold the fact", top=1.0),
     Curve("policy_tokens_mean", "Length", "policy tokens per rollout"),
     Curve("entropy", "Entropy", "nats per token"),
     Curve("loss", "Supervised loss", "nats per token, log scale", supervised=True),
