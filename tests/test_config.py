@@ -173,6 +173,7 @@ def test_every_named_algorithm_is_one_that_a_recipe_may_name() -> None:
         ("stages.rl1.critic.lambda=0.9", "stages.rl1.critic.gae_lambda"),
         ("stages.rl1.critic={optim: {lr: 1, lrr: 1}}", "stages.rl1.critic.optim.lr"),
         ("stages.rl1.rewards={otc-gpo: 1.0}", "stages.rl1.rewards.otc-grpo"),
+        ("stages.rl1.endpoint={url: u, model: m, modl: m}", "stages.rl1.endpoint.model"),
         ("scratch={layer: 2}", "scratch.layers"),
     ],
 )
@@ -206,6 +207,11 @@ def test_an_unknown_key_is_answered_with_the_nearest(path: str, override: str, m
             "stages.rl1={type: rl, steps: 1, optim: {lr: 1}, baseline: critic}",
             ["'stages.rl1'", "scale none or batch"],
         ),
+        ("stages.rl1.observations=mix", ["'stages.rl1.observations'", "'mixed'"]),
+        ("stages.rl1.simulator=frozen", ["'stages.rl1'", "writes nothing", "use simulated"]),
+        ("stages.rl1.simulated_share=0.5", ["'stages.rl1'", "belongs to observations: mixed"]),
+        ("stages.rl1.simulator_stage=sft1", ["'stages.rl1'", "belongs to simulator: frozen"]),
+        ("stages.rl1.endpoint={url: u, model: m}", ["'stages.rl1'", "need each other"]),
         ("stages=3", ["'stages'", "dictionary"]),
         ("budget=null", ["'budget'", "dictionary"]),
         ("device=gpu", ["'device'", "'cuda'"]),
@@ -260,6 +266,17 @@ def test_a_stage_starts_from_an_earlier_one_or_from_the_first_model() -> None:
     assert recipe.stages["rl2"].start == "start"
     with pytest.raises(UserError, match="stage 'base' starts from 'rl2', which does not come"):
         load_recipe("smoke", ["stages.base.start=rl2"])
+
+
+def test_a_frozen_simulator_is_a_model_that_is_there_by_then() -> None:
+    frozen = ["stages.rl2.observations=simulated", "stages.rl2.simulator=frozen"]
+    for name in ("start", "base", "sft2"):
+        stage = load_recipe("smoke", [*frozen, f"stages.rl2.simulator_stage={name}"]).stages["rl2"]
+        assert isinstance(stage, Rl)
+        assert stage.simulator_stage == name
+    for name in ("rl2", "sft9"):
+        with pytest.raises(UserError, match=f"'rl2' simulates with '{name}', which does not come"):
+            load_recipe("smoke", [*frozen, f"stages.rl2.simulator_stage={name}"])
 
 
 def test_a_row_of_a_table_shows_something_that_is_evaluated() -> None:

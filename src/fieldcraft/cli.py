@@ -218,8 +218,8 @@ def evaluate(
     from fieldcraft.train.model import choose_device
 
     console = Console()
-    agents = {str(m): find_agent(m).with_options(dialect, index, search_url) for m in model}
     questions = read_tasks(tasks)[:limit] if tasks else []
+    agents = {str(m): find_agent(m).with_options(dialect, index, search_url) for m in model}
     if simulator:
         _evaluate_simulators(agents, questions or _own_questions(agents, limit), device, out)
         return

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import runpy
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from fieldcraft.config import dump_recipe, load_recipe
+from fieldcraft.evals.charts import CURVES, gain_against_fidelity
 from fieldcraft.evals.fidelity import (
     Verdict,
     fidelity_row,
@@ -275,3 +278,34 @@ def test_the_table_shows_taught_and_untaught_apart() -> None:
     assert ["run/sft3", "2", "0.500", "0.000", "1.000", "1", "0.250"] in shown
     assert ["taught", "1", "0.000", "0.000", "1.000"] in shown
     assert ["untaught", "1", "1.000", "0.000", "1.000"] in shown
+
+
+def test_the_chart_shows_every_simulator_and_the_report_the_curve() -> None:
+    svg = gain_against_fidelity([("sft3-0", 0.0, -0.1), ("sft3-450", 0.75, 0.05)]).svg
+    assert svg.count("sft3-") == 2
+    assert "var(--stage1)" in svg
+    row = fidelity_row(WORLD, [simulation(("AcMe", REAL_ACME))])
+    assert {curve.key for curve in CURVES} & row.keys() == {"fidelity/holds"}
+
+
+def test_the_benchmark_trains_a_chain_a_length(tmp_path: Path) -> None:
+    """From the run's SFT-2, or from an SFT-3 of that length."""
+    script = Path(__file__).parents[2] / "bench" / "fidelity.py"
+    bench = runpy.run_path(str(script))
+    (tmp_path / "sft2" / "model").mkdir(parents=True)
+    recipe = load_recipe("autocoa-mini", ["seed=3"])
+    (tmp_path / "recipe.json").write_text(json.dumps(dump_recipe(recipe)))
+    arguments = bench["parser"]().parse_intermixed_args(
+        [str(tmp_path), "--steps", "0,100", "stages.rl1.steps=7"]
+    )
+    found = bench["recipe_with_lengths"](arguments)
+    assert (found.seed, found.model) == (3, tmp_path / "sft2" / "model")
+    stages = {name: (stage.start, stage.steps) for name, stage in found.stages.items()}
+    assert stages == {
+        "rl1-0": ("start", 7),
+        "sft3-100": ("start", 100),
+        "rl1-100": ("sft3-100", 7),
+    }
+    before = recipe.stages["rl1"]
+    changed = {"start": None, "steps": before.steps}
+    assert found.stages["rl1-100"].model_copy(update=changed) == before
