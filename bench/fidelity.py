@@ -68,7 +68,8 @@ def recipe_with_lengths(arguments: argparse.Namespace) -> Recipe:
     for steps in arguments.steps:
         start = trained(steps) if steps else "start"
         if steps:
-            stages[start] = sft3.model_dump() | {"start": "start", "steps": steps}
+            length = {"start": "start", "steps": steps, "epochs": None}
+            stages[start] = sft3.model_dump() | length
         stages[f"rl1-{steps}"] = rl1.model_dump() | {"start": start}
     data = dump_recipe(base) | {"stages": stages, "rows": {}, "seeds": []}
     data["model"] = str(arguments.run.resolve() / "sft2" / "model")

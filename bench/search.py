@@ -28,13 +28,9 @@ from typing import Any
 
 import tantivy
 
-from fieldcraft.tools.search import (
-    SearchIndex,
-    build_index,
-    passage_terms,
-    query_terms,
-    read_corpus,
-)
+from fieldcraft.tools.bm25 import passage_terms, query_terms
+from fieldcraft.tools.passages import read_corpus
+from fieldcraft.tools.search import SearchIndex, build_index
 
 TOPK = 3
 Search = Callable[[str, int], list[str]]  # (query, topk) -> titles

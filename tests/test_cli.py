@@ -15,8 +15,10 @@ from rich.console import Console
 
 import fieldcraft
 from checkpoints import write_tiny_checkpoint
-from fieldcraft import cli, pipeline
+from encoders import write_bert
+from fieldcraft import cli, pipeline, preflight
 from fieldcraft.cli import main
+from fieldcraft.evals import tables
 from fieldcraft.trajectory_io import read_trajectories, write_trajectories
 from fieldcraft.types import UserError
 
@@ -36,7 +38,8 @@ TINY = (
     "evaluation.heldout=4",
     "evaluation.train_region=2",
     "evaluation.known=2",
-    "budget.total_tokens=150",
+    "budget.turn_tokens=40",
+    "budget.total_tokens=200",
 )
 
 
@@ -134,6 +137,7 @@ def test_a_run_goes_by_default_to_a_folder_of_its_recipe_and_seed(
         raise UserError("that is all")
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(preflight, "check_recipe", lambda *_: [])
     monkeypatch.setattr(pipeline.Run, "__init__", start)
     assert status("run", "smoke") == 2
     assert status("run", "smoke", "seed=3") == 2
@@ -239,19 +243,61 @@ def test_mistakes_in_files(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """A run finds them before it does anything, and leaves nothing behind."""
+
+    def execute(_: object) -> None:
+        raise AssertionError("a run over bad files begins")
+
     files[key].write_text(content)
     monkeypatch.chdir(tmp_path)
-    assert status("check", "hotpotqa", *given(files)) == 2
-    assert complaint in sentence(capsys)
+    monkeypatch.setattr(pipeline.Run, "execute", execute)
+    before = {*tmp_path.iterdir()}
+    for command in ("check", "run"):
+        assert status(command, "hotpotqa", *given(files)) == 2
+        assert complaint in sentence(capsys)
+    assert {*tmp_path.iterdir()} == before
 
 
-def test_a_run_stops_at_a_line_of_the_corpus(
-    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_run_with_settings_that_cannot_work_does_not_begin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files["corpus"].write_text('{"text": "a"}\nnot so\n')
-    small = ["evaluation.heldout=1", "evaluation.workflows=[]", "budget.turn_tokens=8"]
-    assert status("run", "hotpotqa", *given(files), *small, "--out", tmp_path / "run") == 2
-    assert "corpus.jsonl, line 2 is not JSON" in sentence(capsys)
+    wrong = ["stages.rl2.group=1", "stages.sft2.data=pears"]
+    assert status("run", "smoke", *TINY, *wrong, "--out", tmp_path / "run") == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("fieldcraft: the world has no data set 'pears'")
+    assert second.startswith("fieldcraft: stage 'rl2' has group=1")
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_run_is_refused_over_an_estimate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def execute(_: object) -> None:
+        raise UserError("it begins")
+
+    monkeypatch.setattr(preflight, "free_memory", lambda _: 1)
+    monkeypatch.setattr(pipeline.Run, "execute", execute)
+    assert status("run", "smoke", *TINY, "--out", tmp_path / "run") == 2
+    assert sentence(capsys) == "it begins"
+    assert status("check", "smoke", *TINY) == 2
+    assert "of memory and cpu has 1e-09 GB" in sentence(capsys)
+
+
+def test_a_run_that_goes_on_is_not_checked_again(
+    done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def execute(_: object) -> None:
+        raise UserError("it goes on")
+
+    def check(*_: object) -> None:
+        raise AssertionError("checked again")
+
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.json").symlink_to(done / "recipe.json")
+    monkeypatch.setattr(preflight, "check_recipe", check)
+    monkeypatch.setattr(pipeline.Run, "execute", execute)
+    assert status("run", "smoke", *TINY, "--out", tmp_path / "run") == 2
+    assert sentence(capsys) == "it goes on"
 
 
 def test_a_checkpoint_without_a_tokenizer(
@@ -264,6 +310,7 @@ def test_a_checkpoint_without_a_tokenizer(
     for command in (["run", "--out", str(tmp_path / "run")], ["check"]):
         assert status(*command, "hotpotqa", *given(files | {"model": bare})) == 2
         assert f"{bare} holds no tokenizer: copy tokenizer.json" in sentence(capsys)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_search_server_that_does_not_answer(
@@ -274,6 +321,7 @@ def test_a_search_server_that_does_not_answer(
         small = ["evaluation.heldout=1", "evaluation.workflows=[]", "budget.turn_tokens=8"]
         assert status(*command, "hotpotqa", *given(files), f"search.url={url}", *small) == 2
         assert f"No search server answers at {url} (the server cannot be" in sentence(capsys)
+    assert not (tmp_path / "run").exists()
     options = ["--model", str(files["model"]), "--search-url", url]
     assert status("ask", *options, "Why?") == 2
     assert f"No search server answers at {url}" in sentence(capsys)
@@ -361,6 +409,14 @@ def test_eval_compares_models(
     found = report["evals"][str(done / "rl2")]
     assert found["n"] == 3
     assert found["em"] == sum(t.rewards["em"] or 0.0 for t in recorded) / 3
+    assert found["seconds"] > 0
+    [compared] = report["pairwise"]
+    assert (compared["baseline"], compared["model"]) == tuple(report["evals"])
+    assert compared["n"] == 3
+    bare = report["evals"][str(done / "base")]
+    assert compared["calls_saved_mean"] == found["calls_mean"] - bare["calls_mean"]
+    assert compared["em_difference"] == bare["em"] - found["em"]
+    assert "McNemar" in shown
     assert shown.rstrip().endswith("eval.json")
 
 
@@ -417,16 +473,35 @@ def graded(done: Path, tmp_path: Path) -> Path:
 
 
 def test_a_row_of_results(capsys: pytest.CaptureFixture[str]) -> None:
-    entry = {"em": 0.5, "em_ci95": [0.2, 0.8], "f1": 0.625, "calls_mean": 1.25}
+    entry = {"em": 0.5, "em_ci95": [0.2, 0.8], "f1": 0.625, "calls_mean": 1.25, "seconds": 7.2}
     known = {"known": {"em": 1.0, "no_call_rate": 0.75}, "calls_optimal_mean": 1.0}
     bare = {"known": None, "calls_optimal_mean": None, "em": None, "em_ci95": None, "f1": None}
     rows = {"rl": entry | known, "bare": entry | bare}
-    Console(width=80).print(cli.results_table(rows, {"rl": 61.7}))
-    shown = [line.split() for line in capsys.readouterr().out.splitlines()[3:5]]
+    Console(width=80).print(tables.results_table(rows, {"rl": 61.7}))
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()[4:6]]
     assert shown == [
-        ["rl", "0.500", "[0.200,", "0.800]", "0.625", "1.25/1.00", "1.00", "0.75", "62"],
-        ["bare", "not", "gradable", "1.25"],
+        ["rl", "0.500", "[0.200,", "0.800]", "0.625", "1.25/1.00", "1.00", "0.75", "62", "7"],
+        ["bare", "not", "gradable", "1.25", "7"],
     ]
+
+
+def test_tables_of_long_names_fit_into_a_terminal(
+    done: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = json.loads((done / "report.json").read_text())
+    evals = {f"/some/where/runs/tiny/{name}": entry for name, entry in report["evals"].items()}
+    found = report["pairwise"][0]
+    compared = [found | {"baseline": "/some/where/runs/a", "model": "/some/where/runs/b"}]
+    for table, last in (
+        (tables.results_table(evals, {}), "eval s"),
+        (tables.tool_table(evals), "refused"),
+        (tables.pairwise_table(compared), "saved"),
+    ):
+        Console(width=80).print(table)
+        lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+        assert [line for line in lines[:3] if line.endswith(f" {last}")]
+        assert not [line for line in lines if len(line) > 80 or "…" in line]
+        assert [line for line in lines if line.startswith(" /some/where")]
 
 
 def test_show_lists(graded: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -493,6 +568,20 @@ def test_index_takes_a_hotpotqa_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     source.write_text(json.dumps(record))
     assert status("index", source, "--out", tmp_path / "index") == 0
     assert capsys.readouterr().out == f"{tmp_path / 'index'}: 2 passages\n"
+
+
+def test_index_by_vectors(
+    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sentence_transformers", reason="needs the extra dense")
+    encoder = write_bert(tmp_path / "encoder", seed=0)
+    for options, ranking in (([], "hybrid"), (["--ranking", "dense", "--hnsw"], "dense")):
+        out = tmp_path / ranking
+        assert status("index", files["corpus"], "--out", out, "--encoder", encoder, *options) == 0
+        assert json.loads((out / "manifest.json").read_text())["ranking"] == ranking
+    capsys.readouterr()
+    assert status("index", files["corpus"], "--out", tmp_path / "no", "--hnsw") == 2
+    assert sentence(capsys).startswith("Search by vectors needs an encoder")
 
 
 def test_serve_search_answers(files: dict[str, Path], tmp_path: Path) -> None:

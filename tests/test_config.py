@@ -27,7 +27,7 @@ from fieldcraft.config import (
 )
 from fieldcraft.types import UserError
 
-MOST_OPTIONS = 120
+MOST_OPTIONS = 130
 RECIPE: dict[str, Any] = {
     "recipe": "small",
     "stages": {
@@ -61,12 +61,13 @@ def complaint(path: str, *overrides: str) -> str:
 def test_every_shipped_recipe_parses() -> None:
     assert "autocoa-mini" in shipped()
     for name in shipped():
-        fake = [f"{key}={Path(__file__)}" for key in ("model", "tasks", "corpus", "demonstrations")]
+        files = ("model", "tasks", "corpus", "demonstrations", "pairs")
+        fake = [f"{key}={Path(__file__)}" for key in files]
         text = (Path(__file__).parents[1] / f"src/fieldcraft/recipes/{name}.yaml").read_text()
         needs = yaml.safe_load(text).get("needs", [])
         recipe = load_recipe(name, [entry for entry in fake if entry.split("=")[0] in needs])
         assert recipe.recipe == name
-        assert recipe.stages
+        assert bool(recipe.stages) != bool(recipe.collect)
 
 
 def test_what_is_written_down_parses_to_the_same(path: str) -> None:
@@ -84,8 +85,9 @@ def test_every_option_is_counted() -> None:
     def keys(section: type[BaseModel]) -> set[tuple[str, str]]:
         found = {(section.__name__, name) for name in section.model_fields}
         for field in section.model_fields.values():
-            if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-                found |= keys(field.annotation)
+            for kind in (field.annotation, *get_args(field.annotation)):
+                if isinstance(kind, type) and issubclass(kind, BaseModel):
+                    found |= keys(kind)
         return found
 
     stage_keys = {name for kind in (Sft, Pairs, Rl) for name in kind.model_fields}
@@ -175,6 +177,8 @@ def test_every_named_algorithm_is_one_that_a_recipe_may_name() -> None:
         ("stages.rl1.rewards={otc-gpo: 1.0}", "stages.rl1.rewards.otc-grpo"),
         ("stages.rl1.endpoint={url: u, model: m, modl: m}", "stages.rl1.endpoint.model"),
         ("scratch={layer: 2}", "scratch.layers"),
+        ("teacher.modle=x", "teacher.model"),
+        ("collect.trys=2", "collect.tries"),
     ],
 )
 def test_an_unknown_key_is_answered_with_the_nearest(path: str, override: str, meant: str) -> None:
@@ -244,6 +248,15 @@ def test_with_a_model_of_the_users_base_is_that_model(path: str) -> None:
         parse_recipe({**RECIPE, "stages": stages, "model": path})
 
 
+def test_a_recipe_that_collects_has_a_teacher_and_no_stages(path: str) -> None:
+    assert "has no stages" in complaint(path, "collect.tries=2")
+    assert "only for a recipe with collect" in complaint(path, "teacher.model=x")
+    assert "no name" in complaint("autocoa-data", f"tasks={path}")
+    assert "no name" in complaint("autocoa-data", "teacher.url=http://127.0.0.1:1/v1")
+    assert "'collect.contrast'" in complaint("autocoa-data", "collect.contrast=-1")
+    assert load_recipe("autocoa-data", ["teacher.prices=[1, 2.5]"]).teacher.prices == (1.0, 2.5)
+
+
 def test_a_missing_recipe_is_answered_with_the_nearest(tmp_path: Path) -> None:
     for name in ("autocoa-mni", str(tmp_path), str(tmp_path / "no.yaml")):
         assert complaint(name).endswith("?")
@@ -283,3 +296,16 @@ def test_a_row_of_a_table_shows_something_that_is_evaluated() -> None:
     assert load_recipe("smoke", ["rows.All=rl2", "rows.ReAct=workflow"]).rows["ReAct"] == "workflow"
     with pytest.raises(UserError, match="row 'All' shows 'r1', which is never evaluated"):
         load_recipe("smoke", ["rows.All=r1"])
+
+
+def test_a_supervised_stage_is_as_long_as_its_epochs_or_its_steps() -> None:
+    stage = load_recipe("autocoa-mini", []).stages["sft2"]
+    assert isinstance(stage, Sft)
+    assert stage.steps_over(14_400) == 450
+    longer = stage.model_copy(update={"epochs": 1.5})
+    assert longer.steps_over(100) == 5  # 150 examples in batches of 32
+    with pytest.raises(UserError, match=r"'stages.sft2' is wrong: .* either steps or epochs"):
+        load_recipe("autocoa-mini", ["stages.sft2.steps=3"])
+    fixed = load_recipe("autocoa-mini", ["stages.sft2.steps=3", "stages.sft2.epochs=null"])
+    assert isinstance(fixed.stages["sft2"], Sft)
+    assert fixed.stages["sft2"].steps_over(14_400) == 3

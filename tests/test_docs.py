@@ -47,6 +47,7 @@ SHORTER = {  # what a command begins with -> what is added to it
         *shrink("sft", "base", "sft1", "sft2", "sft3"),
         *shrink("rl", "rl1", "rl2"),
     ],
+    "fieldcraft run autocoa-data": ["collect.questions=20", "collect.contrast=8"],
     "fieldcraft run smoke": [*TINY, *shrink("sft", "base", "sft2"), *shrink("rl", "rl2")],
     "fieldcraft run hotpotqa": [
         *("evaluation.heldout=1", "budget.turn_tokens=12"),

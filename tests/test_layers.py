@@ -9,12 +9,21 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "fieldcraft"
 # From low to high: a module may import those of its own entry and of the entries before it.
 LAYERS = (
-    *("__init__", "types", "jsonl", "algorithms", "config", "store", "transcript"),
-    *("trajectory_io", "terminal"),
-    *("recipes", "dialects", "tools", "algos", "worlds", "rewards", "envs", "engine", "rollout"),
-    "simulators",
-    *("agents", "data", "train", "inputs", "evals", "pipeline", "inference", "preflight"),
-    *("cli", "__main__"),
+    *("__init__", "types", "jsonl", "algorithms", "config", "tree", "store", "tool_use"),
+    *("transcript", "trajectory_io", "terminal", "recipes", "dialects", "tools", "algos", "worlds"),
+    *(
+        "rewards",
+        "envs",
+        "engine",
+        "rollout",
+        "simulators",
+        "agents",
+        "data",
+        "train",
+        "inputs",
+        "evals",
+    ),
+    *("sweep", "pipeline", "inference", "collecting", "preflight", "cli", "__main__"),
 )
 HEAVY = {"torch", "transformers", "safetensors"}
 MAY_BE_HEAVY = {"engine", "algos", "train", "pipeline", "inference", "preflight"}

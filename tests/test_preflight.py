@@ -228,6 +228,17 @@ def test_pairs_of_the_world() -> None:
     assert seen.notes["stage sft1"][0].startswith("400 samples of up to ")
 
 
+def test_an_encoder_that_is_not_there(tmp_path: Path, checkpoint: Path) -> None:
+    recipe = files(tmp_path, checkpoint, search={"encoder": "/no/encoder"})
+    assert problems_of(recipe) == [
+        "The encoder /no/encoder does not exist; give a folder or a hub name."
+    ]
+    recipe = files(tmp_path, checkpoint, search={"ranking": "hybrid"})
+    assert problems_of(recipe) == [
+        "Search by vectors needs an encoder; give a model that makes them."
+    ]
+
+
 def test_demonstrations_that_break_the_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
     segments = [Segment(Author.PROMPT, [1], "a"), Segment(Author.POLICY, [2], "b")]
     bad = Trajectory(Task("7", "Why?", ("So",)), segments, status=Status.ANSWERED)

@@ -165,6 +165,6 @@ def test_a_run_that_goes_on_uses_as_many_threads(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     started = Run(recipe, tmp_path / "run", Console(file=io.StringIO()))
     (tmp_path / "run" / "threads.json").write_text(str(before + 1))
-    assert started._use_threads(model=None) == before + 1  # no model is measured
+    assert started.use_threads(model=None) == before + 1  # no model is measured
     assert torch.get_num_threads() == before + 1
     torch.set_num_threads(before)

@@ -221,6 +221,20 @@ def test_calls_over_the_budget_are_refused_and_told() -> None:
     assert found.status is Status.ANSWERED
 
 
+def test_attempts_that_are_no_calls_count_against_the_limit_and_are_not_executed() -> None:
+    empty = "<begin_search> </end_search>"
+    found = play([empty, empty, SEARCH, ANSWER], env(never, max_calls=2))
+    assert [c.outcome for c in found.calls] == [
+        Outcome.MALFORMED,
+        Outcome.MALFORMED,
+        Outcome.REFUSED,
+    ]
+    assert (found.executed_calls, found.status) == (0, Status.ANSWERED)
+    told = [segment.text for segment in found.segments if segment.author is Author.TOOL]
+    assert ["Nothing to search for" in text for text in told] == [True, True, False]
+    assert LIMIT_REACHED in told[2]
+
+
 def test_a_turn_without_end_is_truncated() -> None:
     found = play([ANSWER], env(turn_tokens=3))
     assert (found.status, found.answer) == (Status.TRUNCATED, None)

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from itertools import takewhile
@@ -16,22 +17,24 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fieldcraft import __version__
-from fieldcraft.config import Sft, dump_recipe, load_recipe, recipe_of_run, shipped
+from fieldcraft.config import Recipe, Sft, dump_recipe, load_recipe, recipe_of_run, shipped
+from fieldcraft.data.steps_io import as_trajectory, read_demonstrations
+from fieldcraft.evals.tables import pairwise_table, results_table, seeds_table, tool_table
 from fieldcraft.store import RunFolder, atomic_folder, read_json, write_json
 from fieldcraft.terminal import (
     StageProgress,
+    print_collection,
     print_mask,
     print_trajectory,
     print_trajectory_list,
 )
 from fieldcraft.trajectory_io import read_trajectories
-from fieldcraft.types import Author, Task, UserError
+from fieldcraft.types import Author, Task, Trajectory, UserError
 
 app = typer.Typer(
     help="Train language models that decide for themselves when to think, act and answer.",
@@ -44,6 +47,8 @@ world_app = typer.Typer(help="Write a synthetic world as files.", no_args_is_hel
 serve_app = typer.Typer(help="Serve what agents use over HTTP.", no_args_is_help=True)
 app.add_typer(world_app, name="world")
 app.add_typer(serve_app, name="serve")
+
+STOPPED = "fieldcraft: stopped; the same command goes on where this one stopped."
 
 RecipeName = Annotated[str, typer.Argument(help="A shipped recipe or the path of a YAML file.")]
 Overrides = Annotated[
@@ -109,24 +114,80 @@ def run(
     seed = f"-seed{settings.seed}" if settings.seed else ""
     folder = out or Path("runs", f"{settings.recipe}{seed}")
     console = Console()
+    if settings.collect is not None:
+        _collect(settings, folder, console)
+        return
     if (folder / "report.html").exists():  # a run writes it last
         RunFolder(folder, dump_recipe(settings))
         report = read_json(folder / "report.json")
     else:
-        from fieldcraft.pipeline import Run
+        if not (folder / "recipe.json").exists():
+            _refuse_unsound(settings)
+        try:
+            report = _execute(settings, folder, console)
+        except KeyboardInterrupt:
+            print(STOPPED, file=sys.stderr)
+            raise typer.Exit(130) from None
+    one = folder
+    if settings.seeds:
+        one = folder / f"seed-{settings.seeds[0]}"
+        console.print(seeds_table(report["rows"]))
+    else:
+        seconds = {stage["name"]: stage["seconds"] for stage in report["stages"]}
+        console.print(results_table(report["evals"], seconds), tool_table(report["evals"]))
+    print(f"{folder / 'report.json'}\n{folder / 'report.html'}")
+    print(f"fieldcraft ask --model {shlex.quote(str(one))} {shlex.quote(_question(one))}")
+
+
+def _execute(settings: Recipe, folder: Path, console: Console) -> dict[str, Any]:
+    """One run, or one for every seed of the recipe."""
+    if settings.seeds:
+        from fieldcraft.sweep import sweep
+
+        return sweep(settings, folder, console)
+    from fieldcraft.pipeline import Run
+
+    return Run(settings, folder, console).execute()
+
+
+def _collect(settings: Recipe, folder: Path, console: Console) -> None:
+    """A run that has a teacher and no stages."""
+    if (folder / "report.html").exists():
+        RunFolder(folder, dump_recipe(settings))
+    else:
+        from fieldcraft.collecting import collect
 
         try:
-            report = Run(settings, folder, console).execute()
+            collect(settings, folder, console)
         except KeyboardInterrupt:
-            print(
-                "fieldcraft: stopped; the same command goes on where this one stopped.",
-                file=sys.stderr,
-            )
+            print(STOPPED, file=sys.stderr)
             raise typer.Exit(130) from None
-    seconds = {stage["name"]: stage["seconds"] for stage in report["stages"]}
-    console.print(results_table(report["evals"], seconds))
-    print(f"{folder / 'report.json'}\n{folder / 'report.html'}")
-    print(f"fieldcraft ask --model {shlex.quote(str(folder))} {shlex.quote(_question(folder))}")
+    print_collection(read_json(folder / "collect" / "summary.json"), console)
+    for name in ("collect/demonstrations.jsonl", "collect/pairs.jsonl", "report.html"):
+        print(folder / name)
+    print(f"fieldcraft show {shlex.quote(str(folder))}")
+
+
+def _refuse_unsound(recipe: Recipe) -> None:
+    """Before a run begins, and so before its folder is made: its files and settings. What is only
+    estimated refuses no run."""
+    from fieldcraft.preflight import ESTIMATED, check_recipe
+
+    found: list[str] = []
+
+    def report(name: str, notes: Sequence[str], problems: Sequence[str]) -> None:
+        found.extend([] if name in ESTIMATED else problems)
+
+    check_recipe(recipe, Path.cwd(), report)
+    _refuse(found)
+
+
+def _refuse(problems: Sequence[str]) -> None:
+    """Print every problem, and exit with 2 if there is one."""
+    for problem in problems:
+        print(f"fieldcraft: {problem}", file=sys.stderr)
+    if problems:
+        raise typer.Exit(2)
 
 
 def _question(run: Path) -> str:
@@ -148,11 +209,7 @@ def check(recipe: RecipeName, overrides: Overrides = None) -> None:
         mark = Text("wrong ", "red") if problems else Text("fine  ", "green")
         console.print(mark + Text(f"{name}  ") + Text("; ".join(notes), "dim"), soft_wrap=True)
 
-    problems = check_recipe(settings, Path.cwd(), report)
-    for problem in problems:
-        print(f"fieldcraft: {problem}", file=sys.stderr)
-    if problems:
-        raise typer.Exit(2)
+    _refuse(check_recipe(settings, Path.cwd(), report))
 
 
 @app.command()
@@ -209,10 +266,12 @@ def evaluate(
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Also write eval.json into this folder.")] = None,
 ) -> None:
-    """Grade agents on a file of questions, greedily; or, with --simulator, the search results that
-    they write themselves, sampled as in training and by default for questions of their training."""
+    """Grade agents on a file of questions, greedily, and compare each with the first; or, with
+    --simulator, the search results that they write themselves, sampled as in training and by
+    default for questions of their training."""
     from fieldcraft.data.sources import read_tasks
     from fieldcraft.evals.metrics import summarise
+    from fieldcraft.evals.pairwise import against_first
     from fieldcraft.evals.run import answer_rubric, evaluate
     from fieldcraft.inference import find_agent
     from fieldcraft.train.model import choose_device
@@ -225,16 +284,21 @@ def evaluate(
         return
     if tasks is None:
         raise UserError("there are no questions to grade: give a file with --tasks.")
-    found = {}
+    done, found = {}, {}
     for name, agent in agents.items():
+        began = time.perf_counter()
         answer = agent.start(choose_device(device))
         concurrency = agent.recipe.evaluation.concurrency
         with StageProgress(name, len(questions), console) as progress:
-            done = evaluate(questions, answer, answer_rubric(), concurrency, progress)
-        found[name] = summarise(done)
-    console.print(results_table(found, {}))
+            done[name] = evaluate(questions, answer, answer_rubric(), concurrency, progress)
+        found[name] = summarise(done[name]) | {"seconds": time.perf_counter() - began}
+    compared = against_first(done)
+    console.print(results_table(found, {}), tool_table(found))
+    if compared:
+        console.print(pairwise_table(compared))
     if out is not None:
-        write_json(out / "eval.json", {"tasks": str(tasks), "n": len(questions), "evals": found})
+        record = {"tasks": str(tasks), "n": len(questions), "evals": found, "pairwise": compared}
+        write_json(out / "eval.json", record)
         print(out / "eval.json")
 
 
@@ -282,10 +346,16 @@ def show(
         print(run / "report.html")
         return
     console = Console()
-    file = _evaluation(run, stage)
-    found = read_trajectories(file)
-    if wrong:
-        found = [t for t in found if t.rewards.get("em") == 0]
+    collected = recipe_of_run(run).collect is not None
+    if collected:
+        if mask or stage is not None:
+            raise UserError(f"{run} holds demonstrations, which no stage has trained on yet.")
+        found = _collected(run, "rejected" if wrong else "demonstrations")
+    else:
+        file = _evaluation(run, stage)
+        found = read_trajectories(file)
+        if wrong:
+            found = [t for t in found if t.rewards.get("em") == 0]
     found = found[:limit]
     if number is not None and number >= len(found):
         raise UserError(f"there are {len(found)} trajectories to show, counted from 0.")
@@ -308,6 +378,14 @@ def _print_mask(run: Path, stage: str, trajectory: Any, console: Console) -> Non
     print_mask(trajectory, tokenizer, {Author(author) for author in trained}, console)
 
 
+def _collected(run: Path, name: str) -> list[Trajectory]:
+    """Demonstrations that were kept, or rejected attempts with their reasons."""
+    file = run / "collect" / f"{name}.jsonl"
+    if not file.exists():
+        raise UserError(f"{run} has collected nothing yet: let 'fieldcraft run' go on.")
+    return [as_trajectory(task, steps) for task, steps in read_demonstrations(file)]
+
+
 def _evaluation(run: Path, stage: str | None) -> Path:
     """The trajectories of a stage's evaluation, of the last one there is by default."""
     order = ["base", "workflow", *recipe_of_run(run).stages]
@@ -318,26 +396,6 @@ def _evaluation(run: Path, stage: str | None) -> Path:
     if stage is not None and stage not in found:
         raise UserError(f"{run} has no evaluation of '{stage}': it has {', '.join(found)}.")
     return files[stage or found[-1]]
-
-
-def results_table(evals: Mapping[str, Mapping[str, Any]], seconds: Mapping[str, float]) -> Table:
-    """One row an evaluation, of stages, workflows or models."""
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for head in ("", "EM [95 %]", "F1", "calls/best", "known EM", "no call", "seconds"):
-        table.add_column(head, no_wrap=True)
-    for name, entry in evals.items():
-        em, optimum, known = entry["em"], entry["calls_optimal_mean"], entry["known"]
-        low, high = entry["em_ci95"] or (0.0, 0.0)
-        table.add_row(
-            Text(name, "bold"),
-            "not gradable" if em is None else Text(f"{em:.3f} [{low:.3f}, {high:.3f}]"),
-            "" if entry["f1"] is None else f"{entry['f1']:.3f}",
-            f"{entry['calls_mean']:.2f}" + ("" if optimum is None else f"/{optimum:.2f}"),
-            f"{known['em']:.2f}" if known else "",
-            f"{known['no_call_rate']:.2f}" if known else "",
-            f"{seconds[name]:.0f}" if name in seconds else "",
-        )
-    return table
 
 
 # -- worlds, indexes, servers ------------------------------------------------------------------
@@ -374,13 +432,22 @@ def build(
     out: Out,
     k1: Annotated[float, typer.Option(help="How slowly repeated words saturate.")] = 0.9,
     b: Annotated[float, typer.Option(help="How much long passages are held back, 0 to 1.")] = 0.4,
+    encoder: Annotated[
+        str | None, typer.Option(help="Search by vectors of this model: a folder or a hub name.")
+    ] = None,
+    ranking: Annotated[
+        Literal["bm25", "dense", "hybrid"] | None,
+        typer.Option(help="By default hybrid with an encoder, bm25 without."),
+    ] = None,
+    hnsw: Annotated[bool, typer.Option("--hnsw", help="A graph, for millions of vectors.")] = False,
 ) -> None:
-    """Build a search index (BM25)."""
+    """Build a search index: BM25, vectors of an encoder, or both."""
     from fieldcraft.data.sources import ensure_corpus
     from fieldcraft.tools.search import build_index
 
     with tempfile.TemporaryDirectory() as draft:
-        index = build_index(ensure_corpus(corpus, Path(draft, "corpus.jsonl")), out, k1, b)
+        passages = ensure_corpus(corpus, Path(draft, "corpus.jsonl"))
+        index = build_index(passages, out, k1, b, ranking=ranking, encoder=encoder, hnsw=hnsw)
     print(f"{out}: {len(index)} passages")
 
 
@@ -390,7 +457,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
 ) -> None:
-    """A search server with the interface of Search-R1: POST /retrieve."""
+    """A search server with the interfaces of Search-R1 and AutoCoA: POST /retrieve."""
     from fieldcraft.tools.search_server import serve_search
 
     serve_search(index, host, port)

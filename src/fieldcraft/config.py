@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from importlib import resources
+from math import ceil
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
 from pydantic import (
@@ -24,8 +25,15 @@ from fieldcraft.types import UserError
 # Folders of a run and rows of its report that are not stages; with a model of the user's, `base` is
 # the row of that model.
 RESERVED = (
-    *("world", "start", "index", "evaluations", "evaluation"),
+    *("world", "start", "index", "evaluations", "evaluation", "collect"),
     *("workflow", "rag", "reflexion"),
+)
+
+# How a teacher is reached, which a run that goes on may change: (section, key).
+FREE_KEYS = (
+    *(("teacher", key) for key in ("url", "api_key_env", "prices")),
+    *(("teacher", key) for key in ("concurrency", "timeout_seconds", "retries")),
+    ("collect", "max_failed"),
 )
 
 SIMULATED_SHARE = 5 / 6  # AutoCoA's
@@ -64,6 +72,8 @@ class Search(Section):
     timeout_seconds: PositiveFloat = 10.0
     k1: PositiveFloat = 0.9
     b: Rate = 0.4
+    encoder: str | None = None  # folder or hub name of a sentence-transformers model
+    ranking: Literal["bm25", "dense", "hybrid"] | None = None  # None: hybrid with an encoder
 
 
 class Endpoint(Section):
@@ -102,29 +112,42 @@ class Stage(Section):
 
     start: str | None = None  # the stage to go on from, or `start`, the first model; None: the last
     optim: Optim
-    steps: PositiveInt
     checkpoint_every: PositiveInt = 25
     evaluate: bool = True  # a row in the report
 
 
-class Sft(Stage):
+class Supervised(Stage):
+    """A stage over a data set, as long as `steps` or `epochs` says."""
+
+    data: str
+    examples: PositiveInt | None = None  # at most; None: as many as the data set has
+    batch: PositiveInt = 16  # trajectories, or pairs
+    steps: PositiveInt | None = None
+    epochs: PositiveFloat | None = None
+
+    @model_validator(mode="after")
+    def _has_a_length(self) -> Self:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("a supervised stage has either steps or epochs: give one of them")
+        return self
+
+    def steps_over(self, examples: int) -> int:
+        """How many steps the stage has with so many examples."""
+        return self.steps or ceil((self.epochs or 1.0) * examples / self.batch)
+
+
+class Sft(Supervised):
     """Supervised fine-tuning on trajectories. `train_on` names whose tokens are trained."""
 
     type: Literal["sft"]
-    data: str
-    examples: PositiveInt = 100_000  # at most
     train_on: tuple[Literal["policy", "tool"], ...] = ("policy",)
-    batch: PositiveInt = 16
 
 
-class Pairs(Stage):
+class Pairs(Supervised):
     """Step-level contrastive training: chosen against rejected steps."""
 
     type: Literal["contrastive"]
-    data: str
-    examples: PositiveInt = 100_000  # at most
     alpha: Rate = 0.2
-    batch: PositiveInt = 16  # pairs
 
 
 class Critic(Section):
@@ -153,6 +176,7 @@ class Rl(Stage):
 
     type: Literal["rl"]
     algorithm: Algorithm = "grpo"
+    steps: PositiveInt
     observations: Literal["real", "simulated", "mixed"] = "real"
     simulated_share: Share = SIMULATED_SHARE  # of the steps of a mixed stage
     simulator: Literal["policy", "frozen", "endpoint"] = "policy"
@@ -247,9 +271,33 @@ class Evaluation(Section):
     concurrency: PositiveInt = 256
 
 
+class Teacher(Section):
+    """Who shows how to answer: with `url` the model of an OpenAI-compatible endpoint, else the
+    checkpoint folder `model`, and with neither the oracle of the world."""
+
+    url: str | None = None
+    model: str | None = None
+    api_key_env: str = "OPENAI_API_KEY"  # the environment variable that holds the key
+    concurrency: PositiveInt = 16  # attempts side by side
+    timeout_seconds: PositiveFloat = 120.0
+    retries: int = Field(default=5, ge=0)
+    temperature: Rate = 0.7
+    prices: tuple[Rate, Rate] | None = None  # of a million tokens read, and written
+
+
+class Collect(Section):
+    """Demonstrations and pairs from a teacher; see fieldcraft.data.collect."""
+
+    questions: PositiveInt = 20_000  # at most; one half is answered without tools, one with
+    contrast: int = Field(default=3_000, ge=0)  # of them tried both ways, for pairs
+    tries: PositiveInt = 4  # of a question, until one is right
+    think_share: Share = 0.25  # of the pairs, at most, choose thinking
+    max_failed: Share = 0.2  # of the attempts; more stop the run
+
+
 class Recipe(Section):
-    """A whole run. `model`, `tasks`, `corpus` and `demonstrations` are files of the user; where
-    they are null, the world makes them."""
+    """A whole run. `model`, `tasks`, `corpus`, `demonstrations` and `pairs` are files of the user;
+    where they are null, the world makes them. With `collect` it has a teacher and no stages."""
 
     recipe: str
     seed: int = 0
@@ -258,13 +306,16 @@ class Recipe(Section):
     tasks: Path | None = None
     corpus: Path | None = None
     demonstrations: Path | None = None
-    needs: tuple[Literal["model", "tasks", "corpus", "demonstrations"], ...] = ()
+    pairs: Path | None = None
+    needs: tuple[Literal["model", "tasks", "corpus", "demonstrations", "pairs"], ...] = ()
     dialect: str = "autocoa"
     instruction: str | None = None
     world: World = World()
     scratch: Scratch = Scratch()
     search: Search = Search()
     budget: Limits = Limits()
+    teacher: Teacher = Teacher()
+    collect: Collect | None = None
     stages: dict[str, AnyStage]
     seeds: tuple[int, ...] = ()  # a run for each, and a table over all of them
     side_by_side: PositiveInt = 1  # runs of several seeds at once
@@ -318,14 +369,16 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
                 " and _, which becomes that of its folder."
             )
     _check_names(recipe)
+    _check_seeds(recipe)
     for key in recipe.needs:
         path: Path | None = getattr(recipe, key)
         if path is None:
             raise UserError(f"recipe '{recipe.recipe}' needs {key}=PATH on the command line.")
-    for key in ("model", "tasks", "corpus", "demonstrations"):
+    for key in ("model", "tasks", "corpus", "demonstrations", "pairs"):
         path = getattr(recipe, key)
         if path is not None and not path.exists():
             raise UserError(f"{key}={path} does not exist: give the path of an existing file.")
+    _check_collection(recipe)
     return recipe
 
 
@@ -344,30 +397,71 @@ def _check_names(recipe: Recipe) -> None:
                 f" before it: use one of {', '.join(earlier)}."
             )
         earlier.append(name)
-    first = ["base"] if recipe.model else []
-    evaluated = [*first, *recipe.evaluation.workflows, *recipe.stages]
     for title, name in recipe.rows.items():
-        if name not in evaluated:
+        if name not in evaluated(recipe):
             raise UserError(
                 f"row '{title}' shows '{name}', which is never evaluated: use one of"
-                f" {', '.join(evaluated)}."
+                f" {', '.join(evaluated(recipe))}."
             )
+
+
+def _check_collection(recipe: Recipe) -> None:
+    teacher = recipe.teacher
+    if recipe.collect is None:
+        if teacher != Teacher():
+            raise UserError(
+                "teacher is only for a recipe with collect: use the recipe autocoa-data."
+            )
+        return
+    if recipe.stages:
+        raise UserError(
+            "a recipe with collect has no stages: train in a second run, with demonstrations= and"
+            " pairs= of the files that this one writes."
+        )
+    if teacher.model is None and (teacher.url is not None or recipe.tasks is not None):
+        raise UserError(
+            "the teacher has no name: set teacher.model, the name of a model at teacher.url or the"
+            " folder of a checkpoint."
+        )
+
+
+def _check_seeds(recipe: Recipe) -> None:
+    if len(set(recipe.seeds)) < len(recipe.seeds):
+        raise UserError(f"seeds={list(recipe.seeds)} names a seed twice: give each one once.")
+    if recipe.seeds and recipe.seed:
+        raise UserError(
+            f"seed={recipe.seed} is one run and seeds={list(recipe.seeds)} several: for one alone"
+            " set seeds=[] as well."
+        )
+
+
+def evaluated(recipe: Recipe) -> list[str]:
+    """Everything that a run of the recipe evaluates: a model of the user's, workflows, stages."""
+    first = ["base"] if recipe.model else []
+    stages = [name for name, stage in recipe.stages.items() if stage.evaluate]
+    return [*first, *recipe.evaluation.workflows, *stages]
 
 
 def recipe_of_run(run: Path) -> Recipe:
     """The recipe that a run folder was made with; the files it names may be gone by now.
 
-    Raises UserError if the folder is not a run's, or one of another version's.
+    Raises UserError if the folder is not one run's, or one of another version's.
     """
     file = run / "recipe.json"
     if not file.exists():
         raise UserError(f"{run} is not a run: give a folder that 'fieldcraft run' wrote.")
     try:
-        return Recipe.model_validate_json(file.read_bytes())
+        recipe = Recipe.model_validate_json(file.read_bytes())
     except ValidationError as error:
         raise UserError(
             f"{run} was made by another version of fieldcraft: use that version or run it anew."
         ) from error
+    if recipe.seeds:
+        raise UserError(
+            f"{run} holds a run for every seed: give one of them, such as"
+            f" {run / f'seed-{recipe.seeds[0]}'}."
+        )
+    return recipe
 
 
 def dump_recipe(recipe: Recipe) -> dict[str, Any]:
@@ -377,7 +471,19 @@ def dump_recipe(recipe: Recipe) -> dict[str, Any]:
 
 def count_options(section: type[BaseModel] = Recipe) -> int:
     """How many keys a recipe can set (each kind of section counted once)."""
-    sections = (section, World, Scratch, Search, Limits, Optim, Critic, Endpoint, Evaluation)
+    sections = (
+        section,
+        World,
+        Scratch,
+        Search,
+        Limits,
+        Optim,
+        Critic,
+        Endpoint,
+        Teacher,
+        Collect,
+        Evaluation,
+    )
     own = set(Sft.model_fields) | set(Pairs.model_fields) | set(Rl.model_fields)
     return sum(len(s.model_fields) for s in sections) + len(own)
 
@@ -431,7 +537,12 @@ def _fields_at(parts: list[str], data: dict[str, Any]) -> list[str]:
         kind = kinds[data["stages"][parts[1]]["type"]]
         inner: dict[str, type[BaseModel]] = {"optim": Optim, "critic": Critic, "endpoint": Endpoint}
         return list(inner.get(parts[-1], kind).model_fields)
-    section = Recipe.model_fields[parts[0]].annotation
-    assert isinstance(section, type)
-    assert issubclass(section, BaseModel)
+    section: type[BaseModel] = Recipe
+    for part in parts:
+        annotation = section.model_fields[part].annotation
+        section = next(  # a section, or one that may be null
+            kind
+            for kind in (annotation, *get_args(annotation))
+            if isinstance(kind, type) and issubclass(kind, BaseModel)
+        )
     return list(section.model_fields)

@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fieldcraft.config import Recipe
+from fieldcraft.data import autocoa
 from fieldcraft.data.curriculum import (
     Curriculum,
     evaluation_tasks,
     tokenizer_texts,
     train_tasks,
 )
-from fieldcraft.data.demonstrations import encode_demonstration
-from fieldcraft.data.sources import ensure_corpus, read_tasks, read_trajectories, write_tasks
+from fieldcraft.data.demonstrations import encode_demonstration, encode_pair, reads_back
+from fieldcraft.data.sources import ensure_corpus, read_tasks, write_tasks
+from fieldcraft.data.steps_io import holds_steps, read_demonstrations, read_pairs
+from fieldcraft.data.trajectories import read_trajectories
 from fieldcraft.dialects import dialect_class
 from fieldcraft.rewards.answers import exact_match
 from fieldcraft.train.checkpoint import save_weights
@@ -42,11 +45,13 @@ class Inputs(Protocol):
         """Write the first model, where the recipe names none."""
         ...
 
-    def trajectories(self, data: str, count: int, dialect: Dialect, tool: Tool) -> list[Trajectory]:
-        """Data set `data` of supervised stages, `count` at most. Raises UserError if unknown."""
+    def trajectories(
+        self, data: str, count: int | None, dialect: Dialect, tool: Tool
+    ) -> list[Trajectory]:
+        """At most `count` of the data set `data` of a stage. Raises UserError if it is unknown."""
         ...
 
-    def pairs(self, data: str, count: int, dialect: Dialect, tool: Tool) -> list[Pair]: ...
+    def pairs(self, data: str, count: int | None, dialect: Dialect, tool: Tool) -> list[Pair]: ...
 
     def train_tasks(self) -> list[Task]: ...
 
@@ -64,6 +69,7 @@ class AtlasInputs:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         settings = recipe.world
+        self._made: dict[tuple[str, int | None], list[Trajectory]] = {}
         self.world = atlas.deal(settings.people, settings.taught, settings.heldout, recipe.seed)
 
     def curriculum(self, dialect: Dialect, schemas: Sequence[dict[str, Any]]) -> Curriculum:
@@ -89,17 +95,22 @@ class AtlasInputs:
         )
         save_weights(folder, model, tokenizer)
 
-    def trajectories(self, data: str, count: int, dialect: Dialect, tool: Tool) -> list[Trajectory]:
+    def trajectories(
+        self, data: str, count: int | None, dialect: Dialect, tool: Tool
+    ) -> list[Trajectory]:
         curriculum = self.curriculum(dialect, [tool.schema])
         makers = {"base": curriculum.base, "demonstrations": curriculum.demonstrations}
         if data not in makers:
             raise UserError(f"the world has no data set '{data}': use {' or '.join(makers)}.")
-        return makers[data](count)
+        if (data, count) not in self._made:  # a run has one tokenizer and one tool
+            self._made[data, count] = makers[data](curriculum.size(data, count))
+        return self._made[data, count]
 
-    def pairs(self, data: str, count: int, dialect: Dialect, tool: Tool) -> list[Pair]:
+    def pairs(self, data: str, count: int | None, dialect: Dialect, tool: Tool) -> list[Pair]:
         if data != "pairs":
             raise UserError(f"the world has no data set '{data}' of pairs: use pairs.")
-        return self.curriculum(dialect, [tool.schema]).pairs(count)
+        curriculum = self.curriculum(dialect, [tool.schema])
+        return curriculum.pairs(curriculum.size(data, count))
 
     def train_tasks(self) -> list[Task]:
         return train_tasks(self.world, self.recipe.seed, TRAIN_TASKS)
@@ -120,7 +131,7 @@ class FileInputs:
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        if recipe.model is None:
+        if recipe.model is None and recipe.collect is None:
             raise UserError("tasks=FILE needs model=DIR, a checkpoint folder to start from.")
         if recipe.corpus is None and recipe.search.url is None:
             raise UserError("tasks=FILE needs corpus=FILE, or search.url= of a search server.")
@@ -134,7 +145,9 @@ class FileInputs:
     def write_model(self, folder: Path) -> None:
         raise AssertionError("the recipe names a model")
 
-    def trajectories(self, data: str, count: int, dialect: Dialect, tool: Tool) -> list[Trajectory]:
+    def trajectories(
+        self, data: str, count: int | None, dialect: Dialect, tool: Tool
+    ) -> list[Trajectory]:
         """Imported demonstrations whose answers are right, in the run's dialect."""
         if data != "demonstrations" or self.recipe.demonstrations is None:
             raise UserError(
@@ -155,11 +168,19 @@ class FileInputs:
     ) -> tuple[list[Trajectory], Counter[str]]:
         """Demonstrations to train on, and how many others were left out for which reason."""
         assert self.recipe.demonstrations is not None
-        read, reasons = read_trajectories(self.recipe.demonstrations)
+        file = self.recipe.demonstrations
+        if holds_steps(file):
+            read, reasons = read_demonstrations(file), Counter[str]()
+        else:
+            read, reasons = read_trajectories(file)
         kept = []
         for task, steps in read:
-            answer = steps[-1]
-            if not (isinstance(answer, Answer) and exact_match(answer.text, task.answers)):
+            answer = steps[-1] if steps else None
+            # Where no gold answer is known, the demonstration is trusted.
+            right = isinstance(answer, Answer) and (
+                not task.answers or exact_match(answer.text, task.answers)
+            )
+            if not right:
                 reasons["with a wrong answer"] += 1
                 continue
             trajectory = encode_demonstration(task, steps, dialect, [tool.schema])
@@ -171,8 +192,41 @@ class FileInputs:
                 kept.append(trajectory)
         return kept, reasons
 
-    def pairs(self, data: str, count: int, dialect: Dialect, tool: Tool) -> list[Pair]:
-        raise UserError("contrastive stages need pairs, which this recipe's files do not hold.")
+    def pairs(self, data: str, count: int | None, dialect: Dialect, tool: Tool) -> list[Pair]:
+        """Pairs of the user's file, in the run's dialect."""
+        if data != "pairs" or self.recipe.pairs is None:
+            raise UserError(
+                f"data set '{data}' of pairs is unknown here: use data: pairs with pairs=FILE, as"
+                " 'fieldcraft run autocoa-data' writes one."
+            )
+        kept, reasons = self.usable_pairs(dialect, tool)
+        if not kept:
+            why = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+            raise UserError(
+                f"no pair of {self.recipe.pairs} can be used ({why or 'it is empty'}): raise"
+                " budget.total_tokens or give another file."
+            )
+        return kept[:count]
+
+    def usable_pairs(self, dialect: Dialect, tool: Tool) -> tuple[list[Pair], Counter[str]]:
+        """Pairs to train on, and how many others were left out for which reason."""
+        assert self.recipe.pairs is not None
+        kept: list[Pair] = []
+        if self.recipe.pairs.suffix == ".json":  # an array, as AutoCoA has it
+            read, reasons = autocoa.read_pairs(self.recipe.pairs)
+        else:
+            read, reasons = read_pairs(self.recipe.pairs), Counter[str]()
+        for pair in read:
+            ways = (pair.chosen, pair.rejected)
+            sides = encode_pair(pair.task, pair.before, ways, dialect, [tool.schema])
+            both = list(zip(sides, ways, strict=True))
+            if not all(reads_back(side, way[-1], dialect) for side, way in both):
+                reasons[f"not as the dialect '{dialect.name}' reads it back"] += 1
+            elif max(len(side.ids) for side in sides) > self.recipe.budget.total_tokens:
+                reasons["longer than budget.total_tokens"] += 1
+            else:
+                kept.append(sides)
+        return kept, reasons
 
     @cached_property
     def tasks(self) -> list[Task]:

@@ -1,10 +1,11 @@
-"""JSON lines that other programs wrote, read with the file and the line in every complaint."""
+"""JSON lines: read with the file and the line in every complaint, written whole or not at all."""
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,16 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     yield number, _object(line, f"{path}, line {number}")
         except (gzip.BadGzipFile, EOFError) as error:
             raise UserError(f"{path} is not a whole gzip file; fetch it again.") from error
+
+
+def write_json_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    """Write one object a line. Lone surrogates (bytes that were never text) become "?"."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", encoding="utf-8", errors="replace", newline="\n") as file:
+        for record in records:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+    os.replace(partial, path)
 
 
 def _object(line: bytes, where: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import asyncio
 import platform
 import shutil
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from fieldcraft.engine.threads import use_fastest_threads
 from fieldcraft.envs.tools import Budget, ToolEnvironment
 from fieldcraft.evals.fidelity import fidelity_row
 from fieldcraft.evals.metrics import summarise
+from fieldcraft.evals.pairwise import one_after_another
 from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
 from fieldcraft.evals.run import answer_rubric, evaluate
 from fieldcraft.inputs import AtlasInputs, make_inputs
@@ -48,6 +49,7 @@ from fieldcraft.train.rl import RlStage
 from fieldcraft.train.sft import contrastive_step, sft_step
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.trajectory_io import read_trajectories, write_trajectories
+from fieldcraft.tree import lineage
 from fieldcraft.types import Author, Dialect, Reward, Task, Tool, Trajectory
 
 MAX_ROWS = 256  # sessions that the engine keeps in its cache
@@ -136,18 +138,25 @@ class Run:
         index = self.folder.path / "index"
         if self.recipe.search.url is None and not index.exists():
             settings = self.recipe.search
-            build_index(self.world / "corpus.jsonl", index, settings.k1, settings.b)
+            build_index(
+                self.world / "corpus.jsonl",
+                index,
+                settings.k1,
+                settings.b,
+                ranking=settings.ranking,
+                encoder=settings.encoder,
+            )
         return open_search(self.recipe, index)
 
     def _first_model(self) -> Path:
         folder = self.recipe.model or self.folder.once("start/model", self.inputs.write_model)
         model = load_model(folder, self.device)
         load_tokenizer(folder)
-        threads = self._use_threads(model)
+        threads = self.use_threads(model)
         self.console.print(f"device {self.device}, {threads} threads", style="dim")
         return folder
 
-    def _use_threads(self, model: Any) -> int:
+    def use_threads(self, model: Any) -> int:
         """Threads are measured once a run: with another number a run that goes on would add up its
         floats in another order, and end with other numbers."""
         record = self.folder.path / "threads.json"
@@ -173,11 +182,16 @@ class Run:
     def _train(self, name: str, stage: AnyStage, start: Path, folder: Path) -> None:
         began = time.perf_counter()
         model, dialect = load_model(start, self.device), self.dialect(start)
-        trainer = Trainer(model, stage.optim, stage.steps)
-        with StageProgress(name, stage.steps, self.console) as progress:
-            rl = self._rl(name, stage, trainer, dialect, start) if isinstance(stage, Rl) else None
-            step = rl.step if rl else self._supervised(stage, trainer, dialect)
-            prepared = time.perf_counter() - began
+        rl: RlStage | None = None
+        step: Callable[[int], Row]
+        if isinstance(stage, Rl):
+            trainer = Trainer(model, stage.optim, stage.steps)
+            rl = self._rl(name, stage, trainer, dialect, start)
+            step = rl.step
+        else:
+            trainer, step = self._supervised(stage, model, dialect)
+        prepared = time.perf_counter() - began
+        with StageProgress(name, trainer.steps, self.console) as progress:
             rows = run_steps(
                 trainer=trainer,
                 tokenizer=dialect.tokenizer,
@@ -195,16 +209,17 @@ class Run:
         write_json(folder / "stage.json", {"seconds": seconds, "metrics": rows[-1]})
 
     def _supervised(
-        self, stage: AnyStage, trainer: Trainer, dialect: Dialect
-    ) -> Callable[[int], Row]:
+        self, stage: Sft | Pairs, model: Any, dialect: Dialect
+    ) -> tuple[Trainer, Callable[[int], Row]]:
         seed = self.recipe.seed
         if isinstance(stage, Pairs):
             pairs = self.inputs.pairs(stage.data, stage.examples, dialect, self.search)
-            return contrastive_step(trainer, pairs, stage.alpha, stage.batch, seed)
-        assert isinstance(stage, Sft)
+            trainer = Trainer(model, stage.optim, stage.steps_over(len(pairs)))
+            return trainer, contrastive_step(trainer, pairs, stage.alpha, stage.batch, seed)
         data = self.inputs.trajectories(stage.data, stage.examples, dialect, self.search)
+        trainer = Trainer(model, stage.optim, stage.steps_over(len(data)))
         authors = {Author(author) for author in stage.train_on}
-        return sft_step(trainer, data, authors, stage.batch, seed)
+        return trainer, sft_step(trainer, data, authors, stage.batch, seed)
 
     def _rl(self, name: str, stage: Rl, trainer: Trainer, dialect: Dialect, start: Path) -> RlStage:
         reference = critic = None
@@ -311,21 +326,31 @@ class Run:
         records = {name: read_json(folder / name / "stage.json") for name in self.recipe.stages}
         stages = [StageRecord(n, r["seconds"], r["metrics"]) for n, r in records.items()]
         stages.append(StageRecord("evaluation", sum(e["seconds"] for e in found.values())))
+        samples = {n: read_trajectories(evaluations / f"{n}.jsonl") for n in names}
         report = build_report(
             recipe=self.recipe.recipe,
             seed=self.recipe.seed,
             device=str(self.device),
             stages=stages,
-            evals={name: entry["summary"] for name, entry in found.items()},
-            extra={"config": dump_recipe(self.recipe), "versions": self._versions()},
+            evals={n: e["summary"] | {"seconds": e["seconds"]} for n, e in found.items()},
+            comparisons=self._changes(samples),
+            extra={"config": dump_recipe(self.recipe), "versions": self.versions()},
         )
         write_report(report, folder / "report.json")
         curves = {n: MetricsLog(folder / n / "metrics.jsonl").rows() for n in self.recipe.stages}
-        samples = {n: read_trajectories(evaluations / f"{n}.jsonl") for n in names}
         write_html(report, curves, samples, folder / "report.html")
         return report
 
-    def _versions(self) -> dict[str, Any]:
+    def _changes(self, samples: Mapping[str, Sequence[Trajectory]]) -> list[dict[str, Any]]:
+        """Every stage against the nearest evaluated model that it went on from."""
+        first = ["base"] if self.recipe.model else []
+        found = []
+        for name in (n for n in self.recipe.stages if n in samples):
+            line = [n for n in (*first, *lineage(self.recipe, name)) if n in samples]
+            found += one_after_another({n: samples[n] for n in line[-2:]})
+        return found
+
+    def versions(self) -> dict[str, Any]:
         """What a number needs to be compared: software, rules, and the corpus searched."""
         manifest = self.folder.path / "index" / "manifest.json"
         return {

@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from fieldcraft.agents.chat import NO_TEMPLATE
+from fieldcraft.collecting import endpoint_of
 from fieldcraft.config import AnyStage, Pairs, Recipe, Rl, Sft
 from fieldcraft.data.demonstrations import encode_turn
 from fieldcraft.data.sources import ensure_corpus
@@ -26,13 +28,17 @@ from fieldcraft.dialects import get_dialect, round_trip_problems
 from fieldcraft.inputs import FileInputs, Inputs, make_inputs
 from fieldcraft.pipeline import open_endpoint
 from fieldcraft.rewards.answers import exact_match
-from fieldcraft.tools.search import Passage, read_corpus, search_function
+from fieldcraft.tools.dense import Encoder
+from fieldcraft.tools.passages import Passage, read_corpus
+from fieldcraft.tools.search import index_settings, search_function
 from fieldcraft.tools.search_client import RemoteSearchTool
 from fieldcraft.train.batch import to_sample
 from fieldcraft.train.model import choose_device, load_tokenizer
 from fieldcraft.types import Answer, Author, Dialect, Task, Tool, Trajectory, UserError
 
 EXAMPLES = 200  # of a world's data set that are made and looked at; all of a file's are
+VARIANTS = 20  # of a world's re-deals that these examples are drawn from
+ESTIMATED = ("memory", "disk")  # checks that compare with an estimate
 ADAMW_BYTES = 16  # a parameter in float32, its gradient and two moments
 CHECKPOINT_BYTES = 12  # a parameter and two moments
 FLOAT = 4
@@ -67,7 +73,11 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
     with tempfile.TemporaryDirectory() as draft:
         setup = Setup(recipe, Path(draft))
         sound = [look("device", setup.find_device), look("questions", setup.find_questions)]
-        sound += [look("search", setup.find_search), look("model", setup.find_model)]
+        sound += [look("search", setup.find_search)]
+        if recipe.collect is not None:
+            look("teacher", partial(teacher_problems, recipe))
+            return problems
+        sound += [look("model", setup.find_model)]
         if all(sound):
             look("dialect", partial(dialect_problems, setup))
             look("gold answers", partial(gold_problems, setup))
@@ -100,7 +110,9 @@ class Setup:
         yield from ()
 
     def find_questions(self, notes: list[str]) -> Iterator[str]:
-        self.inputs = make_inputs(self.recipe)
+        world = self.recipe.world
+        few = world.model_copy(update={"variants": min(world.variants, VARIANTS)})
+        self.inputs = make_inputs(self.recipe.model_copy(update={"world": few}))
         train, test = self.inputs.train_tasks(), self.inputs.evaluation_tasks()
         notes += [f"{len(train)} to train", f"{len(test)} to test"]
         self.tasks = train + test
@@ -127,6 +139,10 @@ class Setup:
             notes.append(f"{sum(1 for _ in read_corpus(corpus))} passages")
         else:
             notes.append("the world's articles")
+        if search.url is None:
+            index_settings(search.k1, search.b, search.ranking, search.encoder)
+            if search.encoder is not None:
+                notes.append(f"{Encoder(search.encoder).dimensions} dimensions of {search.encoder}")
         yield from ()
 
     def find_model(self, notes: list[str]) -> Iterator[str]:
@@ -151,6 +167,23 @@ class Setup:
                 f"the tokenizer of {folder} has {len(tokenizer)} tokens and the model only"
                 f" {self.config.vocab_size}: take the tokenizer that belongs to the model."
             )
+
+
+def teacher_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
+    """The teacher of a recipe that collects must answer, or at least be there."""
+    settings = recipe.teacher
+    if settings.model is None:
+        notes.append("the oracle of the world")
+    elif settings.url is not None:
+        asyncio.run(endpoint_of(settings, cache=None).check())
+        notes.append(f"{settings.url} answers as {settings.model}")
+    else:
+        folder = Path(settings.model)
+        if not (folder / "config.json").exists():
+            raise UserError(f"{folder} is no checkpoint: give its folder, or set teacher.url too.")
+        if load_tokenizer(folder).chat_template is None:
+            yield NO_TEMPLATE
+        notes.append(str(folder))
 
 
 # -- dialect and questions ---------------------------------------------------------------------
@@ -211,7 +244,7 @@ def stage_problems(setup: Setup, name: str, stage: AnyStage, notes: list[str]) -
         case Rl():
             yield from rl_problems(name, stage)
         case Pairs():
-            count = min(stage.examples, EXAMPLES)
+            count = min(stage.examples or EXAMPLES, EXAMPLES)
             pairs = setup.inputs.pairs(stage.data, count, setup.dialect, setup.tool)
             yield from length_problems(setup, name, [t for pair in pairs for t in pair], notes)
         case Sft():
@@ -237,7 +270,9 @@ def sft_problems(setup: Setup, name: str, stage: Sft, notes: list[str]) -> Itera
         reasons = inputs.usable_demonstrations(dialect, tool)[1]
         notes += [f"{count} left out: {reason}" for reason, count in reasons.most_common()]
     else:
-        found = inputs.trajectories(stage.data, min(stage.examples, EXAMPLES), dialect, tool)
+        found = inputs.trajectories(
+            stage.data, min(stage.examples or EXAMPLES, EXAMPLES), dialect, tool
+        )
     if len(found) < stage.batch:
         yield (
             f"stage '{name}' has {len(found)} demonstrations, fewer than one batch of"

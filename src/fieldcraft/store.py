@@ -12,6 +12,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from fieldcraft.config import FREE_KEYS
 from fieldcraft.types import UserError
 
 
@@ -85,11 +86,14 @@ class RunFolder:
         manifest = path / "recipe.json"
         if manifest.exists():
             found = read_json(manifest)
-            if found != recipe:
+            bound, wanted = _bound(found), _bound(recipe)
+            if bound != wanted:
                 raise UserError(
                     f"{path} holds a run of recipe '{found.get('recipe')}' with other settings"
-                    f" ({_difference(found, recipe)}): choose another folder with --out."
+                    f" ({_difference(bound, wanted)}): choose another folder with --out."
                 )
+            if found != recipe:
+                write_json(manifest, recipe)
         elif path.exists() and (not path.is_dir() or {*path.iterdir()} - {_draft(manifest)}):
             raise UserError(f"{path} exists and is not a run: choose another folder with --out.")
         else:
@@ -114,6 +118,16 @@ class RunFolder:
             with atomic_folder(target) as draft:
                 make(draft)
         return target
+
+
+def _bound(recipe: dict[str, Any]) -> dict[str, Any]:
+    """The settings that a run cannot change any more."""
+    return {
+        name: {key: inner for key, inner in value.items() if (name, key) not in FREE_KEYS}
+        if isinstance(value, dict)
+        else value
+        for name, value in recipe.items()
+    }
 
 
 def _difference(found: Any, wanted: Any, place: str = "") -> str:

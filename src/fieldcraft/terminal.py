@@ -7,10 +7,10 @@ markup, and through `clean`, so it can neither colour, move the cursor nor hide 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -121,6 +121,25 @@ def print_mask(
     console.print(Text(f"{carrying} of {len(trajectory.ids)} tokens are trained ({names})", "bold"))
 
 
+def print_collection(summary: Mapping[str, Any], console: Console) -> None:
+    """What a teacher's answers came to: what was kept, and the reasons for what was not."""
+    table = Table.grid(padding=(0, 2))
+    parts = {
+        "demonstrations": summary["demonstrations"],
+        "pairs": summary["pairs"],
+        "questions without a pair": summary["without_pair"],
+        f"{summary['attempts']} attempts": summary["outcomes"],
+        "used": summary["usage"],
+    }
+    for name, counts in parts.items():
+        known = {what: count for what, count in counts.items() if count is not None}
+        for row, (what, count) in enumerate(known.items()):
+            label = "" if row else name
+            number = f"{count:,.2f}" if isinstance(count, float) else f"{count:,}"
+            table.add_row(Text(label, "bold"), Text(number, justify="right"), Text(what))
+    console.print(table)
+
+
 class StageProgress:
     """The progress of one stage: a live bar in a terminal, a line about every 10 % elsewhere.
 
@@ -169,15 +188,18 @@ class StageProgress:
         calls: float | None = None,
         tokens_per_second: float | None = None,
         loss: float | None = None,
+        note: str = "",
     ) -> None:
-        """`step` steps of the stage are complete; figures that do not apply are left out."""
+        """`step` steps of the stage are complete; figures that do not apply are left out. `note`
+        stands for figures of another kind."""
         shown = {
             "EM": None if em is None else f"{em:.3f}",
             "calls": None if calls is None else f"{calls:.2f}",
             "tok/s": None if tokens_per_second is None else f"{tokens_per_second:,.0f}",
             "loss": None if loss is None else f"{loss:.4f}",
         }
-        figures = "  ".join(f"{name} {value}" for name, value in shown.items() if value is not None)
+        named = [f"{name} {value}" for name, value in shown.items() if value is not None]
+        figures = "  ".join([*named, note] if note else named)
         if self._live is not None:
             self._live.update(self._task, completed=step, figures=figures)
         else:

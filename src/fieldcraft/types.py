@@ -20,6 +20,10 @@ class ToolError(Exception):
     """A tool's failure that the model is told about; any other exception ends the trajectory."""
 
 
+class ArgumentError(ToolError):
+    """The arguments do not fit the tool, which therefore did not run: the policy's failure."""
+
+
 class Author(StrEnum):
     """Who wrote a segment."""
 
@@ -50,8 +54,14 @@ class Outcome(StrEnum):
     """What became of a call the policy wrote."""
 
     OK = "ok"
-    FAILED = "failed"  # the tool raised ToolError; the model was told
-    REFUSED = "refused"  # over the call budget; never executed
+    FAILED = "failed"  # the tool itself failed (ToolError); the model was told
+    MALFORMED = "malformed"  # unreadable, of no known tool, or with wrong arguments; not executed
+    REFUSED = "refused"  # over the call budget; not executed
+
+    @property
+    def executed(self) -> bool:
+        """Whether the tool, or what simulates it, was asked."""
+        return self in (Outcome.OK, Outcome.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +95,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """An attempted call that cannot be run; `reason` is what the model is told."""
+    """An attempted call that cannot be read; `reason` is what the model is told."""
 
     reason: str
 
@@ -159,9 +169,9 @@ class Trajectory:
 
     @property
     def executed_calls(self) -> int:
-        """Calls that were run, failed ones included; not those over the budget, and not attempts
-        that could not be read as a call."""
-        return sum(c.outcome is not Outcome.REFUSED and c.tool != "" for c in self.calls)
+        """Calls that were run, failed ones included; not those over the budget, and not malformed
+        ones."""
+        return sum(call.outcome.executed for call in self.calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +217,12 @@ class Tool(Protocol):
     schema: dict[str, Any]  # JSON schema of the function, as chat templates take it
 
     async def __call__(self, **arguments: Any) -> str:
-        """Run the call and return plain text. Raises ToolError for what the model should read."""
+        """Run the call and return plain text.
+
+        Raises:
+            ArgumentError: the arguments do not fit; nothing was run.
+            ToolError: any other failure that the model should read.
+        """
         ...
 
 

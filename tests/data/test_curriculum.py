@@ -2,6 +2,7 @@
 
 import random
 import re
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
@@ -13,7 +14,7 @@ from fieldcraft.dialects import get_dialect
 from fieldcraft.rewards.answers import exact_match
 from fieldcraft.train.scratch import new_tokenizer
 from fieldcraft.train.sft import _last_segment
-from fieldcraft.types import Author, Status, Task, Trajectory
+from fieldcraft.types import Author, Status, Task, Thought, Trajectory
 from fieldcraft.worlds.atlas import SYLLABLES, Atlas, deal, redeal, statement
 
 WORLD = deal(people=60, taught=0.4, heldout=0.5, seed=0)
@@ -160,21 +161,36 @@ def test_only_the_step_itself_is_compared(
 
 
 def test_the_chosen_way_is_that_of_the_demonstration() -> None:
-    """Prefix and chosen step together are, id for id, how the whole demonstration begins (but for
-    a full stop, which may take along the space before a next sentence)."""
+    """Prefix and chosen step together are, id for id, how the whole demonstration begins."""
     rng = random.Random(0)
     acting = 0
+    stops = Counter()
     for _ in range(60):
         path = CURRICULUM.untaught_path(WORLD, rng)
         task: Task = WORLD.task(path, "train")
         whole = encode_demonstration(task, WORLD.demonstration(path), DIALECT, SCHEMAS).ids
         for decision in WORLD.decisions(path, rng):
             chosen, rejected = CURRICULUM._pair(task, decision)
-            ids = chosen.ids if decision.acts else chosen.ids[:-1]
-            assert whole[: len(ids)] == ids
+            assert whole[: len(chosen.ids)] == chosen.ids
             assert whole[: len(rejected.ids)] != rejected.ids
             acting += decision.acts
+            last = TOKENIZER.decode(chosen.ids[-1:])
+            stops[last] += isinstance(decision.chosen[-1], Thought)
     assert acting > 60
+    assert min(stops["."], stops[". "]) > 5
+
+
+def test_a_guess_ends_in_the_token_of_the_fact_it_stands_for() -> None:
+    """So that what tells them apart is the name alone."""
+    rng = random.Random(1)
+    stops = Counter()
+    for _ in range(40):
+        path = CURRICULUM.untaught_path(WORLD, rng)
+        for decision in WORLD.decisions(path, rng):
+            if decision.acts:
+                rejected = CURRICULUM._pair(WORLD.task(path, "train"), decision)[1]
+                stops[TOKENIZER.decode(rejected.ids[-1:]), decision.ends] += 1
+    assert set(stops) == {(".", True), (". ", False)}
 
 
 def test_fewer_pairs_choose_thinking_than_acting(
@@ -213,3 +229,12 @@ def test_the_tokenizers_texts_hold_no_name() -> None:
     texts = list(tokenizer_texts(WORLD, TAGS))
     assert not [text for text in texts if syllables.search(text)]
     assert len(TOKENIZER) < 1200
+
+
+def test_data_sets_grow_with_the_number_of_taught_facts() -> None:
+    big = Curriculum(deal(400, 0.5, 0.5, seed=0), DIALECT, SCHEMAS, variants=3, seed=0)
+    facts = len(big.world.taught_facts)
+    assert facts == 200 * 3 + 40 * 2 + 40 * 2 + 20 * 2
+    assert big.size("demonstrations", None) == 45 * facts
+    assert big.size("demonstrations", 10) == 10
+    assert CURRICULUM.size("base", None) == 70 * 320  # of a small world as of one with 320 facts

@@ -5,7 +5,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.data.demonstrations import encode_demonstration
+from fieldcraft.data.demonstrations import encode_demonstration, encode_pair, reads_back
 from fieldcraft.dialects import DIALECTS, get_dialect
 from fieldcraft.types import (
     Action,
@@ -214,3 +214,75 @@ def test_answer_that_the_dialect_cannot_read_is_no_answer() -> None:
 def test_impossible_orders_are_refused(steps: list[Step], problem: str) -> None:
     with pytest.raises(UserError, match=f"task q1 .*{problem}"):
         encode("autocoa", steps)
+
+
+# -- pairs -------------------------------------------------------------------------------------
+
+ANSWERS: list[Step] = [Thought("so."), Answer("Oslo")]
+ACTS: list[Step] = [Action("search", {"query": "who"})]
+PAIRS = {  # the shared beginning of the turn, how the answer goes on, how the action does
+    "autocoa": ([6], [1, 7, 9, 2, 13, 3, 10, 8, 11, END], [2, 14, 1, 4, 1, 15]),
+    "search-r1": ([12, 1, 6, 1], [7, 9, 1, 13, 2, 22, 1, 8, 1, 23], [13, 2, 18, 1, 4, 1, 19]),
+}
+
+
+def pair(name: str, before: list[Step], one: list[Step], other: list[Step]) -> list[Trajectory]:
+    dialect = get_dialect(name, word_tokenizer(), "")
+    return list(encode_pair(TASK, before, (one, other), dialect, []))
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_literal_tokens_of_a_pair(name: str) -> None:
+    shared, *ends = PAIRS[name]
+    for ways in ((ANSWERS, ACTS), (ACTS, ANSWERS)):
+        sides = pair(name, [Thought("look")], *ways)
+        for side, way in zip(sides, ways, strict=True):
+            prompt, prefix, last = side.segments
+            assert prompt.ids == LITERAL[name][0][2]
+            assert (prefix.author, prefix.ids) == (Author.POLICY, shared)
+            assert (last.author, last.ids) == (Author.POLICY, ends[way is ACTS])
+            assert reads_back(side, way[-1], get_dialect(name, word_tokenizer(), ""))
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_a_side_of_a_pair_has_the_tokens_of_its_demonstration(name: str) -> None:
+    """So each id is one that sampling could have left there, the border in the turn included."""
+    tokenizer = tiny_tokenizer()
+    dialect = get_dialect(name, tokenizer)
+    before = [*STEPS[:3], Thought("He was born there.")]
+    go_on: list[Step] = [Thought("So it is Oslo."), Answer("Oslo")]
+    search: list[Step] = [Thought("So I search on."), Action("search", {"query": "x"})]
+    sides = encode_pair(TASK, before, (go_on, search), dialect, [])
+    for side, way in zip(sides, (go_on, search), strict=True):
+        thought = Thought(f"He was born there. {way[0].text}")  # type: ignore[union-attr]
+        whole = encode_demonstration(TASK, [*STEPS[:3], thought, *way[1:]], dialect, [])
+        assert side.ids == whole.ids
+        assert [s.author for s in side.segments[:-2]] == [s.author for s in whole.segments[:-1]]
+        assert side.calls == whole.calls
+        assert reads_back(side, way[-1], dialect)
+    one, other = sides
+    assert [s.ids for s in one.segments[:-1]] == [s.ids for s in other.segments[:-1]]
+    assert one.segments[-1].ids[0] != other.segments[-1].ids[0]
+
+
+def test_a_way_that_ends_in_a_thought_leaves_the_turn_open() -> None:
+    for name, opened in (("autocoa", []), ("search-r1", [12, 1])):
+        one, other = pair(name, [], [Thought("so.")], ACTS)
+        text = [i for s in one.segments[1:] for i in s.ids]
+        assert text == [*opened, 7, 9]  # no closing tag, no line feed, no end of the sequence
+        assert reads_back(one, Thought("so."), get_dialect(name, word_tokenizer(), ""))
+        assert other.segments[-1].ids[-1] in (15, 19)
+
+
+def test_a_pair_that_does_not_survive_its_dialect() -> None:
+    dialect = get_dialect("autocoa", word_tokenizer(), "")
+    broken: list[Step] = [Thought("so </think>"), ACTS[0]]
+    one, other = pair("autocoa", [], broken, ANSWERS)
+    assert not reads_back(one, broken[-1], dialect)
+    assert reads_back(other, ANSWERS[-1], dialect)
+
+
+def test_sides_that_do_not_differ_are_refused() -> None:
+    for one, other in ((ACTS, ACTS), ([Thought("so")], [Thought("so"), *ANSWERS[1:]])):
+        with pytest.raises(UserError, match="task q1 one side only begins the other"):
+            pair("autocoa", [], one, other)

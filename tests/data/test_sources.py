@@ -4,10 +4,11 @@ from collections import Counter
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fieldcraft.data.sources import ensure_corpus, read_tasks, read_trajectories, write_tasks
+from fieldcraft.data.sources import ensure_corpus, read_tasks, write_tasks, write_verl
+from fieldcraft.data.trajectories import read_trajectories
 from fieldcraft.tools.search import build_index
 from fieldcraft.types import Action, Answer, Observation, Task, Thought, UserError
 
@@ -51,6 +52,25 @@ def verl(prompt, truth, **extra):
             Task("161d94ed6208db04", "Q?", ("2",), {"hops": 2}),
         ),
         ({"Question": "Q?", "Answer": "A"}, Task("161d94ed6208db04", "Q?", ("A",))),
+        (
+            {"id": "c", "question": "Q?", "choices": ["no", "yes"], "golden_answers": [1]},
+            Task("c", "Q?", ("yes",)),
+        ),
+        (
+            {"_id": "2", "question": "Q?", "answer": "A", "supporting_facts": [["T", 0], ["T", 2]]},
+            Task("2", "Q?", ("A",), {"gold_titles": ["T"]}),
+        ),
+        (
+            {
+                "id": "2hop",
+                "question": "Q?",
+                "answer": "A",
+                "answerable": True,
+                "paragraphs": [{"idx": i, "title": f"T{i}"} for i in range(3)],
+                "question_decomposition": [{"paragraph_support_idx": i} for i in (2, 0)],
+            },
+            Task("2hop", "Q?", ("A",), {"gold_titles": ["T0", "T2"], "hops": 2}),
+        ),
     ],
 )
 def test_the_fields_ways_to_write_a_task(tmp_path, record, task):
@@ -75,6 +95,47 @@ def test_verl_parquet_with_several_answers(tmp_path, truth):
     assert read_tasks(path) == [Task("x", "Alien: who wrote it?", ("A", "B"))]
 
 
+def test_facts_as_columns_and_questions_without_an_answer_in_the_paragraphs(tmp_path):
+    facts = {"supporting_facts": {"title": ["A", "B", "A"], "sent_id": [0, 1, 2]}}
+    path = lines(
+        tmp_path / "a.jsonl",
+        {"id": "1", "question": "Q?", "golden_answers": ["A"], "metadata": facts},
+        {"id": "2", "question": "R?", "answer": "A", "answerable": False},
+    )
+    assert read_tasks(path) == [Task("1", "Q?", ("A",), facts | {"gold_titles": ["A", "B"]})]
+
+
+def test_one_prompt_of_autocoa_is_enough_to_find_its_question(tmp_path):
+    prompt = (
+        "Be careful:\n1. Think.\n\nNow, please answer the user's question below: \nWho: he?\n\n"
+    )
+    assert read_tasks(parquet(tmp_path / "a.parquet", verl(prompt, "A", _id="1"))) == [
+        Task("1", "Who: he?", ("A",))
+    ]
+
+
+def test_what_is_written_for_verl(tmp_path):
+    task = Task("a", "Film: who?", ("A", "B"), {"data_source": "nq", "split": "test"})
+    path = tmp_path / "deep" / "a.parquet"
+    write_verl([task, Task("b", "Film: when?", ("C",))], path, "Answer:\n")
+    row, other = pyarrow.parquet.read_table(path).to_pylist()
+    assert row == {
+        "id": "a",
+        "question": "Film: who?",
+        "data_source": "nq",
+        "prompt": [{"role": "user", "content": "Answer:\nFilm: who?"}],
+        "ability": "QA",
+        "reward_model": {"ground_truth": "A<ans_split>B", "style": "rule"},
+        "extra_info": {"index": 0, "split": "test"},
+    }
+    assert other["extra_info"] == {"index": 1, "split": "train"}
+    meta = ({"data_source": "nq"}, {"data_source": "fieldcraft"})
+    assert read_tasks(path) == [
+        Task("a", "Film: who?", ("A", "B"), meta[0]),
+        Task("b", "Film: when?", ("C",), meta[1]),
+    ]
+
+
 def test_ids_that_come_again_are_numbered(tmp_path):
     record = {"id": "dev_0", "question": "Q?", "answer": "A"}
     path = lines(tmp_path / "a.jsonl", record, record | {"question": "R?"}, record)
@@ -84,7 +145,7 @@ def test_ids_that_come_again_are_numbered(tmp_path):
 words = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(
         st.builds(
@@ -112,6 +173,14 @@ def test_written_tasks_are_read_as_they_were(tmp_path_factory, tasks):
         ('{"question": "Q?", "answers": []}\n', "line 1: the question has no answer"),
         ('{"question": "Q?", "answer": NaN}\n', "line 1: the question has no answer"),
         ('{"question": "Q?", "answer": {"a": 1}}\n', "line 1: the answer {'a': 1} is no text"),
+        (
+            '{"question": "Q?", "golden_answers": [2], "choices": ["a", "b"]}\n',
+            "line 1: there is no choice 2",
+        ),
+        (
+            '{"question": "Q?", "answer": "A", "answerable": false}\n',
+            "holds only questions that cannot be answered",
+        ),
         ('{"question": " ", "answer": "A"}\n', "line 1: there is no question"),
         ('{"id": "a", "contents": "A\\nB"}\n', "line 1: there is no question"),
         ("question,answer\n", "line 1 is not JSON"),
@@ -168,6 +237,10 @@ def test_what_the_real_files_know_is_kept(shared):
     bloomsburg = ("Bloomsburg", "The Only Town in Pennsylvania", "Eyersburg")
     assert mixed["popqa_3474310"].answers == bloomsburg
     assert Counter(task.meta["data_source"] for task in mixed.values())["Bamboogle"] == 125
+    for name, count in ("hotpotqa_300_with_context.jsonl", 2), ("musique_100_with_context.json", 4):
+        titles = [task.meta["gold_titles"] for task in read_tasks(shared / "data/qa" / name)]
+        assert max(map(len, titles)) == count
+        assert min(map(len, titles)) >= 1
 
 
 # -- corpora
@@ -183,6 +256,14 @@ def test_a_corpus_is_taken_as_it_is(tmp_path):
     "record",
     [
         {"question": "Q?", "context": [["A", ["One.", " Two."]], ["B", ["Three."]]]},
+        {
+            "question": "Q?",
+            "context": {"title": ["A", "B"], "sentences": [["One.", " Two."], ["Three."]]},
+        },
+        {
+            "question": "Q?",
+            "ctxs": [{"title": "A", "text": "One. Two."}, {"title": "B", "text": "Three."}],
+        },
         {
             "question": "Q?",
             "paragraphs": [

@@ -63,7 +63,7 @@ def test_an_unknown_tool_is_answered_with_the_known_ones() -> None:
     call = execute(Action("find", {}))
     assert (call.observation, call.outcome) == (
         "There is no tool 'find'; known: search.",
-        Outcome.FAILED,
+        Outcome.MALFORMED,
     )
     bare = ToolEnvironment(ENV.dialect)
     assert execute(Action("search", {}), env=bare).observation == (
@@ -73,7 +73,7 @@ def test_an_unknown_tool_is_answered_with_the_known_ones() -> None:
 
 def test_wrong_arguments_are_the_models_to_mend() -> None:
     call = execute(Action("search", {"q": "Kalo"}))
-    assert call.outcome is Outcome.FAILED
+    assert call.outcome is Outcome.MALFORMED
     assert re.match("Wrong arguments for search: query: .*required", call.observation)
 
 
@@ -82,8 +82,17 @@ def test_what_is_no_call_is_told_why() -> None:
     assert (call.tool, call.observation, call.outcome) == (
         "",
         "The call is not JSON.",
-        Outcome.FAILED,
+        Outcome.MALFORMED,
     )
+
+
+def test_what_is_no_call_meets_the_limit_too() -> None:
+    call = execute(Malformed("The call is not JSON."), before=2)
+    assert (call.tool, call.observation, call.outcome) == ("", LIMIT_REACHED, Outcome.REFUSED)
+
+
+def test_only_what_a_tool_was_asked_is_executed() -> None:
+    assert {outcome for outcome in Outcome if outcome.executed} == {Outcome.OK, Outcome.FAILED}
 
 
 def test_the_schemas_are_those_of_the_tools() -> None:

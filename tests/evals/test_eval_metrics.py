@@ -16,8 +16,8 @@ def make(
     well_formed=True,
     **meta,
 ):
-    """`outcomes` has one letter a call: o(k), f(ailed), r(efused)."""
-    letters = {"o": Outcome.OK, "f": Outcome.FAILED, "r": Outcome.REFUSED}
+    """`outcomes` has one letter a call: o(k), f(ailed), m(alformed), r(efused)."""
+    letters = {outcome.value[0]: outcome for outcome in Outcome}
     return Trajectory(
         Task(name, "?", ("a",), meta),
         segments=[
@@ -27,7 +27,10 @@ def make(
             Segment(Author.SIMULATOR, [0] * 20, ""),
             Segment(Author.POLICY, [0] * 3, ""),
         ],
-        calls=[Call("search", {}, "", letters[letter], 0.0) for letter in outcomes],
+        calls=[
+            Call("search", {"query": str(i)}, "", letters[letter], 0.5)
+            for i, letter in enumerate(outcomes)
+        ],
         status=status,
         well_formed=well_formed,
         rewards={"em": em, "f1": None if em is None else em / 2 + 0.25},
@@ -40,7 +43,7 @@ SET = [
     make("b", 1.0, "o", hops=1, known=False, calls_optimal=0),
     make("c", 1.0, "", hops=1, known=True, calls_optimal=0),
     make("d", 0.0, "ofr", hops=2, known=True, calls_optimal=1, well_formed=False),
-    make("e", None, "", hops=2, known=False, calls_optimal=1, status=Status.ERROR),
+    make("e", None, "m", hops=2, known=False, calls_optimal=1, status=Status.ERROR),
 ]
 
 
@@ -53,8 +56,24 @@ def test_the_summary_of_a_small_set_by_hand():
         "ungradable": 1,
         "em": 0.75,
         "f1": (3 * 0.75 + 0.25) / 4,
-        "calls_mean": 1.0,  # 2 + 1 + 0 + 2 + 0; the refused call was not executed
+        "correct": 3,
+        "calls": {
+            "written": 7,
+            "executed": 5,
+            "failed": 1,
+            "malformed": 1,
+            "refused": 1,
+            "duplicate": 0,
+        },
+        "calls_mean": 1.0,  # 2 + 1 + 0 + 2 + 0; the refused and the malformed one were not executed
+        "calls_written_mean": 1.4,
         "calls_optimal_mean": 0.8,
+        "needless_calls_mean": 0.4,  # one each of b and d
+        "missing_calls_mean": 0.2,  # one of e
+        "calls_regret_mean": 0.6,
+        "offloading_rate": 0.5,  # d of c and d
+        "tool_seconds_mean": 0.7,
+        "observation_tokens_mean": 40.0,
         "optimal_rate": 0.4,  # a and c; b made one call too many
         "tool_productivity": 0.6,  # 3 right answers over 5 calls
         "answered_rate": 0.8,
@@ -62,8 +81,10 @@ def test_the_summary_of_a_small_set_by_hand():
         "tokens_mean": 14.0,
         "seconds_mean": 2.0,
         "status": {"answered": 0.8, "no_answer": 0.0, "truncated": 0.0, "error": 0.2},
-        "call_failed_rate": 1 / 6,
-        "call_refused_rate": 1 / 6,
+        "call_failed_rate": 1 / 7,
+        "call_malformed_rate": 1 / 7,
+        "call_refused_rate": 1 / 7,
+        "call_duplicate_rate": 0.0,
         "by_hops": {
             "1": {"n": 2, "em": 1.0, "calls_mean": 0.5, "calls_optimal_mean": 0.0},
             "2": {"n": 3, "em": 0.5, "calls_mean": 4 / 3, "calls_optimal_mean": 4 / 3},
@@ -87,7 +108,12 @@ def test_without_calls_or_knowledge_of_the_world_the_numbers_are_none():
     found = summarise([make("a", 1.0), make("b", None)])
     for key in ("tool_productivity", "calls_optimal_mean", "optimal_rate", "known", "unknown"):
         assert found[key] is None
-    assert found["call_failed_rate"] is None
+    for key in ("needless_calls_mean", "missing_calls_mean", "calls_regret_mean"):
+        assert found[key] is None
+    for kind in ("failed", "malformed", "refused", "duplicate"):
+        assert found[f"call_{kind}_rate"] is None
+    assert found["offloading_rate"] is None
+    assert (found["correct"], found["calls"]["written"]) == (1, 0)
     assert found["by_hops"] == {}
     assert summarise([make("a", None)])["em"] is None
     assert summarise([make("a", None)])["em_ci95"] is None
@@ -106,6 +132,9 @@ def test_splits_are_apart_and_heldout_leads():
         "heldout": 0.0,
         "train": 1.0,
     }
+    known = [make("a", 1.0, "o", split="known", known=True), make("b", 0.0, "", split="heldout")]
+    assert summarise(known)["offloading_rate"] == 1.0
+    assert summarise(known)["splits"]["heldout"]["offloading_rate"] is None
     both = summarise([make("a", 1.0, split="train"), make("b", 0.0, split="dev")])
     assert (both["n"], both["em"], both["split"]) == (2, 0.5, "all")
     assert "splits" not in summarise([make("a", 1.0, split="heldout")])

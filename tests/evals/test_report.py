@@ -2,11 +2,13 @@ import json
 import re
 import shutil
 import subprocess
+from html import unescape
 from html.parser import HTMLParser
 
 import pytest
 
 from fieldcraft.evals.metrics import summarise
+from fieldcraft.evals.pairwise import one_after_another
 from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
 from fieldcraft.types import Author, Call, Outcome, Segment, Status, Task, Trajectory
 
@@ -36,12 +38,21 @@ def run(path, samples, *, curves=None):
         recipe="mini",
         seed=7,
         device="cpu",
-        stages=[StageRecord("world", 1.5), *(StageRecord(name, 60.25) for name in samples)],
-        evals={name: summarise(part) for name, part in samples.items()},
+        stages=[
+            StageRecord("world", 1.5),
+            *(StageRecord(name, 60.25) for name in samples),
+            StageRecord("evaluation", 12.5 * len(samples)),
+        ],
+        evals={name: summarise(part) | {"seconds": 12.5} for name, part in samples.items()},
+        comparisons=one_after_another(samples if same_questions(samples) else {}),
         extra={"versions": {"torch": "2"}},
     )
     write_html(report, curves or {}, samples, path)
     return report, path.read_text(encoding="utf-8")
+
+
+def same_questions(samples):
+    return len({tuple(t.task.id for t in part) for part in samples.values()}) == 1
 
 
 SAMPLES = {
@@ -56,7 +67,7 @@ def test_the_report_has_the_keys_of_schema_1(tmp_path):
     back = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert back == report
     assert (back["schema"], back["recipe"], back["seed"], back["device"]) == (1, "mini", 7, "cpu")
-    assert back["seconds"] == 122.0
+    assert back["seconds"] == 147.0
     assert back["stages"][0] == {"name": "world", "seconds": 1.5, "metrics": {}}
     assert back["evals"]["rl1"]["em"] == 0.6
     assert back["versions"] == {"torch": "2"}
@@ -66,7 +77,13 @@ def test_the_report_has_the_keys_of_schema_1(tmp_path):
 def test_extra_keys_may_not_replace_the_interface():
     with pytest.raises(ValueError, match="evals, seed"):
         build_report(
-            recipe="r", seed=0, device="cpu", stages=[], evals={}, extra={"seed": 1, "evals": {}}
+            recipe="r",
+            seed=0,
+            device="cpu",
+            stages=[],
+            evals={},
+            comparisons=[],
+            extra={"seed": 1, "evals": {}},
         )
 
 
@@ -101,7 +118,77 @@ def test_the_headline_is_the_last_evaluated_stage(tmp_path):
     assert "after rl1" in lead
     assert "60.0 %" in lead
     assert "23.1 % to 88.2 %, 5 questions" in lead  # Wilson interval of 3 of 5
-    assert "2 min 02 s" in page
+    assert "3 stages in 2 min 27 s" in page
+
+
+def table_rows(page, title):
+    """The cells of the table under a heading, as text."""
+    table = page[page.index(f"<h2>{title}</h2>") :].split("</table>")[0]
+    rows = re.findall(r"<tr.*?</tr>", table, re.DOTALL)
+    cells = [re.findall(r"<t[hd].*?</t[hd]>", row, re.DOTALL) for row in rows]
+    return [
+        [" ".join(unescape(re.sub(r"<[^>]*>", " ", cell)).split()) for cell in row] for row in cells
+    ]
+
+
+def test_training_and_evaluation_are_timed_apart(tmp_path):
+    _, page = run(tmp_path / "r.html", SAMPLES)
+    head, *rows = table_rows(page, "Stages")
+    assert head[-2:] == ["Training time", "Evaluation time"]
+    assert [[row[0].split()[0], *row[-2:]] for row in rows] == [
+        ["world", "1.5 s", "–"],
+        ["sft1", "1 min 00 s", "12.5 s"],
+        ["rl1", "1 min 00 s", "12.5 s"],
+        ["all", "2 min 02 s", "25.0 s"],
+    ]
+    assert page.count("not evaluated") == 1  # the world; the row `evaluation` is the sum
+
+
+def test_the_use_of_tools_is_shown(tmp_path):
+    part = [trajectory("a", right=True), trajectory("b", right=False)]
+    [call] = part[0].calls
+    part[0].calls = [call, call, Call("", {}, "no", Outcome.MALFORMED, 0.0)]
+    part[0].task.meta["known"] = True
+    _, page = run(tmp_path / "r.html", {"rl1": part})
+    head, row = table_rows(page, "Tool use")
+    assert dict(zip(head, row, strict=True)) == {
+        "Stage": "rl1 4 calls written",
+        "Calls / oracle": "1.50 / 1.00",
+        "Productivity": "0.33",
+        "Needless": "0.50",
+        "Missing": "0.00",
+        "Regret": "0.50",
+        "Offloading": "100.0 %",
+        "Tokens written / read": "3 / 1",
+        "Repeated": "25.0 %",
+        "Failed": "0.0 %",
+        "Malformed": "25.0 %",
+        "Refused": "0.0 %",
+    }
+
+
+def test_a_stage_is_compared_with_the_one_before(tmp_path):
+    before = [trajectory(str(i), right=False) for i in range(12)]
+    after = [trajectory(str(i), right=i < 11) for i in range(12)]
+    ungraded = [trajectory(str(i), right=True) for i in range(12)]
+    for t in ungraded:
+        t.rewards = {"em": None, "f1": None}
+    for t in after[:3]:
+        t.calls = []
+    samples = {"sft1": before, "rl1": after, "rl2": ungraded}
+    report, page = run(tmp_path / "r.html", samples)
+    assert [(c["baseline"], c["model"]) for c in report["pairwise"]] == [
+        ("sft1", "rl1"),
+        ("rl1", "rl2"),
+    ]
+    _, row, nothing = table_rows(page, "Stage against stage")
+    assert row[0] == "sft1 rl1 n = 12"
+    assert row[1] == "MA 91.7 % (AE 25.0 %) · ME 0.0 % · LE 0.0 % · LA 0.0 %"
+    assert row[2:] == ["+91.7", "+11 −0 p < 0.001", "+0.25", "+0.0", "+0.00"]  # p = 2 / 2 ** 11
+    assert nothing == ["rl1 rl2 n = 0, 12 ungradable", "nothing gradable on both sides"]
+    widths = re.findall(r'<i class="(\w+)" style="width: ([\d.]+)%', page)
+    assert [name for name, width in widths if float(width)] == ["more_accurate", "same_behaviour"]
+    assert sum(float(width) for _, width in widths) == pytest.approx(100)
 
 
 def test_curves_have_a_panel_for_each_stage_that_logged_them(tmp_path):
@@ -126,7 +213,7 @@ def test_curves_have_a_panel_for_each_stage_that_logged_them(tmp_path):
 def test_a_page_without_evaluations_or_curves_still_shows_its_stages(tmp_path):
     _, page = run(tmp_path / "r.html", {})
     assert "not evaluated" in page
-    assert "Outcome" not in page
+    assert not [title for title in ("Outcome", "Tool use", "Stage against stage") if title in page]
 
 
 def test_ungradable_evaluations_are_shown_as_such(tmp_path):

@@ -128,7 +128,7 @@ def test_trap_calls_written_but_not_executed_do_not_count() -> None:
     written = done(1)
     written.calls += [
         Call("search", {}, "", Outcome.REFUSED, 0.0),
-        Call("", {}, "the query is empty", Outcome.FAILED, 0.0),
+        Call("", {}, "the query is empty", Outcome.MALFORMED, 0.0),
     ]
     assert otc_grpo()([written]) == [1.0]
     reward = otc_grpo()

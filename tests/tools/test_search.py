@@ -8,19 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.tools.search import (
-    Passage,
-    SearchIndex,
-    SearchTool,
-    build_index,
-    format_passages,
-    parse_passage,
-    passage_terms,
-    query_terms,
-    read_results,
-    words,
-)
-from fieldcraft.types import ToolError, UserError
+from fieldcraft.tools.bm25 import passage_terms, query_terms, words
+from fieldcraft.tools.passages import Passage, format_passages, parse_passage, read_results
+from fieldcraft.tools.search import SearchIndex, SearchTool, build_index
+from fieldcraft.types import ArgumentError, UserError
 from fieldcraft.worlds.atlas import deal
 
 
@@ -170,7 +161,7 @@ def test_an_index_is_built_once(tmp_path):
     out = tmp_path / "deep" / "index"
     first = build_index(corpus, out)
     assert first.manifest["passages"] == 1 == len(first)
-    assert {"corpus_sha256", "library", "k1", "b"} < first.manifest.keys()
+    assert {"corpus_sha256", "ranking", "library", "k1", "b"} < first.manifest.keys()
     inode = out.stat().st_ino
     build_index(corpus, out)
     assert out.stat().st_ino == inode
@@ -214,7 +205,7 @@ def test_a_folder_that_is_no_index_is_never_replaced(tmp_path):
 def test_an_index_of_another_format_is_refused_and_rebuilt(tmp_path):
     index_of(tmp_path, "kalo")
     manifest = tmp_path / "index" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 0'))
+    manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 1'))
     with pytest.raises(UserError, match="is of another format"):
         SearchIndex.load(tmp_path / "index")
     assert ids(index_of(tmp_path, "kalo"), "kalo") == ["0"]
@@ -274,7 +265,7 @@ def test_the_tool_answers_with_text(tmp_path):
         'result 1: "D"\nAbout D.\nresult 2: "A"\nAbout A.'
     )
     assert asyncio.run(search(query="zumato")) == "No result."
-    with pytest.raises(ToolError, match="query: Input should be a valid string"):
+    with pytest.raises(ArgumentError, match="query: Input should be a valid string"):
         asyncio.run(search(query=["D"]))
 
 

@@ -1,5 +1,6 @@
 import asyncio
 import gc
+import json
 import socket
 
 import pytest
@@ -10,7 +11,7 @@ from starlette.routing import Route
 from fieldcraft.tools.search import SearchTool, build_index
 from fieldcraft.tools.search_client import RemoteSearchTool
 from fieldcraft.tools.search_server import create_app
-from fieldcraft.types import ToolError, UserError
+from fieldcraft.types import ArgumentError, ToolError, UserError
 from serving import serving
 
 
@@ -105,10 +106,54 @@ def test_the_model_is_told_when_all_attempts_have_failed():
 
 
 def test_a_refusal_is_not_repeated():
-    app, bodies = answering(PlainTextResponse("what?", status_code=422))
-    with serving(app) as url, pytest.raises(ToolError, match="status 422"):
+    app, bodies = answering(PlainTextResponse("not you", status_code=403))
+    with serving(app) as url, pytest.raises(ToolError, match="status 403"):
         ask(RemoteSearchTool(url), "a")
     assert len(bodies) == 1
+
+
+SEARCH_R1 = {"queries": ["a"], "topk": 3, "return_scores": True}
+AUTOCOA = {"query": "a", "tok_k": 3, "return_score": True}
+WHAT = PlainTextResponse("what?", status_code=422)
+
+
+def test_a_server_of_autocoa_is_found_out_once():
+    found = JSONResponse(
+        {"documents": [{"id": "3", "contents": '"A"\nB'}, {"contents": "C\nD"}], "scores": [2, 1]}
+    )
+    app, bodies = answering(WHAT, found)
+    with serving(app) as url:
+        tool = RemoteSearchTool(url)
+        check(tool)
+        text = 'result 1: "A"\nB\nresult 2: "C"\nD'
+        assert [*ask(tool, "a"), *ask(tool, "a")] == [text, text]
+    check_body, *asked = bodies
+    assert check_body.keys() == SEARCH_R1.keys()
+    assert asked[1:] == [AUTOCOA, AUTOCOA]
+
+
+def test_a_server_of_neither_kind_is_asked_once_as_each():
+    app, bodies = answering(WHAT)
+    with serving(app) as url, pytest.raises(ToolError, match="status 422"):
+        ask(RemoteSearchTool(url), "a")
+    assert bodies == [SEARCH_R1, AUTOCOA]
+
+
+def test_a_server_that_speaks_both_is_asked_as_search_r1(index):
+    asked = []
+    app = create_app(index)
+
+    async def listening(scope, receive, send):
+        async def heard():
+            message = await receive()
+            asked.append(json.loads(message["body"]))
+            return message
+
+        await app(scope, heard, send)
+
+    with serving(listening) as url:
+        ask(RemoteSearchTool(url), "a")
+    assert asked == [SEARCH_R1]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +200,7 @@ def url_of(listener):
 
 def test_wrong_arguments_never_reach_the_server():
     tool = RemoteSearchTool("http://127.0.0.1:9")
-    with pytest.raises(ToolError, match="query: Field required"):
+    with pytest.raises(ArgumentError, match="query: Field required"):
         asyncio.run(tool())
 
 

@@ -48,6 +48,17 @@ def test_scores_are_returned_on_request(url, index):
     assert hit == {"document": ZUMATO, "score": index.search(["zumato"], 1)[0][0].score}
 
 
+def test_documents_are_returned_as_autocoa_does(url, index):
+    scores = [passage.score for passage in index.search(["zumato"], 3)[0]]
+    one = {"documents": [ZUMATO, KALO], "scores": scores}
+    assert httpx.post(f"{url}/retrieve", json={"query": "zumato"}).json() == one
+    body = {"query": ["zumato", "nothing known"], "tok_k": 3, "return_score": True}
+    several = httpx.post(f"{url}/retrieve", json=body)
+    assert several.json() == [one, {"documents": [], "scores": []}]
+    body = {"query": "zumato", "tok_k": 1, "return_score": False}
+    assert httpx.post(f"{url}/retrieve", json=body).json() == {"documents": [ZUMATO]}
+
+
 def test_topk_may_be_left_out_or_null(url):
     for body in ({"queries": ["zumato"]}, {"queries": ["zumato"], "topk": None}):
         answer = httpx.post(f"{url}/retrieve", json=body)
@@ -61,6 +72,9 @@ def test_topk_may_be_left_out_or_null(url):
         (b"{}", "queries: Field required."),
         (b'{"queries": "zumato"}', "queries: Input should be a valid array."),
         (b'{"queries": ["a", 3]}', "queries.1: Input should be a valid string."),
+        (b"[]", "the body: Input should be an object"),
+        (b'{"query": 3}', "query.str: Input should be a valid string."),
+        (b'{"query": "a", "tok_k": 0}', "tok_k: Input should be greater than or equal to 1."),
         (b'{"queries": [], "topk": 0}', "topk: Input should be greater than or equal to 1."),
     ],
 )

@@ -5,7 +5,7 @@ from typing import Literal
 import pytest
 
 from fieldcraft.tools.base import FunctionTool, tool
-from fieldcraft.types import ToolError, UserError
+from fieldcraft.types import ArgumentError, ToolError, UserError
 
 
 @tool
@@ -97,7 +97,7 @@ def test_defaults_and_converted_arguments_reach_the_function():
     ],
 )
 def test_the_model_is_told_about_wrong_arguments(arguments, told):
-    with pytest.raises(ToolError) as error:
+    with pytest.raises(ArgumentError) as error:
         call(weather, **arguments)
     assert str(error.value) == told
 
@@ -152,8 +152,9 @@ def test_only_what_the_tool_calls_a_tool_error_is_one():
             raise ToolError("Not today.")
         raise ZeroDivisionError
 
-    with pytest.raises(ToolError, match="Not today"):
+    with pytest.raises(ToolError, match="Not today") as told:
         call(fail, kindly=True)
+    assert not isinstance(told.value, ArgumentError)
     with pytest.raises(ZeroDivisionError):
         call(fail, kindly=False)
 

@@ -1,6 +1,8 @@
 """A step of reinforcement learning: from what was sampled to exactly what is trained on."""
 
+import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.tools import Budget, ToolEnvironment
 from fieldcraft.rewards.answers import ExactMatch, StatelessReward
 from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.rollout import Policy, rollout
+from fieldcraft.tools.base import FunctionTool
 from fieldcraft.train.batch import Sample, Unit
 from fieldcraft.train.rl import RlStage, check_tools, rollout_metrics, surrogate
 from fieldcraft.train.sft import draw
@@ -420,16 +424,45 @@ def test_what_the_policy_wrote_wrongly_is_no_failure_of_the_tool() -> None:
         return Trajectory(TASKS[0], calls=[call])
 
     harmless = [
-        failed("", Outcome.FAILED),  # no call at all
-        failed("searhc", Outcome.FAILED),  # no such tool
+        failed("", Outcome.MALFORMED),  # no call at all
+        failed("searhc", Outcome.MALFORMED),  # no such tool
+        failed("search", Outcome.MALFORMED),  # wrong arguments
         failed("search", Outcome.FAILED, simulated=True),
         failed("search", Outcome.REFUSED),
     ]
-    check_tools(harmless, {"search"}, 0, 0.5)
+    check_tools(harmless, 0, 0.5)
     few = [failed("search", Outcome.FAILED), Trajectory(TASKS[0])]  # one call in two rollouts
-    check_tools(few, {"search"}, 0, 0.5)
+    check_tools(few, 0, 0.5)
     with pytest.raises(UserError):
-        check_tools(few[:1], {"search"}, 0, 0.5)
+        check_tools(few[:1], 0, 0.5)
+    mixed = failed("search", Outcome.FAILED)  # nor do malformed calls hide that a tool is down
+    mixed.calls += [*harmless[0].calls, *harmless[2].calls]
+    with pytest.raises(UserError, match="1 of the 1 tool calls"):
+        check_tools([mixed], 0, 0.5)
+
+
+def test_wrong_arguments_do_not_stop_a_run_and_a_dead_tool_does() -> None:
+    """Through the dialect, the environment and a typed tool: what each is told and counted as."""
+
+    def called(arguments: str) -> list[Trajectory]:
+        call = f'<tool_call>\n{{"name": "search", "arguments": {arguments}}}\n</tool_call>'
+        policy = Policy(engine=ScriptedEngine(TOKENIZER, [call, "\\boxed{Oslo}"]))
+
+        async def search(query: str) -> str:
+            """Search.
+
+            Args:
+                query: what to look for.
+            """
+            raise ToolError("no server")
+
+        env = ToolEnvironment(get_dialect("hermes", TOKENIZER), [FunctionTool(search)])
+        return [asyncio.run(rollout(TASKS[0], policy, env, "0"))]
+
+    check_tools(called('{"q": "Ada"}'), 0, 0.5)
+    check_tools(called('{"query": 3}'), 0, 0.5)
+    with pytest.raises(UserError, match="1 of the 1 tool calls of step 4 failed"):
+        check_tools(called('{"query": "Ada"}'), 4, 0.5)
 
 
 def test_a_prompt_without_room_trains_nothing() -> None:
@@ -465,9 +498,9 @@ def test_simulation_calls_no_tool_and_trains_no_observation() -> None:
 def test_rates_by_hand() -> None:
     def done(status: Status, reward: float | None, calls: Sequence[Outcome]) -> Trajectory:
         return Trajectory(
-            TASKS[0],
+            replace(TASKS[0], meta={"calls_optimal": 1, "known": status is Status.ANSWERED}),
             [Segment(Author.PROMPT, [1] * 9, ""), Segment(Author.POLICY, [1] * 6, "")],
-            [Call("search", {}, "", outcome, 0.0) for outcome in calls],
+            [Call("search", {"query": "Ada"}, "", outcome, 0.5) for outcome in calls],
             status,
             well_formed=reward == 1,
             rewards={"em": reward},
@@ -478,7 +511,7 @@ def test_rates_by_hand() -> None:
         [
             done(Status.ANSWERED, 1.0, [Outcome.OK, Outcome.FAILED, Outcome.REFUSED]),
             done(Status.TRUNCATED, 0.0, []),
-            done(Status.ERROR, None, [Outcome.OK]),
+            done(Status.ERROR, None, [Outcome.OK, Outcome.MALFORMED]),
             done(Status.ANSWERED, 0.0, []),
         ]
     )
@@ -486,10 +519,23 @@ def test_rates_by_hand() -> None:
         "reward_mean": pytest.approx(2 / 3),
         "em": pytest.approx(1 / 3),
         "calls_mean": 3 / 4,
+        "calls_written_mean": 5 / 4,
+        "calls_optimal_mean": 1,
+        "optimal_rate": 0,  # the only right answer took two
+        "needless_calls_mean": 1 / 4,
+        "missing_calls_mean": 2 / 4,
+        "calls_regret_mean": 3 / 4,
+        "tool_productivity": 1 / 3,
+        "offloading_rate": 1 / 2,
+        "tool_seconds_mean": 5 * 0.5 / 4,
+        "call_failed_rate": 1 / 5,
+        "call_malformed_rate": 1 / 5,
+        "call_refused_rate": 1 / 5,
+        "call_duplicate_rate": 1 / 5,
         "policy_tokens_mean": 6,
         "format_rate": 1 / 4,
         "ungradable_rate": 1 / 4,
-        "tool_failure_rate": 1 / 4,
+        "tool_failure_rate": 1 / 5,
         "status/answered": 0.5,
         "status/no_answer": 0,
         "status/truncated": 0.25,

@@ -267,6 +267,7 @@ def test_decisions_act_where_a_fact_is_unknown_and_think_where_it_is_known() -> 
             Action("search", {"query": value}),
         )
         assert len(decisions) == len(path) - 1
+        assert [d.ends for d in decisions] == [False] * (len(path) - 2) + [True]
         assert sum(d.acts for d in decisions) == WORLD.optimal_calls(path)
         for decision, (subject, relation, value) in zip(decisions, WORLD.hops(path), strict=True):
             right, wrong = decision.chosen, decision.rejected

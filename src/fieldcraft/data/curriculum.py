@@ -38,7 +38,11 @@ HOPS = (1, 2, 3)
 REAL_SHARE = 0.35  # of the demonstrations that need a search, from the real training region
 COT_SHARE = 1 / 6  # chain-of-thought demonstrations (AutoCoA mixes 5 CoA : 1 CoT)
 READING_SHARE = 0.3  # of the base model's texts
-IGNORANCE_SHARE = 0.2  # of the base model's texts
+IGNORANCE_SHARE = 0.18  # of the base model's texts
+# A data set's size, unless a recipe wants less: so many examples for each of the taught facts, by
+# which learning to tell them from others takes longer. Below a size reading takes longest.
+PER_FACT = {"base": 70, "demonstrations": 45, "pairs": 12}
+FACTS_AT_LEAST = 320
 DECISIONS_KEPT = 0.35  # of those where thinking is chosen: a smaller share than acting
 
 
@@ -61,6 +65,11 @@ class Curriculum:
     def known_paths(self) -> dict[int, list[Path]]:
         """Paths whose facts were all taught, by hops."""
         return {hops: list(self.world.paths(["taught"], hops)) for hops in HOPS}
+
+    def size(self, data: str, most: int | None) -> int:
+        """How many examples a data set has, of which a recipe wants `most`."""
+        size = PER_FACT[data] * max(len(self.world.taught_facts), FACTS_AT_LEAST)
+        return size if most is None else min(most, size)
 
     def base(self, count: int) -> list[Trajectory]:
         """What the base model learns: to answer closed-book from the taught facts, half of the
@@ -164,15 +173,16 @@ class Curriculum:
             prefix = encode_demonstration(task, before, self.dialect, self.schemas).segments
         if opened:
             prefix = [*prefix, self._segment(Author.POLICY, opened)]
+        following = "\n" if decision.ends else " I"  # how a demonstration goes on after a fact
         return (
-            Trajectory(task, [*prefix, self._continuation(decision.chosen)]),
-            Trajectory(task, [*prefix, self._continuation(decision.rejected)]),
+            Trajectory(task, [*prefix, self._continuation(decision.chosen, following)]),
+            Trajectory(task, [*prefix, self._continuation(decision.rejected, following)]),
         )
 
-    def _continuation(self, steps: Sequence[Step]) -> Segment:
+    def _continuation(self, steps: Sequence[Step], following: str) -> Segment:
         match steps:
             case [Thought(thought)]:
-                return self._segment(Author.POLICY, thought)
+                return self._sentence(thought, following)
             case [Thought(thought), Action() as action]:
                 text = self.dialect.write_thought(thought) + self.dialect.write_action(action)
                 return self._segment(Author.POLICY, text)
@@ -181,6 +191,14 @@ class Curriculum:
                 end.ids.append(self.dialect.tokenizer.eos_token_id)
                 return end
         raise AssertionError(f"a decision never consists of {steps}")
+
+    def _sentence(self, thought: str, following: str) -> Segment:
+        """A thought in the tokens it has before `following`: in this world's tokenizer a full stop
+        takes along the space after it."""
+        tokenizer = self.dialect.tokenizer
+        count = len(encode_written(tokenizer, thought))
+        ids = encode_written(tokenizer, thought + following)[:count]
+        return Segment(Author.POLICY, ids, tokenizer.decode(ids))
 
     def _segment(self, author: Author, text: str) -> Segment:
         return Segment(author, encode_written(self.dialect.tokenizer, text), text)

@@ -10,7 +10,7 @@ policy could have sampled at that place, and every other id is one that a rollou
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 from fieldcraft.dialects.base import encode_written
@@ -74,6 +74,68 @@ def encode_demonstration(
         trajectory.status, trajectory.answer = Status.ANSWERED, outcome.text
     trajectory.well_formed = dialect.well_formed(written)
     return trajectory
+
+
+def encode_pair(
+    task: Task,
+    before: Sequence[Step],
+    ways: tuple[Sequence[Step], Sequence[Step]],
+    dialect: Dialect,
+    tools: Sequence[dict[str, Any]],
+) -> tuple[Trajectory, Trajectory]:
+    """Both ways to go on after `before`, as trajectories whose last segments differ.
+
+    Each way is one policy turn, or the beginning of one where it ends in a thought. A thought that
+    ends `before` begins that turn. Every turn is encoded whole, and the ids that both begin with
+    become the last segment of the shared prefix; so each id is one that the policy could have
+    sampled at that place.
+    Raises UserError for steps in an impossible order, or ways of which one begins with the other.
+    """
+    one, other = (_encode_way(task, _go_on(before, way), dialect, tools) for way in ways)
+    last, rival = one.segments[-1].ids, other.segments[-1].ids
+    shorter = min(len(last), len(rival))
+    shared = next((i for i in range(shorter) if last[i] != rival[i]), shorter)
+    if shared == shorter:
+        raise UserError(f"In the pair of task {task.id} one side only begins the other.")
+    for trajectory in (one, other):
+        ids = trajectory.segments.pop().ids
+        trajectory.segments += [
+            Segment(Author.POLICY, part, dialect.tokenizer.decode(part))
+            for part in (ids[:shared], ids[shared:])
+            if part
+        ]
+    return one, other
+
+
+def _go_on(before: Sequence[Step], way: Sequence[Step]) -> list[Step]:
+    """The steps of both. Sentences of a thought that goes on stand in one line."""
+    match [*before[-1:], *way[:1]]:
+        case [Thought(begun), Thought(ended)]:
+            return [*before[:-1], Thought(f"{begun} {ended}"), *way[1:]]
+    return [*before, *way]
+
+
+def _encode_way(
+    task: Task, steps: Sequence[Step], dialect: Dialect, tools: Sequence[dict[str, Any]]
+) -> Trajectory:
+    trajectory = encode_demonstration(task, steps, dialect, tools)
+    if isinstance(steps[-1], Thought):  # the turn goes on: neither a closing tag nor an end
+        text = steps[-1].text.strip()
+        ids = encode_written(
+            dialect.tokenizer, dialect.write_thought(text).rpartition(text)[0] + text
+        )
+        trajectory.segments[-1] = Segment(Author.POLICY, ids, dialect.tokenizer.decode(ids))
+    return trajectory
+
+
+def reads_back(trajectory: Trajectory, last: Step, dialect: Dialect) -> bool:
+    """Whether the dialect reads the last turn of one side of a pair as what it was written from."""
+    turns = [
+        dialect.tokenizer.decode([i for segment in segments for i in segment.ids])
+        for author, segments in groupby(trajectory.segments, key=lambda s: s.author)
+        if author is Author.POLICY
+    ]
+    return dialect.parse(turns) == (None if isinstance(last, Thought) else last)
 
 
 def encode_turn(dialect: Dialect, thoughts: Sequence[str], end: str) -> list[int]:

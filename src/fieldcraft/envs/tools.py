@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fieldcraft.types import Action, Call, Dialect, Malformed, Outcome, Tool, ToolError
+from fieldcraft.types import (
+    Action,
+    ArgumentError,
+    Call,
+    Dialect,
+    Malformed,
+    Outcome,
+    Tool,
+    ToolError,
+)
 
 LIMIT_REACHED = "The limit of calls is reached; answer with what you know."
 
@@ -16,7 +25,7 @@ LIMIT_REACHED = "The limit of calls is reached; answer with what you know."
 class Budget:
     """What one trajectory may spend."""
 
-    max_calls: int = 6
+    max_calls: int = 6  # attempts that were no proper call included
     turn_tokens: int = 256
     total_tokens: int = 2048  # prompt and observations included
 
@@ -35,18 +44,26 @@ class ToolEnvironment:
 
     async def execute(self, move: Action | Malformed, calls_before: int) -> Call:
         """Run what the policy asked for. `ToolError` becomes text for the model; every other
-        exception is a defect of the tool and ends the trajectory."""
-        start = time.perf_counter()
-        if isinstance(move, Malformed):
-            return Call("", {}, move.reason, Outcome.FAILED, 0.0)
+        exception is a defect of the tool and ends the trajectory.
+
+        `calls_before` counts every earlier attempt, so that a policy that never manages a proper
+        call meets the limit too.
+        """
+        name, arguments = (move.tool, move.arguments) if isinstance(move, Action) else ("", {})
         if calls_before >= self.budget.max_calls:
-            return Call(move.tool, move.arguments, LIMIT_REACHED, Outcome.REFUSED, 0.0)
-        tool = next((tool for tool in self.tools if tool.name == move.tool), None)
+            return Call(name, arguments, LIMIT_REACHED, Outcome.REFUSED, 0.0)
+        if isinstance(move, Malformed):
+            return Call(name, arguments, move.reason, Outcome.MALFORMED, 0.0)
+        tool = next((tool for tool in self.tools if tool.name == name), None)
+        if tool is None:
+            known = ", ".join(tool.name for tool in self.tools) or "none"
+            reason = f"There is no tool {name!r}; known: {known}."
+            return Call(name, arguments, reason, Outcome.MALFORMED, 0.0)
+        start = time.perf_counter()
         try:
-            if tool is None:
-                known = ", ".join(tool.name for tool in self.tools) or "none"
-                raise ToolError(f"There is no tool {move.tool!r}; known: {known}.")
-            text, outcome = await tool(**move.arguments), Outcome.OK
+            text, outcome = await tool(**arguments), Outcome.OK
+        except ArgumentError as error:
+            text, outcome = str(error), Outcome.MALFORMED
         except ToolError as error:
             text, outcome = str(error), Outcome.FAILED
-        return Call(move.tool, move.arguments, text, outcome, time.perf_counter() - start)
+        return Call(name, arguments, text, outcome, time.perf_counter() - start)

@@ -21,10 +21,12 @@ from matplotlib.ticker import FormatStrFormatter, MaxNLocator
 
 Row = Mapping[str, Any]
 Points = tuple[list[float], list[float]]
+Rates = Sequence[tuple[int, float, bool]]  # calls, value, whether it rests on few trajectories
 
 PALETTE_SIZE = 8
-_INK, _MUTED, _GRID = "#a00001", "#a00002", "#a00003"
-_VARIABLES = {_INK: "var(--ink)", _MUTED: "var(--muted)", _GRID: "var(--line)"} | {
+_INK, _MUTED, _GRID, _CARD = "#a00001", "#a00002", "#a00003", "#a00004"
+_NAMED = {_INK: "ink", _MUTED: "muted", _GRID: "line", _CARD: "card"}
+_VARIABLES = {placeholder: f"var(--{name})" for placeholder, name in _NAMED.items()} | {
     f"#a0001{slot}": f"var(--stage{slot})" for slot in range(PALETTE_SIZE)
 }
 _STYLE: Any = {
@@ -82,6 +84,9 @@ CURVES = (
     Curve("em", "Exact match while training", "sampled rollouts", top=1.0),
     Curve("calls_mean", "Tool calls", "per rollout"),
     Curve("fidelity/holds", "Fidelity", "simulated searches that hold the fact", top=1.0),
+    Curve("needless_calls_mean", "Needless calls", "above the oracle, per rollout"),
+    Curve("missing_calls_mean", "Missing calls", "below the oracle, per rollout"),
+    Curve("offloading_rate", "Offloading", "known questions with a call", top=1.0),
     Curve("policy_tokens_mean", "Length", "policy tokens per rollout"),
     Curve("entropy", "Entropy", "nats per token"),
     Curve("loss", "Supervised loss", "nats per token, log scale", supervised=True),
@@ -225,6 +230,24 @@ def gain_against_fidelity(points: Sequence[tuple[str, float, float]]) -> Chart:
     axis.set_xticks([0, 0.25, 0.5, 0.75, 1])
     note = "held-out questions, after and before reinforcement learning"
     return Chart("Gain against fidelity", note, _svg(figure, "Gain against fidelity"))
+
+
+@mpl.rc_context(_STYLE)
+def by_calls(title: str, note: str, lines: Mapping[str, Rates], slots: Mapping[str, int]) -> Chart:
+    """A value between 0 and 1 over the number of calls, a line for each name; what rests on few
+    trajectories is hollow."""
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    axis = figure.subplots()
+    for name, points in lines.items():
+        colour = stage_colour(slots[name])
+        axis.plot([k for k, _, _ in points], [v for _, v, _ in points], color=colour, linewidth=1.4)
+        for few, fill in ((False, colour), (True, _CARD)):
+            marked = [(k, value) for k, value, is_few in points if is_few is few]
+            style: Any = {"color": colour, "markerfacecolor": fill, "markersize": 6}
+            axis.plot([k for k, _ in marked], [v for _, v in marked], "o", **style)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.set(xlabel="calls", ylim=(0, 1.03))
+    return Chart(title, note, _svg(figure, title))
 
 
 def _optimum_marks(axis: Axes, optima: Sequence[float | None], *, across: bool) -> None:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fieldcraft.rewards.answers import f1, normalise
-from fieldcraft.tools.search import read_results
+from fieldcraft.tools.passages import read_results
 from fieldcraft.types import Call, Outcome, Task, Tool, ToolError, Trajectory, UserError
 from fieldcraft.worlds.atlas import Atlas, is_article, stated_facts
 

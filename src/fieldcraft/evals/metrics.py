@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from math import sqrt
 from typing import Any
 
-from fieldcraft.types import Author, Outcome, Status, Trajectory, UserError
+from fieldcraft.tool_use import call_counts, is_correct, mean, optimal_calls, tool_use
+from fieldcraft.types import Author, Status, Trajectory, UserError
 
 _Z95 = 1.959963984540054  # the 97.5 % quantile of the standard normal distribution
 
@@ -30,27 +31,35 @@ def summarise(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     been filled in, unweighted. Rates are fractions of all trajectories; `em` and `f1` are means
     over the gradable ones. If the tasks carry several values of `meta["split"]`, the entry also has
     "splits", and its top-level numbers are those of "heldout" where there is one, else of all;
-    `known` looks at all questions in either case.
+    `known` and `offloading_rate` look at all questions in either case.
 
     Raises UserError when there is nothing to summarise.
     """
     if not trajectories:
         raise UserError("There are no trajectories to summarise; give at least one task.")
-    by_split = _grouped(trajectories, lambda t: t.task.meta.get("split"))
+    by_split = _by_split(trajectories)
     if len(by_split) < 2:
         return _summary(trajectories)
-    return _summary(by_split.get("heldout", trajectories)) | {
+    return _summary(leading(trajectories)) | {
         "known": _knowledge(trajectories, known=True),
+        "offloading_rate": tool_use(trajectories)["offloading_rate"],
         "split": "heldout" if "heldout" in by_split else "all",
         "splits": {name: _summary(part) for name, part in by_split.items()},
     }
 
 
+def leading(trajectories: Sequence[Trajectory]) -> Sequence[Trajectory]:
+    """Those that a summary's top-level numbers are of: the held-out ones where there are any."""
+    return _by_split(trajectories).get("heldout", trajectories)
+
+
+def _by_split(trajectories: Iterable[Trajectory]) -> dict[Any, list[Trajectory]]:
+    return _grouped(trajectories, lambda t: t.task.meta.get("split"))
+
+
 def _summary(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     n = len(trajectories)
     gradable = [t for t in trajectories if t.rewards.get("em") is not None]
-    calls = [call for t in trajectories for call in t.calls]
-    executed = sum(t.executed_calls for t in trajectories)
     em = exact_match(trajectories)
     # Several samples of one question are not independent: the interval counts questions.
     questions = len({t.task.id for t in gradable})
@@ -59,18 +68,16 @@ def _summary(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "ungradable": n - len(gradable),
         "em": em,
         "em_ci95": None if em is None else list(wilson_interval(em, questions)),
-        "f1": _mean(t.rewards.get("f1") for t in trajectories),
-        "calls_mean": executed / n,
-        "calls_optimal_mean": _optimum(trajectories),
-        "optimal_rate": _optimal_rate(trajectories),
-        "tool_productivity": sum(map(is_correct, trajectories)) / executed if executed else None,
+        "f1": mean(t.rewards.get("f1") for t in trajectories),
+        "correct": sum(map(is_correct, trajectories)),
+        "calls": call_counts(trajectories),
+        **tool_use(trajectories),
         "answered_rate": _rate(trajectories, lambda t: t.status is Status.ANSWERED),
         "format_rate": _rate(trajectories, lambda t: t.well_formed),
         "tokens_mean": sum(map(policy_tokens, trajectories)) / n,
+        "observation_tokens_mean": sum(map(_observation_tokens, trajectories)) / n,
         "seconds_mean": sum(t.seconds for t in trajectories) / n,
         "status": {s.value: [t.status for t in trajectories].count(s) / n for s in Status},
-        "call_failed_rate": _mean(call.outcome is Outcome.FAILED for call in calls),
-        "call_refused_rate": _mean(call.outcome is Outcome.REFUSED for call in calls),
         "by_hops": _by(trajectories, lambda t: t.task.meta.get("hops")),
         "by_calls": _by(trajectories, lambda t: t.executed_calls),
         "known": _knowledge(trajectories, known=True),
@@ -78,17 +85,9 @@ def _summary(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     }
 
 
-def is_correct(trajectory: Trajectory) -> bool:
-    """Whether the answer was graded an exact match. Raises ValueError for a weighted reward."""
-    em = trajectory.rewards.get("em")
-    if em not in (None, 0.0, 1.0):
-        raise ValueError(f"rewards['em'] must be 0, 1 or None, not {em}: grade with weight 1")
-    return em == 1.0
-
-
 def exact_match(trajectories: Iterable[Trajectory]) -> float | None:
     """Share of exact matches among the gradable trajectories; None when there is none."""
-    return _mean(is_correct(t) for t in trajectories if t.rewards.get("em") is not None)
+    return mean(is_correct(t) for t in trajectories if t.rewards.get("em") is not None)
 
 
 def policy_tokens(trajectory: Trajectory) -> int:
@@ -96,29 +95,14 @@ def policy_tokens(trajectory: Trajectory) -> int:
     return sum(len(s.ids) for s in trajectory.segments if s.author is Author.POLICY)
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [float(value) for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+def _observation_tokens(trajectory: Trajectory) -> int:
+    """How many tokens tools, or what simulates them, gave it to read."""
+    observers = (Author.TOOL, Author.SIMULATOR)
+    return sum(len(s.ids) for s in trajectory.segments if s.author in observers)
 
 
 def _rate(trajectories: Sequence[Trajectory], holds: Callable[[Trajectory], bool]) -> float:
     return sum(map(holds, trajectories)) / len(trajectories)
-
-
-def _optimum(trajectories: Iterable[Trajectory]) -> float | None:
-    """Mean optimum; None unless every task knows its own, for it is compared with `calls_mean`."""
-    optima = [t.task.meta.get("calls_optimal") for t in trajectories]
-    return None if None in optima else _mean(optima)
-
-
-def _optimal_rate(trajectories: Sequence[Trajectory]) -> float | None:
-    """Share of trajectories that are right with no more calls than the optimum."""
-    if _optimum(trajectories) is None:
-        return None
-    return _rate(
-        trajectories,
-        lambda t: is_correct(t) and t.executed_calls <= t.task.meta["calls_optimal"],
-    )
 
 
 def _by(
@@ -129,7 +113,7 @@ def _by(
             "n": len(part),
             "em": exact_match(part),
             "calls_mean": sum(t.executed_calls for t in part) / len(part),
-            "calls_optimal_mean": _optimum(part),
+            "calls_optimal_mean": optimal_calls(part),
         }
         for value, part in _grouped(trajectories, key).items()
     }

@@ -21,7 +21,15 @@ from fieldcraft.transcript import clean, split_tags, transcript
 from fieldcraft.types import Trajectory
 
 SCHEMA = 1
-_OWN_KEYS = ("schema", "recipe", "seed", "device", "seconds", "stages", "evals")
+EVALUATION = "evaluation"  # the stage that stands for all evaluations together
+_OWN_KEYS = ("schema", "recipe", "seed", "device", "seconds", "stages", "evals", "pairwise")
+_BEHAVIOURS = {
+    "more_accurate": "MA: right, was wrong",
+    "more_efficient": "ME: same verdict, fewer calls",
+    "same_behaviour": "same verdict, same calls",
+    "less_efficient": "LE: same verdict, more calls",
+    "less_accurate": "LA: wrong, was right",
+}
 # The page stays below 2 MB: charts and styles take about 0.3, markup of tags the rest.
 _SAMPLE_BYTES = 1_000_000
 _BLOCK_CHARACTERS = 4_000
@@ -29,7 +37,8 @@ _BLOCK_CHARACTERS = 4_000
 
 @dataclass(frozen=True, slots=True)
 class StageRecord:
-    """One stage that has run: its name, its wall time in seconds and its last metrics."""
+    """One stage that has run: its name, its wall time in seconds, its evaluation not included, and
+    its last metrics. The stage EVALUATION has the time of all evaluations."""
 
     name: str
     seconds: float
@@ -43,12 +52,14 @@ def build_report(
     device: str,
     stages: Sequence[StageRecord],
     evals: Mapping[str, dict[str, Any]],
+    comparisons: Sequence[Mapping[str, Any]],
     extra: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The content of `report.json`, schema 1.
 
-    `evals` maps a stage or workflow to what `metrics.summarise` returned for it; `extra` adds keys
-    (resolved config, versions) and may not rename one. Raises ValueError when it tries.
+    `evals` maps a stage or workflow to what `metrics.summarise` returned for it, and "seconds";
+    `comparisons` are of `pairwise`; `extra` adds keys (resolved config, versions) and may not
+    rename one. Raises ValueError when it tries.
     """
     if taken := sorted(set(extra) & set(_OWN_KEYS)):
         raise ValueError(f"extra may not replace {', '.join(taken)}")
@@ -62,6 +73,7 @@ def build_report(
             {"name": s.name, "seconds": s.seconds, "metrics": dict(s.metrics)} for s in stages
         ],
         "evals": dict(evals),
+        "pairwise": [dict(comparison) for comparison in comparisons],
         **extra,
     }
 
@@ -69,7 +81,7 @@ def build_report(
 def write_report(report: Mapping[str, Any], path: Path) -> None:
     """Write `report.json` atomically. Raises ValueError for a number that JSON cannot hold."""
     text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
-    _write_atomically(path, text + "\n")
+    write_atomically(path, text + "\n")
 
 
 def write_html(
@@ -84,25 +96,28 @@ def write_html(
     of them absent); `samples` the trajectories to browse, by stage or workflow. When they are more
     than fit, wrong and right ones are kept in equal measure.
     """
-    names = [stage["name"] for stage in report["stages"]]
+    names = [stage["name"] for stage in report["stages"] if stage["name"] != EVALUATION]
     order = list(dict.fromkeys([*names, *report["evals"], *curves, *samples]))
     slots = {name: slot for slot, name in enumerate(order)}
-    environment = _environment()
-    script = _source(environment, "report.js")
+    environment = page_environment()
+    script = source(environment, "report.js")
     page = environment.get_template("report.html.j2").render(
         report=report,
         rows=_rows(report, slots),
+        stages=len(names),
+        evaluation=next((s for s in report["stages"] if s["name"] == EVALUATION), None),
         final=_final(report),
+        behaviours=_BEHAVIOURS,
         slots={name: slot % charts.PALETTE_SIZE for name, slot in slots.items()},
         outcome_charts=_outcome_charts(report, slots),
         curve_charts=charts.learning_curves(curves, slots),
         samples=_samples(samples),
         appendix={key: value for key, value in report.items() if key not in _OWN_KEYS},
-        style=Markup(_source(environment, "report.css")),
+        style=Markup(source(environment, "report.css")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
-    _write_atomically(path, page)
+    write_atomically(path, page)
 
 
 def _final(report: Mapping[str, Any]) -> str | None:
@@ -190,7 +205,8 @@ def _view(trajectory: Trajectory) -> dict[str, Any]:
     }
 
 
-def _environment() -> Environment:
+def page_environment() -> Environment:
+    """The templates of pages and their filters."""
     environment = Environment(
         loader=PackageLoader("fieldcraft.evals"),
         autoescape=True,  # questions, observations and answers are untrusted text
@@ -202,6 +218,8 @@ def _environment() -> Environment:
         "percent": _percent,
         "number": _number,
         "duration": _duration,
+        "signed": _signed,
+        "probability": _probability,
         "pieces": split_tags,
         "readable": _readable,
     }
@@ -209,7 +227,8 @@ def _environment() -> Environment:
     return environment
 
 
-def _source(environment: Environment, name: str) -> str:
+def source(environment: Environment, name: str) -> str:
+    """A template as it is written, such as a style sheet."""
     assert environment.loader is not None
     return environment.loader.get_source(environment, name)[0]
 
@@ -220,6 +239,14 @@ def _percent(value: float | None) -> str:
 
 def _number(value: float | None, digits: int = 2) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def _signed(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:+,.{digits}f}"
+
+
+def _probability(value: float | None) -> str:
+    return "–" if value is None else "< 0.001" if value < 0.001 else f"= {value:.3f}"
 
 
 def _readable(value: Any) -> str:
@@ -236,7 +263,8 @@ def _duration(seconds: float | None) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 
-def _write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text, encoding="utf-8", errors="replace", newline="\n")

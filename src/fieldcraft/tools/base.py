@@ -22,7 +22,7 @@ import docstring_parser
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from fieldcraft.types import ToolError, UserError
+from fieldcraft.types import ArgumentError, UserError
 
 
 @final
@@ -53,12 +53,13 @@ class FunctionTool:
         runs in the event loop.
 
         Raises:
-            ToolError: the arguments do not fit the schema, or the function raised it.
+            ArgumentError: the arguments do not fit the schema.
+            ToolError: the function raised it.
         """
         try:
             checked = self._arguments.validate_python(arguments)
         except ValidationError as error:
-            raise ToolError(_complaint(self.name, error)) from error
+            raise ArgumentError(_complaint(self.name, error)) from error
         if inspect.iscoroutinefunction(self.function):
             result = await self.function(**checked)
         else:

@@ -1,6 +1,7 @@
 """The search tool over a server in another process or on another machine, for large corpora.
 
-Any server with Search-R1's interface will do, search_server.py among them.
+Any server with the interface of Search-R1 or of AutoCoA will do; search_server.py has both. Which
+one it is shows when it refuses the other's question.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import httpx
 from pydantic import BaseModel
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
-from fieldcraft.tools.search import Passage, parse_passage, search_function
+from fieldcraft.tools.passages import Passage, parse_passage
+from fieldcraft.tools.search import search_function
 from fieldcraft.types import ToolError, UserError
 
 _MAX_CONNECTIONS = 64
@@ -25,8 +27,33 @@ class _Hit(BaseModel):
     score: float
 
 
-class _Found(BaseModel):
+class _SearchR1(BaseModel):
     result: list[list[_Hit]]
+
+    @staticmethod
+    def question(query: str, topk: int) -> dict[str, Any]:
+        return {"queries": [query], "topk": topk, "return_scores": True}
+
+    def hits(self) -> list[_Hit]:
+        [hits] = self.result
+        return hits
+
+
+class _AutoCoA(BaseModel):
+    documents: list[dict[str, Any]]
+    scores: list[float]
+
+    @staticmethod
+    def question(query: str, topk: int) -> dict[str, Any]:
+        return {"query": query, "tok_k": topk, "return_score": True}  # its spelling
+
+    def hits(self) -> list[_Hit]:
+        pairs = zip(self.documents, self.scores, strict=True)
+        return [_Hit(document=document, score=score) for document, score in pairs]
+
+
+_Protocol = type[_SearchR1] | type[_AutoCoA]
+_REFUSED = (400, 422)  # what servers say to a body that they do not understand
 
 
 _Failure = (httpx.HTTPError, ValueError)  # pydantic's ValidationError is a ValueError
@@ -63,6 +90,7 @@ class RemoteSearchTool:
         self._topk = topk
         self._timeout_seconds = timeout_seconds
         self._retries = retries
+        self._protocols: tuple[_Protocol, _Protocol] = (_SearchR1, _AutoCoA)  # the right one first
         self._client: httpx.AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._function = search_function(self._retrieve_or_tell)
@@ -73,7 +101,8 @@ class RemoteSearchTool:
         """The passages for `query` as text, `No result.` when there is none.
 
         Raises:
-            ToolError: wrong arguments, or no answer after all attempts.
+            ArgumentError: wrong arguments.
+            ToolError: no answer after all attempts.
         """
         return await self._function(**arguments)
 
@@ -104,11 +133,26 @@ class RemoteSearchTool:
             raise ToolError(f"Search failed: {_reason(error)}.") from error
 
     async def _ask(self, query: str) -> list[Passage]:
-        body = {"queries": [query], "topk": self._topk, "return_scores": True}
+        first, second = self._protocols
+        try:
+            return await self._ask_as(first, query)
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code not in _REFUSED:
+                raise
+            refusal = error
+        try:
+            found = await self._ask_as(second, query)
+        except _Failure:
+            raise refusal from None
+        self._protocols = (second, first)
+        return found
+
+    async def _ask_as(self, protocol: _Protocol, query: str) -> list[Passage]:
         client = await self._http()
+        body = protocol.question(query, self._topk)
         response = await client.post(f"{self.url}/retrieve", json=body)
         response.raise_for_status()
-        [hits] = _Found.model_validate_json(response.content).result
+        hits = protocol.model_validate_json(response.content).hits()
         return [parse_passage(h.document, str(rank), h.score) for rank, h in enumerate(hits)]
 
     async def _http(self) -> httpx.AsyncClient:

@@ -37,7 +37,7 @@ def run_steps(
         load_state(extra["state"])
     log = MetricsLog(folder / "metrics.jsonl")
     log.rewind(trainer.done)
-    while trainer.done < stage.steps:
+    while trainer.done < trainer.steps:
         start = time.perf_counter()
         number = trainer.done
         row = step(number)

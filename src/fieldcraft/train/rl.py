@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
@@ -17,6 +17,7 @@ from fieldcraft.envs.tools import ToolEnvironment
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rollout import Policy, Simulator, rollout, rollouts
 from fieldcraft.simulators import PolicySimulator
+from fieldcraft.tool_use import tool_use
 from fieldcraft.train.batch import Unit, to_sample
 from fieldcraft.train.credit import Scored, assign_advantages
 from fieldcraft.train.critic import Critic
@@ -82,8 +83,7 @@ class RlStage:
         s = self.settings
         groups, flat, batches = self._groups(number)
         row = rollout_metrics(flat)
-        tools = {tool.name for tool in self.env.tools}
-        check_tools(flat, tools, number, s.max_tool_failures, self.remote is not None)
+        check_tools(flat, number, s.max_tool_failures, self.remote is not None)
         units, total = self._units(groups)
         row |= {
             "tokens": sum(len(t.ids) for t in flat),
@@ -286,19 +286,15 @@ def _equal(group: Group) -> bool:
 
 
 def check_tools(
-    trajectories: Sequence[Trajectory],
-    tools: Collection[str],
-    number: int,
-    most: float,
-    simulated_too: bool = False,
+    trajectories: Sequence[Trajectory], number: int, most: float, simulated_too: bool = False
 ) -> None:
     """A tool that practically never answers would make the whole run meaningless.
 
-    Raises UserError if more than the share `most` of at least one real call a rollout failed. What
-    is no call, or one of a tool that is not in `tools`, is the policy's failure and does not count;
-    nor does a simulated call, but for those of a remote simulator (`simulated_too`).
+    Raises UserError if more than the share `most` of at least one real call a rollout failed. A
+    malformed call is the policy's failure: its tool was not asked, so it does not count. Simulated
+    calls count where a remote model, which may fail as a tool does, simulates (`simulated_too`).
     """
-    calls = [c for t in trajectories for c in t.calls if c.tool in tools]
+    calls = [c for t in trajectories for c in t.calls if c.outcome.executed]
     calls = [call for call in calls if simulated_too or not call.simulated]
     failed = sum(call.outcome is Outcome.FAILED for call in calls)
     if len(calls) >= len(trajectories) and failed > most * len(calls):
@@ -310,21 +306,20 @@ def check_tools(
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> Row:
     """Means and rates of a step's rollouts. Truncated, unanswered, failed and ungradable ones are
-    separate rates, so that none can hide in another."""
+    separate rates, so that none can hide in another; see `tool_use` for those of calls."""
     count = len(trajectories)
     rewards = [t.reward for t in trajectories if t.reward is not None]
     graded = [t.rewards["em"] for t in trajectories if t.rewards.get("em") is not None]
-    calls = [call for t in trajectories for call in t.calls]
     status = Counter(t.status for t in trajectories)
-    failed = sum(call.outcome is Outcome.FAILED for call in calls)
+    use = tool_use(trajectories)
     written = [s for t in trajectories for s in t.segments if s.author is Author.POLICY]
     return {
         "reward_mean": sum(rewards) / max(len(rewards), 1),
         "em": sum(e for e in graded if e is not None) / max(len(graded), 1),
-        "calls_mean": sum(t.executed_calls for t in trajectories) / count,
         "policy_tokens_mean": sum(len(s.ids) for s in written) / count,
         "format_rate": sum(t.well_formed for t in trajectories) / count,
         "ungradable_rate": sum(t.reward is None for t in trajectories) / count,
-        "tool_failure_rate": failed / max(len(calls), 1),
+        "tool_failure_rate": use["call_failed_rate"] or 0.0,
+        **use,
         **{f"status/{s.value}": status[s] / count for s in Status},
     }

@@ -58,12 +58,14 @@ class Entity:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The same moment seen two ways: after `before`, `chosen` is right and `rejected` is not.
-    `acts` tells whether the chosen step is a search."""
+    `acts` tells whether the chosen step is a search, `ends` whether the answer follows upon the
+    fact that is decided on."""
 
     before: tuple[Step, ...]
     chosen: tuple[Step, ...]
     rejected: tuple[Step, ...]
     acts: bool
+    ends: bool
 
 
 @dataclass(frozen=True)
@@ -201,21 +203,23 @@ class Atlas:
         """
         steps: list[Step] = []
         read: set[tuple[str, str]] = set()
-        for subject, relation, value in self.hops(path):
+        hops = self.hops(path)
+        for number, (subject, relation, value) in enumerate(hops, start=1):
+            ends = number == len(hops)
             known = Thought(statement(subject, relation, value))
             before = tuple(merge_thoughts(steps))
             if self.must_search(subject, relation, read):
                 names = self._names_of(self.entities[value].kind)
                 guess = rng.choice([name for name in names if name != value])
                 wrong = Thought(statement(subject, relation, guess))
-                yield Decision(before, act(subject), (wrong,), acts=True)
+                yield Decision(before, act(subject), (wrong,), True, ends)
                 steps += self.search_steps(subject)
                 read |= self.reveals(subject)
             else:
-                yield Decision(before, (known,), act(subject), acts=False)
+                yield Decision(before, (known,), act(subject), False, ends)
             steps.append(known)
         answer, last = Answer(value), act(value)
-        yield Decision(tuple(merge_thoughts(steps)), (answer,), last, acts=False)
+        yield Decision(tuple(merge_thoughts(steps)), (answer,), last, False, True)
 
     def _names_of(self, kind: str) -> list[str]:
         """Names that training may show."""

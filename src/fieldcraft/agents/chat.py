@@ -1,0 +1,92 @@
+"""Whoever answers chat messages: an endpoint, or an engine of this process behind its template."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fieldcraft.dialects.base import MARK, encode_frame, encode_plain
+from fieldcraft.engine.openai import Reply, Usage
+from fieldcraft.types import Engine, Sampling, StopReason, Tokenizer, UserError
+
+NO_TEMPLATE = (
+    "the teacher's tokenizer has no chat template: take a model that was tuned to follow"
+    " instructions."
+)
+
+Message = dict[str, str]  # role and content, as chat templates and the OpenAI API take them
+NOTHING = Usage(0, 0, 0.0)
+
+
+class Chat(Protocol):
+    """`engine.openai.ChatEndpoint` is one."""
+
+    async def chat(
+        self,
+        messages: list[Message],
+        *,
+        max_tokens: int,
+        temperature: float = 0.0,
+        stop: Sequence[str] = (),
+        seed: int | None = None,
+    ) -> Reply:
+        """The next message. Raises EndpointError when there will be none."""
+        ...
+
+
+@dataclass(frozen=True)
+class EngineChat:
+    """An engine as a chat: messages go through the tokenizer's chat template.
+
+    Special tokens named in a message are text: only the template's own are recognised.
+    """
+
+    engine: Engine
+    tokenizer: Tokenizer
+    _sessions: itertools.count[int] = field(default_factory=itertools.count)
+
+    async def chat(
+        self,
+        messages: list[Message],
+        *,
+        max_tokens: int,
+        temperature: float = 0.0,
+        stop: Sequence[str] = (),
+        seed: int | None = None,
+    ) -> Reply:
+        """The next message, without what ended it. Raises UserError where the tokenizer has no
+        chat template, or one that does not show every message once, in their order."""
+        ids = self._encode(messages)
+        session = f"chat#{next(self._sessions)}"
+        try:
+            done = await self.engine.generate(
+                ids, Sampling(max_tokens, temperature, tuple(stop), seed or 0), session
+            )
+        finally:
+            self.engine.release(session)
+        text = done.text
+        if done.reason is StopReason.EOS:
+            text = text.removesuffix(self.tokenizer.decode(done.ids[-1:]))
+        elif done.reason is StopReason.STOP:
+            text = text[: min(at for at in map(text.find, stop) if at >= 0)]
+        finish = "length" if done.reason is StopReason.LENGTH else "stop"
+        return Reply(text, "", finish, Usage(len(ids), len(done.ids), 0.0))
+
+    def _encode(self, messages: list[Message]) -> list[int]:
+        if self.tokenizer.chat_template is None:
+            raise UserError(NO_TEMPLATE)
+        frame: str = self.tokenizer.apply_chat_template(
+            [{"role": message["role"], "content": MARK} for message in messages],
+            add_generation_prompt=True,
+            tokenize=False,
+        )
+        first, *others = frame.split(MARK)
+        if len(others) != len(messages):
+            raise UserError("the chat template of the teacher does not show every message once.")
+        ids = encode_frame(self.tokenizer, first)
+        for message, after in zip(messages, others, strict=True):
+            ids += encode_plain(self.tokenizer, message["content"].strip())
+            ids += encode_frame(self.tokenizer, after)
+        return ids

@@ -1,0 +1,260 @@
+"""A model that was not trained to act, told in words how to: ReAct as a text protocol.
+
+user       how to write a turn, the tools, and the question
+assistant  Thought: I need the director.
+           Action: search {"query": "director of Solaris"}
+user       Observation: result 1: ...
+assistant  Thought: So he was born in Zavrazhye.
+           Answer: Zavrazhye
+
+(ReAct, arXiv 2210.03629, with arguments as JSON, so that any tool can be called.) Only what the
+model wrote is read, and a turn ends with its first action or answer: whatever follows it, such as
+an observation of the model's own making, is cut off before anything looks at it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fieldcraft.agents.chat import NOTHING, Chat, Message
+from fieldcraft.dialects.base import last_box
+from fieldcraft.engine.openai import EndpointError, Reply, Usage
+from fieldcraft.rewards.answers import exact_match
+from fieldcraft.types import (
+    Action,
+    Answer,
+    Malformed,
+    Observation,
+    Step,
+    Task,
+    Thought,
+    Tool,
+    ToolError,
+)
+
+WITHOUT_TOOLS = """\
+Answer the user's question from what you know. Think step by step in a few plain sentences, then \
+answer. Write exactly this:
+
+Thought: what you know and what follows from it
+Answer: the answer alone, as short as it can be"""
+
+WITH_TOOLS = """\
+Answer the user's question. Think about what you know and what is missing. Whenever you are not \
+sure of a fact, do not guess: use a tool. In each turn write either
+
+Thought: what you know and what you have to find out next
+Action: the tool's name and its arguments as JSON, as in {example}
+
+or, as soon as you know the answer,
+
+Thought: what follows from what you know
+Answer: the answer alone, as short as it can be
+
+Stop after an action. The next message begins with "Observation:" and holds what the tool \
+returned; never write an observation yourself. You may act at most {calls} times. These are the \
+tools:
+{tools}"""
+
+OBSERVATION = "Observation:"
+STOP = (f"\n{OBSERVATION}",)
+# `Thought:`, `**Action 2:**`, `Final Answer:` and the like, at the beginning of a line
+MARK = re.compile(
+    r"^[ \t>*#]*(thought|action|observation|(?:final )?answer)[ \t]*\d*[ \t*]*:[ \t*]*",
+    re.IGNORECASE | re.MULTILINE,
+)
+REASONING = re.compile(r"\s*(?:<think>)?(.*?)</think>", re.DOTALL)
+
+
+class End(StrEnum):
+    """How an attempt ended."""
+
+    ANSWERED = "answered"
+    CUT = "cut off by the limit of tokens"
+    MALFORMED = "neither an action nor an answer"
+    TOO_MANY = "more actions than allowed"
+    TOOL_FAILED = "the tool failed"
+    REQUEST_FAILED = "the request failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try of a question: its steps in text, how it ended, and what it took."""
+
+    steps: tuple[Step, ...]
+    end: End
+    detail: str = ""  # of a failure
+    usage: Usage = NOTHING
+
+    @property
+    def answer(self) -> str | None:
+        last = self.steps[-1] if self.steps else None
+        return last.text if isinstance(last, Answer) else None
+
+    @property
+    def acts(self) -> bool:
+        return any(isinstance(step, Action) for step in self.steps)
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended for a reason that is not the model's."""
+        return self.end in (End.TOOL_FAILED, End.REQUEST_FAILED)
+
+    def right(self, task: Task) -> bool:
+        return self.answer is not None and exact_match(self.answer, task.answers) == 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one reply says. `kept` is its text up to the end of the move."""
+
+    thought: str
+    move: Action | Answer | Malformed
+    kept: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompted:
+    """The workflow: a chat model, the tools it may use, and what one attempt may spend.
+
+    Without tools the model is asked to answer from what it knows.
+    """
+
+    chat: Chat
+    tools: Sequence[Tool]
+    max_calls: int
+    turn_tokens: int
+    temperature: float
+
+    async def attempt(self, task: Task, key: str) -> Attempt:
+        """Let the model think, act and answer. `key` fixes the seeds of its requests.
+
+        A request or a tool that fails ends the attempt with its cause. What a tool returned is
+        shown to the model and never read.
+        """
+        asked = with_tools(self.tools, self.max_calls) if self.tools else WITHOUT_TOOLS
+        # One message of the user's: some models know no system message.
+        messages = [{"role": "user", "content": f"{asked}\n\nQuestion: {task.question}"}]
+        steps: list[Step] = []
+        usage = NOTHING
+
+        def ended(end: End, detail: str = "") -> Attempt:
+            return Attempt(tuple(steps), end, detail, usage)
+
+        for number in range(self.max_calls + 1):
+            try:
+                reply = await self._ask(messages, f"{key}:{number}")
+            except EndpointError as error:
+                return ended(End.REQUEST_FAILED, str(error))
+            usage += reply.usage
+            turn = read_turn(reply, self.tools)
+            # A server that ignores stop strings may have cut what follows a whole action.
+            if reply.finish == "length" and not isinstance(turn.move, Action):
+                return ended(End.CUT)
+            if turn.thought:
+                steps.append(Thought(turn.thought))
+            match turn.move:
+                case Malformed(reason):
+                    return ended(End.MALFORMED, reason)
+                case Answer() as answer:
+                    steps.append(answer)
+                    return ended(End.ANSWERED)
+                case Action() as action:
+                    steps.append(action)
+            if number == self.max_calls:
+                break
+            try:
+                observed = await self._run(action)
+            except ToolError as error:
+                return ended(End.TOOL_FAILED, str(error))
+            steps.append(Observation(observed))
+            messages += [
+                {"role": "assistant", "content": turn.kept},
+                {"role": "user", "content": f"{OBSERVATION} {observed}"},
+            ]
+        return ended(End.TOO_MANY)
+
+    async def _ask(self, messages: list[Message], key: str) -> Reply:
+        seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest()) >> 1
+        return await self.chat.chat(
+            messages,
+            max_tokens=self.turn_tokens,
+            temperature=self.temperature,
+            stop=STOP if self.tools else (),
+            seed=seed,
+        )
+
+    async def _run(self, action: Action) -> str:
+        tool = next(tool for tool in self.tools if tool.name == action.tool)
+        return await tool(**action.arguments)
+
+
+def with_tools(tools: Sequence[Tool], max_calls: int) -> str:
+    """The instruction that tells of the tools."""
+    first = tools[0].schema["function"]
+    arguments = dict.fromkeys(first["parameters"]["properties"], "...")
+    return WITH_TOOLS.format(
+        example=f"{first['name']} {json.dumps(arguments)}",
+        calls=max_calls,
+        tools="\n".join(json.dumps(tool.schema["function"]) for tool in tools),
+    )
+
+
+def read_turn(reply: Reply, tools: Sequence[Tool]) -> Turn:
+    """The thought and the first action or answer of a reply.
+
+    Where a reasoning model leaves its thought unsaid, its reasoning is the thought.
+    """
+    text, reasoning = reply.text, reply.reasoning
+    if found := REASONING.match(text):
+        text, reasoning = text[found.end() :], reasoning or found[1]
+    marks = [mark for mark in MARK.finditer(text) if mark[1].lower() != "thought"]
+    said = text[: marks[0].start()] if marks else text
+    thought = MARK.sub("", said).strip() or reasoning.strip()
+    if not marks:
+        return Turn(thought, Malformed("there is no line 'Action:' or 'Answer:'"), text)
+    rest = text[marks[0].end() :]
+    move: Action | Answer | Malformed
+    match marks[0][1].lower():
+        case "observation":
+            move, end = Malformed("it made up an observation"), 0
+        case "action":
+            move, end = _read_action(rest, tools)
+        case _:
+            following = MARK.search(rest)
+            end = following.start() if following else len(rest)
+            move = _read_answer(rest[:end])
+    return Turn(thought, move, text[: marks[0].end() + end].strip())
+
+
+def _read_action(text: str, tools: Sequence[Tool]) -> tuple[Action | Malformed, int]:
+    """The call at the beginning of `text`, and where it ends."""
+    named = re.match(r"[`\"]?([\w-]+)[`\"]?\s*(?=\{)", text)
+    if named is None:
+        return Malformed("an action is a tool's name and its arguments as a JSON object"), 0
+    try:
+        arguments, end = json.JSONDecoder().raw_decode(text, named.end())
+        # Python reads more than JSON allows: NaN, infinities, halves of characters.
+        json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return Malformed("the arguments are not JSON"), 0
+    tool = next((tool for tool in tools if tool.name == named[1]), None)
+    if tool is None:
+        return Malformed("there is no such tool"), 0
+    parameters = tool.schema["function"]["parameters"]
+    required, known = set(parameters.get("required", [])), set(parameters["properties"])
+    if not required <= set(arguments) <= known:
+        return Malformed("the arguments are not those of the tool"), 0
+    return Action(tool.name, arguments), end
+
+
+def _read_answer(text: str) -> Answer | Malformed:
+    """The first line that says something, or what stands in its box."""
+    line = next((line for line in text.splitlines() if line.strip(" *`")), "")
+    answer = last_box(line) or line.strip(" *`")
+    return Answer(answer) if answer else Malformed("the answer is empty")

@@ -1,0 +1,293 @@
+"""Demonstrations and pairs from a teacher by rejection sampling, as AutoCoA builds its data.
+
+(arXiv 2503.06580, section 3.2.1.) The questions are cut into two disjoint halves. Those of one are
+tried without tools, and right answers become chain-of-thought demonstrations; those of the other
+are tried with tools, and right answers that used one become chain-of-action demonstrations. A
+question is tried until an answer is right, `tries` times at most. The first `contrast` questions
+are tried the other way as well, which gives pairs, never demonstrations.
+
+Every attempt is appended to a journal as it ends. All else follows from the journal, so a run that
+was stopped asks for nothing twice and ends as one that was not; only attempts that failed, because
+the endpoint or a tool did, are made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fieldcraft.agents.chat import NOTHING
+from fieldcraft.agents.prompted import Attempt, End
+from fieldcraft.config import Collect
+from fieldcraft.data.contrast import with_share
+from fieldcraft.data.steps_io import (
+    StepPair,
+    read_steps,
+    step_records,
+    write_demonstrations,
+    write_pairs,
+)
+from fieldcraft.data.teachers import Teacher, Way
+from fieldcraft.engine.openai import Usage
+from fieldcraft.store import write_json
+from fieldcraft.types import Step, Task, UserError
+
+LEAST_ATTEMPTS = 20  # the share of failures is taken of no fewer, so that one bad start is no cause
+RIGHT = "right"
+
+
+class Job(NamedTuple):
+    """A question to try in one way; `own` tells whether it is the way of its half."""
+
+    task: Task
+    way: Way
+    own: bool
+
+
+class Journal:
+    """Every attempt, a line of JSON each, as it ended."""
+
+    def __init__(self, path: Path) -> None:
+        """Read what is there; a line that a kill cut short is removed."""
+        self.path = path
+        self.attempts: dict[tuple[str, Way], list[Attempt]] = {}
+        self.tried = 0
+        self.usage = NOTHING
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        text = path.read_bytes() if path.exists() else b""
+        whole = text[: text.rfind(b"\n") + 1]
+        if whole != text:
+            os.truncate(path, len(whole))
+        for number, line in enumerate(whole.splitlines(), start=1):
+            record = json.loads(line)
+            attempt = Attempt(
+                read_steps(record["steps"], f"{path}, line {number}"),
+                End(record["end"]),
+                record["detail"],
+                Usage(**record["usage"]),
+            )
+            self._remember(record["id"], Way(record["way"]), attempt)
+
+    def of(self, job: Job) -> list[Attempt]:
+        """The attempts of a job, in their order; only the last can be one that failed."""
+        return self.attempts.get((job.task.id, job.way), [])
+
+    def append(self, job: Job, attempt: Attempt) -> None:
+        record = {
+            "id": job.task.id,
+            "way": job.way,
+            "steps": step_records(attempt.steps),
+            "end": attempt.end,
+            "detail": attempt.detail,
+            "usage": asdict(attempt.usage),
+        }
+        line = json.dumps(record)  # ASCII: half a character that a model wrote is kept as it is
+        with self.path.open("a", encoding="ascii") as file:
+            file.write(f"{line}\n")
+        self._remember(job.task.id, job.way, attempt)
+
+    def _remember(self, identity: str, way: Way, attempt: Attempt) -> None:
+        before = self.attempts.setdefault((identity, way), [])
+        if before and before[-1].failed:  # made anew; the replies it had got were kept
+            before.pop()
+            self.tried -= 1
+            self.usage = sum((a.usage for found in self.attempts.values() for a in found), NOTHING)
+        before.append(attempt)
+        self.tried += 1
+        self.usage += attempt.usage
+
+
+@dataclass(frozen=True)
+class Collection:
+    """The questions of a collection, and the folder with what came of them."""
+
+    folder: Path
+    tasks: Sequence[Task]
+    settings: Collect
+    seed: int
+
+    @cached_property
+    def journal(self) -> Journal:
+        return Journal(self.folder / "attempts.jsonl")
+
+    @cached_property
+    def jobs(self) -> list[Job]:
+        """Every question in the way of its half; questions take turns between the halves. Those
+        for pairs are tried the other way next."""
+        found = []
+        for number, task in enumerate(self.tasks):
+            own, other = (Way.COA, Way.COT) if number % 2 else (Way.COT, Way.COA)
+            found.append(Job(task, own, own=True))
+            if number < self.settings.contrast:
+                found.append(Job(task, other, own=False))
+        return found
+
+    def done(self, job: Job) -> bool:
+        attempts = self.journal.of(job)
+        if not attempts or attempts[-1].failed:
+            return False
+        return attempts[-1].right(job.task) or len(attempts) >= self.settings.tries
+
+    def demonstrates(self, job: Job) -> bool:
+        """Whether the last attempt of a job is a demonstration."""
+        attempts = self.journal.of(job)
+        return job.own and bool(attempts) and outcome(attempts[-1], job) == RIGHT
+
+    async def run(
+        self, teacher: Teacher, concurrency: int, on_job: Callable[[int, int], None]
+    ) -> None:
+        """Make the attempts that are left, `concurrency` side by side. `on_job` is told how many
+        jobs have ended and how many of them gave a demonstration.
+
+        Raises UserError with the cause when more than `max_failed` of the attempts fail.
+        """
+        gate = asyncio.Semaphore(concurrency)
+        left = [job for job in self.jobs if not self.done(job)]
+        ended = len(self.jobs) - len(left)
+        kept = sum(self.demonstrates(job) for job in self.jobs)
+        failures = Failures(self.settings.max_failed)
+
+        async def work(job: Job) -> None:
+            nonlocal ended, kept
+            async with gate:
+                await self._try(job, teacher, failures)
+            ended += 1
+            kept += self.demonstrates(job)
+            on_job(ended, kept)
+
+        on_job(ended, kept)
+        async with asyncio.TaskGroup() as group:
+            for job in left:
+                group.create_task(work(job))
+        failed = sum(bool(found := self.journal.of(job)) and found[-1].failed for job in self.jobs)
+        failures.judge(failed, of=self.journal.tried)
+
+    async def _try(self, job: Job, teacher: Teacher, failures: Failures) -> None:
+        """Attempts of one job until it is done, or one fails. That a job fails which failed before
+        says little of the teacher, so it is judged only in the end."""
+        before = self.journal.of(job)
+        again = bool(before) and before[-1].failed
+        while not self.done(job):
+            number = sum(not attempt.failed for attempt in self.journal.of(job))
+            key = f"{self.seed}:{job.task.id}:{job.way}:{number}"
+            attempt = await teacher.attempt(job.task, job.way, key)
+            self.journal.append(job, attempt)
+            failures.count(attempt, again)
+            if attempt.failed:
+                break
+
+    # -- what came of it ------------------------------------------------------------------------
+
+    def demonstrations(self, way: Way) -> list[tuple[Task, Sequence[Step]]]:
+        """Right answers to the questions of a half; with tools, those that used one."""
+        return [
+            (with_meta(job.task, way=way.value), self.journal.of(job)[-1].steps)
+            for job in self.jobs
+            if job.way is way and self.demonstrates(job)
+        ]
+
+    def rejected(self) -> list[tuple[Task, Sequence[Step]]]:
+        """Every attempt that is not right, with the reason."""
+        found: list[tuple[Task, Sequence[Step]]] = []
+        for job in self.jobs:
+            for attempt in self.journal.of(job):
+                if (why := outcome(attempt, job)) != RIGHT:
+                    why += f": {attempt.detail}" if attempt.detail else ""
+                    task = with_meta(job.task, way=job.way.value, rejected=why)
+                    found.append((task, attempt.steps))
+        return found
+
+    def pairs(self, teacher: Teacher) -> tuple[list[StepPair], Counter[str]]:
+        """All pairs there are, and how many questions gave none for which reason."""
+        found: list[StepPair] = []
+        reasons = Counter[str]()
+        for task in self.tasks[: self.settings.contrast]:
+            jobs = [Job(task, way, own=False) for way in (Way.COT, Way.COA)]
+            if not all(map(self.done, jobs)):
+                reasons["not tried both ways"] += 1
+                continue
+            pairs = teacher.pairs(task, *map(self.journal.of, jobs))
+            if isinstance(pairs, str):
+                reasons[pairs] += 1
+            else:
+                found += pairs
+        return found, reasons
+
+    def write(self, teacher: Teacher) -> dict[str, Any]:
+        """Write what the journal holds as files, and return the summary."""
+        shown = {way: self.demonstrations(way) for way in Way}
+        found, reasons = self.pairs(teacher)
+        pairs = with_share(found, self.settings.think_share)
+        acting = sum(pair.acts for pair in pairs)
+        halves = Counter(job.way.value for job in self.jobs if job.own)
+        both = sum(not job.own for job in self.jobs)
+        outcomes = Counter(outcome(a, job) for job in self.jobs for a in self.journal.of(job))
+        summary = {
+            "questions": {**halves, "both": both},
+            "attempts": self.journal.tried,
+            "outcomes": dict(outcomes.most_common()),
+            "demonstrations": {way.value: len(kept) for way, kept in shown.items()},
+            "pairs": {
+                "acting": acting,
+                "thinking": len(pairs) - acting,
+                "beyond think_share": len(found) - len(pairs),
+            },
+            "without_pair": dict(reasons.most_common()),
+            "usage": asdict(self.journal.usage),
+        }
+        write_demonstrations(
+            self.folder / "demonstrations.jsonl", [d for kept in shown.values() for d in kept]
+        )
+        write_demonstrations(self.folder / "rejected.jsonl", self.rejected())
+        write_pairs(self.folder / "pairs.jsonl", pairs)
+        write_json(self.folder / "summary.json", summary)
+        return summary
+
+
+def outcome(attempt: Attempt, job: Job) -> str:
+    """RIGHT, or why an attempt is not kept."""
+    if attempt.end is not End.ANSWERED:
+        return attempt.end.value
+    if not attempt.right(job.task):
+        return "wrong answer"
+    acted = attempt.acts or job.way is Way.COT
+    return RIGHT if acted else "right without using a tool"
+
+
+def with_meta(task: Task, **known: str) -> Task:
+    return replace(task, meta=task.meta | known)
+
+
+class Failures:
+    """How many attempts failed, and whether that is too many."""
+
+    def __init__(self, most: float) -> None:
+        self.most = most
+        self.attempts = 0
+        self.failed = 0
+        self.cause = ""
+
+    def count(self, attempt: Attempt, again: bool) -> None:
+        """Raises UserError if more than the share of all that were counted failed."""
+        if attempt.failed:
+            self.cause = f"{attempt.end}: {attempt.detail}".rstrip(".")
+        if not again:
+            self.attempts += 1
+            self.failed += attempt.failed
+            self.judge(self.failed, of=max(self.attempts, LEAST_ATTEMPTS))
+
+    def judge(self, failed: int, of: int) -> None:
+        """Raises UserError if more than the share of `of` attempts failed."""
+        if failed > self.most * of:
+            raise UserError(
+                f"{failed} attempts failed, the last because {self.cause}: mend the teacher, or"
+                " raise collect.max_failed, and run the same command again, which goes on from"
+                " here."
+            )

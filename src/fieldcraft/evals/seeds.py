@@ -1,0 +1,183 @@
+"""One table over the runs of several seeds: `report.json` and `report.html` of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from markupsafe import Markup
+
+from fieldcraft.config import Recipe, Rl, dump_recipe, evaluated
+from fieldcraft.evals import charts
+from fieldcraft.evals.report import SCHEMA, page_environment, source, write_atomically
+from fieldcraft.tree import first_model, lineage
+
+FEW = 20  # trajectories below which a rate is marked as uncertain
+MOST_CALLS = 8  # of the charts by number of calls, as in AutoCoA's figure 3
+# The colour of a row says what its model went through.
+COLOURS = {"model": 0, "workflow": 4, "supervised": 1, "rl": 3}
+# 97.5 % quantiles of Student's t distribution with 1, 2, ... degrees of freedom.
+T975 = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+
+Report = Mapping[str, Any]
+
+
+def seeds_interval(rates: Sequence[float]) -> tuple[float, float] | None:
+    """95 % interval of the mean of rates, one a seed: mean +- t s / sqrt(n), within 0 and 1.
+
+    Student 1908; beyond 31 seeds the t of 31, slightly too wide. None for a single seed.
+    """
+    if len(rates) < 2:
+        return None
+    half = T975[min(len(rates) - 1, len(T975)) - 1] * stdev(rates) / sqrt(len(rates))
+    return max(0.0, fmean(rates) - half), min(1.0, fmean(rates) + half)
+
+
+def build_table(recipe: Recipe, reports: Mapping[int, Report]) -> dict[str, Any]:
+    """The content of a sweep's `report.json`, schema 1, from the `report.json` of every seed.
+
+    Rates are those of a run's report (held-out questions, where the recipe has some); `by_calls`
+    pools the trajectories of all seeds by their executed calls. Seconds are those of training, the
+    stages that a row's model went through.
+    """
+    first = next(iter(reports.values()))
+    rows = recipe.rows or {name: name for name in evaluated(recipe)}
+    return {
+        "schema": SCHEMA,
+        "recipe": recipe.recipe,
+        "seeds": list(reports),
+        "device": first["device"],
+        "seconds": sum(report["seconds"] for report in reports.values()),
+        "rows": [_row(recipe, title, name, reports) for title, name in rows.items()],
+        "config": dump_recipe(recipe),
+        "versions": first["versions"],
+    }
+
+
+def _row(recipe: Recipe, title: str, name: str, reports: Mapping[int, Report]) -> dict[str, Any]:
+    entries = [report["evals"][name] for report in reports.values()]
+    stages = lineage(recipe, name)
+    em = [entry["em"] for entry in entries]
+    return {
+        "title": title,
+        "name": name,
+        "kind": _kind(recipe, name),
+        "stages": stages,
+        "rl_steps": {
+            kind: sum(s.steps for s in _rl(recipe, stages) if s.observations == kind)
+            for kind in ("simulated", "real")
+        },
+        "n": sum(entry["n"] for entry in entries),
+        "em": {
+            "mean": fmean(em),
+            "ci95": seeds_interval(em),
+            "min": min(em),
+            "max": max(em),
+            "values": em,
+        },
+        "f1": _mean(entry["f1"] for entry in entries),
+        "calls_mean": _mean(entry["calls_mean"] for entry in entries),
+        "calls_optimal_mean": _mean(entry["calls_optimal_mean"] for entry in entries),
+        "tool_productivity": _mean(entry["tool_productivity"] for entry in entries),
+        "known_no_call_rate": _mean((e["known"] or {}).get("no_call_rate") for e in entries),
+        "seconds": fmean(
+            sum(stage["seconds"] for stage in report["stages"] if stage["name"] in stages)
+            for report in reports.values()
+        ),
+        "by_calls": _by_calls(entries),
+    }
+
+
+def _mean(values: Iterator[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _by_calls(entries: Sequence[Report]) -> list[dict[str, int]]:
+    """Trajectories and right answers by executed calls, over all seeds."""
+    parts = [(int(calls), part) for e in entries for calls, part in e["by_calls"].items()]
+    return [
+        {
+            "calls": calls,
+            "n": sum(part["n"] for k, part in parts if k == calls),
+            "right": sum(round(part["em"] * part["n"]) for k, part in parts if k == calls),
+        }
+        for calls in sorted({calls for calls, _ in parts})
+    ]
+
+
+def _rl(recipe: Recipe, stages: Sequence[str]) -> list[Rl]:
+    return [s for s in (recipe.stages[name] for name in stages) if isinstance(s, Rl)]
+
+
+def _kind(recipe: Recipe, name: str) -> str:
+    if name in recipe.evaluation.workflows:
+        return "workflow"
+    if name == first_model(recipe):
+        return "model"
+    return "rl" if isinstance(recipe.stages[name], Rl) else "supervised"
+
+
+# -- how it is shown -----------------------------------------------------------------------------
+
+
+def write_page(table: Report, links: Mapping[int, str], path: Path) -> None:
+    """Write `report.html`: one file without network access, with links to the seeds' reports."""
+    environment = page_environment()
+    compared = compared_rows(table["rows"])
+    page = environment.get_template("seeds.html.j2").render(
+        table=table,
+        links=links,
+        slots={row["title"]: COLOURS[row["kind"]] for row in table["rows"]},
+        compared=[row["title"] for row in compared],
+        charts=_charts(compared),
+        appendix={key: table[key] for key in ("config", "versions")},
+        style=Markup(source(environment, "report.css")),
+    )
+    write_atomically(path, page)
+
+
+def compared_rows(rows: Sequence[Report]) -> list[Report]:
+    """The rows of the charts: the ReAct workflow, the last supervised model, and the last one of
+    reinforcement learning that went on from that."""
+    react = [row for row in rows if row["name"] == "workflow"]
+    supervised = [row for row in rows if row["kind"] == "supervised"][-1:]
+    ancestor = supervised[0]["name"] if supervised else None
+    trained = [row for row in rows if row["kind"] == "rl" and ancestor in row["stages"]][-1:]
+    return [*react, *supervised, *trained]
+
+
+def _charts(rows: Sequence[Report]) -> list[charts.Chart]:
+    """The two panels of AutoCoA's figure 3 (arXiv 2503.06580)."""
+    slots = {row["title"]: COLOURS[row["kind"]] for row in rows}
+    shares = {row["title"]: share_of_right(row["by_calls"]) for row in rows}
+    rates = {row["title"]: success_rate(row["by_calls"]) for row in rows}
+    few = f"hollow: fewer than {FEW} trajectories"
+    return [
+        charts.by_calls("Where right answers come from", f"share of them; {few}", shares, slots),
+        charts.by_calls("Success rate by number of calls", few, rates, slots),
+    ]
+
+
+def share_of_right(parts: Sequence[Mapping[str, int]]) -> list[tuple[int, float, bool]]:
+    """(calls, share of all right answers that took so many calls, whether seen in few)."""
+    right = max(1, sum(part["right"] for part in parts))
+    return [(k, part["right"] / right, few) for k, part, few in _shown(parts)]
+
+
+def success_rate(parts: Sequence[Mapping[str, int]]) -> list[tuple[int, float, bool]]:
+    """(calls, share of the trajectories with so many calls that are right, whether few)."""
+    return [(k, part["right"] / part["n"], few) for k, part, few in _shown(parts)]
+
+
+def _shown(parts: Sequence[Mapping[str, int]]) -> Iterator[tuple[int, Mapping[str, int], bool]]:
+    for part in parts:
+        if part["calls"] <= MOST_CALLS:
+            yield part["calls"], part, part["n"] < FEW

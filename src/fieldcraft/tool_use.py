@@ -1,0 +1,126 @@
+"""How a set of trajectories used its tools: what was written, what was run, what was needed.
+
+What a call may be, each counted apart: written (all), executed (the tool was asked), failed (the
+tool itself), malformed (the policy's failure), refused (over the limit). A duplicate is an executed
+call that repeats one which was answered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from fieldcraft.types import Call, Outcome, Trajectory
+
+
+def is_correct(trajectory: Trajectory) -> bool:
+    """Whether the answer was graded an exact match. Raises ValueError for a weighted reward."""
+    em = trajectory.rewards.get("em")
+    if em not in (None, 0.0, 1.0):
+        raise ValueError(f"rewards['em'] must be 0, 1 or None, not {em}: grade with weight 1")
+    return em == 1.0
+
+
+def call_counts(trajectories: Iterable[Trajectory]) -> dict[str, int]:
+    """Calls of all trajectories: written = executed + malformed + refused."""
+    found = list(trajectories)
+    outcomes = Counter(call.outcome for t in found for call in t.calls)
+    return {
+        "written": outcomes.total(),
+        "executed": sum(t.executed_calls for t in found),
+        "failed": outcomes[Outcome.FAILED],
+        "malformed": outcomes[Outcome.MALFORMED],
+        "refused": outcomes[Outcome.REFUSED],
+        "duplicate": sum(map(duplicate_calls, found)),
+    }
+
+
+def tool_use(trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
+    """Flat metrics of at least one trajectory; None where one is undefined or not known.
+
+    Means are over trajectories, rates over written calls. `tool_productivity` is a ratio of sums,
+    right answers over executed calls (OTC, arXiv 2504.14870, section on metrics). The oracle's
+    numbers need `meta["calls_optimal"]` of every task: needless calls are those above the optimum
+    of their question and missing ones those below; regret is their sum, the mean distance from
+    the optimum, in which too many here do not make up for too few there. `offloading_rate` is the
+    share of questions wholly within the model's knowledge (`meta["known"]`) on which it still runs
+    a call.
+    """
+    n, counts = len(trajectories), call_counts(trajectories)
+    executed = counts["executed"]
+    optimum = optimal_calls(trajectories)
+    excess = _excess(trajectories) if optimum is not None else []
+    known = [t for t in trajectories if t.task.meta.get("known") is True]
+    return {
+        "calls_mean": executed / n,
+        "calls_written_mean": counts["written"] / n,
+        "calls_optimal_mean": optimum,
+        "optimal_rate": _optimal_rate(trajectories, excess),
+        "needless_calls_mean": mean(max(0, e) for e in excess),
+        "missing_calls_mean": mean(max(0, -e) for e in excess),
+        "calls_regret_mean": mean(map(abs, excess)),
+        "tool_productivity": sum(map(is_correct, trajectories)) / executed if executed else None,
+        "offloading_rate": mean(t.executed_calls > 0 for t in known),
+        "tool_seconds_mean": sum(call.seconds for t in trajectories for call in t.calls) / n,
+        **{
+            f"call_{kind}_rate": counts[kind] / counts["written"] if counts["written"] else None
+            for kind in ("failed", "malformed", "refused", "duplicate")
+        },
+    }
+
+
+def optimal_calls(trajectories: Iterable[Trajectory]) -> float | None:
+    """Mean optimum; None unless every task knows its own, for it is compared with `calls_mean`."""
+    optima = [t.task.meta.get("calls_optimal") for t in trajectories]
+    return None if None in optima else mean(optima)
+
+
+def duplicate_calls(trajectory: Trajectory) -> int:
+    """How many executed calls have the tool and arguments of an earlier one that was answered.
+
+    Text is compared without case and with single spaces. To repeat a call that failed is no
+    duplicate: it may succeed.
+    """
+    answered: set[str] = set()
+    repeated = 0
+    for call in trajectory.calls:
+        key = _key(call)
+        repeated += call.outcome.executed and key in answered
+        if call.outcome is Outcome.OK:
+            answered.add(key)
+    return repeated
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Mean of the values that are not None; None when there is none."""
+    known = [float(value) for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _excess(trajectories: Iterable[Trajectory]) -> list[int]:
+    """Executed calls above (or, negative, below) the optimum of each question."""
+    return [t.executed_calls - t.task.meta["calls_optimal"] for t in trajectories]
+
+
+def _optimal_rate(trajectories: Sequence[Trajectory], excess: Sequence[int]) -> float | None:
+    """Share of trajectories that are right with no more calls than the optimum."""
+    if not excess:
+        return None
+    return mean(is_correct(t) and e <= 0 for t, e in zip(trajectories, excess, strict=True))
+
+
+def _key(call: Call) -> str:
+    return json.dumps([call.tool, _plain(call.arguments)], sort_keys=True)
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case str():
+            return " ".join(value.casefold().split())
+        case list():
+            return [_plain(item) for item in value]
+        case dict():
+            return {key: _plain(item) for key, item in value.items()}
+    return value

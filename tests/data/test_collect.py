@@ -1,0 +1,271 @@
+"""Rejection sampling: which questions are tried how often, what is kept, and going on."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldcraft.agents.prompted import Attempt, End
+from fieldcraft.config import Collect
+from fieldcraft.data.collect import Collection, Journal
+from fieldcraft.data.contrast import contrast
+from fieldcraft.data.curriculum import train_tasks
+from fieldcraft.data.steps_io import StepPair, read_demonstrations, read_pairs
+from fieldcraft.data.teachers import Oracle, Way
+from fieldcraft.engine.openai import Usage
+from fieldcraft.rewards.answers import exact_match
+from fieldcraft.types import Action, Answer, Observation, Task, Thought, UserError
+from fieldcraft.worlds.atlas import deal
+
+TASKS = [Task(f"t{i}", f"who {i}?", ("Oslo",)) for i in range(8)]
+SEARCH = (Thought("I look."), Action("search", {"query": "x"}), Observation("..."))
+
+
+def answers(text: str, acts: bool = False) -> Attempt:
+    steps = (*(SEARCH if acts else ()), Answer(text))
+    return Attempt(steps, End.ANSWERED, usage=Usage(7, 3, 0.5))
+
+
+class Scripted:
+    """A teacher that plays a list of attempts for every (question, way), the last one again."""
+
+    def __init__(self, plays: dict[tuple[str, str], list[Attempt]]) -> None:
+        self.plays = plays
+        self.keys: list[str] = []
+
+    async def attempt(self, task: Task, way: Way, key: str) -> Attempt:
+        self.keys.append(key)
+        await asyncio.sleep(0)
+        right = [answers("Oslo", acts=way is Way.COA)]
+        listed = self.plays.get((task.id, way), right)
+        number = int(key.rpartition(":")[2])
+        return listed[min(number, len(listed) - 1)]
+
+    def pairs(
+        self, task: Task, thinking: Sequence[Attempt], acting: Sequence[Attempt]
+    ) -> list[StepPair] | str:
+        found = contrast(task, thinking, acting)
+        return found if isinstance(found, str) else [found]
+
+
+def collection(folder: Path, **settings: Any) -> Collection:
+    defaults = {"questions": 8, "contrast": 4, "tries": 3}
+    return Collection(folder, TASKS, Collect(**(defaults | settings)), seed=5)
+
+
+def run(folder: Path, teacher: Any, **settings: Any) -> dict[str, Any]:
+    found = collection(folder, **settings)
+    asyncio.run(found.run(teacher, 2, lambda ended, kept: None))
+    return found.write(teacher)
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.glob("*.json*")}
+
+
+def without_order(found: dict[str, str]) -> dict[str, Any]:
+    return found | {"attempts.jsonl": sorted(found["attempts.jsonl"].splitlines())}
+
+
+# -- what is tried and kept --------------------------------------------------------------------
+
+
+def test_halves_are_disjoint_and_a_question_is_tried_until_it_is_right(tmp_path: Path) -> None:
+    teacher = Scripted(
+        {
+            ("t4", "cot"): [answers("Rome"), answers("Oslo")],  # right at the second try
+            ("t5", "coa"): [answers("Rome", acts=True)],  # never
+            ("t7", "coa"): [answers("Oslo")],  # right without a tool: known, not tried on
+        }
+    )
+    summary = run(tmp_path, teacher)
+    shown = read_demonstrations(tmp_path / "demonstrations.jsonl")
+    ways = {task.id: task.meta["way"] for task, _ in shown}
+    assert ways == {
+        "t0": "cot", "t2": "cot", "t4": "cot", "t6": "cot", "t1": "coa", "t3": "coa",
+    }  # fmt: skip
+    for task, steps in shown:
+        assert any(isinstance(s, Action) for s in steps) == (task.meta["way"] == "coa")
+        assert isinstance(steps[-1], Answer)
+        assert exact_match(steps[-1].text, task.answers)
+    tried = Counter(key.split(":")[1] for key in teacher.keys)
+    assert tried == {"t0": 2, "t1": 2, "t2": 2, "t3": 2, "t4": 2, "t5": 3, "t6": 1, "t7": 1}
+    assert summary["questions"] == {"cot": 4, "coa": 4, "both": 4}
+    assert summary["demonstrations"] == {"cot": 4, "coa": 2}
+    assert summary["attempts"] == 15
+    assert summary["outcomes"] == {"right": 10, "wrong answer": 4, "right without using a tool": 1}
+    assert (summary["usage"]["prompt_tokens"], summary["usage"]["completion_tokens"]) == (105, 45)
+    assert [t.meta["rejected"] for t, _ in read_demonstrations(tmp_path / "rejected.jsonl")] == [
+        "wrong answer", "wrong answer", "wrong answer", "wrong answer",
+        "right without using a tool",
+    ]  # fmt: skip
+
+
+def test_pairs_come_of_questions_tried_both_ways(tmp_path: Path) -> None:
+    wrong = [answers("Rome")]
+    teacher = Scripted(
+        {
+            ("t0", "cot"): wrong,
+            ("t1", "cot"): wrong,
+            ("t2", "cot"): [answers("Rome"), answers("Oslo")],
+            ("t5", "cot"): wrong,  # beyond contrast
+        }
+    )
+    summary = run(tmp_path, teacher, think_share=0.4)
+    pairs = read_pairs(tmp_path / "pairs.jsonl")
+    assert [(pair.task.id, pair.acts) for pair in pairs] == [
+        ("t0", True), ("t1", True), ("t3", False),
+    ]  # fmt: skip
+    assert summary["pairs"] == {"acting": 2, "thinking": 1, "beyond think_share": 0}
+    assert summary["without_pair"] == {"right without tools only at a later try": 1}
+    summary = run(tmp_path, teacher, think_share=0.25)
+    assert summary["pairs"] == {"acting": 2, "thinking": 0, "beyond think_share": 1}
+
+
+def test_settings_may_ask_for_no_pairs(tmp_path: Path) -> None:
+    summary = run(tmp_path, teacher := Scripted({}), contrast=0)
+    assert len(teacher.keys) == 8
+    assert summary["pairs"] == {"acting": 0, "thinking": 0, "beyond think_share": 0}
+
+
+# -- going on ----------------------------------------------------------------------------------
+
+
+class Stopped(Exception):
+    pass
+
+
+class Stopping(Scripted):
+    """Stops the run in its n-th attempt."""
+
+    def __init__(self, plays: Any, after: int) -> None:
+        super().__init__(plays)
+        self.after = after
+
+    async def attempt(self, task: Task, way: Way, key: str) -> Attempt:
+        if len(self.keys) == self.after:
+            raise Stopped
+        return await super().attempt(task, way, key)
+
+
+def test_a_stopped_run_asks_nothing_twice_and_ends_the_same(tmp_path: Path) -> None:
+    plays = {("t1", "coa"): [answers("Rome", acts=True)], ("t2", "cot"): [answers("Rome")]}
+    run(tmp_path / "whole", whole := Scripted(plays))
+    for after in range(0, len(whole.keys), 2):
+        teacher = Stopping(plays, after)
+        with pytest.raises(ExceptionGroup):
+            run(tmp_path / f"{after}", teacher)
+        journal = tmp_path / f"{after}" / "attempts.jsonl"
+        answered = journal.read_text().splitlines() if journal.exists() else []
+        with journal.open("a") as file:
+            file.write('{"id": "t6", "way')  # what a kill leaves
+        run(tmp_path / f"{after}", rest := Scripted(plays))
+        done = {f"5:{r['id']}:{r['way']}" for r in map(json.loads, answered)}
+        assert len(rest.keys) == len(whole.keys) - len(answered)
+        assert sorted(rest.keys) == sorted(set(whole.keys) - set(_keys(answered))), done
+        assert without_order(files(tmp_path / f"{after}")) == without_order(
+            files(tmp_path / "whole")
+        )
+    run(tmp_path / "whole", again := Scripted(plays))
+    assert again.keys == []
+
+
+def _keys(lines: list[str]) -> list[str]:
+    """The keys of attempts that stand in a journal."""
+    seen = Counter[str]()
+    keys = []
+    for record in map(json.loads, lines):
+        job = f"5:{record['id']}:{record['way']}"
+        keys.append(f"{job}:{seen[job]}")
+        seen[job] += 1
+    return keys
+
+
+def test_half_a_character_in_a_thought_does_no_harm(tmp_path: Path) -> None:
+    odd = Attempt((Thought("\ud800 \u2028 é"), Answer("Oslo")), End.ANSWERED)
+    run(tmp_path, Scripted({("t0", "cot"): [odd]}))
+    assert Journal(tmp_path / "attempts.jsonl").attempts["t0", Way.COT] == [odd]
+    assert read_demonstrations(tmp_path / "demonstrations.jsonl")[0][1][0] == Thought("? \u2028 é")
+
+
+# -- bad teachers ------------------------------------------------------------------------------
+
+FAILED = Attempt((), End.REQUEST_FAILED, "HTTP 500", Usage(1, 0, 0.5))
+
+
+def test_a_failure_ends_its_question_and_is_made_anew_later(tmp_path: Path) -> None:
+    plays = {("t1", "coa"): [answers("Rome", acts=True), FAILED]}
+    summary = run(tmp_path, Scripted(plays))
+    assert summary["outcomes"]["the request failed"] == 1
+    assert summary["without_pair"] == {"not tried both ways": 1}
+    summary = run(tmp_path, teacher := Scripted({}))
+    assert teacher.keys == ["5:t1:coa:1"]  # its first try is not asked again
+    assert "the request failed" not in summary["outcomes"]
+    assert summary["attempts"] == 13
+    assert summary["usage"] == {
+        "prompt_tokens": 13 * 7, "completion_tokens": 13 * 3, "cost": 13 * 0.5,
+    }  # fmt: skip
+
+
+def test_too_many_failures_stop_the_run_with_the_cause(tmp_path: Path) -> None:
+    class Dead(Scripted):
+        async def attempt(self, task: Task, way: Way, key: str) -> Attempt:
+            self.keys.append(key)
+            await asyncio.sleep(0)
+            return FAILED
+
+    with pytest.raises(ExceptionGroup) as caught:
+        run(tmp_path, dead := Dead({}))
+    first = caught.value.exceptions[0]
+    assert isinstance(first, UserError)
+    assert "5 attempts failed, the last because the request failed: HTTP 500:" in str(first)
+    assert len(dead.keys) <= 8  # 0.2 of 20 is tolerated, and two go on side by side
+    summary = run(tmp_path, Scripted({}))
+    assert summary["outcomes"] == {"right": 12}
+
+
+def test_failures_are_a_share_of_all_attempts_in_the_end(tmp_path: Path) -> None:
+    plays = {(f"t{i}", way): [FAILED] for i in range(2) for way in Way}  # 4 of 12
+    for _ in range(2):  # whoever goes on is told again
+        with pytest.raises(UserError, match="4 attempts failed"):
+            run(tmp_path, Scripted(plays))
+    summary = run(tmp_path, Scripted(plays), max_failed=0.4)
+    assert (summary["attempts"], summary["outcomes"]["the request failed"]) == (12, 4)
+
+
+def test_what_failed_for_good_does_not_keep_a_run_from_its_end(tmp_path: Path) -> None:
+    """Of those alone that are made anew all fail."""
+    plays = {("t6", "cot"): [FAILED]}
+    for _ in range(2):
+        assert run(tmp_path, Scripted(plays), tries=1)["attempts"] == 12
+
+
+# -- the oracle --------------------------------------------------------------------------------
+
+
+def test_the_oracle_knows_what_was_taught_and_guesses_or_searches_the_rest(tmp_path: Path) -> None:
+    world = deal(people=60, taught=0.4, heldout=0.5, seed=0)
+    tasks = train_tasks(world, 0, 120)
+    found = Collection(tmp_path, tasks, Collect(contrast=40, tries=2), seed=0)
+    oracle = Oracle(world, 0)
+    asyncio.run(found.run(oracle, 8, lambda ended, kept: None))
+    found.write(oracle)
+    shown = read_demonstrations(tmp_path / "demonstrations.jsonl")
+    assert len({task.id for task, _ in shown}) == len(shown)
+    by_way = {way: [t for t, _ in shown if t.meta["way"] == way] for way in Way}
+    known = {t.id for t in tasks[0::2] if t.meta["known"]}
+    assert known <= {t.id for t in by_way[Way.COT]}
+    assert {t.id for t in by_way[Way.COA]} == {
+        t.id for t in tasks[1::2] if t.meta["calls_optimal"] > 0
+    }
+    heldout = {name for name, e in world.entities.items() if e.region == "heldout"}
+    text = (tmp_path / "attempts.jsonl").read_text() + (tmp_path / "pairs.jsonl").read_text()
+    assert not [name for name in heldout if name in text]
+    pairs = read_pairs(tmp_path / "pairs.jsonl")
+    thinking = sum(not pair.acts for pair in pairs)
+    assert thinking == int(0.25 * len(pairs))
+    assert {p.task.id for p in pairs} <= {t.id for t in tasks[:40]}

@@ -1,0 +1,254 @@
+"""The table over seeds: its numbers by hand, its page, and the recipe it was made for."""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fieldcraft.config import Recipe, load_recipe, parse_recipe
+from fieldcraft.evals.seeds import (
+    FEW,
+    T975,
+    build_table,
+    compared_rows,
+    seeds_interval,
+    share_of_right,
+    success_rate,
+    write_page,
+)
+from fieldcraft.evals.tables import seeds_table
+
+ATTACK = "<script>alert('owned')</script>"
+STAGES = {
+    "base": {"type": "sft", "data": "base", "steps": 5, "optim": {"lr": 0.1}},
+    "sft": {"type": "sft", "data": "demonstrations", "steps": 5, "optim": {"lr": 0.1}},
+    "rl1": {"type": "rl", "observations": "simulated", "steps": 5, "optim": {"lr": 0.1}},
+    "rl2": {"type": "rl", "steps": 2, "optim": {"lr": 0.1}},
+    "other": {"type": "rl", "start": "base", "steps": 3, "optim": {"lr": 0.1}},
+}
+
+
+def recipe(**changes: Any) -> Recipe:
+    return parse_recipe({"recipe": "small", "seeds": [0, 1], "stages": STAGES} | changes)
+
+
+def entry(em: float, by_calls: dict[str, dict[str, Any]], **changes: Any) -> dict[str, Any]:
+    return {
+        "n": 10,
+        "em": em,
+        "f1": em / 2,
+        "calls_mean": 1.5,
+        "calls_optimal_mean": 1.0,
+        "tool_productivity": 0.5,
+        "known": {"no_call_rate": em},
+        "by_calls": by_calls,
+    } | changes
+
+
+def report(em: float, **changes: Any) -> dict[str, Any]:
+    """Seven of ten trajectories made one call."""
+    parts = {"1": {"n": 7, "em": em}, "10": {"n": 3, "em": em}}
+    names = ["base", "workflow", *STAGES]
+    return {
+        "device": "cpu",
+        "seconds": 100.0,
+        "stages": [{"name": name, "seconds": 2.0**i} for i, name in enumerate(STAGES)],
+        "evals": {name: entry(em, parts, **changes) for name in names},
+        "versions": {"torch": "2"},
+    }
+
+
+def rows(table: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["title"]: row for row in table["rows"]}
+
+
+# -- the interval ------------------------------------------------------------------------------
+
+
+def test_the_quantiles_are_those_of_students_distribution() -> None:
+    """The density, integrated from 0 to the quantile, is 0.475."""
+    for freedom, quantile in enumerate(T975, start=1):
+        scale = math.gamma((freedom + 1) / 2) / math.gamma(freedom / 2)
+        t = np.linspace(0, quantile, 200_001)
+        density = (
+            scale / math.sqrt(freedom * math.pi) * (1 + t**2 / freedom) ** (-(freedom + 1) / 2)
+        )
+        assert np.trapezoid(density, t) == pytest.approx(0.475, abs=3e-5), freedom
+
+
+def test_the_interval_over_seeds() -> None:
+    # s = 0.1, 4.303 * 0.1 / sqrt(3) = 0.24843...
+    assert seeds_interval([0.4, 0.5, 0.6]) == pytest.approx((0.25157, 0.74843), abs=1e-4)
+    # s = 0.05 / sqrt(2), half = 12.706 * 0.025 = 0.31765
+    assert seeds_interval([0.9, 0.95]) == pytest.approx((0.60735, 1.0))
+    assert seeds_interval([0.5, 0.5]) == (0.5, 0.5)
+    assert seeds_interval([0.5]) is None
+    assert seeds_interval([0.4, 0.6] * 20) is not None  # more than are tabulated
+
+
+# -- the table ---------------------------------------------------------------------------------
+
+
+def test_a_row_is_the_mean_over_seeds() -> None:
+    table = build_table(recipe(), {0: report(0.2), 1: report(0.4)})
+    assert (table["schema"], table["recipe"], table["seeds"]) == (1, "small", [0, 1])
+    assert table["seconds"] == 200.0
+    row = rows(table)["rl2"]
+    assert row["n"] == 20
+    assert row["em"]["values"] == [0.2, 0.4]
+    assert row["em"]["mean"] == pytest.approx(0.3)
+    assert (row["em"]["min"], row["em"]["max"]) == (0.2, 0.4)
+    assert row["em"]["ci95"][1] == 1.0  # 0.3 + 12.706 * 0.1
+    assert row["f1"] == pytest.approx(0.15)
+    assert (row["calls_mean"], row["calls_optimal_mean"]) == (1.5, 1.0)
+    assert row["tool_productivity"] == 0.5
+    assert row["known_no_call_rate"] == pytest.approx(0.3)
+
+
+def test_what_some_seeds_do_not_have_is_left_out_of_the_mean() -> None:
+    reports = {0: report(0.2, tool_productivity=None, known=None), 1: report(0.4)}
+    row = rows(build_table(recipe(), reports))["sft"]
+    assert row["tool_productivity"] == 0.5
+    assert row["known_no_call_rate"] == 0.4
+    reports[1] = report(0.4, calls_optimal_mean=None, known=None, tool_productivity=None)
+    assert rows(build_table(recipe(), {1: reports[1]}))["sft"]["known_no_call_rate"] is None
+
+
+def test_trajectories_are_pooled_by_calls_in_the_order_of_numbers() -> None:
+    ten = {"n": 1, "em": 1.0}
+    reports = {0: report(0.0), 1: report(0.0)}
+    reports[0]["evals"]["sft"]["by_calls"] = {"10": ten, "2": {"n": 4, "em": 0.25}}
+    reports[1]["evals"]["sft"]["by_calls"] = {"2": {"n": 2, "em": 0.5}, "0": {"n": 3, "em": 0.0}}
+    found = rows(build_table(recipe(), reports))["sft"]["by_calls"]
+    assert found == [
+        {"calls": 0, "n": 3, "right": 0},
+        {"calls": 2, "n": 6, "right": 2},
+        {"calls": 10, "n": 1, "right": 1},
+    ]
+    assert share_of_right(found) == [
+        (0, 0.0, True),
+        (2, 2 / 3, True),
+    ]  # 10 is not shown, but counts
+    assert success_rate(found) == [(0, 0.0, True), (2, 1 / 3, True)]
+    many = [{"calls": 1, "n": FEW, "right": 0}, {"calls": 3, "n": FEW - 1, "right": 0}]
+    assert share_of_right(many) == [(1, 0.0, False), (3, 0.0, True)]
+
+
+def test_a_row_counts_what_its_model_went_through() -> None:
+    found = rows(build_table(recipe(), {0: report(0.5)}))
+    assert list(found) == ["workflow", *STAGES]
+    assert found["rl2"]["stages"] == ["base", "sft", "rl1", "rl2"]
+    assert found["rl2"]["rl_steps"] == {"simulated": 5, "real": 2}
+    assert found["rl2"]["seconds"] == 1 + 2 + 4 + 8
+    assert found["other"]["stages"] == ["base", "other"]
+    assert found["other"]["seconds"] == 1 + 16
+    assert found["workflow"]["stages"] == ["base"]
+    assert [row["kind"] for row in found.values()] == [
+        *("workflow", "model", "supervised", "rl", "rl", "rl")
+    ]
+
+
+def test_rows_have_the_titles_of_the_recipe() -> None:
+    table = build_table(recipe(rows={"A & B": "rl2", "Model": "base"}), {0: report(0.5)})
+    assert [(row["title"], row["name"]) for row in table["rows"]] == [
+        ("A & B", "rl2"),
+        ("Model", "base"),
+    ]
+
+
+def test_the_charts_compare_react_sft_and_the_rl_that_went_on_from_it() -> None:
+    found = build_table(recipe(), {0: report(0.5)})["rows"]
+    assert [row["name"] for row in compared_rows(found)] == ["workflow", "sft", "rl2"]
+    only = [row for row in found if row["name"] in ("base", "other")]
+    assert compared_rows(only) == []
+
+
+# -- how it is shown ---------------------------------------------------------------------------
+
+
+def page(tmp_path: Path, titles: dict[str, str], *ems: float) -> str:
+    reports = {seed: report(em) for seed, em in enumerate(ems)}
+    table = build_table(recipe(seeds=list(reports), rows=titles), reports)
+    links = {seed: f"seed-{seed}/report.html" for seed in reports}
+    write_page(table, links, tmp_path / "report.html")
+    return (tmp_path / "report.html").read_text("utf-8")
+
+
+def test_the_page_shows_the_rows_and_leads_to_the_seeds(tmp_path: Path) -> None:
+    shown = page(tmp_path, {"Model": "base", "ReAct": "workflow", "All": "rl2"}, 0.25, 0.5)
+    assert re.findall(r'href="([^#"][^"]*)"', shown) == ["seed-0/report.html", "seed-1/report.html"]
+    assert "default-src 'none'" in shown
+    assert not re.search(r"<script|src=|@import|url\((?!#)", shown)
+    assert "37.5 %" in shown
+    assert "25.0 % to 50.0 %" in shown
+    assert "base → sft → rl1 → rl2" in shown
+    assert "5 + 2" in shown
+    figures = re.findall(r'aria-label="([^"]*)"', shown)
+    assert figures == ["Where right answers come from", "Success rate by number of calls"]
+
+
+def test_titles_are_text(tmp_path: Path) -> None:
+    assert "<script" not in page(tmp_path, {ATTACK: "rl2", f"R{ATTACK}": "workflow"}, 0.5, 0.5)
+
+
+def test_one_seed_has_no_interval(tmp_path: Path) -> None:
+    shown = page(tmp_path, {"All": "rl2"}, 0.5)
+    assert "<s style" not in shown
+    assert "50.0 %" in shown
+
+
+def test_the_terminal_shows_every_row(capsys: pytest.CaptureFixture[str]) -> None:
+    titles = {"Everything at once": "rl2", "Model": "base"}
+    table = build_table(recipe(rows=titles), {0: report(0.2), 1: report(0.4)})
+    Console(width=80).print(seeds_table(table["rows"]))
+    shown = capsys.readouterr().out
+    assert "0.300 [0.000, 1.000]" in shown
+    assert "1.50/1.00" in shown
+    one = build_table(recipe(rows={"Model": "base"}), {0: report(0.2)})
+    Console(width=80).print(seeds_table(one["rows"]))
+    assert "[" not in capsys.readouterr().out.replace("[95 %]", "")
+
+
+# -- the recipe of the paper's comparison -----------------------------------------------------
+
+
+def test_the_stages_of_the_comparison_are_those_of_the_mini_run() -> None:
+    table, mini = load_recipe("autocoa-table", []), load_recipe("autocoa-mini", [])
+    own = {"start": None, "evaluate": True}
+    for name, stage in mini.stages.items():
+        assert table.stages[name].model_copy(update=own) == stage, name
+    same = ("dialect", "instruction", "world", "scratch", "search")
+    assert [getattr(table, key) for key in same] == [getattr(mini, key) for key in same]
+    workflows = {"workflows": mini.evaluation.workflows}
+    assert table.evaluation.model_copy(update=workflows) == mini.evaluation
+    assert table.budget.model_copy(update={"max_calls": 6}) == mini.budget
+
+
+def test_the_rows_of_the_comparison_went_through_what_they_say() -> None:
+    table = load_recipe("autocoa-table", [])
+    seed = report(0.5)
+    seed["evals"] = dict.fromkeys(table.rows.values(), seed["evals"]["base"])
+    seed["stages"] = [{"name": name, "seconds": 1.0} for name in table.stages]
+    found = rows(build_table(table, {0: seed}))
+    sft = {"1": "sft1", "2": "sft2", "3": "sft3"}
+    for title, row in found.items():
+        kinds = [re.sub("-.*", "", name) for name in row["stages"]]
+        supervised = re.match(r"SFT-([\d&]+)", title)
+        wanted = ["base"]
+        if supervised:
+            wanted += [sft[number] for number in supervised[1].split("&")]
+        assert [kind for kind in kinds if kind[:2] != "rl"] == wanted, title
+    steps = {title: tuple(row["rl_steps"].values()) for title, row in found.items()}
+    assert {title: both for title, both in steps.items() if any(both)} == {
+        "RL-2 only": (0, 54),
+        "SFT-1&2&3 + RL-1": (36, 0),
+        "SFT-1&2&3 + RL-1&2": (30, 6),
+        "SFT-1&2 + RL-2": (0, 36),
+    }
+    assert [row["name"] for row in compared_rows(list(found.values()))] == [
+        *("workflow", "sft3", "rl2")
+    ]
