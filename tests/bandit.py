@@ -92,6 +92,9 @@ def bandit(seed: int = 0, **given: Any) -> RlStage:
     if s.baseline == "critic":
         own = s.critic.backbone == "own"
         critic = Critic(small_model(seed) if own else model, s.critic, s.optim, s.steps)
+    frozen = None
+    if s.simulator == "frozen":  # another model, so that whoever takes the wrong one is seen
+        frozen = LocalEngine(small_model(seed + 1), tokenizer, max_rows=64)
     return RlStage(
         settings=s,
         tasks=TASKS,
@@ -103,5 +106,6 @@ def bandit(seed: int = 0, **given: Any) -> RlStage:
         trainer=Trainer(model, s.optim, s.steps),
         reference=Trainer(small_model(seed), s.optim, s.steps) if s.kl_coef else None,
         critic=critic,
+        frozen=frozen,
         seed=seed,
     )

@@ -210,7 +210,10 @@ def test_ctrl_c_ends_in_one_sentence(tmp_path: Path) -> None:
         (["show", "/none"], "/none is not a run: give a folder that 'fieldcraft run' wrote."),
         (["index", "/none.jsonl", "--out", "/none"], "/none.jsonl does not exist"),
         (["serve", "search", "--index", "/none"], "/none holds no search index; build one"),
-        (["bench", "speed"], "there is no comparison 'speed': use one of answers, engine, search."),
+        (
+            ["bench", "speed"],
+            "there is no comparison 'speed': use one of answers, engine, fidelity, search.",
+        ),
     ],
 )
 def test_mistakes(
@@ -480,6 +483,41 @@ def test_a_run_with_a_judge_as_its_reward(tmp_path: Path, monkeypatch: pytest.Mo
     # "Nobody" as the answer to one question is judged once, whoever gives it.
     assert len({json.dumps(request["messages"]) for request in got}) == len(got)
     assert (tmp_path / "run" / "judge.sqlite").exists()
+
+
+def test_eval_measures_simulators_against_the_world(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = ["--model", done / "rl2", "--model", done / "sft2"]
+    assert status("eval", "--simulator", *models, "--limit", 3, "--out", tmp_path) == 0
+    shown = capsys.readouterr().out
+    assert shown.rstrip().endswith("simulator.json")
+    report = json.loads((tmp_path / "simulator.json").read_text())
+    assert (report["n"], list(report["simulators"])) == (3, [str(done / "rl2"), str(done / "sft2")])
+    for entry in report["simulators"].values():
+        assert (entry["n"], entry["temperature"], entry["seed"]) == (3, 1.0, 0)
+        assert entry["fidelity"]["f1"] is None  # by the world, not by the search
+        assert {0 <= entry[em] <= 1 for em in ("em_simulated", "em_real")} == {True}
+
+
+def test_eval_measures_simulators_against_an_index(
+    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status("index", files["corpus"], "--out", tmp_path / "index") == 0
+    options = ["--model", files["model"], "--tasks", files["tasks"], "--limit", 2]
+    assert status("eval", "--simulator", *options) == 2
+    assert "held against a search: give --index or --search-url" in capsys.readouterr().err
+    index = ["--index", tmp_path / "index"]
+    assert status("eval", "--simulator", "--model", files["model"], *index) == 2
+    assert "no questions to simulate for: give a file with --tasks" in capsys.readouterr().err
+    assert status("eval", "--simulator", *options, *index, "--out", tmp_path) == 0
+    report = json.loads((tmp_path / "simulator.json").read_text())
+    assert report["simulators"][str(files["model"])]["fidelity"]["taught"] is None
+
+
+def test_eval_needs_questions(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status("eval", "--model", done) == 2
+    assert sentence(capsys) == "there are no questions to grade: give a file with --tasks."
 
 
 # -- show --------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from fieldcraft.config import (
     RESERVED,
     Algorithm,
     Critic,
+    Endpoint,
     Optim,
     Pairs,
     Recipe,
@@ -26,7 +27,7 @@ from fieldcraft.config import (
 )
 from fieldcraft.types import UserError
 
-MOST_OPTIONS = 120
+MOST_OPTIONS = 130
 RECIPE: dict[str, Any] = {
     "recipe": "small",
     "stages": {
@@ -90,7 +91,9 @@ def test_every_option_is_counted() -> None:
         return found
 
     stage_keys = {name for kind in (Sft, Pairs, Rl) for name in kind.model_fields}
-    assert count_options() == len(keys(Recipe) | keys(Optim) | keys(Critic)) + len(stage_keys)
+    assert count_options() == (
+        len(keys(Recipe) | keys(Optim) | keys(Critic) | keys(Endpoint)) + len(stage_keys)
+    )
 
 
 # -- overrides ----------------------------------------------------------------------------------
@@ -172,6 +175,7 @@ def test_every_named_algorithm_is_one_that_a_recipe_may_name() -> None:
         ("stages.rl1.critic.lambda=0.9", "stages.rl1.critic.gae_lambda"),
         ("stages.rl1.critic={optim: {lr: 1, lrr: 1}}", "stages.rl1.critic.optim.lr"),
         ("stages.rl1.rewards={otc-gpo: 1.0}", "stages.rl1.rewards.otc-grpo"),
+        ("stages.rl1.endpoint={url: u, model: m, modl: m}", "stages.rl1.endpoint.model"),
         ("scratch={layer: 2}", "scratch.layers"),
         ("teacher.modle=x", "teacher.model"),
         ("collect.trys=2", "collect.tries"),
@@ -207,6 +211,11 @@ def test_an_unknown_key_is_answered_with_the_nearest(path: str, override: str, m
             "stages.rl1={type: rl, steps: 1, optim: {lr: 1}, baseline: critic}",
             ["'stages.rl1'", "scale none or batch"],
         ),
+        ("stages.rl1.observations=mix", ["'stages.rl1.observations'", "'mixed'"]),
+        ("stages.rl1.simulator=frozen", ["'stages.rl1'", "writes nothing", "use simulated"]),
+        ("stages.rl1.simulated_share=0.5", ["'stages.rl1'", "belongs to observations: mixed"]),
+        ("stages.rl1.simulator_stage=sft1", ["'stages.rl1'", "belongs to simulator: frozen"]),
+        ("stages.rl1.endpoint={url: u, model: m}", ["'stages.rl1'", "need each other"]),
         ("stages=3", ["'stages'", "dictionary"]),
         ("budget=null", ["'budget'", "dictionary"]),
         ("device=gpu", ["'device'", "'cuda'"]),
@@ -272,6 +281,17 @@ def test_a_stage_starts_from_an_earlier_one_or_from_the_first_model() -> None:
     assert recipe.stages["rl2"].start == "start"
     with pytest.raises(UserError, match="stage 'base' starts from 'rl2', which does not come"):
         load_recipe("smoke", ["stages.base.start=rl2"])
+
+
+def test_a_frozen_simulator_is_a_model_that_is_there_by_then() -> None:
+    frozen = ["stages.rl2.observations=simulated", "stages.rl2.simulator=frozen"]
+    for name in ("start", "base", "sft2"):
+        stage = load_recipe("smoke", [*frozen, f"stages.rl2.simulator_stage={name}"]).stages["rl2"]
+        assert isinstance(stage, Rl)
+        assert stage.simulator_stage == name
+    for name in ("rl2", "sft9"):
+        with pytest.raises(UserError, match=f"'rl2' simulates with '{name}', which does not come"):
+            load_recipe("smoke", [*frozen, f"stages.rl2.simulator_stage={name}"])
 
 
 def test_a_row_of_a_table_shows_something_that_is_evaluated() -> None:

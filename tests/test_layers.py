@@ -11,8 +11,9 @@ PACKAGE = Path(__file__).parents[1] / "src" / "fieldcraft"
 LAYERS = (
     *("__init__", "types", "jsonl", "algorithms", "config", "tree", "store", "tool_use"),
     *("transcript", "trajectory_io", "terminal", "recipes", "dialects", "tools", "algos"),
-    *("worlds", "envs", "engine", "rewards", "rollout", "agents", "data", "train", "inputs"),
-    *("evals", "sweep", "pipeline", "inference", "collecting", "preflight", "cli", "__main__"),
+    *("worlds", "envs", "engine", "rewards", "rollout", "simulators", "agents", "data", "train"),
+    *("inputs", "evals", "sweep", "pipeline", "inference", "collecting", "preflight", "cli"),
+    "__main__",
 )
 HEAVY = {"torch", "transformers", "safetensors"}
 MAY_BE_HEAVY = {"engine", "algos", "train", "pipeline", "inference", "preflight"}

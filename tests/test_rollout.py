@@ -10,7 +10,8 @@ from checkpoints import tiny_tokenizer
 from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.tools import LIMIT_REACHED, Budget, ToolEnvironment
-from fieldcraft.rollout import Policy, PolicySimulator, rollout, rollouts
+from fieldcraft.rollout import Policy, rollout, rollouts
+from fieldcraft.simulators import PolicySimulator
 from fieldcraft.types import (
     Author,
     Completion,

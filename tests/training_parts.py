@@ -16,7 +16,8 @@ from fieldcraft.config import Optim
 from fieldcraft.dialects.autocoa import AutoCoA
 from fieldcraft.engine.local import LocalEngine
 from fieldcraft.envs.tools import Budget, ToolEnvironment
-from fieldcraft.rollout import Policy, PolicySimulator, rollout, rollouts
+from fieldcraft.rollout import Policy, rollout, rollouts
+from fieldcraft.simulators import PolicySimulator
 from fieldcraft.train.batch import Sample, Unit, to_sample
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Action, Answer, Author, Malformed, Task, Trajectory

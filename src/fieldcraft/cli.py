@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from itertools import takewhile
 from pathlib import Path
@@ -72,6 +72,8 @@ SearchUrl = Annotated[str | None, typer.Option(help="Search with this server ins
 Dialect = Annotated[str | None, typer.Option(help="The dialect of a bare checkpoint.")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where the model runs.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="At most this many of them.")]
+
+SIMULATED_QUESTIONS = 400  # of a run's training questions, with neither --tasks nor --limit
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -260,12 +262,17 @@ def evaluate(
     model: Annotated[
         list[Path], typer.Option(help="A run, a stage of it, or a checkpoint; repeat to compare.")
     ],
-    tasks: Annotated[Path, typer.Option(help="Questions: .jsonl, .json or .parquet.")],
+    tasks: Annotated[
+        Path | None, typer.Option(help="Questions: .jsonl, .json or .parquet.")
+    ] = None,
     index: Index = None,
     search_url: SearchUrl = None,
     dialect: Dialect = None,
     device: Device = "auto",
     limit: Limit = None,
+    simulator: Annotated[
+        bool, typer.Option("--simulator", help="How well each simulates its search instead.")
+    ] = False,
     judge_url: Annotated[str | None, typer.Option(help="Also ask a model behind this url.")] = None,
     judge_model: Annotated[str | None, typer.Option(help="Its name there.")] = None,
     judge_votes: Annotated[int, typer.Option(min=1, help="Votes on every answer.")] = 3,
@@ -273,7 +280,9 @@ def evaluate(
         Path | None, typer.Option(help="Also write eval.json, and keep the judge's replies, here.")
     ] = None,
 ) -> None:
-    """Grade agents on a file of questions, greedily, and compare each with the first."""
+    """Grade agents on a file of questions, greedily, and compare each with the first; or, with
+    --simulator, the search results that they write themselves, sampled as in training and by
+    default for questions of their training."""
     from fieldcraft.data.sources import read_tasks
     from fieldcraft.evals.metrics import summarise
     from fieldcraft.evals.pairwise import against_first
@@ -286,8 +295,13 @@ def evaluate(
     settings = JudgeModel(url=judge_url, model=judge_model, votes=judge_votes)
     check_judge(settings, needed=False)
     judge = open_judge(settings, None if out is None else out / "judge.sqlite")
-    questions = read_tasks(tasks)[:limit]
+    questions = read_tasks(tasks)[:limit] if tasks else []
     agents = {str(m): find_agent(m).with_options(dialect, index, search_url) for m in model}
+    if simulator:
+        _evaluate_simulators(agents, questions or _own_questions(agents, limit), device, out)
+        return
+    if tasks is None:
+        raise UserError("there are no questions to grade: give a file with --tasks.")
     done, found = {}, {}
     for name, agent in agents.items():
         began = time.perf_counter()
@@ -305,6 +319,33 @@ def evaluate(
         record |= {"judge": settings.model_dump()} if judge else {}
         write_json(out / "eval.json", record)
         print(out / "eval.json")
+
+
+def _own_questions(agents: Mapping[str, Any], limit: int | None) -> list[Task]:
+    """Of the training of the first agent."""
+    first = next(iter(agents.values()))
+    if first.inputs is None:
+        raise UserError("there are no questions to simulate for: give a file with --tasks.")
+    questions: list[Task] = first.inputs.train_tasks()[: limit or SIMULATED_QUESTIONS]
+    return questions
+
+
+def _evaluate_simulators(
+    agents: Mapping[str, Any], questions: Sequence[Task], device: str, out: Path | None
+) -> None:
+    from fieldcraft.evals.fidelity import fidelity_table
+    from fieldcraft.inference import measure_simulator
+    from fieldcraft.train.model import choose_device
+
+    console = Console()
+    found = {
+        name: measure_simulator(agent, questions, choose_device(device), name, console)
+        for name, agent in agents.items()
+    }
+    console.print(fidelity_table(found))
+    if out is not None:
+        write_json(out / "simulator.json", {"n": len(questions), "simulators": found})
+        print(out / "simulator.json")
 
 
 @app.command()

@@ -36,6 +36,7 @@ FREE_KEYS = (
     ("collect", "max_failed"),
 )
 
+SIMULATED_SHARE = 5 / 6  # AutoCoA's
 Share = Annotated[float, Field(gt=0, lt=1)]
 Rate = Annotated[float, Field(ge=0)]
 
@@ -82,6 +83,14 @@ class JudgeModel(Section):
     url: str | None = None
     model: str | None = None
     votes: PositiveInt = 3  # on every answer
+    api_key_env: str = "OPENAI_API_KEY"  # the environment variable that holds the key
+
+
+class Endpoint(Section):
+    """A remote chat model behind an OpenAI-compatible endpoint."""
+
+    url: str
+    model: str
     api_key_env: str = "OPENAI_API_KEY"  # the environment variable that holds the key
 
 
@@ -178,7 +187,11 @@ class Rl(Stage):
     type: Literal["rl"]
     algorithm: Algorithm = "grpo"
     steps: PositiveInt
-    observations: Literal["real", "simulated"] = "real"
+    observations: Literal["real", "simulated", "mixed"] = "real"
+    simulated_share: Share = SIMULATED_SHARE  # of the steps of a mixed stage
+    simulator: Literal["policy", "frozen", "endpoint"] = "policy"
+    simulator_stage: str | None = None  # whose model is frozen; None: the one the stage starts from
+    endpoint: Endpoint | None = None
     questions: PositiveInt = 32  # of a step
     group: PositiveInt = 8  # rollouts of a question
     temperature: PositiveFloat = 1.0
@@ -238,7 +251,18 @@ class Rl(Stage):
             raise ValueError("dual_clip belongs to clip: ppo; remove it")
         if self.baseline == "critic" and self.scale == "group":
             raise ValueError("a critic gives every token its own baseline: scale none or batch")
+        self._agree_on_simulator()
         return self
+
+    def _agree_on_simulator(self) -> None:
+        if self.simulator != "policy" and self.observations == "real":
+            raise ValueError("a simulator writes nothing with observations: real; use simulated")
+        if self.simulated_share != SIMULATED_SHARE and self.observations != "mixed":
+            raise ValueError("simulated_share belongs to observations: mixed; remove it")
+        if self.simulator_stage is not None and self.simulator != "frozen":
+            raise ValueError("simulator_stage belongs to simulator: frozen; remove it")
+        if (self.endpoint is not None) != (self.simulator == "endpoint"):
+            raise ValueError("simulator: endpoint and the section endpoint need each other")
 
 
 AnyStage = Annotated[Sft | Pairs | Rl, Field(discriminator="type")]
@@ -380,6 +404,11 @@ def _check_names(recipe: Recipe) -> None:
                 f"stage '{name}' starts from '{stage.start}', which does not come before it: use"
                 f" one of {', '.join(earlier)}."
             )
+        if isinstance(stage, Rl) and stage.simulator_stage not in (None, *earlier):
+            raise UserError(
+                f"stage '{name}' simulates with '{stage.simulator_stage}', which does not come"
+                f" before it: use one of {', '.join(earlier)}."
+            )
         earlier.append(name)
     for title, name in recipe.rows.items():
         if name not in evaluated(recipe):
@@ -471,6 +500,7 @@ def count_options(section: type[BaseModel] = Recipe) -> int:
         Limits,
         Optim,
         Critic,
+        Endpoint,
         Teacher,
         Collect,
         Evaluation,
@@ -526,7 +556,7 @@ def _fields_at(parts: list[str], data: dict[str, Any]) -> list[str]:
     if parts[0] == "stages":
         kinds: dict[str, type[BaseModel]] = {"sft": Sft, "contrastive": Pairs, "rl": Rl}
         kind = kinds[data["stages"][parts[1]]["type"]]
-        inner: dict[str, type[BaseModel]] = {"optim": Optim, "critic": Critic}
+        inner: dict[str, type[BaseModel]] = {"optim": Optim, "critic": Critic, "endpoint": Endpoint}
         return list(inner.get(parts[-1], kind).model_fields)
     section: type[BaseModel] = Recipe
     for part in parts:

@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +20,35 @@ from fieldcraft import __version__
 from fieldcraft.agents.rag import rag
 from fieldcraft.agents.react import react
 from fieldcraft.agents.reflexion import reflexion
-from fieldcraft.config import AnyStage, JudgeModel, Limits, Pairs, Recipe, Rl, Sft, dump_recipe
+from fieldcraft.config import (
+    AnyStage,
+    Endpoint,
+    JudgeModel,
+    Limits,
+    Pairs,
+    Recipe,
+    Rl,
+    Sft,
+    dump_recipe,
+)
 from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.local import LocalEngine
 from fieldcraft.engine.openai import ChatEndpoint
 from fieldcraft.engine.threads import Threads, fastest_threads
 from fieldcraft.envs.tools import Budget, ToolEnvironment
+from fieldcraft.evals.fidelity import fidelity_row
 from fieldcraft.evals.metrics import summarise
 from fieldcraft.evals.pairwise import one_after_another
 from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
 from fieldcraft.evals.run import answer_rubric, evaluate
-from fieldcraft.inputs import make_inputs
+from fieldcraft.inputs import AtlasInputs, make_inputs
 from fieldcraft.rewards.answers import F1, RULES, CoverEM, ExactMatch, Format
 from fieldcraft.rewards.judge import VERDICT_RULE, Judge
 from fieldcraft.rewards.length import SoftOverlong
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rewards.tool_cost import OtcGrpo, OtcPpo
 from fieldcraft.rollout import Policy, rollout
+from fieldcraft.simulators import ChatSimulator
 from fieldcraft.store import MetricsLog, RunFolder, atomic_folder, read_json, write_json
 from fieldcraft.terminal import StageProgress
 from fieldcraft.tools.search import SearchIndex, SearchTool, build_index
@@ -74,16 +86,22 @@ def open_judge(settings: JudgeModel, cache: Path | None) -> Judge | None:
     """The judge of a recipe, whose endpoint must answer now; None where it names none."""
     if settings.url is None or settings.model is None:
         return None
-    endpoint = ChatEndpoint(
-        settings.url, settings.model, api_key_env=settings.api_key_env, cache=cache
-    )
-    asyncio.run(endpoint.check())
-    return Judge(endpoint, settings.votes)
+    endpoint = Endpoint(url=settings.url, model=settings.model, api_key_env=settings.api_key_env)
+    return Judge(open_endpoint(endpoint, cache), settings.votes)
 
 
 def make_environment(recipe: Recipe, dialect: Dialect, tools: list[Tool]) -> ToolEnvironment:
     """The environment of a recipe with the given tools."""
     return ToolEnvironment(dialect, tools, Budget(**recipe.budget.model_dump()))
+
+
+def open_endpoint(settings: Endpoint, cache: Path | None) -> ChatEndpoint:
+    """The remote model of a recipe, which must answer now."""
+    endpoint = ChatEndpoint(
+        settings.url, settings.model, api_key_env=settings.api_key_env, cache=cache
+    )
+    asyncio.run(endpoint.check())
+    return endpoint
 
 
 def make_rubric(stage: Rl, budget: Limits, judge: Judge | None = None) -> Rubric:
@@ -193,7 +211,7 @@ class Run:
         step: Callable[[int], Row]
         if isinstance(stage, Rl):
             trainer = Trainer(model, stage.optim, stage.steps)
-            rl = self._rl(stage, trainer, dialect, start)
+            rl = self._rl(name, stage, trainer, dialect, start)
             step = rl.step
         else:
             trainer, step = self._supervised(stage, model, dialect)
@@ -228,7 +246,7 @@ class Run:
         authors = {Author(author) for author in stage.train_on}
         return trainer, sft_step(trainer, data, authors, stage.batch, seed)
 
-    def _rl(self, stage: Rl, trainer: Trainer, dialect: Dialect, start: Path) -> RlStage:
+    def _rl(self, name: str, stage: Rl, trainer: Trainer, dialect: Dialect, start: Path) -> RlStage:
         reference = critic = None
         if stage.kl_coef:
             reference = Trainer(load_model(start, self.device), stage.optim, stage.steps)
@@ -245,8 +263,35 @@ class Run:
             trainer=trainer,
             reference=reference,
             critic=critic,
+            frozen=self._frozen(stage, dialect, start) if stage.simulator == "frozen" else None,
+            remote=self._remote(name, stage),
             seed=self.recipe.seed,
+            **self._measures(),
         )
+
+    def _frozen(self, stage: Rl, dialect: Dialect, start: Path) -> LocalEngine:
+        """The engine of a simulator that stays as it is."""
+        folder = start if stage.simulator_stage is None else self._model_of(stage.simulator_stage)
+        return self._engine(load_model(folder, self.device).eval(), dialect)
+
+    def _model_of(self, name: str) -> Path:
+        """The model of a stage, or the first one."""
+        if name == "start" and self.recipe.model is not None:
+            return self.recipe.model
+        return self.folder.path / name / "model"
+
+    def _remote(self, name: str, stage: Rl) -> ChatSimulator | None:
+        """A run that goes on gets the same replies again, and pays for none twice."""
+        if stage.endpoint is None:
+            return None
+        endpoint = open_endpoint(stage.endpoint, self.folder.path / name / "simulator.sqlite")
+        return ChatSimulator(endpoint, self.recipe.search.topk, stage.temperature, self.recipe.seed)
+
+    def _measures(self) -> dict[str, Any]:
+        """Where the truth is known, simulated observations are held against it."""
+        if not isinstance(self.inputs, AtlasInputs):
+            return {}
+        return {"fidelity": partial(fidelity_row, self.inputs.world)}
 
     def _engine(self, model: Any, dialect: Dialect) -> LocalEngine:
         return LocalEngine(

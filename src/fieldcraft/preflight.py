@@ -26,7 +26,7 @@ from fieldcraft.data.demonstrations import encode_turn
 from fieldcraft.data.sources import ensure_corpus
 from fieldcraft.dialects import get_dialect, round_trip_problems
 from fieldcraft.inputs import FileInputs, Inputs, make_inputs
-from fieldcraft.pipeline import open_judge
+from fieldcraft.pipeline import open_endpoint, open_judge
 from fieldcraft.rewards.answers import exact_match
 from fieldcraft.tools.dense import Encoder
 from fieldcraft.tools.passages import Passage, read_corpus
@@ -266,6 +266,8 @@ def rl_problems(name: str, stage: Rl) -> Iterator[str]:
             f"stage '{name}' has group={stage.group}: an advantage compares rollouts of one"
             " question, so it would always be 0; set group to 2 or more."
         )
+    if stage.endpoint is not None:
+        open_endpoint(stage.endpoint, cache=None)
     if not any(stage.rewards.values()):
         yield f"stage '{name}' gives no reward a weight: set rewards, as in {{em: 1.0}}."
 
@@ -345,7 +347,8 @@ def memory_bytes(setup: Setup, stage: AnyStage) -> int:
     layer = 10 * config.hidden_size + 4 * config.intermediate_size
     activations = tokens * (config.num_hidden_layers * layer + 4 * config.vocab_size) * FLOAT
     reference = isinstance(stage, Rl) and stage.kl_coef > 0
-    models = ADAMW_BYTES * (1 + has_own_critic(stage)) + FLOAT * reference
+    frozen = isinstance(stage, Rl) and stage.simulator == "frozen"
+    models = ADAMW_BYTES * (1 + has_own_critic(stage)) + FLOAT * (reference + frozen)
     return setup.parameters * models + activations
 
 

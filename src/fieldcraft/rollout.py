@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from fieldcraft.dialects.base import encode_frame
 from fieldcraft.envs.tools import ToolEnvironment
 from fieldcraft.types import (
     Action,
@@ -21,7 +20,6 @@ from fieldcraft.types import (
     Completion,
     Engine,
     Malformed,
-    Outcome,
     Sampling,
     Segment,
     Status,
@@ -45,10 +43,15 @@ class Policy:
     async def generate(
         self, trajectory: Trajectory, session: str, key: str, max_tokens: int, stop: Sequence[str]
     ) -> Completion:
-        place = f"{self.seed}:{key}:{len(trajectory.segments)}"
-        seed = int.from_bytes(hashlib.blake2b(place.encode(), digest_size=6).digest())
+        seed = seed_of(self.seed, key, trajectory)
         sampling = Sampling(max_tokens, self.temperature, tuple(stop), seed)
         return await self.engine.generate(trajectory.ids, sampling, session)
+
+
+def seed_of(seed: int, key: str, trajectory: Trajectory) -> int:
+    """Of what is sampled next in a trajectory: 48 bits that no other place shares."""
+    place = f"{seed}:{key}:{len(trajectory.segments)}"
+    return int.from_bytes(hashlib.blake2b(place.encode(), digest_size=6).digest())
 
 
 class Simulator(Protocol):
@@ -60,42 +63,9 @@ class Simulator(Protocol):
         """Append the observation's segments to the trajectory and return the call."""
         ...
 
-
-@dataclass(frozen=True)
-class PolicySimulator:
-    """The policy writes the search results itself (AutoCoA's RL-1, arXiv 2503.06580, section 3.3).
-
-    The dialect's frame is given; what stands between is sampled and kept, id for id, under the
-    author SIMULATOR, so that it is never trained on as the policy's own.
-    """
-
-    policy: Policy
-
-    async def observe(
-        self, trajectory: Trajectory, action: Action, env: ToolEnvironment, session: str, key: str
-    ) -> Call:
-        start = time.perf_counter()
-        tokenizer = env.dialect.tokenizer
-        opening, closing = env.dialect.observation_frame()
-        end = closing.strip() or closing
-        head = encode_frame(tokenizer, opening)
-        trajectory.segments.append(Segment(Author.SIMULATOR, head, opening, [0.0] * len(head)))
-        room = env.budget.total_tokens - len(trajectory.ids)
-        limit = min(env.budget.turn_tokens, room)
-        if limit < 1:
-            return Call(action.tool, action.arguments, "", Outcome.FAILED, 0.0, simulated=True)
-        done = await self.policy.generate(trajectory, session, key, limit, [end])
-        trajectory.segments.append(
-            Segment(Author.SIMULATOR, done.ids, done.text, done.logprobs, done.version)
-        )
-        before, _, after = closing.partition(end)
-        rest = after if done.reason is StopReason.STOP else before + end + after
-        tail = encode_frame(tokenizer, rest)
-        trajectory.segments.append(Segment(Author.SIMULATOR, tail, rest, [0.0] * len(tail)))
-        text = done.text.partition(end)[0].strip()
-        outcome = Outcome.OK if done.reason is StopReason.STOP else Outcome.FAILED
-        seconds = time.perf_counter() - start
-        return Call(action.tool, action.arguments, text, outcome, seconds, simulated=True)
+    def release(self, session: str) -> None:
+        """Forget what is kept of a session."""
+        ...
 
 
 async def rollout(
@@ -115,7 +85,11 @@ async def rollout(
     """
     trajectory = Trajectory(task)
     async with session_of(trajectory, policy.engine, key) as session:
-        await _converse(trajectory, policy, env, session, key, simulator)
+        try:
+            await _converse(trajectory, policy, env, session, key, simulator)
+        finally:
+            if simulator is not None:
+                simulator.release(session)
     trajectory.well_formed = env.dialect.well_formed(trajectory.policy_texts)
     return trajectory
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from serving import serving
 
 from encoders import write_bert, write_word_encoder
 from fieldcraft.tools.dense import CHUNK, Encoder
@@ -14,6 +13,7 @@ from fieldcraft.tools.search import SearchIndex, SearchTool, build_index, fuse
 from fieldcraft.tools.search_client import RemoteSearchTool
 from fieldcraft.tools.search_server import create_app
 from fieldcraft.types import UserError
+from serving import serving
 
 pytest.importorskip("sentence_transformers", reason="needs the extra dense")
 pytest.importorskip("usearch", reason="needs the extra dense")

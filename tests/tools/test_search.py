@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldcraft.tools.bm25 import passage_terms, query_terms, words
-from fieldcraft.tools.passages import Passage, format_passages, parse_passage
+from fieldcraft.tools.passages import Passage, format_passages, parse_passage, read_results
 from fieldcraft.tools.search import SearchIndex, SearchTool, build_index
 from fieldcraft.types import ArgumentError, UserError
 from fieldcraft.worlds.atlas import deal
@@ -278,3 +278,29 @@ def test_the_tool_searches_inside_the_event_loop():
     threads: list[threading.Thread] = []
     asyncio.run(SearchTool(Recorder())(query="x"))
     assert threads == [threading.current_thread()]
+
+
+@given(st.lists(st.tuples(st.text("ab c", max_size=5), st.text('ab "\n.', min_size=1)), max_size=3))
+def test_results_are_read_back(passages):
+    """What the model reads holds the passages again, but for white space around them."""
+    found = [Passage("0", " ".join(title.split()), f"x{text}x") for title, text in passages]
+    assert read_results(format_passages(found)) == [(p.title, p.text) for p in found]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Ada Lind was born in Northport.",
+        'So:\nresult 1: "Ada"\nAda was born.',
+        'result 2: "Ada"\nAda was born.',
+        'result 1: "Ada"\nAda was born.\nresult 3: "Bo"\nBo was born.',
+        'result 1: "Ada',
+        'result 1: "Ada"',
+        'result 1: "Ada"\n',
+        "result 1: ",
+        "result 1:Ada was born.",
+    ],
+)
+def test_other_texts_are_no_results(text):
+    assert read_results(text) is None

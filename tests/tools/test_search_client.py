@@ -4,7 +4,6 @@ import json
 import socket
 
 import pytest
-from serving import serving
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -13,6 +12,7 @@ from fieldcraft.tools.search import SearchTool, build_index
 from fieldcraft.tools.search_client import RemoteSearchTool
 from fieldcraft.tools.search_server import create_app
 from fieldcraft.types import ArgumentError, ToolError, UserError
+from serving import serving
 
 
 def ask(tool, *queries):

@@ -7,11 +7,11 @@ import time
 
 import httpx
 import pytest
-from serving import serving
 
 from fieldcraft.tools.search import build_index
 from fieldcraft.tools.search_server import create_app, serve_search
 from fieldcraft.types import UserError
+from serving import serving
 
 
 @pytest.fixture(scope="module")

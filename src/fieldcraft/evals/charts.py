@@ -83,6 +83,7 @@ CURVES = (
     Curve("reward_mean", "Reward", "mean over rollouts"),
     Curve("em", "Exact match while training", "sampled rollouts", top=1.0),
     Curve("calls_mean", "Tool calls", "per rollout"),
+    Curve("fidelity/holds", "Fidelity", "simulated searches that hold the fact", top=1.0),
     Curve("needless_calls_mean", "Needless calls", "above the oracle, per rollout"),
     Curve("missing_calls_mean", "Missing calls", "below the oracle, per rollout"),
     Curve("offloading_rate", "Offloading", "known questions with a call", top=1.0),
@@ -212,6 +213,23 @@ def calls_by_hops(name: str, entry: Row, slot: int) -> Chart:
     axis.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axis.set(xlabel="hops", ylabel="calls per question")
     return Chart(f"Calls by hops, {name}", "against the oracle", _svg(figure, "Calls by hops"))
+
+
+@mpl.rc_context(_STYLE)
+def gain_against_fidelity(points: Sequence[tuple[str, float, float]]) -> Chart:
+    """What reinforcement learning with simulated observations gains, over how faithful they are:
+    (name, fidelity, gain in exact match) of each simulator."""
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    axis = figure.subplots()
+    for slot, (name, fidelity, gain) in enumerate(points):
+        axis.plot(fidelity, gain, "o", color=stage_colour(slot), markersize=7)
+        axis.annotate(_short(name, 16), (fidelity, gain), (6, 4), textcoords="offset points")
+    axis.axhline(0, color=_INK, linewidth=1, linestyle=(0, (4, 3)))
+    axis.set(xlabel="simulated searches that hold the fact", ylabel="gain in exact match")
+    axis.set_xlim(-0.03, 1.2)  # names stand right of their points
+    axis.set_xticks([0, 0.25, 0.5, 0.75, 1])
+    note = "held-out questions, after and before reinforcement learning"
+    return Chart("Gain against fidelity", note, _svg(figure, "Gain against fidelity"))
 
 
 @mpl.rc_context(_STYLE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +87,27 @@ def format_passages(passages: Sequence[Passage]) -> str:
         else f"result {rank}: {passage.text}"
         for rank, passage in enumerate(passages, start=1)
     )
+
+
+def read_results(text: str) -> list[tuple[str, str]] | None:
+    """(title, text) of each passage in what `format_passages` wrote; None for any other text.
+
+    A passage without a title that begins with a quotation mark counts as another text, since half a
+    title looks the same.
+    """
+    if text == NO_RESULT:
+        return []
+    before, *parts = re.split(r"^result (\d+): ", text, flags=re.MULTILINE)
+    ranks, bodies = parts[::2], [body.strip("\n") for body in parts[1::2]]
+    if before or not parts or ranks != [str(rank) for rank in range(1, len(ranks) + 1)]:
+        return None
+    found = []
+    for body in bodies:
+        match = re.fullmatch(r'"([^\n]+)"\n(\S.*)|([^"\s].*)', body, re.DOTALL)
+        if match is None:
+            return None
+        found.append((match[1] or "", match[2] or match[3]))
+    return found
 
 
 # -- in an index folder ------------------------------------------------------------------------

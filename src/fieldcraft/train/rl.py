@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil
 from typing import Any, Protocol
 
 from fieldcraft.algos.losses import Surrogate
 from fieldcraft.config import Rl
 from fieldcraft.envs.tools import ToolEnvironment
 from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.rollout import Policy, PolicySimulator, rollout, rollouts
+from fieldcraft.rollout import Policy, Simulator, rollout, rollouts
+from fieldcraft.simulators import PolicySimulator
 from fieldcraft.tool_use import tool_use
 from fieldcraft.train.batch import Unit, to_sample
 from fieldcraft.train.credit import Scored, assign_advantages
@@ -42,8 +45,9 @@ class RlStage:
     """Everything a step of reinforcement learning needs.
 
     `reference` is a trainer around the frozen reference model, needed only for a KL term, `critic`
-    one for `baseline: critic`. Raises UserError where one of them or the reward that `accuracy`
-    names is missing.
+    one for `baseline: critic`, `frozen` the engine of `simulator: frozen`, `remote` what writes
+    observations with `simulator: endpoint`. `fidelity` measures the rollouts of a simulated step.
+    Raises UserError where one of them or the reward that `accuracy` names is missing.
     """
 
     settings: Rl
@@ -54,6 +58,9 @@ class RlStage:
     trainer: Trainer
     reference: Trainer | None
     critic: Critic | None = None
+    frozen: TrainableEngine | None = None
+    remote: Simulator | None = None
+    fidelity: Callable[[Sequence[Trajectory]], Row] = lambda _: {}
     seed: int
 
     def __post_init__(self) -> None:
@@ -62,6 +69,9 @@ class RlStage:
             raise UserError("a critic belongs to baseline: critic, and only there: give both.")
         if s.kl_coef and self.reference is None:
             raise UserError("kl_coef needs a reference: give the model that the KL is taken to.")
+        lacks = {"frozen": self.frozen is None, "endpoint": self.remote is None}
+        if lacks.get(s.simulator):
+            raise UserError(f"simulator: {s.simulator} needs its model: give frozen or remote.")
         if s.keep_groups == "mixed-accuracy" and s.accuracy not in self.rubric.names:
             raise UserError(
                 f"keep_groups: mixed-accuracy looks at the reward '{s.accuracy}': put it into the"
@@ -73,7 +83,7 @@ class RlStage:
         s = self.settings
         groups, flat, batches = self._groups(number)
         row = rollout_metrics(flat)
-        check_tools(flat, number, s.max_tool_failures)
+        check_tools(flat, number, s.max_tool_failures, self.remote is not None)
         units, total = self._units(groups)
         row |= {
             "tokens": sum(len(t.ids) for t in flat),
@@ -81,10 +91,14 @@ class RlStage:
             "groups_kept": len(groups),
             "batches": batches,
         }
+        if simulates(s, number):
+            row |= self.fidelity(flat)
         if units:
             row |= self._train(units, total, number)
         # After a step without training too: a run that goes on here has no cached sessions either.
         self.engine.bump_version()
+        if self.frozen is not None:
+            self.frozen.bump_version()
         return row
 
     def state_dict(self) -> dict[str, Any]:
@@ -125,7 +139,7 @@ class RlStage:
     async def _sample(self, tasks: Sequence[Task], number: int, batch: int) -> list[Group]:
         s = self.settings
         policy = Policy(engine=self.engine, temperature=s.temperature, seed=self.seed)
-        simulator = PolicySimulator(policy) if s.observations == "simulated" else None
+        simulator = self._simulator(policy) if simulates(s, number) else None
         first = batch * s.questions
         jobs = [
             (task, f"{number}/{p}/{g}")
@@ -137,6 +151,11 @@ class RlStage:
         )
         await self.rubric.prepare(done)
         return [done[p * s.group : (p + 1) * s.group] for p in range(len(tasks))]
+
+    def _simulator(self, policy: Policy) -> Simulator:
+        """Who writes the observations. A frozen model samples as the policy does, in an engine with
+        sessions of its own."""
+        return self.remote or PolicySimulator(replace(policy, engine=self.frozen or policy.engine))
 
     def _teaches(self, group: Group) -> bool:
         """Whether dynamic sampling keeps a group: some of its graded rollouts are right and some
@@ -234,6 +253,15 @@ class RlStage:
                 yield dealt[part::count], 1 / count
 
 
+def simulates(s: Rl, number: int) -> bool:
+    """Whether the observations of a step are simulated. In a mixed stage that follows from the
+    step's number alone: of the first n steps, n * simulated_share are, rounded up."""
+    if s.observations != "mixed":
+        return s.observations == "simulated"
+    share = Fraction(s.simulated_share).limit_denominator(1000)  # 5/6, not the float beside it
+    return ceil((number + 1) * share) > ceil(number * share)
+
+
 def surrogate(s: Rl) -> Surrogate:
     """The loss of a stage."""
     return Surrogate(
@@ -258,13 +286,17 @@ def _equal(group: Group) -> bool:
     return len({t.reward for t in group if t.reward is not None}) < 2
 
 
-def check_tools(trajectories: Sequence[Trajectory], number: int, most: float) -> None:
+def check_tools(
+    trajectories: Sequence[Trajectory], number: int, most: float, simulated_too: bool = False
+) -> None:
     """A tool that practically never answers would make the whole run meaningless.
 
     Raises UserError if more than the share `most` of at least one real call a rollout failed. A
-    malformed call is the policy's failure: its tool was not asked, so it does not count.
+    malformed call is the policy's failure: its tool was not asked, so it does not count. Simulated
+    calls count where a remote model, which may fail as a tool does, simulates (`simulated_too`).
     """
-    calls = [c for t in trajectories for c in t.calls if c.outcome.executed and not c.simulated]
+    calls = [c for t in trajectories for c in t.calls if c.outcome.executed]
+    calls = [call for call in calls if simulated_too or not call.simulated]
     failed = sum(call.outcome is Outcome.FAILED for call in calls)
     if len(calls) >= len(trajectories) and failed > most * len(calls):
         raise UserError(

@@ -20,6 +20,7 @@ from fieldcraft.types import Action, Answer, Observation, Step, Task, Thought, U
 
 Region = str  # "taught" | "train" | "heldout"
 Path = tuple[str, ...]  # an entity, then the relations to follow from it
+Fact = tuple[str, str, str]  # subject, relation, object
 
 RELATIONS: dict[str, dict[str, str]] = {
     "person": {"employer": "company", "birthplace": "city", "mentor": "person"},
@@ -38,6 +39,8 @@ SYLLABLES = tuple(
 )
 UNKNOWN = Answer("unknown")
 SyllablePools = tuple[Sequence[str], Sequence[str]]  # for the first and the second of a name
+ARTICLE = re.compile(r"([A-Z][\w ]*?) is a (\w+) with ([^.\n]*)")
+TOLD = re.compile(r"the (\w+) (.+?)(?: in (.+))?")  # one part of an article
 MAX_SEARCHES_SOUGHT = 5
 FRESH_OF_A_KIND = 20  # new entities of a kind in a re-dealt world, at least
 NEAR_SHARE = 0.5  # of the new names of a re-dealt world, made of the syllables of taught names
@@ -99,7 +102,7 @@ class Atlas:
 
     # -- questions ------------------------------------------------------------------------------
 
-    def hops(self, path: Path) -> list[tuple[str, str, str]]:
+    def hops(self, path: Path) -> list[Fact]:
         """The facts (subject, relation, object) along a path."""
         subject, found = path[0], []
         for relation in path[1:]:
@@ -259,6 +262,29 @@ def merge_thoughts(steps: Iterable[Step]) -> list[Step]:
 def statement(subject: str, relation: str, value: str) -> str:
     """A fact as the model thinks it."""
     return f"{subject} has the {relation} {value}."
+
+
+def stated_facts(text: str) -> set[Fact]:
+    """What articles in a text say, true or not; of a broken article, the parts that can be read."""
+    found = set()
+    for subject, _, told in ARTICLE.findall(text):
+        for part in told.split(", "):
+            if match := TOLD.fullmatch(part.strip()):
+                relation, value, country = match.groups()
+                found.add((subject, relation, value))
+                if country:
+                    found.add((value, "country", country))
+    return found
+
+
+def is_article(title: str, text: str) -> bool:
+    """Whether a text has the form of a whole article about `title`, whatever it says."""
+    match = ARTICLE.fullmatch(text.removesuffix("."))
+    if match is None or not text.endswith(".") or match[1] != title or match[2] not in RELATIONS:
+        return False
+    parts = [TOLD.fullmatch(part) for part in match[3].split(", ")]
+    form = [(part[1], part[3] is not None) for part in parts if part]
+    return form == [(r, r == "headquarters") for r in RELATIONS[match[2]]] and None not in parts
 
 
 def _chains(kind: str, hops: int) -> list[tuple[str, ...]]:

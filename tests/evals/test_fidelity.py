@@ -1,0 +1,311 @@
+"""Verdicts on simulated observations: by hand, by a world's truth and by a real search."""
+
+import asyncio
+import io
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from fieldcraft.config import dump_recipe, load_recipe
+from fieldcraft.evals.charts import CURVES, gain_against_fidelity
+from fieldcraft.evals.fidelity import (
+    Verdict,
+    fidelity_row,
+    fidelity_table,
+    judge_by_tool,
+    judge_by_world,
+    summarise_fidelity,
+)
+from fieldcraft.tools.search import SearchTool, build_index
+from fieldcraft.types import Call, Outcome, Task, ToolError, Trajectory, UserError
+from fieldcraft.worlds.atlas import RELATIONS, Atlas, Entity, deal
+from training_parts import FixedTool
+
+ENTITIES = {
+    **{name: Entity(name, "person", "train") for name in ("Ada Lin", "Bo Ber", "Cy Dal")},
+    "AcMe": Entity("AcMe", "company", "train"),
+    "NorPor": Entity("NorPor", "city", "taught"),
+    "EasPor": Entity("EasPor", "city", "heldout"),
+    "WesLan": Entity("WesLan", "country", "taught"),
+    "OdLan": Entity("OdLan", "country", "train"),
+}
+FACTS = {
+    ("Ada Lin", "employer"): "AcMe",
+    ("Ada Lin", "birthplace"): "EasPor",
+    ("Ada Lin", "mentor"): "Bo Ber",
+    ("AcMe", "headquarters"): "NorPor",
+    ("AcMe", "founder"): "Cy Dal",
+    ("NorPor", "country"): "WesLan",
+    ("NorPor", "mayor"): "Cy Dal",
+    ("EasPor", "country"): "OdLan",
+    ("EasPor", "mayor"): "Bo Ber",
+}
+WORLD = Atlas(ENTITIES, FACTS, {})
+PATH = ("Ada Lin", "employer", "headquarters", "country")
+ADA = (
+    'result 1: "Ada Lin"\n'
+    "Ada Lin is a person with the employer {}, the birthplace {}, the mentor {}."
+)
+ACME = 'result 1: "AcMe"\nAcMe is a company with the headquarters {} in {}, the founder {}.'
+DEALT = [deal(people=40, taught=0.4, heldout=0.5, seed=seed) for seed in range(4)]
+REAL_ADA = ADA.format("AcMe", "EasPor", "Bo Ber")
+REAL_ACME = ACME.format("NorPor", "WesLan", "Cy Dal")
+
+
+def simulation(*calls: tuple[object, str], path: tuple[str, ...] | None = PATH) -> Trajectory:
+    """A rollout whose searches (query, observation) were simulated."""
+    meta = {} if path is None else {"path": list(path)}
+    made = [Call("search", {"query": q}, text, Outcome.OK, 0.0, True) for q, text in calls]
+    return Trajectory(Task("t", "?", ("WesLan",), meta), calls=made)
+
+
+def verdicts(*calls: tuple[object, str], path: tuple[str, ...] | None = PATH) -> list[object]:
+    """(holds, contradicts, well-formed) of each, None where there is no verdict."""
+    found = judge_by_world(WORLD, simulation(*calls, path=path))
+    return [v and (v.holds, v.contradicts, v.well_formed) for v in found]
+
+
+# -- against the truth of a world ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        (REAL_ADA, (True, False, True)),
+        # the step needs the employer alone
+        (ADA.format("AcMe", "NorPor", "Bo Ber"), (True, True, True)),
+        (ADA.format("SkaTen", "EasPor", "Bo Ber"), (False, True, True)),
+        # a value that only begins like the true one
+        (ADA.format("AcMe Bo", "EasPor", "Bo Ber"), (False, True, True)),
+        # true, but of another
+        (REAL_ACME, (False, False, True)),
+        ("No result.", (False, False, True)),
+        # about somebody whom the world does not know, nothing can be contradicted
+        (REAL_ADA.replace("Ada Lin", "Ada Lan"), (False, False, True)),
+        # broken off after the fact, and before
+        (REAL_ADA[:-2], (True, True, False)),  # "Bo Be" is somebody else
+        (REAL_ADA[: REAL_ADA.index(", the mentor")], (True, False, False)),
+        (REAL_ADA[: REAL_ADA.index(" AcMe")], (False, False, False)),
+        # another form: of the title, the relations, the kind, the rank, the whole
+        (REAL_ADA.replace('"Ada Lin"', '"Bo Ber"'), (True, False, False)),
+        (REAL_ADA.replace(", the mentor Bo Ber", ""), (True, False, False)),
+        (REAL_ADA.replace("person", "city"), (True, False, False)),
+        (REAL_ADA.replace("result 1", "result 2"), (True, False, False)),
+        (f"Here you are. {REAL_ADA}", (True, False, False)),
+        ("", (False, False, False)),
+    ],
+)
+def test_one_article_by_hand(text: str, verdict: tuple[bool, bool, bool]) -> None:
+    assert verdicts(("Ada Lin", text)) == [verdict]
+
+
+def test_an_article_may_hold_two_facts_that_the_step_needs() -> None:
+    """Trap: a company's article also tells the country of its city."""
+    assert verdicts(("AcMe", REAL_ACME)) == [(True, False, True)]
+    assert verdicts(("AcMe", ACME.format("NorPor", "OdLan", "Cy Dal"))) == [(False, True, True)]
+    without = REAL_ACME.replace(" in WesLan", "")
+    assert verdicts(("AcMe", without)) == [(False, False, False)]
+    # a question about the headquarters alone does not need the country
+    assert verdicts(("AcMe", without), path=PATH[:3]) == [(True, False, False)]
+
+
+def test_what_was_told_before_is_not_needed_again() -> None:
+    """Then the path needs nothing of the city's article but all of it is what the tool returns."""
+    city = 'result 1: "NorPor"\nNorPor is a city with the country {}, the mayor {}.'
+    right, half = city.format("WesLan", "Cy Dal"), city.format("WesLan", "Bo Ber")
+    assert verdicts(("NorPor", half)) == [(True, True, True)]
+    assert verdicts(("AcMe", REAL_ACME), ("NorPor", half)) == [
+        (True, False, True),
+        (False, True, True),
+    ]
+    assert verdicts(("AcMe", REAL_ACME), ("NorPor", right))[1] == (True, False, True)
+    wrong = ACME.format("NorPor", "OdLan", "Cy Dal")  # told, but not truthfully
+    assert verdicts(("AcMe", wrong), ("NorPor", half))[1] == (True, True, True)
+
+
+@pytest.mark.parametrize("path", [PATH, None])
+def test_off_the_path_the_whole_article_is_needed(path: tuple[str, ...] | None) -> None:
+    city = 'result 1: "EasPor"\nEasPor is a city with the country {}, the mayor Bo Ber.'
+    found = verdicts(("EasPor", city.format("OdLan")), ("EasPor", city.format("WesLan")), path=path)
+    assert found == [(True, False, True), (False, True, True)]
+
+
+def test_what_the_world_does_not_know_is_counted_apart() -> None:
+    strange = ["Ada Lan", "ada lin", "", 3, ["Ada Lin"], None]
+    trajectory = simulation(*((query, REAL_ADA) for query in strange), ("AcMe", REAL_ACME))
+    found = judge_by_world(WORLD, trajectory)
+    assert found[:-1] == [None] * len(strange)
+    summary = summarise_fidelity(found)
+    assert (summary["n"], summary["unknown"], summary["holds"]) == (1, 6, 1.0)
+
+
+def test_only_simulated_calls_are_judged_and_an_unclosed_one_has_no_form() -> None:
+    trajectory = simulation(("Ada Lin", REAL_ADA), ("Ada Lin", REAL_ADA))
+    trajectory.calls[0].simulated = False
+    trajectory.calls[1].outcome = Outcome.FAILED
+    [verdict] = judge_by_world(WORLD, trajectory)
+    assert verdict is not None
+    assert (verdict.holds, verdict.well_formed) == (True, False)
+
+
+def test_questions_of_another_world_are_the_users_mistake() -> None:
+    with pytest.raises(UserError, match="task 't' is not of this run's world"):
+        verdicts(("AcMe", REAL_ACME), path=("Bran Tel", "employer"))
+
+
+@given(st.sampled_from(DEALT), st.data())
+def test_the_real_articles_are_perfect_and_a_changed_one_is_not(
+    world: Atlas, data: st.DataObject
+) -> None:
+    name = data.draw(st.sampled_from(sorted(world.entities)))
+    article = f'result 1: "{name}"\n{world.passage(name)["text"]}'
+    trajectory = simulation((name, article), path=None)
+    taught = world.entities[name].region == "taught"
+    assert judge_by_world(world, trajectory) == [Verdict(True, True, False, taught=taught)]
+    relation, kind = data.draw(
+        st.sampled_from(sorted(RELATIONS[world.entities[name].kind].items()))
+    )
+    value = world.facts[name, relation]
+    others = sorted(n for n, e in world.entities.items() if e.kind == kind and n != value)
+    changed = f"the {relation} {data.draw(st.sampled_from(others))}"
+    trajectory.calls[0].observation = article.replace(f"the {relation} {value}", changed)
+    assert judge_by_world(world, trajectory) == [Verdict(True, False, True, taught=taught)]
+
+
+# -- against the real tool -----------------------------------------------------------------------
+
+BOND = [
+    {"title": "Ian Fleming", "text": "Ian Fleming wrote about James Bond, a spy from London."},
+    {"title": "Paris", "text": "Paris is the capital of France."},
+]
+
+
+def test_against_a_real_search(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps(passage) + "\n" for passage in BOND))
+    tool = SearchTool(build_index(corpus, tmp_path / "index"), topk=1)
+    real = asyncio.run(tool(query="Ian Fleming"))
+    trajectory = simulation(
+        ("Ian Fleming", real),
+        ("Ian Fleming", 'result 1: "Fleming"\nHe made up the JAMES bond.'),
+        ("Ian Fleming", 'result 1: "Fleming"\nHe made up James Bonds.'),
+        ("Paris", 'result 1: "Paris"\nParis is where James Bond lived.'),
+        ("Ian Fleming", "James Bond!"),
+        path=None,
+    )
+    object.__setattr__(trajectory.task, "answers", ("The James Bond", ""))
+    found = asyncio.run(judge_by_tool(tool, trajectory))
+    assert [v and (v.holds, v.well_formed, v.contradicts, v.taught) for v in found] == [
+        (True, True, None, None),
+        (True, True, None, None),
+        (False, True, None, None),
+        (None, True, None, None),  # the real text has no gold answer
+        (True, False, None, None),
+    ]
+    shared = [v.f1 for v in found if v]
+    assert shared[0] == 1.0
+    # "result 1 ian fleming ian fleming wrote about james bond spy from london" has 13 words,
+    # "result 1 fleming he made up james bond" has 8; result, 1, fleming, james, bond are common
+    assert shared[1] == pytest.approx(2 * 5 / (13 + 8))
+    summary = summarise_fidelity(found)
+    assert (summary["n"], summary["holds_n"], summary["holds"]) == (5, 4, 3 / 4)
+    assert (summary["contradicts"], summary["taught"], summary["untaught"]) == (None, None, None)
+
+
+def test_where_the_real_tool_fails_there_is_no_verdict() -> None:
+    def down(query: str) -> str:
+        raise ToolError("no server")
+
+    trajectory = simulation(("Ada Lin", REAL_ADA))
+    assert asyncio.run(judge_by_tool(FixedTool(down), trajectory)) == [None]
+    trajectory.calls[0].tool = "look"
+    assert asyncio.run(judge_by_tool(FixedTool(str), trajectory)) == [None]
+
+
+# -- summaries -----------------------------------------------------------------------------------
+
+
+def test_rates_by_hand() -> None:
+    found = [
+        Verdict(True, True, False, taught=True),
+        Verdict(True, False, True, taught=True),
+        Verdict(False, False, True, taught=False),
+        None,
+    ]
+    third = pytest.approx(1 / 3)
+    assert summarise_fidelity(found) == {
+        **{"n": 3, "holds_n": 3, "unknown": 1, "f1": None},
+        **{
+            "holds": third,
+            "contradicts": pytest.approx(2 / 3),
+            "well_formed": pytest.approx(2 / 3),
+        },
+        "taught": {
+            **{"n": 2, "holds_n": 2, "holds": 0.5, "contradicts": 0.5},
+            **{"well_formed": 1.0, "f1": None},
+        },
+        "untaught": {
+            **{"n": 1, "holds_n": 1, "holds": 0.0, "contradicts": 1.0},
+            **{"well_formed": 0.0, "f1": None},
+        },
+    }
+
+
+def test_a_row_of_metrics_has_no_rate_of_nothing() -> None:
+    row = fidelity_row(WORLD, [simulation(("AcMe", REAL_ACME)), simulation(("x", ""))])
+    assert row == {
+        **{"fidelity/n": 1, "fidelity/unknown": 1},
+        **{"fidelity/holds": 1.0, "fidelity/contradicts": 0.0, "fidelity/well_formed": 1.0},
+        "fidelity/untaught/holds": 1.0,
+        "fidelity/untaught/contradicts": 0.0,
+        "fidelity/untaught/well_formed": 1.0,
+    }
+    assert fidelity_row(WORLD, [simulation()]) == {"fidelity/n": 0, "fidelity/unknown": 0}
+
+
+def test_the_table_shows_taught_and_untaught_apart() -> None:
+    trajectory = simulation(("AcMe", REAL_ACME), ("NorPor", "No result."), ("x", ""))
+    summary = summarise_fidelity(judge_by_world(WORLD, trajectory))
+    console = Console(file=io.StringIO(), width=80)
+    entry = {"fidelity": summary, "em_simulated": 0.25, "em_real": None}
+    console.print(fidelity_table({"run/sft3": entry}))
+    shown = [line.split() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert ["run/sft3", "2", "0.500", "0.000", "1.000", "1", "0.250"] in shown
+    assert ["taught", "1", "0.000", "0.000", "1.000"] in shown
+    assert ["untaught", "1", "1.000", "0.000", "1.000"] in shown
+
+
+def test_the_chart_shows_every_simulator_and_the_report_the_curve() -> None:
+    svg = gain_against_fidelity([("sft3-0", 0.0, -0.1), ("sft3-450", 0.75, 0.05)]).svg
+    assert svg.count("sft3-") == 2
+    assert "var(--stage1)" in svg
+    row = fidelity_row(WORLD, [simulation(("AcMe", REAL_ACME))])
+    assert {curve.key for curve in CURVES} & row.keys() == {"fidelity/holds"}
+
+
+def test_the_benchmark_trains_a_chain_a_length(tmp_path: Path) -> None:
+    """From the run's SFT-2, or from an SFT-3 of that length."""
+    script = Path(__file__).parents[2] / "bench" / "fidelity.py"
+    bench = runpy.run_path(str(script))
+    (tmp_path / "sft2" / "model").mkdir(parents=True)
+    recipe = load_recipe("autocoa-mini", ["seed=3"])
+    (tmp_path / "recipe.json").write_text(json.dumps(dump_recipe(recipe)))
+    arguments = bench["parser"]().parse_intermixed_args(
+        [str(tmp_path), "--steps", "0,100", "stages.rl1.steps=7"]
+    )
+    found = bench["recipe_with_lengths"](arguments)
+    assert (found.seed, found.model) == (3, tmp_path / "sft2" / "model")
+    stages = {name: (stage.start, stage.steps) for name, stage in found.stages.items()}
+    assert stages == {
+        "rl1-0": ("start", 7),
+        "sft3-100": ("start", 100),
+        "rl1-100": ("sft3-100", 7),
+    }
+    before = recipe.stages["rl1"]
+    changed = {"start": None, "steps": before.steps}
+    assert found.stages["rl1-100"].model_copy(update=changed) == before

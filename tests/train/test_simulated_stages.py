@@ -1,0 +1,219 @@
+"""Who simulates in a stage of reinforcement learning, when, and that it is exact about both."""
+
+import asyncio
+from collections.abc import Sequence
+from fractions import Fraction
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from bandit import bandit, settings
+from fieldcraft.engine.local import LocalEngine
+from fieldcraft.store import MetricsLog
+from fieldcraft.terminal import StageProgress
+from fieldcraft.train.batch import to_sample
+from fieldcraft.train.loop import run_steps
+from fieldcraft.train.rl import RlStage, simulates
+from fieldcraft.types import Author, Completion, Sampling, Trajectory, UserError
+from training_parts import assert_same, plain_logprobs_of, weights
+
+# -- when ----------------------------------------------------------------------------------------
+
+
+def schedule(steps: int, **given: Any) -> list[bool]:
+    s = settings(**given)
+    return [simulates(s, number) for number in range(steps)]
+
+
+def test_every_sixth_step_of_a_mixed_stage_is_real() -> None:
+    """AutoCoA's 5:1, exactly, though 5/6 is no float."""
+    assert schedule(6000, observations="mixed") == [True, True, True, True, True, False] * 1000
+
+
+@given(st.fractions(Fraction(1, 50), Fraction(49, 50), max_denominator=50), st.integers(1, 300))
+def test_the_share_holds_from_the_first_step_on(share: Fraction, steps: int) -> None:
+    found = schedule(steps, observations="mixed", simulated_share=float(share))
+    assert sum(found) == ceil(steps * share)
+
+
+def test_an_unmixed_stage_never_changes() -> None:
+    assert set(schedule(20, observations="real")) == {False}
+    assert set(schedule(20, observations="simulated")) == {True}
+
+
+# -- who -----------------------------------------------------------------------------------------
+
+
+class Watched:
+    """An engine's calls, by the session's last author, and the sessions that it still keeps."""
+
+    def __init__(self, engine: LocalEngine) -> None:
+        self.engine = engine
+        self.begun: set[str] = set()
+        self.released: set[str] = set()
+        self.done: list[Completion] = []
+        self.bumped = 0
+
+    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+        self.begun.add(session)
+        self.done.append(await self.engine.generate(ids, sampling, session))
+        return self.done[-1]
+
+    def release(self, session: str) -> None:
+        self.released.add(session)
+        self.engine.release(session)
+
+    def bump_version(self) -> None:
+        self.bumped += 1
+        self.engine.bump_version()
+
+
+def watch(stage: RlStage) -> tuple[Watched, Watched, list[Trajectory]]:
+    """The stage's two engines, and the rollouts of the steps to come."""
+    assert isinstance(stage.engine, LocalEngine)
+    assert isinstance(stage.frozen, LocalEngine)
+    policy, frozen, seen = Watched(stage.engine), Watched(stage.frozen), []
+
+    def keep(done: Sequence[Trajectory]) -> dict[str, Any]:
+        seen.extend(done)
+        return {"fidelity/n": len(done)}
+
+    for name, value in (("engine", policy), ("frozen", frozen), ("fidelity", keep)):
+        object.__setattr__(stage, name, value)
+    return policy, frozen, seen
+
+
+def texts(found: Sequence[Trajectory], author: Author) -> list[tuple[int, ...]]:
+    return sorted(tuple(s.ids) for t in found for s in t.segments if s.author is author and s.ids)
+
+
+def test_a_frozen_simulator_and_the_policy_keep_to_their_engines() -> None:
+    stage = bandit(observations="simulated", simulator="frozen", temperature=0.8)
+    policy, frozen, seen = watch(stage)
+    before = weights(frozen.engine.model)
+    start = weights(policy.engine.model)
+    row = stage.step(0)
+    assert row["fidelity/n"] == len(seen) == 48
+    assert texts(seen, Author.POLICY) == sorted(tuple(d.ids) for d in policy.done)
+    frame = {tuple(stage.env.dialect.tokenizer.encode(tag)) for tag in "<>"}
+    written = [ids for ids in texts(seen, Author.SIMULATOR) if ids not in frame]
+    assert len(written) > 10
+    sampled = sorted(tuple(d.ids) for d in frozen.done)
+    assert [ids for ids in sampled if ids not in frame] == written
+    # no session is left, in either of them
+    assert policy.begun <= policy.released
+    assert frozen.begun <= frozen.released
+    assert frozen.begun
+    # one learns, the other does not
+    assert_same(before, weights(frozen.engine.model))
+    assert any((start[n] != w).any() for n, w in weights(policy.engine.model).items())
+    # a run that goes on here would have no caches either
+    assert (policy.bumped, frozen.bumped) == (1, 1)
+
+
+def test_what_is_simulated_is_the_frozen_models_and_never_trained() -> None:
+    stage = bandit(observations="simulated", simulator="frozen", temperature=0.8)
+    _, frozen, _ = watch(stage)
+    compared = 0
+    groups = asyncio.run(stage._sample(stage.tasks, 0, 0))
+    for trajectory in (t for group in groups for t in group):
+        exact = plain_logprobs_of(frozen.engine.model, trajectory.ids, 0.8).numpy()
+        weight = to_sample(trajectory, {Author.POLICY}).weight
+        place = 0
+        for segment in trajectory.segments:
+            here = slice(place, place + len(segment.ids))
+            assert (weight[here] == (segment.author is Author.POLICY)).all()
+            if segment.author is Author.SIMULATOR and any(segment.logprobs):
+                np.testing.assert_allclose(
+                    segment.logprobs, exact[here.start - 1 : here.stop - 1], atol=1e-4
+                )
+                compared += len(segment.ids)
+            place = here.stop
+    assert compared > 10
+
+
+def test_a_real_step_of_a_mixed_stage_asks_the_tool_and_no_simulator() -> None:
+    stage = bandit(observations="mixed", simulated_share=0.5, simulator="frozen")
+    _, frozen, seen = watch(stage)
+    rows = [stage.step(number) for number in range(2)]
+    assert ["fidelity/n" in row for row in rows] == [True, False]
+    calls = len(frozen.done)
+    assert calls > 5
+    [search] = stage.env.tools
+    assert len(search.queries) > 5  # type: ignore[attr-defined]
+    rows.append(stage.step(3))
+    assert (len(frozen.done), len(seen)) == (calls, 48)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"simulator": "frozen"}, "simulator: frozen needs its model"),
+        (
+            {"simulator": "endpoint", "endpoint": {"url": "http://h/v1", "model": "m"}},
+            "simulator: endpoint needs its model",
+        ),
+    ],
+)
+def test_a_stage_without_its_simulator_is_refused(given: dict[str, Any], sentence: str) -> None:
+    whole = bandit()
+    parts = {name: getattr(whole, name) for name in ("tasks", "env", "engine", "rubric", "trainer")}
+    with pytest.raises(UserError, match=sentence):
+        RlStage(
+            settings=settings(observations="simulated", **given), reference=None, seed=0, **parts
+        )
+
+
+# -- going on ------------------------------------------------------------------------------------
+
+KINDS = {
+    "mixed": {"observations": "mixed", "simulated_share": 0.6},
+    "frozen": {"observations": "simulated", "simulator": "frozen"},
+    "mixed and frozen": {"observations": "mixed", "simulated_share": 0.6, "simulator": "frozen"},
+}
+
+
+def train(stage: RlStage, folder: Path) -> list[dict[str, Any]]:
+    with StageProgress("rl", stage.settings.steps, Console(quiet=True)) as progress:
+        found = run_steps(
+            trainer=stage.trainer,
+            tokenizer=stage.env.dialect.tokenizer,
+            stage=stage.settings,
+            folder=folder,
+            step=stage.step,
+            progress=progress,
+            state=stage.state_dict,
+            load_state=stage.load_state_dict,
+        )
+    return [{k: v for k, v in row.items() if "second" not in k} for row in found]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("killed_in", [1, 2, 3])
+def test_a_stage_that_is_killed_ends_with_the_same_numbers(
+    kind: str, killed_in: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def new() -> RlStage:
+        return bandit(**KINDS[kind], steps=5, questions=2, group=6, checkpoint_every=2)
+
+    whole, killed, last = new(), new(), new()
+    rows = train(whole, tmp_path / "whole")
+    append = MetricsLog.append
+
+    def die(log: MetricsLog, row: dict[str, Any]) -> None:
+        append(log, row)
+        if row["step"] == killed_in:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(MetricsLog, "append", die)
+    with pytest.raises(KeyboardInterrupt):
+        train(killed, tmp_path / "killed")
+    monkeypatch.setattr(MetricsLog, "append", append)
+    assert train(last, tmp_path / "killed") == rows
+    assert_same(weights(whole.trainer.model), weights(last.trainer.model))
