@@ -212,7 +212,8 @@ def test_ctrl_c_ends_in_one_sentence(tmp_path: Path) -> None:
         (["serve", "search", "--index", "/none"], "/none holds no search index; build one"),
         (
             ["bench", "speed"],
-            "there is no comparison 'speed': use one of answers, engine, fidelity, search.",
+            "there is no comparison 'speed': use one of answers, engine, fidelity, rankings,"
+            " search.",
         ),
     ],
 )
@@ -473,7 +474,7 @@ def test_a_run_with_a_judge_as_its_reward(tmp_path: Path, monkeypatch: pytest.Mo
     app, got = answering(completion("Verdict: correct"))
     with serving(app) as url:
         judge = [f"judge.url={url}/v1", "judge.model=m", "judge.votes=1"]
-        stage = ["stages.rl2.rewards={judge: 1.0}", "evaluation.workflow=false"]
+        stage = ["stages.rl2.rewards={judge: 1.0}", "evaluation.workflows=[]"]
         assert status("run", "smoke", *TINY, *judge, *stage, "--out", tmp_path / "run") == 0
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert "judge/verdict-1" in report["versions"]["rules"]
@@ -481,7 +482,8 @@ def test_a_run_with_a_judge_as_its_reward(tmp_path: Path, monkeypatch: pytest.Mo
     [row] = [json.loads(r) for r in (tmp_path / "run/rl2/metrics.jsonl").read_text().splitlines()]
     assert (row["reward_mean"], row["em"], row["ungradable_rate"]) == (1.0, 0.0, 0.0)
     # "Nobody" as the answer to one question is judged once, whoever gives it.
-    assert len({json.dumps(request["messages"]) for request in got}) == len(got)
+    judged = [text for text in (json.dumps(r["messages"]) for r in got) if "Say ok" not in text]
+    assert len(set(judged)) == len(judged) > 0
     assert (tmp_path / "run" / "judge.sqlite").exists()
 
 
@@ -549,11 +551,10 @@ def test_a_row_of_results(capsys: pytest.CaptureFixture[str]) -> None:
         ["bare", "not", "gradable", "1.25", "7"],
     ]
     rows["bare"] |= {"judge": 0.875}  # a column only where somebody was asked
-    Console(width=80).print(cli.results_table(rows, {}))
+    Console(width=80).print(tables.results_table(rows, {}))
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert shown[1][3:5] == ["F1", "judge"]
-    assert shown[3][4:6] == ["0.625", "1.25/1.00"]
-    assert shown[4] == ["bare", "not", "gradable", "0.875", "1.25"]
+    assert shown[2][3:5] == ["F1", "judge"]
+    assert ["bare", "not", "gradable", "0.875", "1.25", "7"] in shown
 
 
 def test_tables_of_long_names_fit_into_a_terminal(

@@ -233,7 +233,8 @@ def test_a_contrastive_stage_without_pairs(tmp_path: Path, checkpoint: Path) -> 
     optim = {"lr": 1e-5}
     stage = {"type": "contrastive", "data": "pairs", "steps": 1, "optim": optim}
     assert problems_of(files(tmp_path, checkpoint, stages={"pairs": stage})) == [
-        "contrastive stages need pairs, which this recipe's files do not hold."
+        "data set 'pairs' of pairs is unknown here: use data: pairs with pairs=FILE, as"
+        " 'fieldcraft run autocoa-data' writes one."
     ]
 
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from fieldcraft import pipeline
 from fieldcraft.config import load_recipe
+from fieldcraft.engine.threads import Threads
 from fieldcraft.pipeline import Run
 from fieldcraft.store import MetricsLog
 
@@ -63,7 +64,7 @@ evaluation: {heldout: 4, train_region: 2, known: 2, workflows: []}
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Measuring what is fastest would give each run another number."""
     before = torch.get_num_threads()
-    monkeypatch.setattr(pipeline, "use_fastest_threads", lambda *_, **__: 1)
+    monkeypatch.setattr(pipeline, "fastest_threads", lambda _: Threads(1, 1))
     yield
     torch.set_num_threads(before)
 

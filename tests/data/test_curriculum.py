@@ -237,4 +237,4 @@ def test_data_sets_grow_with_the_number_of_taught_facts() -> None:
     assert facts == 200 * 3 + 40 * 2 + 40 * 2 + 20 * 2
     assert big.size("demonstrations", None) == 45 * facts
     assert big.size("demonstrations", 10) == 10
-    assert CURRICULUM.size("base", None) == 66 * 320  # of a small world as of one with 320 facts
+    assert CURRICULUM.size("base", None) == 64 * 320  # of a small world as of one with 320 facts

@@ -247,10 +247,10 @@ def test_the_rows_of_the_comparison_went_through_what_they_say() -> None:
         assert [kind for kind in kinds if kind[:2] != "rl"] == wanted, title
     steps = {title: tuple(row["rl_steps"].values()) for title, row in found.items()}
     assert {title: both for title, both in steps.items() if any(both)} == {
-        "RL-2 only": (0, 54),
-        "SFT-1&2&3 + RL-1": (36, 0),
-        "SFT-1&2&3 + RL-1&2": (30, 6),
-        "SFT-1&2 + RL-2": (0, 36),
+        "RL-2 only": (0, 27),
+        "SFT-1&2&3 + RL-1": (18, 0),
+        "SFT-1&2&3 + RL-1&2": (15, 3),
+        "SFT-1&2 + RL-2": (0, 18),
     }
     assert [row["name"] for row in compared_rows(list(found.values()))] == [
         *("workflow", "sft3", "rl2")

@@ -78,7 +78,7 @@ def test_rewards_take_their_limits_from_the_budget_unless_told() -> None:
     named = make_rubric(settings(rewards={"otc-grpo": 2.0, "otc-ppo": 0.5}), LIMITS)
     made = {reward.name: (reward, weight) for reward, weight in named.rewards}
     assert {name: weight for name, (_, weight) in made.items()} == {
-        **{"em": 0, "f1": 0, "format": 0},
+        **{"em": 0, "f1": 0, "cover_em": 0, "format": 0},
         **{"otc-grpo": 2.0, "otc-ppo": 0.5},
     }
     for kind in (OtcGrpo, OtcPpo):

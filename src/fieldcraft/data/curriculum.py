@@ -41,7 +41,7 @@ READING_SHARE = 0.3  # of the base model's texts
 IGNORANCE_SHARE = 0.18  # of the base model's texts
 # A data set's size, unless a recipe wants less: so many examples for each of the taught facts, by
 # which learning to tell them from others takes longer. Below a size reading takes longest.
-PER_FACT = {"base": 66, "demonstrations": 45, "pairs": 9}
+PER_FACT = {"base": 64, "demonstrations": 45, "pairs": 9}
 FACTS_AT_LEAST = 320
 DECISIONS_KEPT = 0.35  # of those where thinking is chosen: a smaller share than acting
 
