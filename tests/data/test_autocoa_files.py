@@ -235,6 +235,12 @@ def test_what_cannot_be_written_is_counted(tmp_path, steps, reason):
     assert write_pairs(pairs, path.with_suffix(".json")) == {reason: 1}
 
 
+def test_a_pair_whose_prefix_would_be_cut_at_the_wrong_place_is_not_written(tmp_path):
+    before = (ASKED, Observation("a page about <think>"))
+    pair = StepPair(Task("7", "Q?", ("A",)), before, (Thought("a"), ASKED), (Answer("b"),))
+    assert write_pairs([pair], tmp_path / "a.json") == {"text with a tag": 1}
+
+
 def test_demonstrations_of_others_survive_the_way(shared, tmp_path):
     found, _ = read_trajectories(shared / "data/trajectories/r1searcher_hotpotqa_500.jsonl")
     reasons = write_demonstrations(found, tmp_path / "a.jsonl")
