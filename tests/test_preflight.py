@@ -315,8 +315,8 @@ def test_memory_of_an_adapter(tmp_path: Path, checkpoint: Path) -> None:
     )
     # seven linear layers in each of two blocks, and rank 4 on both of their sides
     adapter = 2 * 4 * (2 * (32 + 32) + 2 * (32 + 16) + 3 * (32 + 64))
-    # The model is read in bfloat16; the KL's reference is a second adapter. A layer keeps its input,
-    # one of them all, and the rest is as above.
+    # The model is read in bfloat16, the KL's reference is a second adapter, every layer keeps its
+    # input and one of them all; the rest is as above.
     size = 2 * PARAMETERS + (16 + 4) * adapter + 1024 * 4 * (2 * 32 + 576 + 4 * 400)
     assert largest(recipe) == ("stage 'rl'", size)
 
