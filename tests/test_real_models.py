@@ -1,21 +1,27 @@
 """The recipes for DeepSeek-R1's distilled models: whole, on tiny ones made on the spot."""
 
 import json
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
 from checkpoints import r1_tokenizer, write_tiny_r1
+from fieldcraft import pipeline
 from fieldcraft.cli import main
-from fieldcraft.config import Rl, load_recipe
+from fieldcraft.config import Recipe, Rl, load_recipe
 from fieldcraft.data.autocoa import write_demonstrations, write_pairs
 from fieldcraft.data.steps_io import StepPair
+from fieldcraft.engine.threads import Threads
+from fieldcraft.pipeline import Run
 from fieldcraft.train.model import load_model, load_tokenizer
+from fieldcraft.train.trainer import Trainer
 from fieldcraft.trajectory_io import read_trajectories
 from fieldcraft.types import Action, Answer, Observation, Task, Thought
 
@@ -167,6 +173,57 @@ def test_the_reference_of_reinforcement_learning_is_where_its_stage_began(run: P
     for name in STAGES[3:]:
         row = json.loads((run / name / "metrics.jsonl").read_text())
         assert row["kl_ref"] < 1e-3
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+def execute(
+    recipe: Recipe, out: Path, dies_at: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run, or the rest of one, up to its optimiser step number `dies_at`."""
+    taken = []
+    step = Trainer.step
+
+    def counted(*arguments: Any) -> dict[str, float]:
+        taken.append(1)
+        if len(taken) == dies_at:
+            raise Killed
+        return step(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", counted)
+        patch.setattr(pipeline, "fastest_threads", lambda _: Threads(1, 1))
+        Run(recipe, out, Console(file=StringIO())).execute()
+
+
+def test_a_run_with_adapters_goes_on_where_it_was_killed(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = write_tiny_r1(tmp_path / "model")
+    longer = [f"stages.{name}.{key}" for name in STAGES[3:] for key in ("steps=2", "epochs=2")]
+    unseen = [f"stages.{name}.evaluate=false" for name in STAGES]
+    often = [f"stages.{name}.checkpoint_every=1" for name in STAGES]
+    mine = [*given(files, model), *SHORT, *longer, *unseen, *often, "evaluation.workflows=[]"]
+    recipe = load_recipe("autocoa-1.5b", mine)
+    execute(recipe, tmp_path / "whole", None, monkeypatch)
+    for dies_at in (3, 5, 3, 2):  # in sft1, at the start of rl1, between its steps, within one
+        with pytest.raises(Killed):
+            execute(recipe, tmp_path / "killed", dies_at, monkeypatch)
+    execute(recipe, tmp_path / "killed", None, monkeypatch)
+    for name in STAGES:
+        for file in ("model/model.safetensors", "adapter/adapter_model.safetensors"):
+            one, other = (load_file(tmp_path / out / name / file) for out in ("whole", "killed"))
+            assert [key for key in one if not torch.equal(one[key], other[key])] == []
+        one, other = (
+            [
+                {key: value for key, value in json.loads(line).items() if "second" not in key}
+                for line in (tmp_path / out / name / "metrics.jsonl").read_text().splitlines()
+            ]
+            for out in ("whole", "killed")
+        )
+        assert one == other
 
 
 # -- export -------------------------------------------------------------------------------------
