@@ -160,13 +160,13 @@ def test_what_a_stage_leaves(run: Path) -> None:
 def test_an_adapter_goes_on_from_that_of_the_stage_before(run: Path) -> None:
     if not adapted(run):
         pytest.skip("all weights are trained")
-    for pair in pairwise(STAGES):
+    for pair in pairwise(STAGES[2:]):  # reinforcement learning takes small steps
         one, other = (
             load_file(run / name / "adapter" / "adapter_model.safetensors") for name in pair
         )
-        # A new one would begin with B at 0, and with another A.
-        moved = sum(float((one[key] - other[key]).norm()) for key in one)
-        assert moved < 0.1 * sum(float(value.norm()) for value in one.values())
+        grown = [key for key in one if "lora_B" in key]  # which are 0 in a new one
+        moved = sum(float((one[key] - other[key]).norm()) for key in grown)
+        assert 0 < moved < 0.1 * sum(float(one[key].norm()) for key in grown)
 
 
 def test_the_reference_of_reinforcement_learning_is_where_its_stage_began(run: Path) -> None:
