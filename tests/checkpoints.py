@@ -1,15 +1,33 @@
 """Tiny random checkpoints of real architectures, written on the spot."""
 
+import json
 from pathlib import Path
 from typing import Literal
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     PreTrainedTokenizerFast,
 )
+
+# How a DeepSeek-R1-Distill model is spoken to. The prefilled `<think>` came with a later revision.
+R1_TEMPLATE = """\
+{%- if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif -%}
+{{- bos_token -}}
+{%- for message in messages if message.role == 'system' %}{{ message.content }}{% endfor -%}
+{%- for message in messages -%}
+{%- if message.role == 'user' -%}
+{{- '<｜User｜>' + message.content -}}
+{%- elif message.role == 'assistant' -%}
+{{- '<｜Assistant｜>' + message.content.split('</think>')[-1] + '<｜end▁of▁sentence｜>' -}}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+{{- '<｜Assistant｜>%(prefill)s' -}}
+{%- endif -%}
+"""
 
 Architecture = Literal["qwen2", "qwen3", "llama"]
 
@@ -57,23 +75,33 @@ Write a call as JSON within <tool_call></tool_call>:
 """
 
 
+def r1_tokenizer(think_prefilled: bool = True) -> PreTrainedTokenizerFast:
+    """A tokenizer of 404 entries with the special tokens and the chat template of DeepSeek-R1's
+    distilled models. As there, `<think>`, `</think>` and the roles are tokens that count as text.
+    """
+    backend = _byte_level(["<｜end▁of▁sentence｜>", "<｜begin▁of▁sentence｜>"])
+    backend.add_tokens(
+        [
+            AddedToken(text, normalized=False, special=False)
+            for text in ("<｜User｜>", "<｜Assistant｜>", "<think>", "</think>")
+        ]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token="<｜begin▁of▁sentence｜>",
+        eos_token="<｜end▁of▁sentence｜>",
+        pad_token="<｜end▁of▁sentence｜>",
+        chat_template=R1_TEMPLATE.replace("%(prefill)s", "<think>\\n" if think_prefilled else ""),
+    )
+
+
 def tiny_tokenizer(think_prefilled: bool = False) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer of 400 entries with a Qwen-style chat template.
 
     `<|im_end|>` ends a turn, `<|endoftext|>` pads, tags are ordinary text. With `think_prefilled`
     the generation prompt ends in `<think>` and a newline, as in the templates of DeepSeek-R1.
     """
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=special,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    backend.train_from_iterator(SENTENCES, trainer)
+    backend = _byte_level(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
     prefill = "{{ '<think>\\n' }}" if think_prefilled else ""
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
@@ -84,18 +112,43 @@ def tiny_tokenizer(think_prefilled: bool = False) -> PreTrainedTokenizerFast:
     )
 
 
+def _byte_level(special: list[str]) -> Tokenizer:
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=special,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    backend.train_from_iterator(SENTENCES, trainer)
+    return backend
+
+
+def write_tiny_r1(folder: Path, think_prefilled: bool = True) -> Path:
+    """A tiny DeepSeek-R1-Distill-Qwen: its architecture, its tokens, its chat template, and the
+    tokenizer class that its files name, which is not the one that its `tokenizer.json` needs."""
+    write_tiny_checkpoint(folder, "qwen2", tokenizer=r1_tokenizer(think_prefilled))
+    file = folder / "tokenizer_config.json"
+    config = json.loads(file.read_text("utf-8")) | {"tokenizer_class": "LlamaTokenizerFast"}
+    file.write_text(json.dumps(config), "utf-8")
+    return folder
+
+
 def write_tiny_checkpoint(
     folder: Path,
     architecture: Architecture,
     seed: int = 0,
     think_prefilled: bool = False,
+    tokenizer: PreTrainedTokenizerFast | None = None,
 ) -> Path:
     """Write a random float32 model of 2 layers and width 32 with its tokenizer; returns `folder`.
 
     The output embedding is not tied to the input embedding; attention is grouped (4 heads on 2
     key-value heads), so that code which confuses them fails.
     """
-    tokenizer = tiny_tokenizer(think_prefilled)
+    tokenizer = tokenizer or tiny_tokenizer(think_prefilled)
     config = AutoConfig.for_model(
         architecture,
         vocab_size=len(tokenizer),
@@ -107,7 +160,7 @@ def write_tiny_checkpoint(
         head_dim=8,
         max_position_embeddings=2048,
         tie_word_embeddings=False,
-        bos_token_id=None,
+        bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         dtype=torch.float32,

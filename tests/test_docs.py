@@ -23,7 +23,9 @@ import torch
 from checkpoints import write_tiny_checkpoint
 from fieldcraft import cli
 from fieldcraft.config import load_recipe
+from fieldcraft.data.steps_io import StepPair, write_pairs
 from fieldcraft.inputs import AtlasInputs
+from fieldcraft.types import Action, Answer, Task, Thought
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -60,6 +62,9 @@ SHORTER = {  # what a command begins with -> what is added to it
         *shrink("rl", "rl"),
     ],
 }
+REAL = ["budget.turn_tokens=12", "budget.total_tokens=2048", "evaluation.heldout=1"]
+REAL += [*shrink("sft", "sft1", "sft2", "sft3"), *shrink("rl", "rl1", "rl2")]
+SHORTER |= {f"fieldcraft {word} autocoa-1.5b": REAL for word in ("check", "run")}
 SMALLER = {"steps=200, questions=32, group=8": "steps=1, questions=1, group=2"}
 NOT_RUN = ("fieldcraft bench ",)  # minutes, and data that is not part of the project
 
@@ -94,6 +99,16 @@ def folder(tmp_path, monkeypatch) -> Path:
         }
         for question, name, town in asked * 2
     ]
+    pairs = [
+        StepPair(
+            Task(str(i), question, (town,)),
+            (Thought("Hm."),),
+            (Action("search", {"query": name}),),
+            (Answer("Rome"),),
+        )
+        for i, (question, name, town) in enumerate(asked)
+    ]
+    write_pairs(Path("pairs.jsonl"), pairs)
     write_lines("questions.jsonl", [{"question": q, "golden_answers": [t]} for q, _, t in asked])
     write_lines("corpus.jsonl", passages)
     write_lines("demonstrations.jsonl", demonstrations)

@@ -1,6 +1,7 @@
 """Every check finds what it is for, and finds nothing in a recipe that is sound."""
 
 import json
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,7 @@ def test_the_world_is_sound() -> None:
         "search",
         "model",
         "judge",
+        "weights",
         "dialect",
         "gold answers",
         "budget",
@@ -276,11 +278,72 @@ def test_memory_is_estimated(
     monkeypatch.setattr(preflight, "free_memory", lambda _: 1_000_000)
     # A parameter takes 16 bytes; each of 1,024 tokens (the longest rollout) keeps 2 layers of
     # 10 x 32 + 4 x 64 floats and 4 logits for each of 400 words.
-    size = 16 * PARAMETERS + 1024 * 4 * (2 * 576 + 4 * 400)
+    sft = 16 * PARAMETERS + 1024 * 4 * (2 * 576 + 4 * 400)
+    # Each of 32 x 8 rollouts keeps as many keys and values, in 2 layers, of 2 heads of 8 floats.
+    rl = 16 * PARAMETERS + 256 * 1024 * 2 * 2 * 2 * 8 * 4
+    assert largest(recipe) == ("stage 'rl'", rl)
     assert problems_of(recipe) == [
-        f"stage 'sft' needs about {size / 1e9:.3g} GB of memory and cpu has 0.001 GB: lower"
-        " optim.micro_tokens or take a smaller model."
+        f"stage 'rl' needs about {rl / 1e9:.3g} GB of memory and cpu has 0.001 GB: lower"
+        " optim.micro_tokens, max_rows or budget.total_tokens, or set"
+        " optim.activation_checkpointing or lora."
     ]
+    few = recipe.model_copy(update={"max_rows": 8})
+    assert largest(few) == ("stage 'sft'", sft)
+
+
+def largest(recipe: Recipe) -> tuple[str, int]:
+    """Of the estimates of memory: whose, and in bytes."""
+    with tempfile.TemporaryDirectory() as draft:
+        setup = preflight.Setup(recipe, Path(draft))
+        list(setup.find_questions([]))
+        list(setup.find_model([]))
+        sizes = preflight.memory_sizes(setup)
+    name = max(sizes, key=sizes.__getitem__)
+    return name, sizes[name]
+
+
+def test_memory_of_an_adapter(tmp_path: Path, checkpoint: Path) -> None:
+    optim = {"lr": 1e-5, "micro_tokens": 512, "activation_checkpointing": True}
+    stage = {"type": "rl", "steps": 1, "questions": 1, "group": 2, "kl_coef": 0.1, "optim": optim}
+    recipe = files(
+        tmp_path,
+        checkpoint,
+        stages={"rl": stage},
+        lora={"rank": 4},
+        dtype="bfloat16",
+        max_rows=1,
+    )
+    # seven linear layers in each of two blocks, and rank 4 on both of their sides
+    adapter = 2 * 4 * (2 * (32 + 32) + 2 * (32 + 16) + 3 * (32 + 64))
+    # The model is read in bfloat16, the KL's reference is a second adapter, every layer keeps its
+    # input and one of them all; the rest is as above.
+    size = 2 * PARAMETERS + (16 + 4) * adapter + 1024 * 4 * (2 * 32 + 576 + 4 * 400)
+    assert largest(recipe) == ("stage 'rl'", size)
+
+
+def test_disk_of_an_adapter(
+    tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every stage leaves a merged model in float32, but checkpoints hold the adapter alone."""
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 100}))
+    [problem] = problems_of(files(tmp_path, checkpoint, lora={"rank": 4}))
+    size = 2 * 4 * PARAMETERS + 2 * 12 * 4096
+    assert f"writes about {size / 1e9:.3g} GB" in problem
+
+
+def test_without_weights_this_machine_is_not_held_against_a_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_tiny_checkpoint(tmp_path / "model", "qwen2")
+    (folder / "model.safetensors").unlink()
+    monkeypatch.setattr(preflight, "free_memory", lambda _: 1)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1}))
+    seen = Seen()
+    assert problems_of(files(tmp_path, folder), seen) == [
+        f"{folder} holds no weights: copy its .safetensors files there."
+    ]
+    assert seen.notes["memory"][0].endswith(" of 1e-09 GB")  # but it is told
+    assert seen.notes["disk"][0].startswith("about ")
 
 
 def test_a_critic_of_its_own_needs_room(

@@ -257,6 +257,22 @@ def ask(
     print_trajectory(trajectory, Console())
 
 
+@app.command()
+def export(
+    model: Annotated[Path, typer.Argument(help="A run, a stage of it, or a checkpoint.")],
+    out: Out,
+    dtype: Annotated[
+        Literal["float32", "bfloat16"], typer.Option(help="The type of the weights written.")
+    ] = "bfloat16",
+) -> None:
+    """Write a trained model, adapters merged, as a folder that transformers and others load."""
+    from fieldcraft.inference import export
+
+    _refuse_used(out)
+    export(model, out, dtype)
+    print(out)
+
+
 @app.command("eval")
 def evaluate(
     model: Annotated[

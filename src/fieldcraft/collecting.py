@@ -20,7 +20,7 @@ from fieldcraft.engine.local import LocalEngine
 from fieldcraft.engine.openai import ChatEndpoint
 from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
 from fieldcraft.inputs import AtlasInputs
-from fieldcraft.pipeline import MAX_ROWS, Run
+from fieldcraft.pipeline import Run
 from fieldcraft.terminal import StageProgress
 from fieldcraft.train.model import load_model, load_tokenizer
 from fieldcraft.types import Tool
@@ -94,7 +94,9 @@ def endpoint_of(settings: TeacherSettings, cache: Path | None) -> ChatEndpoint:
 def _local(run: Run, folder: Path) -> Chat:
     model, tokenizer = load_model(folder, run.device).eval(), load_tokenizer(folder)
     run.use_threads(model)
-    engine = LocalEngine(model, tokenizer, max_rows=MAX_ROWS, threads=run.threads.sampling)
+    engine = LocalEngine(
+        model, tokenizer, max_rows=run.recipe.max_rows, threads=run.threads.sampling
+    )
     return EngineChat(engine, tokenizer)
 
 

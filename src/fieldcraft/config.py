@@ -115,6 +115,16 @@ class Optim(Section):
     row_length: PositiveInt = 192  # tokens of a packed row
     micro_tokens: PositiveInt = 4096  # tokens of a micro-batch
     autocast: bool = False  # bfloat16 matrix products in training
+    activation_checkpointing: bool = False  # computes them twice instead of keeping them
+
+
+class Lora(Section):
+    """Adapters of low rank (LoRA, arXiv 2106.09685), trained in place of the model's own weights.
+    There is no dropout: the policy that samples has none, and the two must be one."""
+
+    rank: PositiveInt = 32
+    alpha: PositiveInt = 32  # what an adapter adds is multiplied by alpha / rank
+    targets: tuple[str, ...] = ()  # names of linear layers; empty: all but the output layer
 
 
 class Stage(Section):
@@ -312,6 +322,10 @@ class Recipe(Section):
     recipe: str
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    lora: Lora | None = None  # None: all weights are trained
+    # of weights that a stage only reads: the base of adapters, references, frozen simulators
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    max_rows: PositiveInt = 256  # rollouts whose keys and values are kept while they are sampled
     model: Path | None = None
     tasks: Path | None = None
     corpus: Path | None = None
@@ -498,6 +512,7 @@ def count_options(section: type[BaseModel] = Recipe) -> int:
         Search,
         JudgeModel,
         Limits,
+        Lora,
         Optim,
         Critic,
         Endpoint,

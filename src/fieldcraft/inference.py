@@ -19,11 +19,13 @@ from fieldcraft.evals.fidelity import Verdicts, judge_by_tool, judge_by_world, s
 from fieldcraft.evals.metrics import exact_match
 from fieldcraft.evals.run import answer_rubric, evaluate
 from fieldcraft.inputs import AtlasInputs, Inputs, make_inputs
-from fieldcraft.pipeline import MAX_ROWS, make_environment, open_search
+from fieldcraft.pipeline import make_environment, open_search
 from fieldcraft.rollout import Policy, Simulator, rollout
 from fieldcraft.simulators import PolicySimulator
+from fieldcraft.store import atomic_folder
 from fieldcraft.terminal import StageProgress
-from fieldcraft.train.model import load_model, load_tokenizer
+from fieldcraft.train.checkpoint import save_weights
+from fieldcraft.train.model import Dtype, load_model, load_tokenizer
 from fieldcraft.types import Task, Tool, Trajectory, UserError
 
 Runner = Callable[[Task, str], Coroutine[Any, Any, Trajectory]]
@@ -69,7 +71,7 @@ class Agent:
         dialect = get_dialect(self.recipe.dialect, tokenizer, self.recipe.instruction)
         env = make_environment(self.recipe, dialect, self._tools())
         model = load_model(self.model, device).eval()
-        return LocalEngine(model, tokenizer, max_rows=MAX_ROWS), env
+        return LocalEngine(model, tokenizer, max_rows=self.recipe.max_rows), env
 
     def _tools(self) -> list[Tool]:
         if self.index is None and self.recipe.search.url is None:
@@ -95,6 +97,17 @@ def find_agent(path: Path) -> Agent:
     if (run / "recipe.json").exists():
         return _of_run(run, path)
     return Agent(path, Recipe(recipe="none", stages={}), None)
+
+
+def export(path: Path, out: Path, dtype: Dtype) -> None:
+    """Write the model of a run, a stage or a checkpoint as a checkpoint of its own, which is new.
+
+    Raises UserError where there is no model.
+    """
+    folder = find_agent(path).model
+    with atomic_folder(out) as draft:
+        model = load_model(folder, torch.device("cpu"), dtype)
+        save_weights(draft, model, load_tokenizer(folder))
 
 
 def _of_run(run: Path, model: Path) -> Agent:

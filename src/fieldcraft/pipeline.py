@@ -49,22 +49,22 @@ from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rewards.tool_cost import OtcGrpo, OtcPpo
 from fieldcraft.rollout import Policy, rollout
 from fieldcraft.simulators import ChatSimulator
-from fieldcraft.store import MetricsLog, RunFolder, atomic_folder, read_json, write_json
+from fieldcraft.store import MetricsLog, RunFolder, read_json, write_json
 from fieldcraft.terminal import StageProgress
 from fieldcraft.tools.search import SearchIndex, SearchTool, build_index
 from fieldcraft.tools.search_client import RemoteSearchTool
 from fieldcraft.train.checkpoint import save_weights
 from fieldcraft.train.critic import Critic
 from fieldcraft.train.loop import Row, run_steps
+from fieldcraft.train.lora import Adapter
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
-from fieldcraft.train.rl import RlStage
+from fieldcraft.train.rl import AdapterStart, Reference, RlStage
 from fieldcraft.train.sft import contrastive_step, sft_step
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.trajectory_io import read_trajectories, write_trajectories
 from fieldcraft.tree import lineage
 from fieldcraft.types import Author, Dialect, Reward, Task, Tool, Trajectory
 
-MAX_ROWS = 256  # sessions that the engine keeps in its cache
 SAMPLES_SHOWN = 60  # trajectories of each stage in the report
 WORKFLOWS = {"workflow": react, "rag": rag, "reflexion": reflexion}
 RECORDED = (ExactMatch, F1, CoverEM, Format)  # of every rollout, with or without a weight
@@ -206,15 +206,17 @@ class Run:
 
     def _train(self, name: str, stage: AnyStage, start: Path, folder: Path) -> None:
         began = time.perf_counter()
-        model, dialect = load_model(start, self.device), self.dialect(start)
+        dialect = self.dialect(start)
+        model, adapter = self._trainable(start)
+        make_trainer = partial(Trainer, model, stage.optim, adapter=adapter)
         rl: RlStage | None = None
         step: Callable[[int], Row]
         if isinstance(stage, Rl):
-            trainer = Trainer(model, stage.optim, stage.steps)
+            trainer = make_trainer(stage.steps)
             rl = self._rl(name, stage, trainer, dialect, start)
             step = rl.step
         else:
-            trainer, step = self._supervised(stage, model, dialect)
+            trainer, step = self._supervised(stage, make_trainer, dialect)
         prepared = time.perf_counter() - began
         with StageProgress(name, trainer.steps, self.console) as progress:
             rows = run_steps(
@@ -227,29 +229,50 @@ class Run:
                 state=rl.state_dict if rl else dict,
                 load_state=rl.load_state_dict if rl else lambda _: None,
             )
-        if not (folder / "model").exists():
-            with atomic_folder(folder / "model") as draft:
-                save_weights(draft, model, dialect.tokenizer)
+        if adapter is not None:
+            self.folder.once(f"{name}/adapter", adapter.save)
+            model = self._merged(folder / "adapter")
+        self.folder.once(
+            f"{name}/model", partial(save_weights, model=model, tokenizer=dialect.tokenizer)
+        )
         seconds = prepared + sum(row["seconds"] for row in rows)
         write_json(folder / "stage.json", {"seconds": seconds, "metrics": rows[-1]})
 
+    def _trainable(self, start: Path) -> tuple[Any, Adapter | None]:
+        """A model, and what is trained of it: all weights, or an adapter on the run's first model
+        that goes on from that of the last stage.
+
+        Adding that one to the weights instead would lose what is smaller than their type can tell
+        apart: in bfloat16 anything below a 256th of a weight.
+        """
+        settings, first = self.recipe.lora, self._model_of("start")
+        if settings is None:
+            return load_model(start, self.device), None
+        model = load_model(first, self.device, self.recipe.dtype)
+        last = None if start == first else start.with_name("adapter")
+        return model, Adapter(model, settings, self.recipe.seed, last)
+
+    def _merged(self, adapter: Path) -> Any:
+        """The first model with an adapter added to its weights, in float32, which holds both."""
+        assert self.recipe.lora is not None
+        base = load_model(self._model_of("start"), torch.device("cpu"), self.recipe.dtype).float()
+        return Adapter(base, self.recipe.lora, self.recipe.seed, adapter).merged()
+
     def _supervised(
-        self, stage: Sft | Pairs, model: Any, dialect: Dialect
+        self, stage: Sft | Pairs, make_trainer: Callable[[int], Trainer], dialect: Dialect
     ) -> tuple[Trainer, Callable[[int], Row]]:
         seed = self.recipe.seed
         if isinstance(stage, Pairs):
             pairs = self.inputs.pairs(stage.data, stage.examples, dialect, self.search)
-            trainer = Trainer(model, stage.optim, stage.steps_over(len(pairs)))
+            trainer = make_trainer(stage.steps_over(len(pairs)))
             return trainer, contrastive_step(trainer, pairs, stage.alpha, stage.batch, seed)
         data = self.inputs.trajectories(stage.data, stage.examples, dialect, self.search)
-        trainer = Trainer(model, stage.optim, stage.steps_over(len(data)))
+        trainer = make_trainer(stage.steps_over(len(data)))
         authors = {Author(author) for author in stage.train_on}
         return trainer, sft_step(trainer, data, authors, stage.batch, seed)
 
     def _rl(self, name: str, stage: Rl, trainer: Trainer, dialect: Dialect, start: Path) -> RlStage:
-        reference = critic = None
-        if stage.kl_coef:
-            reference = Trainer(load_model(start, self.device), stage.optim, stage.steps)
+        critic = None
         if stage.baseline == "critic":
             own = stage.critic.backbone == "own"
             model = load_model(start, self.device) if own else trainer.model
@@ -261,7 +284,7 @@ class Run:
             engine=self._engine(trainer.model, dialect),
             rubric=make_rubric(stage, self.recipe.budget, self.judge),
             trainer=trainer,
-            reference=reference,
+            reference=self._reference(stage, trainer, start) if stage.kl_coef else None,
             critic=critic,
             frozen=self._frozen(stage, dialect, start) if stage.simulator == "frozen" else None,
             remote=self._remote(name, stage),
@@ -269,10 +292,16 @@ class Run:
             **self._measures(),
         )
 
+    def _reference(self, stage: Rl, trainer: Trainer, start: Path) -> Reference:
+        if trainer.adapter is not None:
+            return AdapterStart(trainer, trainer.adapter)
+        model = load_model(start, self.device, self.recipe.dtype)
+        return Trainer(model, stage.optim, stage.steps)
+
     def _frozen(self, stage: Rl, dialect: Dialect, start: Path) -> LocalEngine:
         """The engine of a simulator that stays as it is."""
         folder = start if stage.simulator_stage is None else self._model_of(stage.simulator_stage)
-        return self._engine(load_model(folder, self.device).eval(), dialect)
+        return self._engine(load_model(folder, self.device, self.recipe.dtype).eval(), dialect)
 
     def _model_of(self, name: str) -> Path:
         """The model of a stage, or the first one."""
@@ -295,7 +324,10 @@ class Run:
 
     def _engine(self, model: Any, dialect: Dialect) -> LocalEngine:
         return LocalEngine(
-            model, dialect.tokenizer, max_rows=MAX_ROWS, threads=self.threads.sampling
+            model,
+            dialect.tokenizer,
+            max_rows=self.recipe.max_rows,
+            threads=self.threads.sampling,
         )
 
     # -- evaluation -----------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from fieldcraft.tools.passages import Passage, read_corpus
 from fieldcraft.tools.search import index_settings, search_function
 from fieldcraft.tools.search_client import RemoteSearchTool
 from fieldcraft.train.batch import to_sample
+from fieldcraft.train.lora import Adapter
 from fieldcraft.train.model import choose_device, load_tokenizer
 from fieldcraft.types import Answer, Author, Dialect, Task, Tool, Trajectory, UserError
 
@@ -42,6 +43,7 @@ ESTIMATED = ("memory", "disk")  # checks that compare with an estimate
 ADAMW_BYTES = 16  # a parameter in float32, its gradient and two moments
 CHECKPOINT_BYTES = 12  # a parameter and two moments
 FLOAT = 4
+BYTES = {"float32": FLOAT, "bfloat16": 2}
 
 Report = Callable[[str, Sequence[str], Sequence[str]], None]
 
@@ -79,6 +81,7 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
             return problems
         sound += [look("model", setup.find_model)]
         sound += [look("judge", setup.find_judge)]
+        look("weights", setup.find_weights)
         if all(sound):
             look("dialect", partial(dialect_problems, setup))
             look("gold answers", partial(gold_problems, setup))
@@ -104,6 +107,7 @@ class Setup:
     dialect: Dialect = field(init=False)
     config: Any = field(init=False)  # transformers' text configuration
     parameters: int = field(init=False)
+    trained: int = field(init=False)  # of the parameters, or those of an adapter on them
 
     def find_device(self, notes: list[str]) -> Iterator[str]:
         self.device = choose_device(self.recipe.device)
@@ -161,21 +165,35 @@ class Setup:
             self.inputs.write_model(folder)
         if not (folder / "config.json").exists():
             raise UserError(f"{folder} is no checkpoint: it has no config.json.")
-        if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
-            yield f"{folder} holds no weights: copy its .safetensors files there."
         tokenizer = load_tokenizer(folder)
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         with torch.device("meta"):
             shapes = AutoModelForCausalLM.from_config(config)
         self.config = config.get_text_config()
         self.parameters = sum(p.numel() for p in shapes.parameters())
+        if self.recipe.lora is not None:
+            Adapter(shapes, self.recipe.lora, self.recipe.seed)  # freezes all but itself
+        self.trained = sum(p.numel() for p in shapes.parameters() if p.requires_grad)
         self.dialect = get_dialect(self.recipe.dialect, tokenizer, self.recipe.instruction)
         notes.append(f"{self.config.model_type}, {self.parameters:,} parameters")
+        if self.recipe.lora is not None:
+            notes.append(f"{self.trained:,} of an adapter")
         if len(tokenizer) > self.config.vocab_size:
             yield (
                 f"the tokenizer of {folder} has {len(tokenizer)} tokens and the model only"
                 f" {self.config.vocab_size}: take the tokenizer that belongs to the model."
             )
+
+    @property
+    def has_weights(self) -> bool:
+        """Where they are missing, nothing can be run yet, so memory and disk of this machine are
+        not held against the recipe."""
+        folder = self.recipe.model
+        return folder is None or any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
+
+    def find_weights(self, notes: list[str]) -> Iterator[str]:
+        if not self.has_weights:
+            yield f"{self.recipe.model} holds no weights: copy its .safetensors files there."
 
 
 def teacher_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
@@ -320,36 +338,72 @@ def length_problems(
 
 
 def memory_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
-    """The largest micro-batch of the run, estimated, against the memory of the device."""
-    sizes = {name: memory_bytes(setup, stage) for name, stage in setup.recipe.stages.items()}
-    if not sizes:
-        return
+    """What the run needs at its peak, estimated, against the memory of the device."""
+    sizes = memory_sizes(setup)
     name = max(sizes, key=sizes.__getitem__)
     there = free_memory(setup.device)
     notes.append(f"about {_giga(sizes[name])} of {_giga(there)}")
-    if sizes[name] > there:
+    if sizes[name] > there and setup.has_weights:
         yield (
-            f"stage '{name}' needs about {_giga(sizes[name])} of memory and {setup.device} has"
-            f" {_giga(there)}: lower optim.micro_tokens or take a smaller model."
+            f"{name} needs about {_giga(sizes[name])} of memory and {setup.device} has"
+            f" {_giga(there)}: lower optim.micro_tokens, max_rows or budget.total_tokens, or set"
+            " optim.activation_checkpointing or lora."
         )
 
 
-def memory_bytes(setup: Setup, stage: AnyStage) -> int:
-    """Roughly what training on one micro-batch takes, everything in float32.
+def memory_sizes(setup: Setup) -> dict[str, int]:
+    """The estimate for every part of a run."""
+    recipe = setup.recipe
+    rows = min(recipe.max_rows, recipe.evaluation.concurrency)
+    evaluation = setup.parameters * FLOAT + cache_bytes(setup, rows, FLOAT)
+    stages = {f"stage '{name}'": memory_bytes(setup, s) for name, s in recipe.stages.items()}
+    return {**stages, "an evaluation": evaluation}
 
-    A layer keeps for the backward pass, a token: two normalised inputs and what they were made
-    from (4 h), queries, keys, values and the attention's output (4 h), the residual stream (2 h)
-    and four products of the feed-forward width f. Attention scores are not kept (fused kernels).
-    Of the logits there are four copies: themselves, scaled, normalised, and their gradient.
+
+def memory_bytes(setup: Setup, stage: AnyStage) -> int:
+    """Roughly what a stage takes at its peak: its weights, and the activations of one micro-batch
+    or, in reinforcement learning before that, the caches of the rollouts.
+
+    Activations are taken as float32. A layer keeps for the backward pass, a token: two normalised
+    inputs and what they were made from (4 h), queries, keys, values and the attention's output
+    (4 h), the residual stream (2 h) and four products of the feed-forward width f. Attention scores
+    are not kept (fused kernels).
+    With checkpointing every layer keeps its input, and one at a time all of that. Of the logits
+    there are four copies: themselves, scaled, normalised, and their gradient.
     """
     config, recipe = setup.config, setup.recipe
     tokens = max(stage.optim.micro_tokens, recipe.budget.total_tokens)
     layer = 10 * config.hidden_size + 4 * config.intermediate_size
-    activations = tokens * (config.num_hidden_layers * layer + 4 * config.vocab_size) * FLOAT
+    kept = config.num_hidden_layers * layer
+    if stage.optim.activation_checkpointing:
+        kept = config.num_hidden_layers * config.hidden_size + layer
+    activations = tokens * (kept + 4 * config.vocab_size) * FLOAT
+    weights = weight_bytes(setup, stage)
+    if not isinstance(stage, Rl):
+        return weights + activations
+    size = FLOAT if recipe.lora is None else BYTES[recipe.dtype]
+    caches = cache_bytes(setup, min(recipe.max_rows, stage.questions * stage.group), size)
+    return weights + max(activations, caches * (1 + (stage.simulator == "frozen")))
+
+
+def weight_bytes(setup: Setup, stage: AnyStage) -> int:
+    """What is trained with its gradient and optimiser, and what is only read."""
+    only_read = BYTES[setup.recipe.dtype]
+    own_critic = setup.parameters * ADAMW_BYTES * has_own_critic(stage)
     reference = isinstance(stage, Rl) and stage.kl_coef > 0
     frozen = isinstance(stage, Rl) and stage.simulator == "frozen"
-    models = ADAMW_BYTES * (1 + has_own_critic(stage)) + FLOAT * (reference + frozen)
-    return setup.parameters * models + activations
+    models = setup.parameters * only_read * frozen + own_critic + setup.trained * ADAMW_BYTES
+    if setup.recipe.lora is None:
+        return models + setup.parameters * only_read * reference
+    return models + setup.parameters * only_read + setup.trained * FLOAT * reference
+
+
+def cache_bytes(setup: Setup, rows: int, size: int) -> int:
+    """Keys and values of so many rollouts, as long as the budget lets them be."""
+    config = setup.config
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    token = 2 * config.num_hidden_layers * config.num_key_value_heads * width * size
+    return rows * setup.recipe.budget.total_tokens * token
 
 
 def has_own_critic(stage: AnyStage) -> bool:
@@ -367,11 +421,12 @@ def free_memory(device: torch.device) -> int:
 def disk_problems(setup: Setup, out: Path, notes: list[str]) -> Iterator[str]:
     """Every stage leaves its model; the running one has two checkpoints while it writes one."""
     models = len(setup.recipe.stages) * FLOAT
-    trained = 1 + any(map(has_own_critic, setup.recipe.stages.values()))
-    needed = setup.parameters * (models + 2 * CHECKPOINT_BYTES * trained)
+    critic = any(map(has_own_critic, setup.recipe.stages.values()))
+    in_checkpoint = setup.trained + setup.parameters * critic
+    needed = setup.parameters * models + 2 * CHECKPOINT_BYTES * in_checkpoint
     free = shutil.disk_usage(out).free
     notes.append(f"about {_giga(needed)} of {_giga(free)}")
-    if needed > free:
+    if needed > free and setup.has_weights:
         yield (
             f"the run writes about {_giga(needed)} and {out} has {_giga(free)} free: make room or"
             " choose a folder on another disk."

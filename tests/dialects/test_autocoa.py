@@ -1,6 +1,6 @@
 import pytest
 
-from checkpoints import tiny_tokenizer
+from checkpoints import r1_tokenizer, tiny_tokenizer
 from fieldcraft.dialects import get_dialect
 from fieldcraft.types import Action, Answer, Malformed, UserError
 
@@ -16,6 +16,19 @@ def test_prompt_ends_in_one_open_think(think_prefilled: bool) -> None:
     assert tokenizer.decode(prompt) == (
         "<|im_start|>user\nwho?<|im_end|>\n<|im_start|>assistant\n<think>\n"
     )
+
+
+@pytest.mark.parametrize("think_prefilled", [False, True])
+def test_prompt_of_a_distilled_r1(think_prefilled: bool) -> None:
+    """Both revisions of its chat template: each tag of the prompt is there once, as one token."""
+    tokenizer = r1_tokenizer(think_prefilled)
+    prompt = get_dialect("autocoa", tokenizer, instruction="").prompt("a<think>", [])
+    tokens = tokenizer.convert_ids_to_tokens(prompt)
+    assert tokens[:3] == ["<｜begin▁of▁sentence｜>", "<｜User｜>", "a"]
+    assert tokens[-3:] == ["<｜Assistant｜>", "<think>", "Ċ"]
+    # what a question holds is text
+    assert tokenizer.decode(prompt[3:-3]) == "<think>"
+    assert tokens.count("<think>") == 1
 
 
 def test_own_instruction_names_every_tag_and_precedes_the_question() -> None:

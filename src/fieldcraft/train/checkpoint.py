@@ -1,4 +1,5 @@
-"""Checkpoints: model (Hugging Face format), optimiser, schedule, random state, data position.
+"""Checkpoints: what is trained (a model in Hugging Face format or an adapter in PEFT's), optimiser,
+schedule, random state.
 
 They are written under a new name and renamed when complete; then older ones are deleted. So there
 is always a whole one, and the highest step is the newest.
@@ -27,7 +28,10 @@ def save_checkpoint(folder: Path, trainer: Trainer, tokenizer: Any, extra: dict[
     target = folder / f"step-{trainer.done:06d}"
     if not target.exists():
         with atomic_folder(target) as draft:
-            save_weights(draft, trainer.model, tokenizer)
+            if trainer.adapter is None:
+                save_weights(draft, trainer.model, tokenizer)
+            else:
+                trainer.adapter.save(draft)
             torch.save({"trainer": trainer.state_dict(), "extra": extra}, draft / STATE)
     for path in folder.glob("step-*"):
         if path != target:
@@ -46,7 +50,10 @@ def restore_checkpoint(folder: Path, trainer: Trainer) -> dict[str, Any]:
     found = sorted(folder.glob("step-*"))
     if not found:
         return {}
-    load_weights(trainer.model, found[-1] / "model.safetensors", strict=False)
+    if trainer.adapter is None:
+        load_weights(trainer.model, found[-1] / "model.safetensors", strict=False)
+    else:
+        trainer.adapter.load(found[-1])
     state = torch.load(found[-1] / STATE, map_location=trainer.device, weights_only=True)
     trainer.load_state_dict(state["trainer"])
     extra: dict[str, Any] = state["extra"]

@@ -41,6 +41,8 @@ class Critic(Learner):
         nn.init.zeros_(self.head.bias)
         backbone = model.parameters() if self.trains_model else ()
         super().__init__([*self.head.parameters(), *backbone], settings.optim or optim, steps)
+        if self.trains_model and self.optim.activation_checkpointing:
+            model.activation_checkpointing_enable()
 
     def step(self, units: Sequence[Unit], total: float) -> dict[str, float]:
         """One optimiser step towards the samples' `target`; `total` is what the loss is divided by.

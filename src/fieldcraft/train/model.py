@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils.logging import disable_progress_bar
 
-from fieldcraft.store import read_json
 from fieldcraft.types import UserError
+
+Dtype = Literal["float32", "bfloat16"]
 
 # "Loading weights" and "Writing model shards" at every stage would bury the run's own progress.
 disable_progress_bar()
@@ -26,8 +27,8 @@ def choose_device(wish: str) -> torch.device:
 def load_tokenizer(folder: Path) -> Any:
     """The tokenizer of a checkpoint folder; the network is never asked.
 
-    A folder that says its tokenizer is a plain `tokenizer.json` gets just that: AutoTokenizer would
-    put the usual one of the model's architecture in its place, with other words.
+    A folder with a `tokenizer.json` gets just that. AutoTokenizer would rather believe a class that
+    is named beside it, or the usual one of the model's architecture, and split texts as that does.
 
     Raises UserError if the folder has no tokenizer.
     """
@@ -36,16 +37,13 @@ def load_tokenizer(folder: Path) -> Any:
             f"{folder} holds no tokenizer: copy tokenizer.json and tokenizer_config.json of the"
             " model there."
         )
-    config = folder / "tokenizer_config.json"
-    named = read_json(config).get("tokenizer_class") if config.exists() else None
-    plain = named in ("TokenizersBackend", "PreTrainedTokenizerFast")
+    plain = (folder / "tokenizer.json").exists()
     loader = PreTrainedTokenizerFast if plain else AutoTokenizer
     return loader.from_pretrained(folder, local_files_only=True)
 
 
-def load_model(folder: Path, device: torch.device) -> Any:
-    """The causal LM of a checkpoint folder in Hugging Face format, in float32; the network is
-    never asked.
+def load_model(folder: Path, device: torch.device, dtype: Dtype = "float32") -> Any:
+    """The causal LM of a checkpoint folder in Hugging Face format; the network is never asked.
 
     Raises UserError if there is no model in the folder.
     """
@@ -53,7 +51,7 @@ def load_model(folder: Path, device: torch.device) -> Any:
         raise UserError(f"{folder} is no checkpoint: it has no config.json.")
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, local_files_only=True
+            folder, dtype=getattr(torch, dtype), local_files_only=True
         )
     except (OSError, ValueError) as error:
         raise UserError(f"{folder} cannot be loaded: {str(error).splitlines()[0]}") from error

@@ -22,6 +22,7 @@ from fieldcraft.train.batch import Unit, to_sample
 from fieldcraft.train.credit import Scored, assign_advantages
 from fieldcraft.train.critic import Critic
 from fieldcraft.train.loop import Row
+from fieldcraft.train.lora import Adapter
 from fieldcraft.train.sft import draw
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Author, Engine, Outcome, Status, Task, Trajectory, UserError
@@ -34,6 +35,26 @@ OF_TRAINED = (
 Group = Sequence[Trajectory]
 
 
+class Reference(Protocol):
+    """What a KL term is taken to."""
+
+    def fill_logprobs(self, units: Sequence[Unit], field: str, temperature: float) -> None: ...
+
+
+class AdapterStart:
+    """The reference of a trainer with an adapter: the same model with the adapter as it is now, so
+    there is no second copy of the model."""
+
+    def __init__(self, trainer: Trainer, adapter: Adapter) -> None:
+        self.trainer = trainer
+        self.adapter = adapter
+        adapter.keep_start()
+
+    def fill_logprobs(self, units: Sequence[Unit], field: str, temperature: float) -> None:
+        with self.adapter.at_start():
+            self.trainer.fill_logprobs(units, field, temperature)
+
+
 class TrainableEngine(Engine, Protocol):
     """An engine that shares the trainer's weights."""
 
@@ -44,9 +65,9 @@ class TrainableEngine(Engine, Protocol):
 class RlStage:
     """Everything a step of reinforcement learning needs.
 
-    `reference` is a trainer around the frozen reference model, needed only for a KL term, `critic`
-    one for `baseline: critic`, `frozen` the engine of `simulator: frozen`, `remote` what writes
-    observations with `simulator: endpoint`. `fidelity` measures the rollouts of a simulated step.
+    `reference` is needed only for a KL term, `critic` for `baseline: critic`, `frozen`, an engine,
+    for `simulator: frozen`, `remote`, which writes observations, for `simulator: endpoint`.
+    `fidelity` measures the rollouts of a simulated step.
     Raises UserError where one of them or the reward that `accuracy` names is missing.
     """
 
@@ -56,7 +77,7 @@ class RlStage:
     engine: TrainableEngine
     rubric: Rubric
     trainer: Trainer
-    reference: Trainer | None
+    reference: Reference | None
     critic: Critic | None = None
     frozen: TrainableEngine | None = None
     remote: Simulator | None = None
@@ -82,6 +103,11 @@ class RlStage:
         """One step: sample groups, score them, and train on what their members differ in."""
         s = self.settings
         groups, flat, batches = self._groups(number)
+        # All is sampled: the caches make room for training. In a step without training too, for a
+        # run that goes on after it has no cached sessions either.
+        self.engine.bump_version()
+        if self.frozen is not None:
+            self.frozen.bump_version()
         row = rollout_metrics(flat)
         check_tools(flat, number, s.max_tool_failures, self.remote is not None)
         units, total = self._units(groups)
@@ -95,10 +121,6 @@ class RlStage:
             row |= self.fidelity(flat)
         if units:
             row |= self._train(units, total, number)
-        # After a step without training too: a run that goes on here has no cached sessions either.
-        self.engine.bump_version()
-        if self.frozen is not None:
-            self.frozen.bump_version()
         return row
 
     def state_dict(self) -> dict[str, Any]:

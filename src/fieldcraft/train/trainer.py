@@ -15,6 +15,7 @@ from fieldcraft.algos.logprobs import token_logprobs
 from fieldcraft.algos.losses import Metrics, Objective, TokenBatch
 from fieldcraft.config import Optim
 from fieldcraft.train.batch import PackedBatch, Unit, micro_batches
+from fieldcraft.train.lora import Adapter
 from fieldcraft.types import UserError
 
 
@@ -130,11 +131,17 @@ class Trainer(Learner):
         model: a transformers causal LM; its parameters are changed in place.
         optim: settings.
         steps: length of the schedule.
+        adapter: on that model, if it is all that is trained.
     """
 
-    def __init__(self, model: nn.Module, optim: Optim, steps: int) -> None:
+    def __init__(
+        self, model: Any, optim: Optim, steps: int, adapter: Adapter | None = None
+    ) -> None:
         super().__init__(model.parameters(), optim, steps)
         self.model = model
+        self.adapter = adapter
+        if optim.activation_checkpointing:
+            model.activation_checkpointing_enable()
 
     def step(
         self, units: Sequence[Unit], objective: Objective, total: float, temperature: float = 1.0

@@ -1,0 +1,105 @@
+"""LoRA (arXiv 2106.09685): adapters of low rank on a model that stays as it is, by PEFT.
+
+Needs the extra `fieldcraft[lora]`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, final
+
+import torch
+from safetensors.torch import load_file
+
+from fieldcraft.config import Lora
+from fieldcraft.types import UserError
+
+TRAINED, START = "default", "start"  # names of the adapter and of a copy of it as it began
+
+
+@final
+class Adapter:
+    """An adapter on a model, which is changed in place: from now on its forward adds the adapter's
+    part. Its own weights are frozen, in whatever type they have; the adapter's are float32.
+
+    A new adapter adds nothing yet. What is random in it follows from the seed.
+
+    Args:
+        model: a transformers causal LM.
+        settings: its shape.
+        seed: of a new adapter.
+        folder: where one was saved that this one goes on from; None: it is new.
+
+    Raises:
+        UserError: PEFT is not installed, or the model has no such layers.
+    """
+
+    def __init__(self, model: Any, settings: Lora, seed: int, folder: Path | None = None) -> None:
+        self.library = _import_peft()
+        self.config = self.library.LoraConfig(
+            r=settings.rank,
+            lora_alpha=settings.alpha,
+            target_modules=list(settings.targets) or "all-linear",
+            task_type="CAUSAL_LM",
+        )
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            torch.manual_seed(seed)
+            # by which PEFT still asks transformers
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is", FutureWarning)
+            try:
+                self.peft = self.library.get_peft_model(model, self.config)
+            except ValueError as error:
+                raise UserError(
+                    f"lora.targets={list(settings.targets)} names no linear layer of the model: use"
+                    " names such as q_proj, or none for all of them."
+                ) from error
+        if folder is not None:
+            self.load(folder)
+
+    def save(self, folder: Path) -> None:
+        """Write the adapter as PEFT loads it."""
+        self.peft.save_pretrained(folder, selected_adapters=[TRAINED], save_embedding_layers=False)
+
+    def load(self, folder: Path) -> None:
+        """Take over the weights of an adapter that was saved."""
+        self._fill(TRAINED, load_file(folder / "adapter_model.safetensors"))
+
+    def merged(self) -> Any:
+        """The model with the adapter added to its weights, in the type of these; the adapter is of
+        no use afterwards."""
+        return self.peft.merge_and_unload()
+
+    def keep_start(self) -> None:
+        """Copy the adapter as it is now, for `at_start`."""
+        with torch.random.fork_rng(devices=[]):
+            self.peft.add_adapter(START, self.config)
+        self._fill(
+            START,
+            self.library.get_peft_model_state_dict(
+                self.peft, adapter_name=TRAINED, save_embedding_layers=False
+            ),
+        )
+
+    @contextmanager
+    def at_start(self) -> Iterator[None]:
+        """Inside the block the model is what it was when `keep_start` was called."""
+        self.peft.set_adapter(START, inference_mode=True)
+        try:
+            yield
+        finally:
+            self.peft.set_adapter(TRAINED)
+
+    def _fill(self, name: str, weights: dict[str, torch.Tensor]) -> None:
+        self.library.set_peft_model_state_dict(self.peft, weights, adapter_name=name)
+
+
+def _import_peft() -> ModuleType:
+    try:
+        import peft
+    except ImportError as error:
+        raise UserError("LoRA needs the package peft: pip install 'fieldcraft[lora]'.") from error
+    return peft

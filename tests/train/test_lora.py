@@ -1,0 +1,211 @@
+"""LoRA: what is trained, what stays, what is saved, and that merging changes nothing."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from checkpoints import Architecture, tiny_tokenizer
+from engine_parity import sharp_model
+from fieldcraft.algos.losses import CrossEntropy, Surrogate
+from fieldcraft.config import Lora, Optim
+from fieldcraft.train.batch import to_sample
+from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint, save_weights
+from fieldcraft.train.lora import Adapter
+from fieldcraft.train.model import load_model
+from fieldcraft.train.rl import AdapterStart
+from fieldcraft.train.trainer import Trainer
+from fieldcraft.types import Author, UserError
+from training_parts import (
+    assert_same,
+    chatty_engine,
+    chatty_rollouts,
+    random_samples,
+    weights,
+)
+
+LORA = Lora(rank=4, alpha=8)
+LAYERS = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+IDS = torch.arange(3, 40)[None]
+
+
+def lora_trainer(
+    folder: Path,
+    architecture: Architecture = "qwen2",
+    dtype: torch.dtype = torch.float32,
+    lora: Lora = LORA,
+    **optim: Any,
+) -> tuple[Trainer, Adapter]:
+    """A trainer of an adapter on a model whose every weight matters."""
+    model = sharp_model(folder, architecture).to(dtype)
+    adapter = Adapter(model, lora, seed=0)
+    settings = Optim(**{"lr": 1e-2, "row_length": 64, **optim})
+    return Trainer(model, settings, 10, adapter), adapter
+
+
+def learn(trainer: Trainer, steps: int = 3, first: int = 0) -> None:
+    for number in range(first, first + steps):
+        units = [(sample,) for sample in random_samples(3, seed=number)]
+        trainer.step(units, CrossEntropy(), 20.0)
+
+
+@torch.no_grad()
+def logits(model: Any) -> torch.Tensor:
+    return model.eval()(IDS).logits.float()
+
+
+def of_adapter(model: Any) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in weights(model).items() if "lora_" in name}
+
+
+# -- what is trained ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_only_the_adapter_learns(tmp_path: Path, dtype: torch.dtype) -> None:
+    trainer, _ = lora_trainer(tmp_path, dtype=dtype)
+    before = weights(trainer.model)
+    learn(trainer)
+    after = weights(trainer.model)
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == of_adapter(trainer.model).keys()
+    # two matrices of rank 4 on each of the seven linear layers of both blocks
+    assert len(trainer.parameters) == len(changed) == 2 * 2 * 7
+    assert {name.split(".")[-4] for name in changed} == LAYERS
+    # 32 wide, keys and values 16, the feed-forward 64
+    size = 2 * 4 * (2 * (32 + 32) + 2 * (32 + 16) + 3 * (32 + 64))
+    assert sum(p.numel() for p in trainer.parameters) == size
+    assert {p.dtype for p in trainer.parameters} == {torch.float32}
+    assert {v.dtype for n, v in after.items() if n not in changed} == {dtype}
+    assert len(trainer.adamw.state) == len(trainer.parameters)
+
+
+def test_a_new_adapter_changes_nothing_and_follows_from_the_seed(tmp_path: Path) -> None:
+    expected = logits(sharp_model(tmp_path / "a", "qwen2"))
+    random = torch.get_rng_state()
+    made = [Adapter(sharp_model(tmp_path / "a", "qwen2"), LORA, seed) for seed in (0, 0, 1)]
+    assert torch.equal(random, torch.get_rng_state())  # the run's own stays untouched
+    one, same, other = (of_adapter(adapter.peft.get_base_model()) for adapter in made)
+    assert torch.equal(logits(made[0].peft.get_base_model()), expected)
+    assert_same(one, same)
+    assert any(not torch.equal(one[name], other[name]) for name in one)
+
+
+def test_targets_are_layers_by_name(tmp_path: Path) -> None:
+    lora = Lora(rank=2, alpha=2, targets=("q_proj", "v_proj"))
+    trainer, _ = lora_trainer(tmp_path / "a", lora=lora)
+    assert {name.split(".")[-4] for name in of_adapter(trainer.model)} == {"q_proj", "v_proj"}
+    with pytest.raises(UserError, match=r"lora.targets=\['q_prj'\] names no linear layer"):
+        lora_trainer(tmp_path / "b", lora=Lora(targets=("q_prj",)))
+
+
+# -- merging ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
+def test_the_merged_model_says_the_same(tmp_path: Path, architecture: Architecture) -> None:
+    trainer, adapter = lora_trainer(tmp_path / "base", architecture)
+    untrained = logits(trainer.model)
+    learn(trainer)
+    expected = logits(trainer.model)
+    assert (expected - untrained).abs().max() > 0.1
+    adapter.save(tmp_path / "adapter")
+    base = sharp_model(tmp_path / "base", architecture)
+    merged = Adapter(base, LORA, 1, tmp_path / "adapter").merged()
+    save_weights(tmp_path / "merged", merged, tiny_tokenizer())
+    loaded = load_model(tmp_path / "merged", torch.device("cpu"))
+    torch.testing.assert_close(logits(loaded), expected, rtol=1e-4, atol=1e-4)
+    plain = sharp_model(tmp_path / "base", architecture)
+    assert weights(loaded).keys() == weights(plain).keys()
+
+
+# -- checkpoints --------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_the_adapter_and_going_on_changes_nothing(tmp_path: Path) -> None:
+    whole, _ = lora_trainer(tmp_path / "a", schedule="cosine")
+    learn(whole, 6)
+    first, _ = lora_trainer(tmp_path / "a", schedule="cosine")
+    learn(first, 4)
+    saved = save_checkpoint(tmp_path / "stage", first, tiny_tokenizer(), {"state": {"x": 1}})
+    files = {path.name for path in saved.iterdir()}
+    assert files == {"adapter_model.safetensors", "adapter_config.json", "README.md", "trainer.pt"}
+    second, _ = lora_trainer(tmp_path / "a", schedule="cosine")
+    assert restore_checkpoint(tmp_path / "stage", second) == {"state": {"x": 1}}
+    learn(second, 2, first=4)
+    assert_same(weights(whole.model), weights(second.model))
+
+
+# -- reinforcement learning ---------------------------------------------------------------------
+
+
+def test_the_reference_is_the_adapter_as_its_stage_found_it(tmp_path: Path) -> None:
+    """Not the base model, where a stage before has trained."""
+    earlier, adapter = lora_trainer(tmp_path / "base")
+    learn(earlier)
+    adapter.save(tmp_path / "adapter")
+
+    model = sharp_model(tmp_path / "base", "qwen2")
+    adapter = Adapter(model, LORA, 1, tmp_path / "adapter")
+    trainer = Trainer(model, Optim(lr=1e-2, row_length=64), 10, adapter)
+    random = torch.get_rng_state()
+    reference = AdapterStart(trainer, adapter)
+    assert torch.equal(random, torch.get_rng_state())
+    learn(trainer, 2, first=3)
+    samples = random_samples(3)
+    units = [(sample,) for sample in samples]
+    reference.fill_logprobs(units, "ref_logp", 0.7)
+    trainer.fill_logprobs(units, "old_logp", 0.7)
+    expected = [(sample,) for sample in random_samples(3)]
+    earlier.fill_logprobs(expected, "ref_logp", 0.7)
+    for sample, (other,) in zip(samples, expected, strict=True):
+        np.testing.assert_allclose(sample.ref_logp, other.ref_logp, atol=1e-5)
+        assert np.abs(sample.ref_logp - sample.old_logp).max() > 0.01
+    # and training goes on where it was, with the adapter alone
+    assert all(p.requires_grad for p in trainer.parameters)
+    kept = {n: v for n, v in weights(model).items() if "default" not in n}
+    learn(trainer, 1)
+    assert_same(kept, {n: v for n, v in weights(model).items() if "default" not in n})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "gap"), [(torch.float32, 1e-3), (torch.bfloat16, 0.3)], ids=["float32", "bfloat16"]
+)
+def test_what_the_engine_samples_is_what_is_trained(
+    tmp_path: Path, dtype: torch.dtype, gap: float
+) -> None:
+    """The engine sees the adapter, before and after a step."""
+    trainer, _ = lora_trainer(tmp_path, dtype=dtype, row_length=256)
+    engine = chatty_engine(trainer)
+    for _ in range(2):
+        units = [(to_sample(t, {Author.POLICY}, 1.0),) for t in chatty_rollouts(engine, 1.0)]
+        total = sum(float(sample.weight.sum()) for (sample,) in units)
+        assert trainer.step(units, Surrogate(), total, 1.0)["sampler_gap"] < gap
+        engine.bump_version()
+
+
+# -- activation checkpointing --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("adapted", [True, False])
+def test_activation_checkpointing_changes_no_gradient(tmp_path: Path, adapted: bool) -> None:
+    found = []
+    for name, checkpointing in (("a", False), ("b", True)):
+        if adapted:
+            trainer, _ = lora_trainer(tmp_path / name, activation_checkpointing=checkpointing)
+        else:
+            optim = Optim(lr=1e-2, row_length=64, activation_checkpointing=checkpointing)
+            trainer = Trainer(sharp_model(tmp_path / name, "qwen2"), optim, 10)
+        runs: list[int] = []
+        block = trainer.model.model.layers[0].self_attn
+        hook = block.register_forward_hook(lambda *_, runs=runs: runs.append(1))
+        learn(trainer, 1)
+        hook.remove()
+        assert len(runs) == (2 if checkpointing else 1)
+        found.append({n: p.grad for n, p in trainer.model.named_parameters() if p.requires_grad})
+    plain, again = found
+    assert plain.keys() == again.keys()
+    for name, gradient in plain.items():
+        torch.testing.assert_close(again[name], gradient, rtol=1e-5, atol=1e-7)
