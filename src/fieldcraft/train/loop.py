@@ -57,8 +57,8 @@ def run_steps(
         tidy()
 
     def tidy() -> None:
-        best = watch.best(rows, saved_steps(folder)) if watch else None
-        drop_checkpoints(folder, best)
+        older = saved_steps(folder)[:-1]  # no step has shown yet what the newest is worth
+        drop_checkpoints(folder, watch.best(rows, older) if watch else None)
 
     tidy()  # a kill may have come before it
     while trainer.done < trainer.steps:

@@ -24,6 +24,8 @@ LEAST = 5  # steps that the first such mean takes
 LOW_FOR = 10  # steps that the score has to stay down, or gradients up
 FLOOR = 0.1  # a score that was never above has nothing to lose
 NOISE = 6.0  # a fall is more than so many standard errors
+NEAR = 0.9  # of its best: the score still stands
+LEAD = 20  # steps by which a cause may come before the fall
 SMOOTH = 5  # steps whose mean is the value of a signal
 EXPLOSION = 100.0  # times the median gradient norm so far, and 10 times what is clipped
 AFTER = 3  # steps after a checkpoint that speak about it
@@ -32,23 +34,25 @@ AFTER = 3  # steps after a checkpoint that speak about it
 @dataclass(frozen=True, slots=True)
 class Signal:
     """One direction in which a metric leaves the range that it had while all was well: it `rose`
-    above `factor` times its highest value plus `slack`, or it `fell` below its lowest value over
-    `factor` (one that is negative: times `factor` minus `slack`). `advice` is what to change if it
-    was the first.
+    above `factor` times its highest value, or it `fell` below its lowest over `factor` (one that is
+    negative: times `factor`), and by `least` at least. `advice` is what to change if it was the
+    first.
     """
 
     key: str
     name: str
     moved: Literal["rose", "fell"]
     factor: float
-    slack: float
+    least: float
     advice: str
 
     def outside(self, value: float, healthy: Sequence[float]) -> bool:
         if self.moved == "rose":
-            return value > max(healthy) * self.factor + self.slack
+            high = max(healthy)
+            return value > max(high * self.factor, high + self.least)
         low = min(healthy)
-        return value < (low / self.factor if low > 0 else low * self.factor - self.slack)
+        scaled = low / self.factor if low > 0 else low * self.factor
+        return value < min(scaled, low - self.least)
 
     def worst(self, values: Sequence[float]) -> float:
         return max(values) if self.moved == "rose" else min(values)
@@ -69,15 +73,15 @@ SIGNALS = (
         "sampler_gap", "gap between sampler and trainer", "rose", 3, 0.05, "set importance_cap: 2"
     ),
     Signal("ratio", "policy ratio", "rose", 1.0, 0.1, _FEWER),
-    Signal("ratio", "policy ratio", "fell", 1.1, 0.0, _FEWER),
+    Signal("ratio", "policy ratio", "fell", 1.1, 0.1, _FEWER),
     Signal("grad_norm", "gradient norm", "rose", 5.0, 0.5, _GRADIENT),
     Signal("correct_logp_mean", "log-probability of right answers", "fell", 1.5, 0.02, _RIGHT),
     Signal("entropy", "entropy", "rose", 2.0, 0.05, _HOLD),
     Signal("entropy", "entropy", "fell", 5.0, 0.0, _EXPLORE),
-    Signal("policy_tokens_mean", "length in policy tokens", "rose", 1.5, 0.0, _SHORTER),
-    Signal("policy_tokens_mean", "length in policy tokens", "fell", 2.0, 0.0, _HOLD),
+    Signal("policy_tokens_mean", "length in policy tokens", "rose", 1.5, 1.0, _SHORTER),
+    Signal("policy_tokens_mean", "length in policy tokens", "fell", 2.0, 1.0, _HOLD),
     Signal("calls_mean", "number of calls", "rose", 1.5, 0.2, _CALL_LESS),
-    Signal("calls_mean", "number of calls", "fell", 2.0, 0.0, _CALL),
+    Signal("calls_mean", "number of calls", "fell", 2.0, 0.2, _CALL),
 )
 
 
@@ -139,16 +143,16 @@ class Watch:
         if not means:
             return None
         best = max(range(len(means)), key=means.__getitem__)
-        peak = best + LEAST - 1  # the row that the best window ends with
         bar = min(self.share * means[best], means[best] - NOISE * self._error(rows))
         down = all(mean < bar for mean in means[-LOW_FOR:])
         if means[best] > FLOOR and down and len(means) - best > LOW_FOR:
+            near = [end for end, mean in enumerate(means, LEAST) if mean >= NEAR * means[best]]
             named = "exact match" if self.score == "em" else "the reward"
             fact = (
-                f"{named} has fallen from {means[best]:.3f} (until step {rows[peak]['step']}) to"
-                f" {means[-1]:.3f}"
+                f"{named} has fallen from {means[best]:.3f} to {means[-1]:.3f} since step"
+                f" {rows[near[-1] - 1]['step']}"
             )
-            return Collapse(rows[-1]["step"], fact, _first(rows, peak))
+            return Collapse(rows[-1]["step"], fact, _first(rows, near[-1]))
         return self._explosion(rows)
 
     def best(self, rows: Sequence[Row], checkpoints: Sequence[int]) -> int | None:
@@ -195,16 +199,17 @@ class Watch:
             f"the gradient norm has been above {least:.3g} for {LOW_FOR} steps, where {usual:.3g}"
             " was usual"
         )
-        return Collapse(rows[-1]["step"], fact, _first(rows, earlier[-1][0]))
+        return Collapse(rows[-1]["step"], fact, _first(rows, last[0][0]))
 
 
-def _first(rows: Sequence[Row], peak: int) -> Departure | None:
-    """The signal that left first, after row `peak`, the range that it had until then."""
+def _first(rows: Sequence[Row], fall: int) -> Departure | None:
+    """The signal that left first the range that it had until LEAD rows before row `fall`."""
+    start = max(fall - LEAD, min(fall, LEAST))
     found = []
     for signal in SIGNALS:
         smooth = _smooth([row.get(signal.key) for row in rows])
-        healthy = [value for value in smooth[: peak + 1] if value is not None]
-        for at in range(peak + 1, len(rows) if healthy else 0):
+        healthy = [value for value in smooth[:start] if value is not None]
+        for at in range(start, len(rows) if healthy else 0):
             value = smooth[at]
             if value is not None and signal.outside(value, healthy):
                 then = [v for v in smooth[at : at + WINDOW] if v is not None]
