@@ -60,6 +60,9 @@ SHORTER = {  # what a command begins with -> what is added to it
         *shrink("rl", "rl"),
     ],
 }
+for own in ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b"):
+    tiny = ["evaluation.heldout=1", "budget.turn_tokens=12", "budget.total_tokens=2048"]
+    SHORTER[f"fieldcraft run {own} "] = [*tiny, *shrink("rl", "rl")]
 SMALLER = {"steps=200, questions=32, group=8": "steps=1, questions=1, group=2"}
 NOT_RUN = ("fieldcraft bench ",)  # minutes, and data that is not part of the project
 
