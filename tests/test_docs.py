@@ -65,6 +65,9 @@ SHORTER = {  # what a command begins with -> what is added to it
 REAL = ["budget.turn_tokens=12", "budget.total_tokens=2048", "evaluation.heldout=1"]
 REAL += [*shrink("sft", "sft1", "sft2", "sft3"), *shrink("rl", "rl1", "rl2")]
 SHORTER |= {f"fieldcraft {word} autocoa-1.5b": REAL for word in ("check", "run")}
+for own in ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b"):
+    tiny = ["evaluation.heldout=1", "budget.turn_tokens=12", "budget.total_tokens=2048"]
+    SHORTER[f"fieldcraft run {own} "] = [*tiny, *shrink("rl", "rl")]
 SMALLER = {"steps=200, questions=32, group=8": "steps=1, questions=1, group=2"}
 NOT_RUN = ("fieldcraft bench ",)  # minutes, and data that is not part of the project
 

@@ -216,7 +216,9 @@ class Rl(Stage):
     keep_groups: Literal["all", "mixed-accuracy", "mixed-reward"] = "all"
     max_batches: PositiveInt = 10  # sampled in a step to fill it with groups that are kept
     train_truncated: bool = True
-    max_tool_failures: Share = 0.9  # a step above it stops the run
+    # what stops the run
+    max_tool_failures: Share = 0.9  # of a step's calls
+    collapse_share: Share | None = 0.5  # of its best, below which exact match has collapsed
     # advantages
     baseline: Literal["none", "group", "others", "critic"] = "group"
     scale: Literal["none", "group", "batch"] = "group"

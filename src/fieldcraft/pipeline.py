@@ -61,12 +61,14 @@ from fieldcraft.train.model import choose_device, load_model, load_tokenizer
 from fieldcraft.train.rl import AdapterStart, Reference, RlStage
 from fieldcraft.train.sft import contrastive_step, sft_step
 from fieldcraft.train.trainer import Trainer
+from fieldcraft.train.watch import Watch
 from fieldcraft.trajectory_io import read_trajectories, write_trajectories
 from fieldcraft.tree import lineage
 from fieldcraft.types import Author, Dialect, Reward, Task, Tool, Trajectory
 
 SAMPLES_SHOWN = 60  # trajectories of each stage in the report
 WORKFLOWS = {"workflow": react, "rag": rag, "reflexion": reflexion}
+BY_EXACT_MATCH = ("em", "otc-grpo", "otc-ppo")  # rewards that say which answers are right
 RECORDED = (ExactMatch, F1, CoverEM, Format)  # of every rollout, with or without a weight
 
 
@@ -117,6 +119,16 @@ def make_rubric(stage: Rl, budget: Limits, judge: Judge | None = None) -> Rubric
     if stage.overlong_penalty:
         weights["overlong"] = stage.overlong_penalty
     return Rubric([(made[name], weight) for name, weight in weights.items()])
+
+
+def make_watch(stage: Rl) -> Watch | None:
+    """What a collapse of a stage is. Exact match is watched where it is rewarded; where something
+    else is, it may fall for good reasons, and the reward is watched."""
+    if stage.collapse_share is None:
+        return None
+    exact = stage.accuracy == "em" and not stage.rewards.keys().isdisjoint(BY_EXACT_MATCH)
+    score = "em" if exact else "reward_mean"
+    return Watch(score=score, share=stage.collapse_share, clip_norm=stage.optim.clip_norm)
 
 
 class Run:
@@ -228,6 +240,7 @@ class Run:
                 progress=progress,
                 state=rl.state_dict if rl else dict,
                 load_state=rl.load_state_dict if rl else lambda _: None,
+                watch=make_watch(stage) if isinstance(stage, Rl) else None,
             )
         if adapter is not None:
             self.folder.once(f"{name}/adapter", adapter.save)

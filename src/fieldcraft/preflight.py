@@ -419,11 +419,13 @@ def free_memory(device: torch.device) -> int:
 
 
 def disk_problems(setup: Setup, out: Path, notes: list[str]) -> Iterator[str]:
-    """Every stage leaves its model; the running one has two checkpoints while it writes one."""
-    models = len(setup.recipe.stages) * FLOAT
-    critic = any(map(has_own_critic, setup.recipe.stages.values()))
+    """Every stage leaves its model; the running one has two checkpoints while it writes one, and in
+    reinforcement learning the healthiest one besides."""
+    stages = setup.recipe.stages.values()
+    critic = any(map(has_own_critic, stages))
+    checkpoints = 2 + any(isinstance(stage, Rl) for stage in stages)
     in_checkpoint = setup.trained + setup.parameters * critic
-    needed = setup.parameters * models + 2 * CHECKPOINT_BYTES * in_checkpoint
+    needed = setup.parameters * len(stages) * FLOAT + checkpoints * CHECKPOINT_BYTES * in_checkpoint
     free = shutil.disk_usage(out).free
     notes.append(f"about {_giga(needed)} of {_giga(free)}")
     if needed > free and setup.has_weights:

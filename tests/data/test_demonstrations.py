@@ -29,7 +29,7 @@ WORDS = (
     *("</search_result>", "<search>", "</search>", "<information>", "</information>", "<answer>"),
     *("</answer>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"),
     *("{", ":", ",", '"', "name", "arguments", "search", "query", "user", "assistant"),
-    *("<", "|", "end", ">"),
+    *("<", "|", "end", ">", "<observation>", "</observation>"),
 )
 END, USER = len(WORDS), len(WORDS) + 1  # special tokens, <|end|> and <|user|>
 TEMPLATE = (
@@ -127,6 +127,14 @@ LITERAL = {
         ),
     ],
 }
+LITERAL["otc"] = [
+    (
+        author,
+        text.replace("information>", "observation>"),
+        [{20: 42, 21: 43}.get(i, i) for i in ids],
+    )
+    for author, text, ids in LITERAL["search-r1"]
+]
 
 
 def encode(name: str, steps: list[Step]) -> Trajectory:

@@ -1,6 +1,7 @@
 """A step of reinforcement learning: from what was sampled to exactly what is trained on."""
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -516,7 +517,10 @@ def test_rates_by_hand() -> None:
     def done(status: Status, reward: float | None, calls: Sequence[Outcome]) -> Trajectory:
         return Trajectory(
             replace(TASKS[0], meta={"calls_optimal": 1, "known": status is Status.ANSWERED}),
-            [Segment(Author.PROMPT, [1] * 9, ""), Segment(Author.POLICY, [1] * 6, "")],
+            [
+                Segment(Author.PROMPT, [1] * 9, ""),
+                Segment(Author.POLICY, [1] * 6, "", [-float(reward or 9), *[-0.25] * 4, -math.inf]),
+            ],
             [Call("search", {"query": "Ada"}, "", outcome, 0.5) for outcome in calls],
             status,
             well_formed=reward == 1,
@@ -535,6 +539,7 @@ def test_rates_by_hand() -> None:
     assert row == {
         "reward_mean": pytest.approx(2 / 3),
         "em": pytest.approx(1 / 3),
+        "correct_logp_mean": -2 / 5,  # of the five tokens of the first whose chance is known
         "calls_mean": 3 / 4,
         "calls_written_mean": 5 / 4,
         "calls_optimal_mean": 1,

@@ -7,13 +7,13 @@ from difflib import get_close_matches
 from fieldcraft.dialects.autocoa import AutoCoA
 from fieldcraft.dialects.base import BaseDialect, round_trip_problems
 from fieldcraft.dialects.hermes import Hermes
-from fieldcraft.dialects.search_r1 import SearchR1
+from fieldcraft.dialects.search_r1 import Otc, SearchR1
 from fieldcraft.types import Dialect, Tokenizer, UserError
 
 __all__ = ["DIALECTS", "BaseDialect", "dialect_class", "get_dialect", "round_trip_problems"]
 
 DIALECTS: dict[str, type[BaseDialect]] = {
-    dialect.name: dialect for dialect in (AutoCoA, SearchR1, Hermes)
+    dialect.name: dialect for dialect in (AutoCoA, SearchR1, Otc, Hermes)
 }
 
 

@@ -1,11 +1,12 @@
-"""The tags of Search-R1, which OTC uses as well: every turn thinks first, then searches or answers.
+"""The tags of Search-R1 and of OTC: every turn thinks first, then searches or answers.
 
     policy       <think> I need the director. </think>\\n<search> director of Solaris </search>
     observation  \\n\\n<information>Doc 1: ...</information>\\n\\n
     policy       <think> Born in Zavrazhye. </think>\\n<answer> Zavrazhye </answer>
 
 `</answer>` is a stop string, so no end-of-sequence token follows it, neither when sampled nor in a
-demonstration.
+demonstration. OTC (arXiv 2504.14870, appendix C) calls what comes back an <observation>, and tells
+the model that every search should count.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fieldcraft.dialects.base import OBSERVATION, SearchDialect, plain
 from fieldcraft.types import Action, Answer, Malformed
@@ -25,30 +27,39 @@ nothing is missing, give the answer alone, for example <answer> Oslo </answer>.
 
 Question:"""
 
-TAGS = (
-    "<think>",
-    "</think>",
-    "<search>",
-    "</search>",
-    "<information>",
-    "</information>",
-    "<answer>",
-    "</answer>",
-)
-TEXT = plain(TAGS)
-THINK = rf"\s*<think>{TEXT}</think>\s*"
-GRAMMAR = re.compile(
-    rf"(?:{THINK}<search>(?!\s*</search>){TEXT}</search>\s*{OBSERVATION})*"
-    rf"{THINK}<answer>(?!\s*</answer>){TEXT}</answer>\s*"
-)
+OTC_INSTRUCTION = """\
+Answer the question below. Reason between <think> and </think> at the beginning and each time new \
+information arrives. If you find that you lack a fact, search with <search> query </search>: the \
+top results come back between <observation> and </observation>. Make every search count: each \
+should bring something that helps. As soon as no outside knowledge is missing, give the answer \
+alone and without details, for example <answer> Oslo </answer>.
+
+Question:"""
+
+
+def make_tags(result: str) -> tuple[str, ...]:
+    """All tags of the family, with that of what a search returns."""
+    names = ("think", "search", result, "answer")
+    return tuple(tag for name in names for tag in (f"<{name}>", f"</{name}>"))
+
+
+def make_grammar(tags: Sequence[str]) -> re.Pattern[str]:
+    """Thoughts and searches in turn, then a thought and the answer."""
+    text = plain(tags)
+    think = rf"\s*<think>{text}</think>\s*"
+    return re.compile(
+        rf"(?:{think}<search>(?!\s*</search>){text}</search>\s*{OBSERVATION})*"
+        rf"{think}<answer>(?!\s*</answer>){text}</answer>\s*"
+    )
 
 
 @dataclass(frozen=True)
 class SearchR1(SearchDialect):
     name = "search-r1"
     stop = ("</search>", "</answer>")
-    tags = TAGS
+    tags = make_tags("information")
     own_instruction = INSTRUCTION
+    grammar: ClassVar[re.Pattern[str]] = make_grammar(tags)
     call_tags = ("<search>", "</search>")
     frame = ("\n\n<information>", "</information>\n\n")
 
@@ -67,4 +78,13 @@ class SearchR1(SearchDialect):
         return f"<answer> {text} </answer>"
 
     def obeys_grammar(self, turns: str) -> bool:
-        return GRAMMAR.fullmatch(turns) is not None
+        return self.grammar.fullmatch(turns) is not None
+
+
+@dataclass(frozen=True)
+class Otc(SearchR1):
+    name = "otc"
+    tags = make_tags("observation")
+    own_instruction = OTC_INSTRUCTION
+    grammar = make_grammar(tags)
+    frame = ("\n\n<observation>", "</observation>\n\n")

@@ -89,6 +89,8 @@ CURVES = (
     Curve("offloading_rate", "Offloading", "known questions with a call", top=1.0),
     Curve("policy_tokens_mean", "Length", "policy tokens per rollout"),
     Curve("entropy", "Entropy", "nats per token"),
+    Curve("correct_logp_mean", "Likelihood of right answers", "log-probability per token"),
+    Curve("ratio", "Policy ratio", "mean over tokens"),
     Curve("loss", "Supervised loss", "nats per token, log scale", supervised=True),
     Curve("grad_norm", "Gradient norm", "before clipping"),
     Curve("tokens_per_second", "Throughput", "tokens per second"),

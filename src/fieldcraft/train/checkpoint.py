@@ -1,8 +1,8 @@
 """Checkpoints: what is trained (a model in Hugging Face format or an adapter in PEFT's), optimiser,
 schedule, random state.
 
-They are written under a new name and renamed when complete; then older ones are deleted. So there
-is always a whole one, and the highest step is the newest.
+They are written under a new name and renamed when complete; then others are deleted, but for one
+that a watch wants to keep. So there is always a whole one, and the highest step is the newest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def save_checkpoint(folder: Path, trainer: Trainer, tokenizer: Any, extra: dict[
 
     The data position needs no field of its own: what a step trains on follows from its number.
     """
-    target = folder / f"step-{trainer.done:06d}"
+    target = checkpoint_folder(folder, trainer.done)
     if not target.exists():
         with atomic_folder(target) as draft:
             if trainer.adapter is None:
@@ -33,10 +33,24 @@ def save_checkpoint(folder: Path, trainer: Trainer, tokenizer: Any, extra: dict[
             else:
                 trainer.adapter.save(draft)
             torch.save({"trainer": trainer.state_dict(), "extra": extra}, draft / STATE)
-    for path in folder.glob("step-*"):
-        if path != target:
-            shutil.rmtree(path)
     return target
+
+
+def saved_steps(folder: Path) -> list[int]:
+    """How many steps each checkpoint has behind it, ascending: the last one is the newest."""
+    return sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
+
+
+def checkpoint_folder(folder: Path, done: int) -> Path:
+    """Where the checkpoint after `done` steps of the stage in `folder` stands."""
+    return folder / f"step-{done:06d}"
+
+
+def drop_checkpoints(folder: Path, keep: int | None) -> None:
+    """Delete all checkpoints but the newest and the one after `keep` steps."""
+    for done in saved_steps(folder)[:-1]:
+        if done != keep:
+            shutil.rmtree(checkpoint_folder(folder, done))
 
 
 def save_weights(folder: Path, model: Any, tokenizer: Any) -> None:
@@ -47,14 +61,15 @@ def save_weights(folder: Path, model: Any, tokenizer: Any) -> None:
 
 def restore_checkpoint(folder: Path, trainer: Trainer) -> dict[str, Any]:
     """Load the newest checkpoint into the trainer and return its `extra`; {} if there is none."""
-    found = sorted(folder.glob("step-*"))
+    found = saved_steps(folder)
     if not found:
         return {}
+    newest = checkpoint_folder(folder, found[-1])
     if trainer.adapter is None:
-        load_weights(trainer.model, found[-1] / "model.safetensors", strict=False)
+        load_weights(trainer.model, newest / "model.safetensors", strict=False)
     else:
-        trainer.adapter.load(found[-1])
-    state = torch.load(found[-1] / STATE, map_location=trainer.device, weights_only=True)
+        trainer.adapter.load(newest)
+    state = torch.load(newest / STATE, map_location=trainer.device, weights_only=True)
     trainer.load_state_dict(state["trainer"])
     extra: dict[str, Any] = state["extra"]
     return extra

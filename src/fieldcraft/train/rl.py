@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import ceil
+from math import ceil, isfinite
 from typing import Any, Protocol
 
 from fieldcraft.algos.losses import Surrogate
@@ -327,6 +327,22 @@ def check_tools(
         )
 
 
+def correct_logp(trajectories: Sequence[Trajectory]) -> float | None:
+    """Mean log-probability, in nats, of the tokens that the policy wrote in right rollouts, as they
+    were sampled; None where no rollout is right. When it falls step by step, a collapse is on its
+    way (arXiv 2512.04220)."""
+    right = [t for t in trajectories if t.rewards.get("em") == 1.0]
+    found = [
+        logp
+        for trajectory in right
+        for segment in trajectory.segments
+        if segment.author is Author.POLICY
+        for logp in segment.logprobs
+        if isfinite(logp)
+    ]
+    return sum(found) / len(found) if found else None
+
+
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> Row:
     """Means and rates of a step's rollouts. Truncated, unanswered, failed and ungradable ones are
     separate rates, so that none can hide in another; see `tool_use` for those of calls."""
@@ -339,6 +355,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> Row:
     return {
         "reward_mean": sum(rewards) / max(len(rewards), 1),
         "em": sum(e for e in graded if e is not None) / max(len(graded), 1),
+        "correct_logp_mean": correct_logp(trajectories),
         "policy_tokens_mean": sum(len(s.ids) for s in written) / count,
         "format_rate": sum(t.well_formed for t in trajectories) / count,
         "ungradable_rate": sum(t.reward is None for t in trajectories) / count,
