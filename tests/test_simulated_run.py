@@ -91,9 +91,9 @@ def test_a_mixed_stage_with_a_frozen_simulator(
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     loaded: list[Path] = []
 
-    def load_model(path: Path, device: Any) -> Any:
+    def load_model(path: Path, *settings: Any) -> Any:
         loaded.append(path)
-        return load(path, device)
+        return load(path, *settings)
 
     load = pipeline.load_model
     monkeypatch.setattr(pipeline, "load_model", load_model)
