@@ -4,6 +4,7 @@ import math
 import re
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fieldcraft.config import Recipe, load_recipe, parse_recipe
+from fieldcraft.config import Recipe, Rl, load_recipe, parse_recipe
 from fieldcraft.evals.report import write_report
 from fieldcraft.evals.seeds import (
     FEW,
@@ -200,7 +201,7 @@ def test_rivals_differ_in_their_last_stage_alone() -> None:
     made["evals"] |= dict.fromkeys(("one", "two", "simulated"), made["evals"]["sft"])
     found = build_table(settings, {0: made})["rows"]
     # rl1 starts at sft too, and like `simulated` it never meets the real search
-    assert {r["name"] for r in rival_rows(found)} in ({"one", "two"}, {"rl1", "simulated"})
+    assert [r["name"] for r in rival_rows(found)] == ["rl1", "simulated"]
     without = [row for row in found if row["name"] != "rl1"]
     assert [row["name"] for row in rival_rows(without)] == ["one", "two"]
     assert rival_rows([row for row in without if row["name"] != "two"]) == []
@@ -325,18 +326,76 @@ def test_the_rows_of_the_comparison_went_through_what_they_say() -> None:
     ]
 
 
-def test_the_script_prints_the_table_for_the_documents(
+@pytest.fixture
+def printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[dict[str, Any]], list[str]]:
+    """What scripts/table.py prints of a table."""
+
+    def lines(table: dict[str, Any]) -> list[str]:
+        write_report(table, tmp_path / "report.json")
+        script = Path(__file__).parents[2] / "scripts" / "table.py"
+        monkeypatch.setattr(sys, "argv", [str(script), str(tmp_path)])
+        runpy.run_path(str(script), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    return lines
+
+
+def test_the_script_prints_the_table_for_the_documents(
+    printed: Callable[[dict[str, Any]], list[str]],
 ) -> None:
     table = build_table(
         recipe(rows={"Model": "base", "All": "rl2"}), {0: report(0.2), 1: report(0.4, known=None)}
     )
-    write_report(table, tmp_path / "report.json")
-    script = Path(__file__).parents[2] / "scripts" / "table.py"
-    monkeypatch.setattr(sys, "argv", [str(script), str(tmp_path)])
-    runpy.run_path(str(script), run_name="__main__")
-    head, rule, model, trained = capsys.readouterr().out.splitlines()
+    head, rule, model, trained = printed(table)
     assert head.count("|") == rule.count("|") == model.count("|") == trained.count("|")
     assert model.startswith("| Model | 0.300 [0.000, 1.000] | 0.200 to 0.400 | 0.150 | 1.50 (")
     assert model.endswith("| 0.50 | 0.20 |  | 1 |")
     assert "| 5 + 2 | 15 |" in trained
+
+
+def test_the_script_prints_every_kind_of_question(
+    printed: Callable[[dict[str, Any]], list[str]],
+) -> None:
+    splits = {"mixed": entry(0.5, {}), "four_hops": entry(0.25, {}, offloading_rate=None)}
+    table = build_table(
+        recipe(rows={"Model": "base", "All": "rl2"}), {0: report(0.5, splits=splits)}
+    )
+    lines = printed(table)
+    head, _, *found = lines[lines.index("") + 1 :]
+    assert [line.split(" | ")[:2] for line in found] == [
+        *(["| mixed", "Model"], ["| mixed", "All"]),
+        *(["| four_hops", "Model"], ["| four_hops", "All"]),
+    ]
+    assert {line.count("|") for line in (head, *found)} == {9}
+    wanted = "| 0.500 | 0.500 to 0.500 | 1.50 (1.00) | 1.00: 0.75 + 0.25 | 0.50 | 0.50 |"
+    assert found[0].endswith(wanted)
+    assert found[2].endswith("| 0.50 |  |")
+
+
+# -- the recipe of OTC-PO ----------------------------------------------------------------------
+
+
+def test_the_rivals_of_otc_table_go_on_from_one_model_and_differ_in_what_they_say() -> None:
+    table = load_recipe("otc-table", [])
+    rl = {name: stage for name, stage in table.stages.items() if isinstance(stage, Rl)}
+    assert {stage.start for stage in rl.values()} == {"sft"}
+    assert {name: dict(stage.rewards) for name, stage in rl.items()} == {
+        "em-grpo": {"em": 1.0},
+        "otc-grpo": {"otc-grpo": 1.0},
+        "em-ppo": {"em": 1.0},
+        "otc-ppo": {"otc-ppo": 1.0},
+    }
+    for algorithm in ("grpo", "ppo"):  # nothing but the reward
+        em, otc = (rl[f"{reward}-{algorithm}"] for reward in ("em", "otc"))
+        assert (em.algorithm, em.model_copy(update={"rewards": otc.rewards})) == (algorithm, otc)
+    assert len({stage.steps for stage in rl.values()}) == 1
+    assert table.stages["sft"].model_dump()["data"] == "wasteful"
+    kinds = table.evaluation
+    assert min(kinds.mixed, kinds.four_hops, kinds.unseen_chains) >= 100
+    assert table.world.reserved_chains > 0
+    made = report(0.5)
+    made["evals"] = dict.fromkeys(table.rows.values(), made["evals"]["base"])
+    made["stages"] = [{"name": name, "seconds": 1.0} for name in table.stages]
+    assert {r["name"] for r in rival_rows(build_table(table, {0: made})["rows"])} == set(rl)
