@@ -162,7 +162,7 @@ def curves_over_seeds(
         calls.plot(optimum, color=_INK, linewidth=1.2, linestyle=(0, (4, 3)), label="optimum")
         _legend(calls)
     accuracy.set(xlabel="steps", ylabel="exact match")
-    calls.set(xlabel="steps", ylabel="calls per rollout")
+    calls.set(xlabel="steps", ylabel="calls per rollout", ylim=(0, None))
     for axis in (accuracy, calls):
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     note = "sampled rollouts while training, means over seeds, thin: every seed"
