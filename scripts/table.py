@@ -1,12 +1,14 @@
-"""Print the table of a sweep as markdown, so that documents and measured numbers agree.
+"""Print the tables of a sweep as markdown, so that documents and measured numbers agree: one over
+the rows, and where questions are of several kinds, one that has each by itself.
 
-python scripts/table.py runs/autocoa-table
+python scripts/table.py runs/otc-table
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +25,64 @@ HEADS = (
 )
 
 
+SPLIT_HEADS = (
+    "questions",
+    "row",
+    *HEADS[1:3],
+    HEADS[4],
+    "distance: above + below",
+    "right answers a call",
+    "known questions with a call",
+)
+
+
 def markdown(table: dict[str, Any]) -> list[str]:
-    """The lines of a markdown table from the content of a sweep's `report.json`."""
-    lines = [f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|"]
-    return lines + [f"| {' | '.join(cells(row))} |" for row in table["rows"]]
+    """The lines of the markdown tables from the content of a sweep's `report.json`."""
+    lines = _table(HEADS, [cells(row) for row in table["rows"]])
+    if splits := list(table["rows"][0]["splits"]):
+        found = [split_cells(split, row) for split in splits for row in table["rows"]]
+        lines += ["", *_table(SPLIT_HEADS, found)]
+    return lines
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"] + [
+        f"| {' | '.join(row)} |" for row in rows
+    ]
+
+
+def split_cells(split: str, row: dict[str, Any]) -> list[str]:
+    part = row["splits"][split]
+    above, below = part["needless_calls_mean"], part["missing_calls_mean"]
+    return [
+        split,
+        row["title"],
+        *accuracy(part),
+        calls(part),
+        f"{number(part['calls_regret_mean'])}: {number(above)} + {number(below)}",
+        number(part["tool_productivity"]),
+        number(part["offloading_rate"]),
+    ]
+
+
+def accuracy(rates: dict[str, Any]) -> list[str]:
+    em = rates["em"]
+    interval = " [{:.3f}, {:.3f}]".format(*em["ci95"]) if em["ci95"] else ""
+    return [f"{em['mean']:.3f}{interval}", f"{em['min']:.3f} to {em['max']:.3f}"]
+
+
+def calls(rates: dict[str, Any]) -> str:
+    optimum = rates["calls_optimal_mean"]
+    return number(rates["calls_mean"]) + ("" if optimum is None else f" ({optimum:.2f})")
 
 
 def cells(row: dict[str, Any]) -> list[str]:
-    em, steps = row["em"], row["rl_steps"]
-    interval = " [{:.3f}, {:.3f}]".format(*em["ci95"]) if em["ci95"] else ""
-    optimum = row["calls_optimal_mean"]
+    steps = row["rl_steps"]
     return [
         row["title"],
-        f"{em['mean']:.3f}{interval}",
-        f"{em['min']:.3f} to {em['max']:.3f}",
+        *accuracy(row),
         number(row["f1"], 3),
-        number(row["calls_mean"]) + ("" if optimum is None else f" ({optimum:.2f})"),
+        calls(row),
         number(row["tool_productivity"]),
         number(row["known_no_call_rate"]),
         f"{steps['simulated']} + {steps['real']}" if row["kind"] == "rl" else "",

@@ -27,7 +27,7 @@ from fieldcraft.config import (
 )
 from fieldcraft.types import UserError
 
-MOST_OPTIONS = 138
+MOST_OPTIONS = 142
 RECIPE: dict[str, Any] = {
     "recipe": "small",
     "stages": {

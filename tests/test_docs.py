@@ -54,6 +54,12 @@ SHORTER = {  # what a command begins with -> what is added to it
         *shrink("sft", "base", "sft1", "sft2", "sft2-alone", "sft3"),
         *shrink("rl", "rl2-alone", "rl1", "rl1-longer", "rl2", "rl2-real"),
     ],
+    "fieldcraft run otc-table": [
+        *(*TINY, "seeds=[0]", "evaluation.mixed=2"),
+        *("evaluation.four_hops=2", "evaluation.unseen_chains=2"),
+        *shrink("sft", "base", "sft"),
+        *shrink("rl", "em-grpo", "otc-grpo", "em-ppo", "otc-ppo"),
+    ],
     "fieldcraft run autocoa-data": ["collect.questions=20", "collect.contrast=8"],
     "fieldcraft run smoke": [*TINY, *shrink("sft", "base", "sft2"), *shrink("rl", "rl2")],
     "fieldcraft run hotpotqa": [

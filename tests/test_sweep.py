@@ -50,7 +50,8 @@ if order == "crash":
 if order == "hang":
     time.sleep(600)
 evaluation = dict(n=4, em=0.5 + seed / 8, f1=0.5, calls_mean=1.0, calls_optimal_mean=None,
-    tool_productivity=0.5, known=None, by_calls={"1": dict(n=4, em=0.5 + seed / 8)})
+    tool_productivity=0.5, offloading_rate=None, needless_calls_mean=None, missing_calls_mean=None,
+    calls_regret_mean=None, known=None, by_calls={"1": dict(n=4, em=0.5 + seed / 8)})
 names = ["workflow", *recipe["stages"]]
 report = dict(device="cpu", seconds=1.0, versions={}, evals={n: evaluation for n in names},
     stages=[dict(name=n, seconds=1.0) for n in recipe["stages"]])

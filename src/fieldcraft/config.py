@@ -13,6 +13,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     ValidationError,
@@ -54,6 +55,7 @@ class World(Section):
     taught: Share = 0.4
     heldout: Share = 0.5
     variants: PositiveInt = 400  # re-deals of the untaught facts that demonstrations are drawn from
+    reserved_chains: int = Field(default=0, ge=0, le=9)  # pairs of relations kept out of training
 
 
 class Scratch(Section):
@@ -289,6 +291,9 @@ class Evaluation(Section):
     heldout: PositiveInt = 500
     train_region: PositiveInt = 100
     known: PositiveInt = 100
+    mixed: NonNegativeInt = 0  # starting at known and held-out entities alike
+    four_hops: NonNegativeInt = 0  # one more than any question of training has
+    unseen_chains: NonNegativeInt = 0  # along the world's reserved chains
     workflows: tuple[Workflow, ...] = ("workflow",)  # around the first model
     concurrency: PositiveInt = 256
 

@@ -70,7 +70,13 @@ class AtlasInputs:
         self.recipe = recipe
         settings = recipe.world
         self._latest: tuple[tuple[str, int | None], list[Trajectory]] = (("", None), [])
-        self.world = atlas.deal(settings.people, settings.taught, settings.heldout, recipe.seed)
+        self.world = atlas.deal(
+            settings.people,
+            settings.taught,
+            settings.heldout,
+            recipe.seed,
+            settings.reserved_chains,
+        )
 
     def curriculum(self, dialect: Dialect, schemas: Sequence[dict[str, Any]]) -> Curriculum:
         return Curriculum(
@@ -99,9 +105,13 @@ class AtlasInputs:
         self, data: str, count: int | None, dialect: Dialect, tool: Tool
     ) -> list[Trajectory]:
         curriculum = self.curriculum(dialect, [tool.schema])
-        makers = {"base": curriculum.base, "demonstrations": curriculum.demonstrations}
+        makers = {
+            "base": curriculum.base,
+            "demonstrations": curriculum.demonstrations,
+            "wasteful": curriculum.wasteful,
+        }
         if data not in makers:
-            raise UserError(f"the world has no data set '{data}': use {' or '.join(makers)}.")
+            raise UserError(f"the world has no data set '{data}': use {', '.join(makers)}.")
         if self._latest[0] != (data, count):  # a run has one tokenizer and one tool
             self._latest = (data, count), makers[data](curriculum.size(data, count))
         return self._latest[1]
@@ -123,6 +133,9 @@ class AtlasInputs:
             heldout=wanted.heldout,
             train_region=wanted.train_region,
             known=wanted.known,
+            mixed=wanted.mixed,
+            four_hops=wanted.four_hops,
+            unseen_chains=wanted.unseen_chains,
         )
 
 

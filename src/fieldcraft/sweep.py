@@ -12,10 +12,10 @@ import yaml
 from rich.console import Console
 from rich.text import Text
 
-from fieldcraft.config import Recipe, dump_recipe
+from fieldcraft.config import Recipe, Rl, dump_recipe
 from fieldcraft.evals.report import write_report
 from fieldcraft.evals.seeds import build_table, write_page
-from fieldcraft.store import RunFolder, read_json
+from fieldcraft.store import MetricsLog, RunFolder, read_json
 from fieldcraft.types import UserError
 
 RUN = (sys.executable, "-m", "fieldcraft", "run")
@@ -34,12 +34,23 @@ def sweep(recipe: Recipe, out: Path, console: Console) -> dict[str, Any]:
         table = build_table(recipe, reports)
         write_report(table, out / "report.json")
         links = {seed: f"seed-{seed}/report.html" for seed in recipe.seeds}
-        write_page(table, links, out / "report.html")
+        write_page(table, links, _curves(recipe, out), out / "report.html")
     return table
 
 
 def _run_of(out: Path, seed: int) -> Path:
     return out / f"seed-{seed}"
+
+
+def _curves(recipe: Recipe, out: Path) -> dict[str, list[list[dict[str, Any]]]]:
+    """The metric rows of every stage of reinforcement learning, of every seed."""
+    return {
+        name: [
+            MetricsLog(_run_of(out, seed) / name / "metrics.jsonl").rows() for seed in recipe.seeds
+        ]
+        for name, stage in recipe.stages.items()
+        if isinstance(stage, Rl)
+    }
 
 
 async def _run_all(recipe: Recipe, out: Path, console: Console) -> None:

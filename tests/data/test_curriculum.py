@@ -1,5 +1,7 @@
 """What a model of the world Atlas is trained on, down to tokens and names."""
 
+import hashlib
+import json
 import random
 import re
 from collections import Counter
@@ -14,7 +16,7 @@ from fieldcraft.dialects import get_dialect
 from fieldcraft.rewards.answers import exact_match
 from fieldcraft.train.scratch import new_tokenizer
 from fieldcraft.train.sft import _last_segment
-from fieldcraft.types import Author, Status, Task, Thought, Trajectory
+from fieldcraft.types import Author, Status, Task, Thought, Trajectory, UserError
 from fieldcraft.worlds.atlas import SYLLABLES, Atlas, deal, redeal, statement
 
 WORLD = deal(people=60, taught=0.4, heldout=0.5, seed=0)
@@ -133,6 +135,93 @@ def test_data_is_a_function_of_the_seed() -> None:
 
     assert ids(0) == ids(0)
     assert all(a != b for a, b in zip(ids(0)[6:], ids(1)[6:], strict=True))
+
+
+def fingerprint(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
+
+
+def test_data_stays_what_it_was_before_chains_could_be_reserved() -> None:
+    """Prints of the ids before there was any such setting: measured runs can be repeated."""
+    both = [[chosen.ids, rejected.ids] for chosen, rejected in CURRICULUM.pairs(120)]
+    asked = evaluation_tasks(WORLD, 0, heldout=60, train_region=30, known=30)
+    assert fingerprint([t.ids for t in CURRICULUM.base(120)]) == "e109d48c89df1f85"
+    assert fingerprint([t.ids for t in CURRICULUM.demonstrations(120)]) == "5011681c589eec16"
+    assert fingerprint(both) == "a712ad3f959d1024"
+    assert fingerprint([t.id for t in train_tasks(WORLD, 0, 300)]) == "0571db69d12aca99"
+    assert fingerprint([[t.id, t.meta["split"]] for t in asked]) == "528c987ef77c51c0"
+
+
+# -- what is kept for questions of another kind -------------------------------------------------
+
+RESERVING = deal(people=60, taught=0.4, heldout=0.5, seed=0, reserved=4)
+
+
+def relations_of(question: str) -> tuple[str, ...]:
+    """In the order in which they are followed."""
+    return tuple(reversed(re.findall(r"the (\w+) of", question)))
+
+
+def test_no_training_question_follows_a_reserved_chain() -> None:
+    curriculum = Curriculum(RESERVING, DIALECT, SCHEMAS, variants=12, seed=0)
+    found = [*curriculum.base(400), *curriculum.demonstrations(300), *curriculum.wasteful(300)]
+    found += [side for pair in curriculum.pairs(300) for side in pair]
+    asked = [t.task.question for t in found if t.task.question]
+    asked += [task.question for task in train_tasks(RESERVING, 0, 500)]
+    asked += [text for text in tokenizer_texts(RESERVING, TAGS) if text.startswith("What")]
+    chains = [relations_of(question) for question in asked]
+    assert {len(chain) for chain in chains} == {1, 2, 3}
+    assert not [chain for chain in chains if RESERVING.is_reserved(chain)]
+    before = [relations_of(t.task.question) for t in CURRICULUM.demonstrations(300)]
+    assert any(RESERVING.is_reserved(chain) for chain in before)  # what is not reserved is trained
+
+
+def test_the_wasteful_data_set_has_the_questions_of_the_demonstrations(
+    demonstrations: Sequence[Trajectory],
+) -> None:
+    wasteful = CURRICULUM.wasteful(300)
+    assert [t.task for t in wasteful] == [t.task for t in demonstrations]
+    needed = sum(t.task.meta["calls_optimal"] for t in wasteful)
+    assert sum(len(t.calls) for t in wasteful) > 1.15 * needed
+    known = [t for t in wasteful if t.task.meta["known"]]
+    assert 0.4 < sum(bool(t.calls) for t in known) / len(known) < 0.95
+    for trajectory in wasteful:
+        assert (trajectory.status, trajectory.well_formed) == (Status.ANSWERED, True)
+        assert exact_match(trajectory.answer or "", trajectory.task.answers) == 1.0
+
+
+def test_questions_in_and_out_of_the_domain() -> None:
+    found = evaluation_tasks(
+        RESERVING,
+        0,
+        heldout=20,
+        train_region=5,
+        known=5,
+        mixed=60,
+        four_hops=40,
+        unseen_chains=30,
+    )
+    splits = Counter(task.meta["split"] for task in found)
+    assert splits == {
+        "heldout": 20,
+        "train": 5,
+        "known": 5,
+        "mixed": 60,
+        "four_hops": 40,
+        "unseen_chains": 30,
+    }
+    hops = {"four_hops": {4}, "unseen_chains": {2, 3}, "mixed": {1, 2, 3}}
+    for split, lengths in hops.items():
+        part = [task for task in found if task.meta["split"] == split]
+        starts = Counter(RESERVING.entities[t.meta["path"][0]].region for t in part)
+        assert set(starts) == {"heldout", "taught"}
+        assert min(starts.values()) > len(part) / 4
+        assert {task.meta["hops"] for task in part} == lengths
+    for task in found:
+        reserved = RESERVING.is_reserved(tuple(task.meta["path"][1:]))
+        assert reserved == (task.meta["split"] == "unseen_chains")
+    with pytest.raises(UserError, match=r"needs world\.reserved_chains"):
+        evaluation_tasks(WORLD, 0, heldout=1, train_region=1, known=1, unseen_chains=1)
 
 
 # -- contrastive pairs --------------------------------------------------------------------------

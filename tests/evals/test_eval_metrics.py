@@ -138,6 +138,8 @@ def test_splits_are_apart_and_heldout_leads():
     known = [make("a", 1.0, "o", split="known", known=True), make("b", 0.0, "", split="heldout")]
     assert summarise(known)["offloading_rate"] == 1.0
     assert summarise(known)["splits"]["heldout"]["offloading_rate"] is None
+    mixed = summarise([make("a", 1.0, split="mixed"), make("b", 0.0, split="heldout")])
+    assert (mixed["n"], mixed["em"], mixed["split"]) == (1, 1.0, "mixed")
     both = summarise([make("a", 1.0, split="train"), make("b", 0.0, split="dev")])
     assert (both["n"], both["em"], both["split"]) == (2, 0.5, "all")
     assert "splits" not in summarise([make("a", 1.0, split="heldout")])

@@ -4,6 +4,7 @@ import math
 import re
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fieldcraft.config import Recipe, load_recipe, parse_recipe
+from fieldcraft.config import Recipe, Rl, load_recipe, parse_recipe
 from fieldcraft.evals.report import write_report
 from fieldcraft.evals.seeds import (
     FEW,
     T975,
     build_table,
     compared_rows,
+    rival_rows,
     seeds_interval,
     share_of_right,
     success_rate,
@@ -47,6 +49,10 @@ def entry(em: float, by_calls: dict[str, dict[str, Any]], **changes: Any) -> dic
         "calls_mean": 1.5,
         "calls_optimal_mean": 1.0,
         "tool_productivity": 0.5,
+        "offloading_rate": 1 - em,
+        "needless_calls_mean": 0.75,
+        "missing_calls_mean": 0.25,
+        "calls_regret_mean": 1.0,
         "known": {"no_call_rate": em},
         "by_calls": by_calls,
     } | changes
@@ -155,6 +161,23 @@ def test_a_row_counts_what_its_model_went_through() -> None:
     ]
 
 
+def test_a_row_has_every_kind_of_question_by_itself() -> None:
+    def kinds(far: float) -> dict[str, Any]:
+        return {"mixed": entry(0.5, {}), "four_hops": entry(far, {}, calls_mean=3.0, n=4)}
+
+    reports = {seed: report(0.5, splits=kinds(far)) for seed, far in enumerate((0.25, 0.75))}
+    row = rows(build_table(recipe(), reports))["sft"]
+    assert list(row["splits"]) == ["mixed", "four_hops"]
+    far = row["splits"]["four_hops"]
+    assert (far["n"], far["em"]["values"], far["em"]["mean"]) == (8, [0.25, 0.75], 0.5)
+    assert (far["calls_mean"], far["calls_optimal_mean"]) == (3.0, 1.0)
+    assert (far["needless_calls_mean"], far["missing_calls_mean"]) == (0.75, 0.25)
+    assert far["calls_regret_mean"] == 1.0
+    assert far["offloading_rate"] == 0.5
+    assert row["calls_regret_mean"] == 1.0
+    assert rows(build_table(recipe(), {0: report(0.5)}))["sft"]["splits"] == {}
+
+
 def test_rows_have_the_titles_of_the_recipe() -> None:
     table = build_table(recipe(rows={"A & B": "rl2", "Model": "base"}), {0: report(0.5)})
     assert [(row["title"], row["name"]) for row in table["rows"]] == [
@@ -170,6 +193,20 @@ def test_the_charts_compare_react_sft_and_the_rl_that_went_on_from_it() -> None:
     assert compared_rows(only) == []
 
 
+def test_rivals_differ_in_their_last_stage_alone() -> None:
+    one = {"type": "rl", "start": "sft", "steps": 3, "optim": {"lr": 0.1}}
+    stages = STAGES | {"one": one, "two": one, "simulated": one | {"observations": "simulated"}}
+    settings = recipe(stages=stages)
+    made = report(0.5)
+    made["evals"] |= dict.fromkeys(("one", "two", "simulated"), made["evals"]["sft"])
+    found = build_table(settings, {0: made})["rows"]
+    # rl1 starts at sft too, and like `simulated` it never meets the real search
+    assert [r["name"] for r in rival_rows(found)] == ["rl1", "simulated"]
+    without = [row for row in found if row["name"] != "rl1"]
+    assert [row["name"] for row in rival_rows(without)] == ["one", "two"]
+    assert rival_rows([row for row in without if row["name"] != "two"]) == []
+
+
 # -- how it is shown ---------------------------------------------------------------------------
 
 
@@ -177,7 +214,7 @@ def page(tmp_path: Path, titles: dict[str, str], *ems: float) -> str:
     reports = {seed: report(em) for seed, em in enumerate(ems)}
     table = build_table(recipe(seeds=list(reports), rows=titles), reports)
     links = {seed: f"seed-{seed}/report.html" for seed in reports}
-    write_page(table, links, tmp_path / "report.html")
+    write_page(table, links, {}, tmp_path / "report.html")
     return (tmp_path / "report.html").read_text("utf-8")
 
 
@@ -196,6 +233,38 @@ def test_the_page_shows_the_rows_and_leads_to_the_seeds(tmp_path: Path) -> None:
 
 def test_titles_are_text(tmp_path: Path) -> None:
     assert "<script" not in page(tmp_path, {ATTACK: "rl2", f"R{ATTACK}": "workflow"}, 0.5, 0.5)
+
+
+def test_the_page_shows_splits_and_learning_curves(tmp_path: Path) -> None:
+    one = {"type": "rl", "start": "sft", "steps": 3, "optim": {"lr": 0.1}}
+    settings = recipe(stages=STAGES | {"one": one, "two": one}, rows={"A & B": "one", "C": "two"})
+    splits = {"mixed": entry(0.5, {}), ATTACK: entry(0.25, {}, calls_mean=3.21)}
+    reports = {}
+    for seed in range(2):
+        reports[seed] = report(0.5)
+        reports[seed]["evals"] |= dict.fromkeys(("one", "two"), entry(0.5, {}, splits=splits))
+    steps = [
+        {"step": i, "em": 0.5, "calls_mean": 1.0 + i / 9, "calls_optimal_mean": 1.0}
+        for i in range(9)
+    ]
+    curves = {"one": [steps, steps[:7]], "two": [steps, steps]}
+    table = build_table(settings, reports)
+    write_page(table, {}, curves, tmp_path / "report.html")
+    shown = (tmp_path / "report.html").read_text("utf-8")
+    assert ATTACK not in shown
+    assert "As in training" in shown
+    assert "20 questions in all" in shown
+    assert shown.count("3.21") == 2  # one row each
+    assert shown.count('1.00<span class="quiet"> = 0.75 + 0.25') == 4
+    assert shown.count("Learning curves</b>") == 1
+    legend = shown[shown.index('<p class="legend">') :]
+    assert re.findall(r"var\(--stage(\d)\)", legend)[:2] == ["3", "5"]  # each has its own colour
+    chart = shown[shown.index("<svg") : shown.index("</svg>")]
+    assert "optimum" in chart
+    assert {"var(--stage3)", "var(--stage5)"} <= set(re.findall(r"var\(--stage\d\)", chart))
+    plain = page(tmp_path, {"Model": "base", "All": "rl2"}, 0.5)
+    assert "Learning curves" not in plain
+    assert "By kind of question" not in plain
 
 
 def test_one_seed_has_no_interval(tmp_path: Path) -> None:
@@ -257,18 +326,76 @@ def test_the_rows_of_the_comparison_went_through_what_they_say() -> None:
     ]
 
 
-def test_the_script_prints_the_table_for_the_documents(
+@pytest.fixture
+def printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[dict[str, Any]], list[str]]:
+    """What scripts/table.py prints of a table."""
+
+    def lines(table: dict[str, Any]) -> list[str]:
+        write_report(table, tmp_path / "report.json")
+        script = Path(__file__).parents[2] / "scripts" / "table.py"
+        monkeypatch.setattr(sys, "argv", [str(script), str(tmp_path)])
+        runpy.run_path(str(script), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    return lines
+
+
+def test_the_script_prints_the_table_for_the_documents(
+    printed: Callable[[dict[str, Any]], list[str]],
 ) -> None:
     table = build_table(
         recipe(rows={"Model": "base", "All": "rl2"}), {0: report(0.2), 1: report(0.4, known=None)}
     )
-    write_report(table, tmp_path / "report.json")
-    script = Path(__file__).parents[2] / "scripts" / "table.py"
-    monkeypatch.setattr(sys, "argv", [str(script), str(tmp_path)])
-    runpy.run_path(str(script), run_name="__main__")
-    head, rule, model, trained = capsys.readouterr().out.splitlines()
+    head, rule, model, trained = printed(table)
     assert head.count("|") == rule.count("|") == model.count("|") == trained.count("|")
     assert model.startswith("| Model | 0.300 [0.000, 1.000] | 0.200 to 0.400 | 0.150 | 1.50 (")
     assert model.endswith("| 0.50 | 0.20 |  | 1 |")
     assert "| 5 + 2 | 15 |" in trained
+
+
+def test_the_script_prints_every_kind_of_question(
+    printed: Callable[[dict[str, Any]], list[str]],
+) -> None:
+    splits = {"mixed": entry(0.5, {}), "four_hops": entry(0.25, {}, offloading_rate=None)}
+    table = build_table(
+        recipe(rows={"Model": "base", "All": "rl2"}), {0: report(0.5, splits=splits)}
+    )
+    lines = printed(table)
+    head, _, *found = lines[lines.index("") + 1 :]
+    assert [line.split(" | ")[:2] for line in found] == [
+        *(["| mixed", "Model"], ["| mixed", "All"]),
+        *(["| four_hops", "Model"], ["| four_hops", "All"]),
+    ]
+    assert {line.count("|") for line in (head, *found)} == {9}
+    wanted = "| 0.500 | 0.500 to 0.500 | 1.50 (1.00) | 1.00: 0.75 + 0.25 | 0.50 | 0.50 |"
+    assert found[0].endswith(wanted)
+    assert found[2].endswith("| 0.50 |  |")
+
+
+# -- the recipe of OTC-PO ----------------------------------------------------------------------
+
+
+def test_the_rivals_of_otc_table_go_on_from_one_model_and_differ_in_what_they_say() -> None:
+    table = load_recipe("otc-table", [])
+    rl = {name: stage for name, stage in table.stages.items() if isinstance(stage, Rl)}
+    assert {stage.start for stage in rl.values()} == {"sft"}
+    assert {name: dict(stage.rewards) for name, stage in rl.items()} == {
+        "em-grpo": {"em": 1.0},
+        "otc-grpo": {"otc-grpo": 1.0},
+        "em-ppo": {"em": 1.0},
+        "otc-ppo": {"otc-ppo": 1.0},
+    }
+    for algorithm in ("grpo", "ppo"):  # nothing but the reward
+        em, otc = (rl[f"{reward}-{algorithm}"] for reward in ("em", "otc"))
+        assert (em.algorithm, em.model_copy(update={"rewards": otc.rewards})) == (algorithm, otc)
+    assert len({stage.steps for stage in rl.values()}) == 1
+    assert table.stages["sft"].model_dump()["data"] == "wasteful"
+    kinds = table.evaluation
+    assert min(kinds.mixed, kinds.four_hops, kinds.unseen_chains) >= 100
+    assert table.world.reserved_chains > 0
+    made = report(0.5)
+    made["evals"] = dict.fromkeys(table.rows.values(), made["evals"]["base"])
+    made["stages"] = [{"name": name, "seconds": 1.0} for name in table.stages]
+    assert {r["name"] for r in rival_rows(build_table(table, {0: made})["rows"])} == set(rl)

@@ -81,6 +81,41 @@ def test_names_split_into_syllables_in_one_way() -> None:
         assert (" " in name) == (WORLD.entities[name].kind == "person")
 
 
+def test_reserved_pairs_are_dealt_apart_from_the_world() -> None:
+    world = deal(60, 0.4, 0.5, seed=0, reserved=4)
+    assert (world.facts, world.by_kind) == (WORLD.facts, WORLD.by_kind)
+    assert WORLD.reserved == frozenset()
+    assert len({first for first, _ in world.reserved}) == 4
+    after = {r: target for told in RELATIONS.values() for r, target in told.items()}
+    assert all(second in RELATIONS[after[first]] for first, second in world.reserved)
+    assert redeal(world, random.Random(0)).reserved == world.reserved
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_with_all_that_can_be_reserved_every_relation_is_still_followed(seed: int) -> None:
+    world = deal(60, 0.4, 0.5, seed, reserved=9)
+    for kind, told in RELATIONS.items():
+        for hops in (1, 2, 3, 4):
+            chains = world.chains(kind, hops)
+            assert {chain[0] for chain in chains} == set(told)
+            assert not any(world.is_reserved(chain) for chain in chains)
+
+
+def test_reserved_paths_hold_a_reserved_pair_and_no_other_path_does() -> None:
+    world = deal(60, 0.4, 0.5, seed=0, reserved=2)
+    one, two = world.reserved
+    assert world.is_reserved(("birthplace", *one))
+    assert world.is_reserved(two)
+    assert not world.is_reserved(two[:1])
+    assert not world.is_reserved((one[1], one[0]))
+    rng = random.Random(0)
+    for hops in (2, 3):
+        for _ in range(50):
+            assert not world.is_reserved(world.sample_path(rng, REGIONS, hops)[1:])
+            assert world.is_reserved(world.sample_reserved_path(rng, REGIONS, hops)[1:])
+        assert not any(world.is_reserved(path[1:]) for path in world.paths(["taught"], hops))
+
+
 def test_a_world_with_an_empty_region_is_refused() -> None:
     with pytest.raises(UserError, match=r"no company in the region .* world\.people"):
         deal(people=4, taught=0.4, heldout=0.5, seed=0)
@@ -188,6 +223,46 @@ def test_demonstrations_search_as_little_as_possible_and_answer_right() -> None:
             assert taught or (subject, relation, value) in read
             seen.add(value)
         assert {s.arguments["query"] for s in searches} <= seen  # nothing unheard of is looked up
+
+
+def test_a_wasteful_teacher_searches_for_every_second_known_fact() -> None:
+    rng = random.Random(0)
+    searched = unread = 0
+    for path in chains(WORLD, 400, 3):
+        steps = WORLD.wasteful_demonstration(path, rng)
+        names = [step.arguments["query"] for step in steps if isinstance(step, Action)]
+        assert len(names) == len(set(names))  # what was read is not read again
+        assert len(names) >= WORLD.optimal_calls(path)
+        assert steps[-1] == Answer(WORLD.hops(path)[-1][2])
+        subjects = [subject for subject, _, _ in WORLD.hops(path)]
+        assert set(names) <= set(subjects)
+        taught = {s for s in subjects if WORLD.entities[s].region == "taught"}
+        if len(subjects) == len(set(subjects)):
+            unread += len(taught)
+            searched += len(taught & set(names))
+        untold = {
+            subject
+            for subject, relation, _ in WORLD.hops(path)
+            if WORLD.entities[subject].region != "taught" and relation != "country"
+        }
+        assert untold <= set(names)
+    assert unread > 200
+    assert 0.42 < searched / unread < 0.58
+
+
+def test_a_wasteful_teacher_says_what_the_oracle_says() -> None:
+    """But for the searches: the same sentences in the same order."""
+    for path in chains(WORLD, 60, 4):
+        said = [
+            " ".join(step.text for step in steps if isinstance(step, Thought)).replace(
+                "I must search. ", ""
+            )
+            for steps in (
+                WORLD.demonstration(path),
+                WORLD.wasteful_demonstration(path, random.Random(1)),
+            )
+        ]
+        assert said[0] == said[1]
 
 
 def test_a_closed_book_chain_states_every_taught_fact() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from fieldcraft.data.demonstrations import encode_demonstration
@@ -22,6 +22,7 @@ from fieldcraft.types import (
     Task,
     Thought,
     Trajectory,
+    UserError,
 )
 from fieldcraft.worlds.atlas import (
     SYLLABLES,
@@ -41,7 +42,7 @@ READING_SHARE = 0.3  # of the base model's texts
 IGNORANCE_SHARE = 0.18  # of the base model's texts
 # A data set's size, unless a recipe wants less: so many examples for each of the taught facts, by
 # which learning to tell them from others takes longer. Below a size reading takes longest.
-PER_FACT = {"base": 64, "demonstrations": 45, "pairs": 9}
+PER_FACT = {"base": 64, "demonstrations": 45, "wasteful": 45, "pairs": 9}
 FACTS_AT_LEAST = 320
 DECISIONS_KEPT = 0.35  # of those where thinking is chosen: a smaller share than acting
 
@@ -100,8 +101,21 @@ class Curriculum:
     def demonstrations(self, count: int) -> list[Trajectory]:
         """Chain-of-thought where the model knows everything, chain-of-action where it must search:
         mostly in re-dealt worlds, where only reading helps, some in the real training region."""
+        return [
+            self._encode(world, path, world.demonstration(path))
+            for world, path in self._demonstrated(count)
+        ]
+
+    def wasteful(self, count: int) -> list[Trajectory]:
+        """The same questions, answered by a teacher who also searches for what the model knows."""
+        rng = random.Random(f"wasteful:{self.seed}")
+        return [
+            self._encode(world, path, world.wasteful_demonstration(path, rng))
+            for world, path in self._demonstrated(count)
+        ]
+
+    def _demonstrated(self, count: int) -> Iterator[tuple[Atlas, Path]]:
         rng = random.Random(f"demonstrations:{self.seed}")
-        found = []
         for _ in range(count):
             if rng.random() < COT_SHARE:
                 path = rng.choice(self.known_paths[rng.choice(HOPS)] or self.known_paths[1])
@@ -109,8 +123,7 @@ class Curriculum:
             else:
                 world = self.world if rng.random() < REAL_SHARE else rng.choice(self.worlds)
                 path = self.untaught_path(world, rng)
-            found.append(self._encode(world, path, world.demonstration(path)))
-        return found
+            yield world, path
 
     def pairs(self, count: int) -> list[tuple[Trajectory, Trajectory]]:
         """Contrastive steps; fewer in which thinking is chosen than in which acting is."""
@@ -210,28 +223,66 @@ def train_tasks(world: Atlas, seed: int, count: int) -> list[Task]:
 
 
 def evaluation_tasks(
-    world: Atlas, seed: int, *, heldout: int, train_region: int, known: int
+    world: Atlas,
+    seed: int,
+    *,
+    heldout: int,
+    train_region: int,
+    known: int,
+    mixed: int = 0,
+    four_hops: int = 0,
+    unseen_chains: int = 0,
 ) -> list[Task]:
-    """Distinct questions of 1 to 3 hops: held out, of the training region, wholly known."""
+    """Distinct questions of 1 to 3 hops: held out, of the training region, wholly known; and of
+    those that start at held-out and at known entities alike, as training questions start at
+    untaught and known ones: `mixed` as in training, then longer than any question of it, and (2 and
+    3 hops) along reserved chains.
+
+    Raises UserError for questions along reserved chains where there are none.
+    """
+    if unseen_chains and not world.reserved:
+        raise UserError("evaluation.unseen_chains needs world.reserved_chains: set both or none.")
     rng = random.Random(f"evaluation:{seed}")
+    both = ["heldout", "taught"]
     known_paths = [path for hops in HOPS for path in world.paths(["taught"], hops)]
     sample = rng.sample(known_paths, min(known, len(known_paths)))
     return [
         *_distinct(world, ["heldout"], "heldout", heldout, rng),
         *_distinct(world, ["train"], "train", train_region, rng),
         *(world.task(path, "known") for path in sample),
+        *_distinct(world, both, "mixed", mixed, rng),
+        *_distinct(world, both, "four_hops", four_hops, rng, hops=(4,)),
+        *_tasks(
+            world,
+            "unseen_chains",
+            unseen_chains,
+            (2, 3),
+            partial(world.sample_reserved_path, rng, both),
+        ),
     ]
 
 
 def _distinct(
-    world: Atlas, regions: Sequence[str], split: str, count: int, rng: random.Random
+    world: Atlas,
+    regions: Sequence[str],
+    split: str,
+    count: int,
+    rng: random.Random,
+    hops: Sequence[int] = HOPS,
+) -> list[Task]:
+    """Up to `count` distinct questions along chains that training may show."""
+    return _tasks(world, split, count, hops, partial(world.sample_path, rng, regions))
+
+
+def _tasks(
+    world: Atlas, split: str, count: int, hops: Sequence[int], sample: Callable[[int], Path]
 ) -> list[Task]:
     """Up to `count` distinct questions, as evenly over the hops as the world allows."""
     found: dict[Path, None] = {}
     for attempt in range(20 * count):
         if len(found) == count:
             break
-        found[world.sample_path(rng, regions, HOPS[attempt % len(HOPS)])] = None
+        found[sample(hops[attempt % len(hops)])] = None
     return [world.task(path, split) for path in found]
 
 

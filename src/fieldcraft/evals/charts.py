@@ -143,6 +143,41 @@ def _panels(panels: Mapping[str, Points], curve: Curve, slots: Mapping[str, int]
     return _svg(figure, curve.title)
 
 
+@mpl.rc_context(_STYLE)
+def curves_over_seeds(
+    runs: Mapping[str, Sequence[Sequence[Row]]], slots: Mapping[str, int]
+) -> Chart:
+    """Exact match and calls over the steps of several stages, side by side: the mean over seeds,
+    and thin every seed. All are running means, for every step asks other questions."""
+    figure = Figure(figsize=(2 * _SIZE[0], _SIZE[1]), layout="constrained")
+    accuracy, calls = figure.subplots(1, 2)
+    for name, seeds in runs.items():
+        colour = stage_colour(slots[name])
+        for axis, key in ((accuracy, "em"), (calls, "calls_mean")):
+            lines = _running_means(seeds, key)
+            for line in lines:
+                axis.plot(line, color=colour, alpha=0.3, linewidth=0.8)
+            axis.plot(np.mean(lines, axis=0), color=colour, linewidth=2)
+    first = next(iter(runs.values()))
+    if first[0][0].get("calls_optimal_mean") is not None:
+        optimum = np.mean(_running_means(first, "calls_optimal_mean"), axis=0)
+        calls.plot(optimum, color=_INK, linewidth=1.2, linestyle=(0, (4, 3)), label="optimum")
+        _legend(calls)
+    accuracy.set(xlabel="steps", ylabel="exact match")
+    calls.set(xlabel="steps", ylabel="calls per rollout", ylim=(0, None))
+    for axis in (accuracy, calls):
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    note = "sampled rollouts while training, means over seeds, thin: every seed"
+    return Chart("Learning curves", note, _svg(figure, "Learning curves"), wide=True)
+
+
+def _running_means(seeds: Sequence[Sequence[Row]], key: str) -> list[np.ndarray]:
+    """One line a seed, all as long as the shortest."""
+    steps = min(len(rows) for rows in seeds)
+    values = [np.array([float(row[key]) for row in rows[:steps]]) for rows in seeds]
+    return [_smooth(line, max(1, steps // 8)) for line in values]
+
+
 def _thinned(values: Sequence[float], most: int) -> np.ndarray:
     """Means over at most `most` equal bins, so that no point of a long run is dropped."""
     size = ceil(len(values) / most)

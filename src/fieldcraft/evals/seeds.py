@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
@@ -17,8 +18,14 @@ from fieldcraft.tree import first_model, lineage
 
 FEW = 20  # trajectories below which a rate is marked as uncertain
 MOST_CALLS = 8  # of the charts by number of calls, as in AutoCoA's figure 3
-# The colour of a row says what its model went through.
+# The colour of a row says what its model went through; rivals have colours of their own.
 COLOURS = {"model": 0, "workflow": 4, "supervised": 1, "rl": 3}
+RIVALS = (3, 5, 6, 2, 7)
+# Means over seeds of what `metrics.summarise` says of a set of questions.
+MEANS = (
+    *("f1", "calls_mean", "calls_optimal_mean", "tool_productivity", "offloading_rate"),
+    *("needless_calls_mean", "missing_calls_mean", "calls_regret_mean"),
+)
 # 97.5 % quantiles of Student's t distribution with 1, 2, ... degrees of freedom.
 T975 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
@@ -26,7 +33,18 @@ T975 = (
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
 
+# What the questions of a split are.
+SPLITS = {
+    "heldout": "Held-out entities",
+    "train": "The training region",
+    "known": "Wholly known",
+    "mixed": "As in training: known and held-out entities mixed",
+    "four_hops": "One hop more than in training",
+    "unseen_chains": "Relation chains never trained",
+}
+
 Report = Mapping[str, Any]
+Rows = Sequence[Mapping[str, Any]]
 
 
 def seeds_interval(rates: Sequence[float]) -> list[float] | None:
@@ -43,9 +61,9 @@ def seeds_interval(rates: Sequence[float]) -> list[float] | None:
 def build_table(recipe: Recipe, reports: Mapping[int, Report]) -> dict[str, Any]:
     """The content of a sweep's `report.json`, schema 1, from the `report.json` of every seed.
 
-    Rates are those of a run's report (held-out questions, where the recipe has some); `by_calls`
-    pools the trajectories of all seeds by their executed calls. Seconds are those of training, the
-    stages that a row's model went through.
+    Rates are those of a run's report, `splits` those of every kind of its questions by itself;
+    `by_calls` pools the trajectories of all seeds by their executed calls. Seconds are those of
+    training, the stages that a row's model went through.
     """
     first = next(iter(reports.values()))
     rows = recipe.rows or {name: name for name in evaluated(recipe)}
@@ -64,7 +82,7 @@ def build_table(recipe: Recipe, reports: Mapping[int, Report]) -> dict[str, Any]
 def _row(recipe: Recipe, title: str, name: str, reports: Mapping[int, Report]) -> dict[str, Any]:
     entries = [report["evals"][name] for report in reports.values()]
     stages = lineage(recipe, name)
-    em = [entry["em"] for entry in entries]
+    splits = entries[0].get("splits", {})
     return {
         "title": title,
         "name": name,
@@ -74,6 +92,23 @@ def _row(recipe: Recipe, title: str, name: str, reports: Mapping[int, Report]) -
             kind: sum(s.steps for s in _rl(recipe, stages) if s.observations == kind)
             for kind in ("simulated", "real")
         },
+        **_rates(entries),
+        "splits": {
+            split: _rates([entry["splits"][split] for entry in entries]) for split in splits
+        },
+        "known_no_call_rate": _mean((e["known"] or {}).get("no_call_rate") for e in entries),
+        "seconds": fmean(
+            sum(stage["seconds"] for stage in report["stages"] if stage["name"] in stages)
+            for report in reports.values()
+        ),
+        "by_calls": _by_calls(entries),
+    }
+
+
+def _rates(entries: Sequence[Report]) -> dict[str, Any]:
+    """The same questions of every seed, or questions of the same kind."""
+    em = [entry["em"] for entry in entries]
+    return {
         "n": sum(entry["n"] for entry in entries),
         "em": {
             "mean": fmean(em),
@@ -82,16 +117,7 @@ def _row(recipe: Recipe, title: str, name: str, reports: Mapping[int, Report]) -
             "max": max(em),
             "values": em,
         },
-        "f1": _mean(entry["f1"] for entry in entries),
-        "calls_mean": _mean(entry["calls_mean"] for entry in entries),
-        "calls_optimal_mean": _mean(entry["calls_optimal_mean"] for entry in entries),
-        "tool_productivity": _mean(entry["tool_productivity"] for entry in entries),
-        "known_no_call_rate": _mean((e["known"] or {}).get("no_call_rate") for e in entries),
-        "seconds": fmean(
-            sum(stage["seconds"] for stage in report["stages"] if stage["name"] in stages)
-            for report in reports.values()
-        ),
-        "by_calls": _by_calls(entries),
+        **{key: _mean(entry[key] for entry in entries) for key in MEANS},
     }
 
 
@@ -128,16 +154,29 @@ def _kind(recipe: Recipe, name: str) -> str:
 # -- how it is shown -----------------------------------------------------------------------------
 
 
-def write_page(table: Report, links: Mapping[int, str], path: Path) -> None:
-    """Write `report.html`: one file without network access, with links to the seeds' reports."""
+def write_page(
+    table: Report, links: Mapping[int, str], curves: Mapping[str, Sequence[Rows]], path: Path
+) -> None:
+    """Write `report.html`: one file without network access, with links to the seeds' reports.
+
+    `curves` has the metric rows of stages of reinforcement learning, of every seed.
+    """
     environment = page_environment()
     compared = compared_rows(table["rows"])
+    rivals = rival_rows(table["rows"])
+    slots = {row["title"]: COLOURS[row["kind"]] for row in table["rows"]}
+    slots |= {row["title"]: slot for row, slot in zip(rivals, cycle(RIVALS), strict=False)}
+    learned = {row["title"]: curves[row["name"]] for row in rivals}
     page = environment.get_template("seeds.html.j2").render(
         table=table,
         links=links,
-        slots={row["title"]: COLOURS[row["kind"]] for row in table["rows"]},
+        slots=slots,
+        rivals=list(learned),
+        learning=charts.curves_over_seeds(learned, slots) if learned else None,
         compared=[row["title"] for row in compared],
-        charts=_charts(compared),
+        charts=_charts(compared, slots),
+        splits=list(table["rows"][0]["splits"]),
+        split_names=SPLITS,
         few=FEW,
         appendix={key: table[key] for key in ("config", "versions")},
         style=Markup(source(environment, "report.css")),
@@ -155,9 +194,20 @@ def compared_rows(rows: Sequence[Report]) -> list[Report]:
     return [*react, *supervised, *trained]
 
 
-def _charts(rows: Sequence[Report]) -> list[charts.Chart]:
+def rival_rows(rows: Sequence[Report]) -> list[Report]:
+    """The rows whose learning curves are drawn together: the largest set of models that differ in
+    their last stage alone, all of it reinforcement learning on the same kind of observations."""
+    sets: dict[tuple[str, ...], list[Report]] = {}
+    for row in rows:
+        if row["kind"] == "rl":
+            steps = {kind: steps > 0 for kind, steps in row["rl_steps"].items()}
+            sets.setdefault((*row["stages"][:-1], str(steps)), []).append(row)
+    largest = max(sets.values(), key=len, default=[])
+    return largest if len(largest) > 1 else []
+
+
+def _charts(rows: Sequence[Report], slots: Mapping[str, int]) -> list[charts.Chart]:
     """The two panels of AutoCoA's figure 3 (arXiv 2503.06580)."""
-    slots = {row["title"]: COLOURS[row["kind"]] for row in rows}
     shares = {row["title"]: share_of_right(row["by_calls"]) for row in rows}
     rates = {row["title"]: success_rate(row["by_calls"]) for row in rows}
     titles = ("Where right answers come from", "Success rate by number of calls")

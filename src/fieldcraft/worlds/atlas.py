@@ -12,15 +12,17 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 
 from fieldcraft.types import Action, Answer, Observation, Step, Task, Thought, UserError
 
 Region = str  # "taught" | "train" | "heldout"
 Path = tuple[str, ...]  # an entity, then the relations to follow from it
 Fact = tuple[str, str, str]  # subject, relation, object
+Chain = tuple[str, ...]  # relations
 
 RELATIONS: dict[str, dict[str, str]] = {
     "person": {"employer": "company", "birthplace": "city", "mentor": "person"},
@@ -44,6 +46,7 @@ TOLD = re.compile(r"the (\w+) (.+?)(?: in (.+))?")  # one part of an article
 MAX_SEARCHES_SOUGHT = 5
 FRESH_OF_A_KIND = 20  # new entities of a kind in a re-dealt world, at least
 NEAR_SHARE = 0.5  # of the new names of a re-dealt world, made of the syllables of taught names
+NEEDLESS_SHARE = 0.5  # of the known facts, searched for by a wasteful teacher
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +73,13 @@ class Decision:
 
 @dataclass(frozen=True)
 class Atlas:
-    """One deal of the world. `facts` maps (subject, relation) to the object's name."""
+    """One deal of the world. `facts` maps (subject, relation) to the object's name. `reserved` are
+    pairs of relations that follow one another in no question but those that test for it."""
 
     entities: dict[str, Entity]
     facts: dict[tuple[str, str], str]
     by_kind: dict[tuple[str, Region], list[str]] = field(repr=False)
+    reserved: frozenset[Chain] = frozenset()
 
     # -- what the encyclopedia says -------------------------------------------------------------
 
@@ -145,12 +150,20 @@ class Atlas:
         }
         return Task(f"atlas:{'/'.join(path)}", self.question(path), (hops[-1][2],), meta)
 
+    def is_reserved(self, relations: Chain) -> bool:
+        """Whether two relations follow one another here that are kept out of all training."""
+        return not self.reserved.isdisjoint(pairwise(relations))
+
+    def chains(self, kind: str, hops: int) -> list[Chain]:
+        """The chains of relations of a length that start at a kind, without the reserved ones."""
+        return [chain for chain in _chains(kind, hops) if not self.is_reserved(chain)]
+
     def paths(self, regions: Sequence[Region], hops: int) -> Iterator[Path]:
         """All paths of a length that start in the regions and never leave them."""
         for (kind, region), names in self.by_kind.items():
             if region in regions:
                 for name in names:
-                    for relations in _chains(kind, hops):
+                    for relations in self.chains(kind, hops):
                         path = (name, *relations)
                         if all(self.entities[s].region in regions for s, _, _ in self.hops(path)):
                             yield path
@@ -160,17 +173,39 @@ class Atlas:
         starts = [(k, r) for k, r in self.by_kind if r in regions and self.by_kind[k, r]]
         weights = [START_WEIGHT[kind] for kind, _ in starts]
         kind, region = rng.choices(starts, weights)[0]
-        return (rng.choice(self.by_kind[kind, region]), *rng.choice(_chains(kind, hops)))
+        return (rng.choice(self.by_kind[kind, region]), *rng.choice(self.chains(kind, hops)))
+
+    def sample_reserved_path(
+        self, rng: random.Random, regions: Sequence[Region], hops: int
+    ) -> Path:
+        """A random path along a reserved chain. There must be one of that length."""
+        every = replace(self, reserved=frozenset())
+        while True:
+            path = every.sample_path(rng, regions, hops)
+            if self.is_reserved(path[1:]):
+                return path
 
     # -- demonstrations -------------------------------------------------------------------------
 
     def demonstration(self, path: Path) -> list[Step]:
         """How the oracle answers: it states what it was taught or has read, else searches."""
+        return self._answer(path, lambda: False)
+
+    def wasteful_demonstration(self, path: Path, rng: random.Random) -> list[Step]:
+        """How a teacher answers who also searches for every second known fact, unless its article
+        is before them. The model would have known it, so this teaches to offload."""
+        return self._answer(path, lambda: rng.random() < NEEDLESS_SHARE)
+
+    def _answer(self, path: Path, needlessly: Callable[[], bool]) -> list[Step]:
+        """A right answer; `needlessly` is asked whether to search for a fact that is known."""
         steps: list[Step] = []
         read: set[tuple[str, str]] = set()
+        articles: set[str] = set()
         for subject, relation, value in self.hops(path):
-            if self.must_search(subject, relation, read):
+            must = self.must_search(subject, relation, read)
+            if must or (subject not in articles and needlessly()):
                 steps += self.search_steps(subject)
+                articles.add(subject)
                 read |= self.reveals(subject)
             steps.append(Thought(statement(subject, relation, value)))
         return merge_thoughts([*steps, Answer(self.hops(path)[-1][2])])
@@ -287,7 +322,7 @@ def is_article(title: str, text: str) -> bool:
     return form == [(r, r == "headquarters") for r in RELATIONS[match[2]]] and None not in parts
 
 
-def _chains(kind: str, hops: int) -> list[tuple[str, ...]]:
+def _chains(kind: str, hops: int) -> list[Chain]:
     """All chains of relations of a length that start at a kind."""
     if hops == 0:
         return [()]
@@ -304,14 +339,16 @@ def new_name(kind: str, rng: random.Random, near: SyllablePools | None = None) -
     return (" " if kind == "person" else "").join(rng.choices(pool)[0] for pool in pools)
 
 
-def deal(people: int, taught: float, heldout: float, seed: int) -> Atlas:
+def deal(people: int, taught: float, heldout: float, seed: int, reserved: int = 0) -> Atlas:
     """The real world of a run.
 
     Args:
         people: number of people; companies, cities and countries follow by SHARE.
         taught: share of the entities of each kind whose facts the base model learns.
         heldout: share of the others that no training ever shows.
-        seed: the world is a function of these four values.
+        seed: the world is a function of these values.
+        reserved: number of pairs of relations that no training shows one after the other, each of
+            another first relation, so that every relation is followed by something.
 
     Raises:
         UserError: a region would be empty, so that no question could be asked about it.
@@ -331,7 +368,15 @@ def deal(people: int, taught: float, heldout: float, seed: int) -> Atlas:
                     f" ({people}) or move world.taught ({taught}) away from 0 and 1."
                 )
             by_kind[kind, region] = [_fresh(kind, rng, used) for _ in range(count)]
-    return _with_facts(by_kind, {}, rng)
+    world = _with_facts(by_kind, {}, rng)
+    return replace(world, reserved=_reserved_pairs(reserved, random.Random(f"reserved:{seed}")))
+
+
+def _reserved_pairs(count: int, rng: random.Random) -> frozenset[Chain]:
+    """Pairs of relations, each of another first relation."""
+    after = {relation: target for told in RELATIONS.values() for relation, target in told.items()}
+    firsts = rng.sample(sorted(after), count)
+    return frozenset((first, rng.choice(list(RELATIONS[after[first]]))) for first in firsts)
 
 
 def redeal(world: Atlas, rng: random.Random) -> Atlas:
@@ -353,7 +398,7 @@ def redeal(world: Atlas, rng: random.Random) -> Atlas:
             count = max(len(names), FRESH_OF_A_KIND)
             fresh = [_fresh(kind, rng, used, world.taught_syllables[kind]) for _ in range(count)]
             by_kind[kind, region] = [n for n in names if n in mentioned] + fresh
-    return _with_facts(by_kind, taught, rng)
+    return replace(_with_facts(by_kind, taught, rng), reserved=world.reserved)
 
 
 def strangers(world: Atlas, rng: random.Random) -> Atlas:
