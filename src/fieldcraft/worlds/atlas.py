@@ -45,7 +45,8 @@ ARTICLE = re.compile(r"([A-Z][\w ]*?) is a (\w+) with ([^.\n]*)")
 TOLD = re.compile(r"the (\w+) (.+?)(?: in (.+))?")  # one part of an article
 MAX_SEARCHES_SOUGHT = 5
 FRESH_OF_A_KIND = 20  # new entities of a kind in a re-dealt world, at least
-NEAR_SHARE = 0.5  # of the new names of a re-dealt world, made of the syllables of taught names
+NEAR_SHARE = 0.7  # of the new names of a re-dealt world, made of the syllables of taught names
+FEW_SYLLABLES = 24  # that its other names are made of, so that many of them begin alike
 NEEDLESS_SHARE = 0.5  # of the known facts, searched for by a wasteful teacher
 
 
@@ -333,9 +334,15 @@ def _chains(kind: str, hops: int) -> list[Chain]:
     ]
 
 
-def new_name(kind: str, rng: random.Random, near: SyllablePools | None = None) -> str:
-    """`Bran Tel` for a person, `BranTel` for anything else; a share is put together from `near`."""
-    pools = near if near and rng.random() < NEAR_SHARE else (SYLLABLES, SYLLABLES)
+def new_name(
+    kind: str,
+    rng: random.Random,
+    near: SyllablePools | None = None,
+    others: Sequence[str] = SYLLABLES,
+) -> str:
+    """`Bran Tel` for a person, `BranTel` for anything else; a share is put together from `near`,
+    the rest from `others`."""
+    pools = near if near and rng.random() < NEAR_SHARE else (others, others)
     return (" " if kind == "person" else "").join(rng.choices(pool)[0] for pool in pools)
 
 
@@ -385,18 +392,21 @@ def redeal(world: Atlas, rng: random.Random) -> Atlas:
 
     Demonstrations over such variants can only be followed by reading what a search returns.
     Held-out names never appear in one. Many new names are made of the syllables of taught ones:
-    without them a model takes unseen names for known whose parts it knows.
+    without them a model takes unseen names for known whose parts it knows. The others share a few
+    syllables, lest the first one of a name tell which of an article's names it is.
     """
     used = set(world.entities)
     taught = {f: world.facts[f] for f in world.taught_facts}
     mentioned = set(taught.values())
     by_kind: dict[tuple[str, Region], list[str]] = {}
+    few = rng.sample(SYLLABLES, FEW_SYLLABLES)
     for (kind, region), names in world.by_kind.items():
         if region == "taught":
             by_kind[kind, region] = names
         elif region == "train":
             count = max(len(names), FRESH_OF_A_KIND)
-            fresh = [_fresh(kind, rng, used, world.taught_syllables[kind]) for _ in range(count)]
+            near = world.taught_syllables[kind]
+            fresh = [_fresh(kind, rng, used, near, few) for _ in range(count)]
             by_kind[kind, region] = [n for n in names if n in mentioned] + fresh
     return replace(_with_facts(by_kind, taught, rng), reserved=world.reserved)
 
@@ -409,8 +419,14 @@ def strangers(world: Atlas, rng: random.Random) -> Atlas:
     return _with_facts(by_kind, {}, rng, taught_objects=0.0)
 
 
-def _fresh(kind: str, rng: random.Random, used: set[str], near: SyllablePools | None = None) -> str:
-    while (name := new_name(kind, rng, near)) in used:
+def _fresh(
+    kind: str,
+    rng: random.Random,
+    used: set[str],
+    near: SyllablePools | None = None,
+    others: Sequence[str] = SYLLABLES,
+) -> str:
+    while (name := new_name(kind, rng, near, others)) in used:
         pass
     used.add(name)
     return name
