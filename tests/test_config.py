@@ -305,7 +305,7 @@ def test_a_supervised_stage_is_as_long_as_its_epochs_or_its_steps() -> None:
     assert isinstance(stage, Sft)
     assert stage.steps_over(14_400) == 720
     longer = stage.model_copy(update={"epochs": 1.5})
-    assert longer.steps_over(100) == 5  # 150 examples in batches of 32
+    assert longer.steps_over(100) == 8  # 150 examples in batches of 20
     with pytest.raises(UserError, match=r"'stages.sft2' is wrong: .* either steps or epochs"):
         load_recipe("autocoa-mini", ["stages.sft2.steps=3"])
     fixed = load_recipe("autocoa-mini", ["stages.sft2.steps=3", "stages.sft2.epochs=null"])
