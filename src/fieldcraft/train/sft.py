@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
 
 from fieldcraft.algos.losses import Contrastive, CrossEntropy
 from fieldcraft.train.batch import Sample, Unit, to_sample
@@ -20,12 +21,17 @@ def draw(seed: int, step: int, size: int, batch: int) -> list[int]:
     position = step * batch
     while len(found) < batch:
         epoch, start = divmod(position, size)
-        order = list(range(size))
-        random.Random(f"{seed}:{epoch}").shuffle(order)
-        part = order[start : start + batch - len(found)]
+        part = _order(seed, epoch, size)[start : start + batch - len(found)]
         found += part
         position += len(part)
     return found
+
+
+@lru_cache(maxsize=2)  # an epoch and the next: shuffling thousands anew costs a tenth of a step
+def _order(seed: int, epoch: int, size: int) -> list[int]:
+    order = list(range(size))
+    random.Random(f"{seed}:{epoch}").shuffle(order)
+    return order
 
 
 def sft_step(
