@@ -284,6 +284,8 @@ def test_the_chart_shows_every_simulator_and_the_report_the_curve() -> None:
     svg = gain_against_fidelity([("sft3-0", 0.0, -0.1), ("sft3-450", 0.75, 0.05)]).svg
     assert svg.count("sft3-") == 2
     assert "var(--stage1)" in svg
+    small = gain_against_fidelity([("sft3-0", 0.0, -0.004), ("sft3-450", 0.75, 0.005)]).svg
+    assert ">0.002<" in small.replace("\u2212", "-")  # labels keep the digits that tell them apart
     row = fidelity_row(WORLD, [simulation(("AcMe", REAL_ACME))])
     assert {curve.key for curve in CURVES} & row.keys() == {"fidelity/holds"}
 

@@ -310,6 +310,11 @@ def _short(name: str, most: int) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
+def _shorter_numbers(tag: re.Match[str]) -> str:
+    """Coordinates need no more than two decimals; the text between tags keeps what it says."""
+    return re.sub(r"(\.\d\d)\d+", r"\1", tag[0])
+
+
 def _svg(figure: Figure, label: str) -> str:
     buffer = io.StringIO()
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
@@ -319,7 +324,7 @@ def _svg(figure: Figure, label: str) -> str:
     svg = re.sub(r' id="[A-Za-z]+[\dA-Za-z.]*_\d+"', "", svg)  # the same names in every figure
     svg = re.sub(r"<style.*?</style>|; font-family: [^;\"]*", "", svg, flags=re.DOTALL)
     svg = re.sub(r' (width|height)="[\d.]+pt"', "", svg)
-    svg = re.sub(r"(\.\d\d)\d+", r"\1", svg)
+    svg = re.sub(r"<[^>]*>", _shorter_numbers, svg)
     for placeholder, variable in _VARIABLES.items():
         svg = svg.replace(placeholder, variable)
     return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
