@@ -213,7 +213,7 @@ def test_ctrl_c_ends_in_one_sentence(tmp_path: Path) -> None:
         (
             ["bench", "speed"],
             "there is no comparison 'speed': use one of answers, engine, fidelity, rankings,"
-            " search.",
+            " search, words.",
         ),
     ],
 )
