@@ -324,8 +324,8 @@ def test_memory_of_an_adapter(tmp_path: Path, checkpoint: Path) -> None:
 def test_disk_of_an_adapter(
     tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every stage leaves a merged model in float32, but checkpoints, of which reinforcement learning
-    has three at once, hold the adapter alone."""
+    """Every stage leaves a merged model in float32, but checkpoints hold the adapter alone; of them
+    reinforcement learning has three at once."""
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 100}))
     [problem] = problems_of(files(tmp_path, checkpoint, lora={"rank": 4}))
     size = 2 * 4 * PARAMETERS + 3 * 12 * 4096
