@@ -23,6 +23,7 @@ from rich.text import Text
 
 from fieldcraft import __version__
 from fieldcraft.config import (
+    Dtype,
     JudgeModel,
     Recipe,
     Sft,
@@ -261,9 +262,7 @@ def ask(
 def export(
     model: Annotated[Path, typer.Argument(help="A run, a stage of it, or a checkpoint.")],
     out: Out,
-    dtype: Annotated[
-        Literal["float32", "bfloat16"], typer.Option(help="The type of the weights written.")
-    ] = "bfloat16",
+    dtype: Annotated[Dtype, typer.Option(help="The type of the weights written.")] = "bfloat16",
 ) -> None:
     """Write a trained model, adapters merged, as a folder that transformers and others load."""
     from fieldcraft.inference import export

@@ -40,6 +40,7 @@ FREE_KEYS = (
 SIMULATED_SHARE = 5 / 6  # AutoCoA's
 Share = Annotated[float, Field(gt=0, lt=1)]
 Rate = Annotated[float, Field(ge=0)]
+Dtype = Literal["float32", "bfloat16"]  # of a model's weights
 
 
 class Section(BaseModel):
@@ -331,7 +332,7 @@ class Recipe(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     lora: Lora | None = None  # None: all weights are trained
     # of weights that a stage only reads: the base of adapters, references, frozen simulators
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Dtype = "float32"
     max_rows: PositiveInt = 256  # rollouts whose keys and values are kept while they are sampled
     model: Path | None = None
     tasks: Path | None = None

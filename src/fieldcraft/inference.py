@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from fieldcraft.config import Recipe, Rl, recipe_of_run
+from fieldcraft.config import Dtype, Recipe, Rl, recipe_of_run
 from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.local import LocalEngine
 from fieldcraft.envs.tools import ToolEnvironment
@@ -25,7 +25,7 @@ from fieldcraft.simulators import PolicySimulator
 from fieldcraft.store import atomic_folder
 from fieldcraft.terminal import StageProgress
 from fieldcraft.train.checkpoint import save_weights
-from fieldcraft.train.model import Dtype, load_model, load_tokenizer
+from fieldcraft.train.model import load_model, load_tokenizer
 from fieldcraft.types import Task, Tool, Trajectory, UserError
 
 Runner = Callable[[Task, str], Coroutine[Any, Any, Trajectory]]

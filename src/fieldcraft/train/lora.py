@@ -39,8 +39,8 @@ class Adapter:
     """
 
     def __init__(self, model: Any, settings: Lora, seed: int, folder: Path | None = None) -> None:
-        self.library = _import_peft()
-        self.config = self.library.LoraConfig(
+        self.package = _import_peft()
+        self.config = self.package.LoraConfig(
             r=settings.rank,
             lora_alpha=settings.alpha,
             target_modules=list(settings.targets) or "all-linear",
@@ -51,7 +51,7 @@ class Adapter:
             # by which PEFT still asks transformers
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is", FutureWarning)
             try:
-                self.peft = self.library.get_peft_model(model, self.config)
+                self.peft = self.package.get_peft_model(model, self.config)
             except ValueError as error:
                 raise UserError(
                     f"lora.targets={list(settings.targets)} names no linear layer of the model: use"
@@ -79,7 +79,7 @@ class Adapter:
             self.peft.add_adapter(START, self.config)
         self._fill(
             START,
-            self.library.get_peft_model_state_dict(
+            self.package.get_peft_model_state_dict(
                 self.peft, adapter_name=TRAINED, save_embedding_layers=False
             ),
         )
@@ -94,7 +94,7 @@ class Adapter:
             self.peft.set_adapter(TRAINED)
 
     def _fill(self, name: str, weights: dict[str, torch.Tensor]) -> None:
-        self.library.set_peft_model_state_dict(self.peft, weights, adapter_name=name)
+        self.package.set_peft_model_state_dict(self.peft, weights, adapter_name=name)
 
 
 def _import_peft() -> ModuleType:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils.logging import disable_progress_bar
 
+from fieldcraft.config import Dtype
 from fieldcraft.types import UserError
-
-Dtype = Literal["float32", "bfloat16"]
 
 # "Loading weights" and "Writing model shards" at every stage would bury the run's own progress.
 disable_progress_bar()
