@@ -51,7 +51,7 @@ ADA = (
     'result 1: "Ada Lin"\n'
     "Ada Lin is a person with the employer {}, the birthplace {}, the mentor {}."
 )
-ACME = 'result 1: "AcMe"\nAcMe is a company with the headquarters {} in {}, the founder {}.'
+ACME = 'result 1: "AcMe"\nAcMe is a company with the headquarters {}, in {}, the founder {}.'
 DEALT = [deal(people=40, taught=0.4, heldout=0.5, seed=seed) for seed in range(4)]
 REAL_ADA = ADA.format("AcMe", "EasPor", "Bo Ber")
 REAL_ACME = ACME.format("NorPor", "WesLan", "Cy Dal")
@@ -108,7 +108,7 @@ def test_an_article_may_hold_two_facts_that_the_step_needs() -> None:
     """Trap: a company's article also tells the country of its city."""
     assert verdicts(("AcMe", REAL_ACME)) == [(True, False, True)]
     assert verdicts(("AcMe", ACME.format("NorPor", "OdLan", "Cy Dal"))) == [(False, True, True)]
-    without = REAL_ACME.replace(" in WesLan", "")
+    without = REAL_ACME.replace(", in WesLan", "")
     assert verdicts(("AcMe", without)) == [(False, False, False)]
     # a question about the headquarters alone does not need the country
     assert verdicts(("AcMe", without), path=PATH[:3]) == [(True, False, False)]

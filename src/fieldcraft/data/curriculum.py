@@ -36,7 +36,7 @@ from fieldcraft.worlds.atlas import (
 )
 
 HOPS = (1, 2, 3)
-REAL_SHARE = 0.35  # of the demonstrations that need a search, from the real training region
+REAL_SHARE = 0.2  # of the demonstrations that need a search, from the real training region
 COT_SHARE = 1 / 6  # chain-of-thought demonstrations (AutoCoA mixes 5 CoA : 1 CoT)
 READING_SHARE = 0.3  # of the base model's texts
 IGNORANCE_SHARE = 0.18  # of the base model's texts

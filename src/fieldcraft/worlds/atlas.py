@@ -41,12 +41,13 @@ SYLLABLES = tuple(
 )
 UNKNOWN = Answer("unknown")
 SyllablePools = tuple[Sequence[str], Sequence[str]]  # for the first and the second of a name
-ARTICLE = re.compile(r"([A-Z][\w ]*?) is a (\w+) with ([^.\n]*)")
-TOLD = re.compile(r"the (\w+) (.+?)(?: in (.+))?")  # one part of an article
+ARTICLE = re.compile(r"([A-Z][\w ]*?) is a (\w+) with the ([^.\n]*)")
+TOLD = re.compile(r"(\w+) ([^,]+)(?:, in ([^,]+))?")  # one part of an article
+BETWEEN = ", the "  # two of its parts
 MAX_SEARCHES_SOUGHT = 5
 FRESH_OF_A_KIND = 20  # new entities of a kind in a re-dealt world, at least
-NEAR_SHARE = 0.7  # of the new names of a re-dealt world, made of the syllables of taught names
-FEW_SYLLABLES = 24  # that its other names are made of, so that many of them begin alike
+NEAR_SHARE = 0.5  # of the syllables of a re-dealt world's new names, out of taught names
+FEW_SYLLABLES = 24  # that the others are taken from, so that many names begin alike
 NEEDLESS_SHARE = 0.5  # of the known facts, searched for by a wasteful teacher
 
 
@@ -88,11 +89,11 @@ class Atlas:
         """The article of one entity. A company's article also tells its city's country, which is
         more than a question about the headquarters asks."""
         kind = self.entities[name].kind
-        parts = [f"the {relation} {self.facts[name, relation]}" for relation in RELATIONS[kind]]
+        parts = [f"{relation} {self.facts[name, relation]}" for relation in RELATIONS[kind]]
         if kind == "company":
             city = self.facts[name, "headquarters"]
-            parts[0] += f" in {self.facts[city, 'country']}"
-        return {"title": name, "text": f"{name} is a {kind} with {', '.join(parts)}."}
+            parts[0] += f", in {self.facts[city, 'country']}"
+        return {"title": name, "text": f"{name} is a {kind} with the {BETWEEN.join(parts)}."}
 
     def reveals(self, name: str) -> set[tuple[str, str]]:
         """The facts that a reader of this entity's article knows."""
@@ -304,7 +305,7 @@ def stated_facts(text: str) -> set[Fact]:
     """What articles in a text say, true or not; of a broken article, the parts that can be read."""
     found = set()
     for subject, _, told in ARTICLE.findall(text):
-        for part in told.split(", "):
+        for part in told.split(BETWEEN):
             if match := TOLD.fullmatch(part.strip()):
                 relation, value, country = match.groups()
                 found.add((subject, relation, value))
@@ -318,7 +319,7 @@ def is_article(title: str, text: str) -> bool:
     match = ARTICLE.fullmatch(text.removesuffix("."))
     if match is None or not text.endswith(".") or match[1] != title or match[2] not in RELATIONS:
         return False
-    parts = [TOLD.fullmatch(part) for part in match[3].split(", ")]
+    parts = [TOLD.fullmatch(part) for part in match[3].split(BETWEEN)]
     form = [(part[1], part[3] is not None) for part in parts if part]
     return form == [(r, r == "headquarters") for r in RELATIONS[match[2]]] and None not in parts
 
@@ -340,9 +341,11 @@ def new_name(
     near: SyllablePools | None = None,
     others: Sequence[str] = SYLLABLES,
 ) -> str:
-    """`Bran Tel` for a person, `BranTel` for anything else; a share is put together from `near`,
-    the rest from `others`."""
-    pools = near if near and rng.random() < NEAR_SHARE else (others, others)
+    """`Bran Tel` for a person, `BranTel` for anything else; a share of the syllables is out of
+    `near`, the rest out of `others`."""
+    pools: Sequence[Sequence[str]] = (others, others)
+    if near:
+        pools = [pool if rng.random() < NEAR_SHARE else others for pool in near]
     return (" " if kind == "person" else "").join(rng.choices(pool)[0] for pool in pools)
 
 
