@@ -8,7 +8,7 @@ test: .venv/installed-dev
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
-	.venv/bin/pytest
+	OMP_NUM_THREADS=1 .venv/bin/pytest -n logical --maxprocesses 8 --dist worksteal
 
 .venv/installed: pyproject.toml scripts/install.py
 	@$(PYTHON) scripts/install.py
