@@ -394,9 +394,9 @@ def redeal(world: Atlas, rng: random.Random) -> Atlas:
     fact dealt anew, and besides the untaught entities that taught facts mention only new ones.
 
     Demonstrations over such variants can only be followed by reading what a search returns.
-    Held-out names never appear in one. Many new names are made of the syllables of taught ones:
-    without them a model takes unseen names for known whose parts it knows. The others share a few
-    syllables, lest the first one of a name tell which of an article's names it is.
+    Held-out names never appear in one. Many syllables of new names are those of taught ones:
+    without them a model takes unseen names for known whose parts it knows. The other syllables are
+    a few, lest the first one of a name tell which of an article's names it is.
     """
     used = set(world.entities)
     taught = {f: world.facts[f] for f in world.taught_facts}
