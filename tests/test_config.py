@@ -227,6 +227,7 @@ def test_an_unknown_key_is_answered_with_the_nearest(path: str, override: str, m
         ("model=/does/not/exist", ["model=/does/not/exist", "does not exist"]),
         ("judge.model=m", ["judge.url", "judge.model"]),
         ("stages.rl1.rewards={judge: 1.0}", ["judge.url", "judge.model"]),
+        ("stages.rl1.accuracy=judge", ["judge.url", "judge.model"]),
         ("needs=[tasks]", ["'small'", "tasks=PATH"]),
     ],
 )

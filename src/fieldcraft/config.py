@@ -210,7 +210,7 @@ class Rl(Stage):
     temperature: PositiveFloat = 1.0
     # what is rewarded
     rewards: dict[RewardName, float] = {"em": 1.0}
-    accuracy: Literal["em", "f1"] = "em"  # what a right answer is: a score of 1
+    accuracy: Literal["em", "f1", "cover_em", "judge"] = "em"  # a right answer scores 1 by it
     call_smoothing: PositiveFloat | None = None  # OTC's c; None: budget.max_calls
     overlong_penalty: Rate = 0.0  # for the longest rollouts
     overlong_limit: PositiveInt | None = None  # policy tokens; None: budget.total_tokens
@@ -268,6 +268,11 @@ class Rl(Stage):
             raise ValueError("a critic gives every token its own baseline: scale none or batch")
         self._agree_on_simulator()
         return self
+
+    @property
+    def graders(self) -> set[str]:
+        """What grades every rollout: the rewards, and whatever says which answers are right."""
+        return {*self.rewards, self.accuracy}
 
     def _agree_on_simulator(self) -> None:
         if self.simulator != "policy" and self.observations == "real":
@@ -407,8 +412,8 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
         path: Path | None = getattr(recipe, key)
         if path is None:
             raise UserError(f"recipe '{recipe.recipe}' needs {key}=PATH on the command line.")
-    asks = any(isinstance(s, Rl) and "judge" in s.rewards for s in recipe.stages.values())
-    check_judge(recipe.judge, asks)
+    asks = [s for s in recipe.stages.values() if isinstance(s, Rl) and "judge" in s.graders]
+    check_judge(recipe.judge, bool(asks))
     for key in ("model", "tasks", "corpus", "demonstrations", "pairs"):
         path = getattr(recipe, key)
         if path is not None and not path.exists():

@@ -109,13 +109,14 @@ def open_endpoint(settings: Endpoint, cache: Path | None) -> ChatEndpoint:
 def make_rubric(stage: Rl, budget: Limits, judge: Judge | None = None) -> Rubric:
     """The rewards of a stage. Those without a weight are recorded where they cost nothing."""
     made: dict[str, Reward] = {reward.name: reward() for reward in RECORDED}
+    if judge is not None:
+        made[judge.name] = judge
     correct, smoothing = made[stage.accuracy], stage.call_smoothing or float(budget.max_calls)
     made |= {r.name: r for r in (OtcGrpo(correct, smoothing), OtcPpo(correct, smoothing))}
     limit = stage.overlong_limit or budget.total_tokens
-    if judge is not None:
-        made[judge.name] = judge
     made["overlong"] = SoftOverlong(limit, stage.overlong_cache or max(limit // 5, 1))
-    weights = {reward.name: 0.0 for reward in RECORDED} | stage.rewards
+    recorded = (*(reward.name for reward in RECORDED), stage.accuracy)
+    weights = dict.fromkeys(recorded, 0.0) | stage.rewards
     if stage.overlong_penalty:
         weights["overlong"] = stage.overlong_penalty
     return Rubric([(made[name], weight) for name, weight in weights.items()])

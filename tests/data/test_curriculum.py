@@ -176,18 +176,43 @@ def test_no_training_question_follows_a_reserved_chain() -> None:
     assert any(RESERVING.is_reserved(chain) for chain in before)  # what is not reserved is trained
 
 
-def test_the_wasteful_data_set_has_the_questions_of_the_demonstrations(
-    demonstrations: Sequence[Trajectory],
-) -> None:
+def test_the_wasteful_teacher_also_searches_for_what_is_known() -> None:
     wasteful = CURRICULUM.wasteful(300)
-    assert [t.task for t in wasteful] == [t.task for t in demonstrations]
     needed = sum(t.task.meta["calls_optimal"] for t in wasteful)
     assert sum(len(t.calls) for t in wasteful) > 1.15 * needed
     known = [t for t in wasteful if t.task.meta["known"]]
+    assert 0.1 < len(known) / len(wasteful) < 0.25
     assert 0.4 < sum(bool(t.calls) for t in known) / len(known) < 0.95
     for trajectory in wasteful:
         assert (trajectory.status, trajectory.well_formed) == (Status.ANSWERED, True)
         assert exact_match(trajectory.answer or "", trajectory.task.answers) == 1.0
+
+
+def stated(trajectory: Trajectory) -> list[tuple[str, ...]]:
+    """(subject, relation, object) of the facts that its thoughts state."""
+    written = "".join(s.text for s in trajectory.segments if s.author is Author.POLICY)
+    name = r"([A-Z][a-z]+ ?[A-Z][a-z]+)"
+    return re.findall(rf"{name} has the (\w+) {name}\.", written)
+
+
+def test_what_the_wasteful_teacher_searches_for_is_no_fact_of_the_training_region() -> None:
+    mentioned = {WORLD.facts[fact] for fact in WORLD.taught_facts}
+    seen, real, crossing = 0, 0, 0
+    for trajectory in CURRICULUM.wasteful(300):
+        start = trajectory.task.meta["path"][0]
+        first = WORLD.entities.get(start)
+        assert first is None or first.region == "taught" or start in mentioned
+        crosses = first is not None and first.region == "taught"
+        crossing += crosses and trajectory.task.meta["calls_optimal"] > 0
+        for subject, relation, value in stated(trajectory):
+            untaught = (subject, relation) in WORLD.facts and (
+                WORLD.entities[subject].region != "taught"
+            )
+            seen += untaught
+            real += untaught and WORLD.facts[subject, relation] == value
+    assert crossing > 30  # from a taught entity to one that has to be searched for
+    assert seen > 30  # of a real name that a taught fact mentions
+    assert real / seen < 0.2  # by chance
 
 
 def test_questions_in_and_out_of_the_domain() -> None:

@@ -6,7 +6,9 @@ import pytest
 
 from bandit import LIMITS, bandit, settings
 from fieldcraft.algorithms import ALGORITHMS
+from fieldcraft.engine.openai import ChatEndpoint
 from fieldcraft.pipeline import make_rubric
+from fieldcraft.rewards.judge import Judge
 from fieldcraft.rewards.length import SoftOverlong
 from fieldcraft.rewards.tool_cost import OtcGrpo, OtcPpo
 from fieldcraft.train.loop import Row
@@ -86,6 +88,18 @@ def test_rewards_take_their_limits_from_the_budget_unless_told() -> None:
         assert isinstance(otc, kind)
         assert otc.smoothing == LIMITS.max_calls
         assert otc.correct is made["em"][0]
+
+
+def test_otc_takes_its_verdict_from_the_reward_that_the_recipe_names() -> None:
+    judge = Judge(ChatEndpoint("http://localhost", "judge"), votes=1)
+    for name in ("f1", "cover_em", "judge"):
+        stage = settings(rewards={"otc-grpo": 1.0}).model_copy(update={"accuracy": name})
+        rubric = make_rubric(stage, LIMITS, judge)
+        made = {reward.name: (reward, weight) for reward, weight in rubric.rewards}
+        otc, weight = made["otc-grpo"]
+        assert isinstance(otc, OtcGrpo)
+        assert (otc.correct, weight) == (made[name][0], 1.0)
+        assert made[name][1] == 0.0  # looked at, not rewarded itself
 
 
 def test_dapo_punishes_length() -> None:

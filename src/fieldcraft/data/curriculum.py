@@ -42,7 +42,7 @@ READING_SHARE = 0.3  # of the base model's texts
 IGNORANCE_SHARE = 0.18  # of the base model's texts
 # A data set's size, unless a recipe wants less: so many examples for each of the taught facts, by
 # which learning to tell them from others takes longer. Below a size reading takes longest.
-PER_FACT = {"base": 64, "demonstrations": 45, "wasteful": 45, "pairs": 9}
+PER_FACT = {"base": 64, "demonstrations": 45, "wasteful": 90, "pairs": 9}
 FACTS_AT_LEAST = 320
 DECISIONS_KEPT = 0.35  # of those where thinking is chosen: a smaller share than acting
 
@@ -101,29 +101,34 @@ class Curriculum:
     def demonstrations(self, count: int) -> list[Trajectory]:
         """Chain-of-thought where the model knows everything, chain-of-action where it must search:
         mostly in re-dealt worlds, where only reading helps, some in the real training region."""
-        return [
-            self._encode(world, path, world.demonstration(path))
-            for world, path in self._demonstrated(count)
-        ]
-
-    def wasteful(self, count: int) -> list[Trajectory]:
-        """The same questions, answered by a teacher who also searches for what the model knows."""
-        rng = random.Random(f"wasteful:{self.seed}")
-        return [
-            self._encode(world, path, world.wasteful_demonstration(path, rng))
-            for world, path in self._demonstrated(count)
-        ]
-
-    def _demonstrated(self, count: int) -> Iterator[tuple[Atlas, Path]]:
         rng = random.Random(f"demonstrations:{self.seed}")
+        found = []
         for _ in range(count):
             if rng.random() < COT_SHARE:
-                path = rng.choice(self.known_paths[rng.choice(HOPS)] or self.known_paths[1])
-                world = self.world
+                world, path = self.world, self._known_path(rng)
             else:
                 world = self.world if rng.random() < REAL_SHARE else rng.choice(self.worlds)
                 path = self.untaught_path(world, rng)
-            yield world, path
+            found.append(self._encode(world, path, world.demonstration(path)))
+        return found
+
+    def wasteful(self, count: int) -> list[Trajectory]:
+        """The same kinds of questions, answered by a teacher who also searches for what the model
+        knows. All that search are from re-dealt worlds: the training region stays unknown until
+        reinforcement learning asks about it, and then a search for it is needed indeed."""
+        rng = random.Random(f"wasteful:{self.seed}")
+        found = []
+        for _ in range(count):
+            if rng.random() < COT_SHARE:
+                world, path = self.world, self._known_path(rng)
+            else:
+                world = rng.choice(self.worlds)
+                path = self._searched_path(world, rng)
+            found.append(self._encode(world, path, world.wasteful_demonstration(path, rng)))
+        return found
+
+    def _known_path(self, rng: random.Random) -> Path:
+        return rng.choice(self.known_paths[rng.choice(HOPS)] or self.known_paths[1])
 
     def pairs(self, count: int) -> list[tuple[Trajectory, Trajectory]]:
         """Contrastive steps; fewer in which thinking is chosen than in which acting is."""
@@ -144,11 +149,18 @@ class Curriculum:
         In a re-dealt world every such fact is about a new entity: of one that is real the model
         should learn the real facts alone, so that it can simulate a search for it."""
         while True:
+            path = self._searched_path(world, rng)
+            if world is self.world or not any(
+                subject in self.world.entities for subject in world.untaught_subjects(path)
+            ):
+                return path
+
+    def _searched_path(self, world: Atlas, rng: random.Random) -> Path:
+        """A path of the training region on which at least one fact was not taught. In a re-dealt
+        world such a fact may be about a real entity that a taught fact leads to."""
+        while True:
             path = world.sample_path(rng, ["train", "taught"], rng.choice(HOPS))
-            subjects = [subject for subject, _, _ in world.hops(path)]
-            untaught = [s for s in subjects if world.entities[s].region != "taught"]
-            real = world is self.world
-            if untaught and (real or not any(s in self.world.entities for s in untaught)):
+            if world.untaught_subjects(path):
                 return path
 
     def _encode(self, world: Atlas, path: Path, steps: Sequence[Step]) -> Trajectory:

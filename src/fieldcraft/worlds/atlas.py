@@ -48,7 +48,7 @@ MAX_SEARCHES_SOUGHT = 5
 FRESH_OF_A_KIND = 20  # new entities of a kind in a re-dealt world, at least
 NEAR_SHARE = 0.5  # of the syllables of a re-dealt world's new names, out of taught names
 FEW_SYLLABLES = 24  # that the others are taken from, so that many names begin alike
-NEEDLESS_SHARE = 0.5  # of the known facts, searched for by a wasteful teacher
+CAREFUL_SHARE = 0.5  # of the questions for which a wasteful teacher looks everything up
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +116,11 @@ class Atlas:
             found.append((subject, relation, self.facts[subject, relation]))
             subject = found[-1][2]
         return found
+
+    def untaught_subjects(self, path: Path) -> list[str]:
+        """The entities along a path whose facts the base model was not taught."""
+        subjects = (subject for subject, _, _ in self.hops(path))
+        return [name for name in subjects if self.entities[name].region != "taught"]
 
     def optimal_calls(self, path: Path) -> int:
         """The least number of searches after which every fact on the path is taught or was read.
@@ -191,21 +196,25 @@ class Atlas:
 
     def demonstration(self, path: Path) -> list[Step]:
         """How the oracle answers: it states what it was taught or has read, else searches."""
-        return self._answer(path, lambda: False)
+        return self._answer(path, self.must_search)
 
     def wasteful_demonstration(self, path: Path, rng: random.Random) -> list[Step]:
-        """How a teacher answers who also searches for every second known fact, unless its article
-        is before them. The model would have known it, so this teaches to offload."""
-        return self._answer(path, lambda: rng.random() < NEEDLESS_SHARE)
+        """How a teacher answers who for every second question looks up what is known as well, each
+        article once. The model would have known it, so this teaches to offload."""
+        if rng.random() < CAREFUL_SHARE:
+            return self._answer(path, lambda *_: True)
+        return self.demonstration(path)
 
-    def _answer(self, path: Path, needlessly: Callable[[], bool]) -> list[Step]:
-        """A right answer; `needlessly` is asked whether to search for a fact that is known."""
+    def _answer(
+        self, path: Path, searches: Callable[[str, str, set[tuple[str, str]]], bool]
+    ) -> list[Step]:
+        """A right answer that searches where `searches` says so of a subject, a relation and the
+        facts that were read, for every article at most once."""
         steps: list[Step] = []
         read: set[tuple[str, str]] = set()
         articles: set[str] = set()
         for subject, relation, value in self.hops(path):
-            must = self.must_search(subject, relation, read)
-            if must or (subject not in articles and needlessly()):
+            if subject not in articles and searches(subject, relation, read):
                 steps += self.search_steps(subject)
                 articles.add(subject)
                 read |= self.reveals(subject)
