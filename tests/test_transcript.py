@@ -40,10 +40,10 @@ def test_a_turn_is_cut_where_its_tag_opens(action, answer):
     )
     assert transcript(trajectory) == [
         Entry(Kind.PROMPT, "Where is Kelm?"),
-        Entry(Kind.THOUGHT, "<think>Bar? I look Kelm up.</think>"),
+        Entry(Kind.THOUGHT, "Bar? I look Kelm up."),
         Entry(Kind.ACTION, "Kelm", "search"),
         Entry(Kind.OBSERVATION, "Kelm lies in Bar."),
-        Entry(Kind.THOUGHT, "<think>So Bar.</think>"),
+        Entry(Kind.THOUGHT, "So Bar."),
         Entry(Kind.ANSWER, "Bar"),
     ]
 

@@ -86,8 +86,8 @@ def transcript(trajectory: Trajectory) -> list[Entry]:
             entries.append(Entry(Kind.THOUGHT, text))
     if pending is not None:  # the trajectory ended before the observation could be appended
         entries.append(_observed(Kind.OBSERVATION, pending.observation, pending))
-    cleaned = [Entry(e.kind, clean(e.text).strip(), clean(e.label)) for e in entries]
-    return [entry for entry in cleaned if entry.text]
+    shown = [Entry(e.kind, _unframed(e.kind, clean(e.text)), clean(e.label)) for e in entries]
+    return [entry for entry in shown if entry.text]
 
 
 def _side(author: Author) -> Kind:
@@ -116,6 +116,14 @@ def _observed(kind: Kind, text: str, call: Call | None) -> Entry:
     # The frame's tags are noise to a reader; what was cut or escaped differs and is shown as it is.
     inner = call.observation.strip()
     return Entry(kind, inner if inner and inner in text else text, ", ".join(marks))
+
+
+def _unframed(kind: Kind, text: str) -> str:
+    """Text without the space around it and, of a thought, the tags that only say that it is one."""
+    text = text.strip()
+    if kind is Kind.THOUGHT:
+        text = text.removeprefix("<think>").removesuffix("</think>").strip()
+    return text
 
 
 def _argument(call: Call) -> str:
