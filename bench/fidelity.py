@@ -19,10 +19,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from fieldcraft.config import Recipe, Rl, Sft, dump_recipe, load_recipe, parse_recipe
+from fieldcraft.config import Recipe, Rl, Sft, dump_recipe
 from fieldcraft.evals.charts import Chart, gain_against_fidelity
 from fieldcraft.inference import find_agent, measure_simulator
 from fieldcraft.pipeline import Run
+from fieldcraft.recipes.loading import load_recipe, parse_recipe
 from fieldcraft.store import read_json, write_json
 from fieldcraft.train.model import choose_device
 

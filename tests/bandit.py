@@ -13,11 +13,12 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from fieldcraft.config import Limits, Rl, parse_recipe
+from fieldcraft.config import Limits, Rl
 from fieldcraft.dialects.autocoa import AutoCoA
 from fieldcraft.engine.local import LocalEngine
 from fieldcraft.envs.tools import Budget, ToolEnvironment
 from fieldcraft.pipeline import make_rubric
+from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.train.critic import Critic
 from fieldcraft.train.rl import RlStage
 from fieldcraft.train.trainer import Trainer

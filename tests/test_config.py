@@ -10,7 +10,6 @@ from pydantic import BaseModel
 
 from fieldcraft.algorithms import ALGORITHMS
 from fieldcraft.config import (
-    RESERVED,
     Algorithm,
     Critic,
     Endpoint,
@@ -21,10 +20,8 @@ from fieldcraft.config import (
     Sft,
     count_options,
     dump_recipe,
-    load_recipe,
-    parse_recipe,
-    shipped,
 )
+from fieldcraft.recipes.loading import RESERVED, load_recipe, parse_recipe, shipped
 from fieldcraft.types import UserError
 
 MOST_OPTIONS = 142

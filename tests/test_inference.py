@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fieldcraft.config import Recipe, dump_recipe, load_recipe
+from fieldcraft.config import Recipe, dump_recipe
 from fieldcraft.inference import Agent, find_agent
+from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.types import UserError
 
 

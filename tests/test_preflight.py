@@ -14,9 +14,10 @@ from tokenizers import normalizers
 from chat_server import answering, completion
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from fieldcraft import preflight
-from fieldcraft.config import Recipe, Rl, load_recipe, parse_recipe
+from fieldcraft.config import Recipe, Rl
 from fieldcraft.inputs import AtlasInputs
 from fieldcraft.preflight import check_recipe, rl_problems
+from fieldcraft.recipes.loading import load_recipe, parse_recipe
 from fieldcraft.types import Author, Segment, Status, Task, Trajectory
 from serving import serving
 

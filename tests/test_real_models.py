@@ -15,11 +15,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 from checkpoints import r1_tokenizer, write_tiny_r1
 from fieldcraft import pipeline
 from fieldcraft.cli import main
-from fieldcraft.config import Recipe, Rl, load_recipe
+from fieldcraft.config import Recipe, Rl
 from fieldcraft.data.autocoa import write_demonstrations, write_pairs
 from fieldcraft.data.steps_io import StepPair
 from fieldcraft.engine.threads import Threads
 from fieldcraft.pipeline import Run
+from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.train.model import load_model, load_tokenizer
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.trajectory_io import read_trajectories

@@ -14,9 +14,9 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from fieldcraft.config import load_recipe
 from fieldcraft.engine.threads import Threads
 from fieldcraft.pipeline import Run
+from fieldcraft.recipes.loading import load_recipe
 
 RECIPE = """
 recipe: tiny

@@ -9,9 +9,10 @@ import pytest
 from rich.console import Console
 
 from checkpoints import write_tiny_checkpoint
-from fieldcraft.config import Recipe, Rl, load_recipe
+from fieldcraft.config import Recipe, Rl
 from fieldcraft.pipeline import Run
 from fieldcraft.preflight import check_recipe
+from fieldcraft.recipes.loading import load_recipe
 
 RECIPES = ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b")
 TOWNS = {"Ada Lind": "Northport", "Bo Berg": "Southport", "Cy Dahl": "Eastport"}

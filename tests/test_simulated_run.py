@@ -12,9 +12,9 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from fieldcraft import pipeline
-from fieldcraft.config import load_recipe
 from fieldcraft.engine.threads import Threads
 from fieldcraft.pipeline import Run
+from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.store import MetricsLog
 
 RECIPE = """

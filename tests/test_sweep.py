@@ -17,7 +17,8 @@ from rich.console import Console
 
 from fieldcraft import sweep as module
 from fieldcraft.cli import main
-from fieldcraft.config import Recipe, load_recipe
+from fieldcraft.config import Recipe
+from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.store import RunFolder
 from fieldcraft.sweep import sweep, threads_each
 from fieldcraft.types import UserError

@@ -22,19 +22,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fieldcraft import __version__
-from fieldcraft.config import (
-    Dtype,
-    JudgeModel,
-    Recipe,
-    Sft,
-    check_judge,
-    dump_recipe,
-    load_recipe,
-    recipe_of_run,
-    shipped,
-)
+from fieldcraft.config import Dtype, JudgeModel, Recipe, Sft, dump_recipe
 from fieldcraft.data.steps_io import as_trajectory, read_demonstrations
 from fieldcraft.evals.tables import pairwise_table, results_table, seeds_table, tool_table
+from fieldcraft.recipes.loading import check_judge, load_recipe, recipe_of_run, shipped
 from fieldcraft.store import RunFolder, atomic_folder, read_json, write_json
 from fieldcraft.terminal import (
     StageProgress,

@@ -1,14 +1,11 @@
-"""Recipes: YAML files <-> typed objects, dotted overrides, and errors that name the nearest key."""
+"""What a recipe can set: its sections as typed objects. `recipes/loading.py` reads them."""
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-from importlib import resources
 from math import ceil
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -16,19 +13,10 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    ValidationError,
     model_validator,
 )
 
 from fieldcraft.algorithms import ALGORITHMS
-from fieldcraft.types import UserError
-
-# Folders of a run and rows of its report that are not stages; with a model of the user's, `base` is
-# the row of that model.
-RESERVED = (
-    *("world", "start", "index", "evaluations", "evaluation", "collect"),
-    *("workflow", "rag", "reflexion"),
-)
 
 # How a teacher is reached, which a run that goes on may change: (section, key).
 FREE_KEYS = (
@@ -361,154 +349,11 @@ class Recipe(Section):
     evaluation: Evaluation = Evaluation()
 
 
-def shipped() -> list[str]:
-    """Names of the recipes in the package."""
-    folder = resources.files("fieldcraft.recipes")
-    return sorted(f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name[-5:] == ".yaml")
-
-
-def load_recipe(name: str, overrides: list[str]) -> Recipe:
-    """A recipe by shipped name or path, with `key.path=value` overrides.
-
-    Raises UserError for an unknown name or key (naming the nearest) and for bad values.
-    """
-    if name in shipped():
-        text = (resources.files("fieldcraft.recipes") / f"{name}.yaml").read_bytes()
-    elif Path(name).is_file():
-        text = Path(name).read_bytes()
-    else:
-        near = get_close_matches(name, shipped(), n=1, cutoff=0.0)
-        raise UserError(
-            f"there is no recipe '{name}': give a path to a YAML file or one of"
-            f" {', '.join(shipped())}; did you mean '{near[0]}'?"
-        )
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"{name} is not valid YAML: {' '.join(str(error).split())}.") from error
-    if not isinstance(data, dict):
-        raise UserError(f"{name} must be a YAML mapping with the keys of a recipe.")
-    for override in overrides:
-        _apply(data, override)
-    return parse_recipe(data)
-
-
-def parse_recipe(data: dict[str, Any]) -> Recipe:
-    """Validate the contents of a recipe file. Raises UserError with the first problem."""
-    try:
-        recipe = Recipe.model_validate(data)
-    except ValidationError as error:
-        raise UserError(_sentence(error, data)) from error
-    taken = (*RESERVED, "base") if recipe.model else RESERVED
-    for name in recipe.stages:
-        if name in taken or not name.replace("-", "").replace("_", "").isalnum():
-            raise UserError(
-                f"a stage cannot be called '{name}': choose another name, of letters, digits, -"
-                " and _, which becomes that of its folder."
-            )
-    _check_names(recipe)
-    _check_seeds(recipe)
-    for key in recipe.needs:
-        path: Path | None = getattr(recipe, key)
-        if path is None:
-            raise UserError(f"recipe '{recipe.recipe}' needs {key}=PATH on the command line.")
-    asks = [s for s in recipe.stages.values() if isinstance(s, Rl) and "judge" in s.graders]
-    check_judge(recipe.judge, bool(asks))
-    for key in ("model", "tasks", "corpus", "demonstrations", "pairs"):
-        path = getattr(recipe, key)
-        if path is not None and not path.exists():
-            raise UserError(f"{key}={path} does not exist: give the path of an existing file.")
-    _check_collection(recipe)
-    return recipe
-
-
-def _check_names(recipe: Recipe) -> None:
-    """Stages that others start from, and those in the rows of a table, must exist."""
-    earlier = ["start"]
-    for name, stage in recipe.stages.items():
-        if stage.start is not None and stage.start not in earlier:
-            raise UserError(
-                f"stage '{name}' starts from '{stage.start}', which does not come before it: use"
-                f" one of {', '.join(earlier)}."
-            )
-        if isinstance(stage, Rl) and stage.simulator_stage not in (None, *earlier):
-            raise UserError(
-                f"stage '{name}' simulates with '{stage.simulator_stage}', which does not come"
-                f" before it: use one of {', '.join(earlier)}."
-            )
-        earlier.append(name)
-    for title, name in recipe.rows.items():
-        if name not in evaluated(recipe):
-            raise UserError(
-                f"row '{title}' shows '{name}', which is never evaluated: use one of"
-                f" {', '.join(evaluated(recipe))}."
-            )
-
-
-def _check_collection(recipe: Recipe) -> None:
-    teacher = recipe.teacher
-    if recipe.collect is None:
-        if teacher != Teacher():
-            raise UserError(
-                "teacher is only for a recipe with collect: use the recipe autocoa-data."
-            )
-        return
-    if recipe.stages:
-        raise UserError(
-            "a recipe with collect has no stages: train in a second run, with demonstrations= and"
-            " pairs= of the files that this one writes."
-        )
-    if teacher.model is None and (teacher.url is not None or recipe.tasks is not None):
-        raise UserError(
-            "the teacher has no name: set teacher.model, the name of a model at teacher.url or the"
-            " folder of a checkpoint."
-        )
-
-
-def _check_seeds(recipe: Recipe) -> None:
-    if len(set(recipe.seeds)) < len(recipe.seeds):
-        raise UserError(f"seeds={list(recipe.seeds)} names a seed twice: give each one once.")
-    if recipe.seeds and recipe.seed:
-        raise UserError(
-            f"seed={recipe.seed} is one run and seeds={list(recipe.seeds)} several: for one alone"
-            " set seeds=[] as well."
-        )
-
-
 def evaluated(recipe: Recipe) -> list[str]:
     """Everything that a run of the recipe evaluates: a model of the user's, workflows, stages."""
     first = ["base"] if recipe.model else []
     stages = [name for name, stage in recipe.stages.items() if stage.evaluate]
     return [*first, *recipe.evaluation.workflows, *stages]
-
-
-def check_judge(judge: JudgeModel, needed: bool) -> None:
-    """Raises UserError for a judge named by half, or not at all where one is needed."""
-    named = [judge.url is not None, judge.model is not None]
-    if any(named) != all(named) or (needed and not any(named)):
-        raise UserError("a judge needs both a url and a model: set judge.url and judge.model.")
-
-
-def recipe_of_run(run: Path) -> Recipe:
-    """The recipe that a run folder was made with; the files it names may be gone by now.
-
-    Raises UserError if the folder is not one run's, or one of another version's.
-    """
-    file = run / "recipe.json"
-    if not file.exists():
-        raise UserError(f"{run} is not a run: give a folder that 'fieldcraft run' wrote.")
-    try:
-        recipe = Recipe.model_validate_json(file.read_bytes())
-    except ValidationError as error:
-        raise UserError(
-            f"{run} was made by another version of fieldcraft: use that version or run it anew."
-        ) from error
-    if recipe.seeds:
-        raise UserError(
-            f"{run} holds a run for every seed: give one of them, such as"
-            f" {run / f'seed-{recipe.seeds[0]}'}."
-        )
-    return recipe
 
 
 def dump_recipe(recipe: Recipe) -> dict[str, Any]:
@@ -535,63 +380,3 @@ def count_options(section: type[BaseModel] = Recipe) -> int:
     )
     own = set(Sft.model_fields) | set(Pairs.model_fields) | set(Rl.model_fields)
     return sum(len(s.model_fields) for s in sections) + len(own)
-
-
-def _apply(data: dict[str, Any], override: str) -> None:
-    key, equals, value = override.partition("=")
-    if not equals or not key:
-        raise UserError(f"'{override}' is not an override: write key=value, as in seed=7.")
-    *parents, last = key.split(".")
-    node = data
-    for parent in parents:
-        child = node.setdefault(parent, {})
-        if not isinstance(child, dict):
-            raise UserError(f"'{key}' cannot be set, because '{parent}' is a single value.")
-        node = child
-    try:
-        node[last] = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise UserError(f"the value of '{override}' is not valid YAML; quote it.") from error
-
-
-def _sentence(error: ValidationError, data: dict[str, Any]) -> str:
-    problem = error.errors()[0]
-    kinds = {"sft", "contrastive", "rl"}
-    # pydantic puts the tag of a discriminated union into the location; the file does not have it.
-    parts = [str(p) for i, p in enumerate(problem["loc"]) if not (i == 2 and p in kinds)]
-    place = ".".join(parts)
-    if problem["type"] == "extra_forbidden":
-        fields = _fields_at(parts[:-1], data)
-        near = get_close_matches(parts[-1], fields, n=1, cutoff=0.0)
-        return f"unknown key '{place}'; did you mean '{'.'.join([*parts[:-1], *near])}'?"
-    if parts[-1] == "[key]":  # of a mapping whose keys are listed
-        known = problem["ctx"]["expected"]
-        near = get_close_matches(parts[-2], known.split("'")[1::2], n=1, cutoff=0.0)
-        place = ".".join(parts[:-1])
-        return f"unknown key '{place}'; did you mean '{'.'.join([*parts[:-2], *near])}'?"
-    if problem["type"] in ("missing", "union_tag_not_found") and parts[0] == "stages" != place:
-        missing = ".".join(parts[2:]) or "type"
-        others = ", ".join(name for name in data["stages"] if name != parts[1])
-        return f"stage '{parts[1]}' has no '{missing}'; the other stages are {others or 'none'}."
-    message = problem["msg"].removeprefix("Value error, ")
-    return f"'{place}' is wrong: {message[0].lower()}{message[1:]}."
-
-
-def _fields_at(parts: list[str], data: dict[str, Any]) -> list[str]:
-    """The keys that a section may have."""
-    if not parts:
-        return list(Recipe.model_fields)
-    if parts[0] == "stages":
-        kinds: dict[str, type[BaseModel]] = {"sft": Sft, "contrastive": Pairs, "rl": Rl}
-        kind = kinds[data["stages"][parts[1]]["type"]]
-        inner: dict[str, type[BaseModel]] = {"optim": Optim, "critic": Critic, "endpoint": Endpoint}
-        return list(inner.get(parts[-1], kind).model_fields)
-    section: type[BaseModel] = Recipe
-    for part in parts:
-        annotation = section.model_fields[part].annotation
-        section = next(  # a section, or one that may be null
-            kind
-            for kind in (annotation, *get_args(annotation))
-            if isinstance(kind, type) and issubclass(kind, BaseModel)
-        )
-    return list(section.model_fields)

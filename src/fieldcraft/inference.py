@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from fieldcraft.config import Dtype, Recipe, Rl, recipe_of_run
+from fieldcraft.config import Dtype, Recipe, Rl
 from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.local import LocalEngine
 from fieldcraft.envs.tools import ToolEnvironment
@@ -20,6 +20,7 @@ from fieldcraft.evals.metrics import exact_match
 from fieldcraft.evals.run import answer_rubric, evaluate
 from fieldcraft.inputs import AtlasInputs, Inputs, make_inputs
 from fieldcraft.pipeline import make_environment, open_search
+from fieldcraft.recipes.loading import recipe_of_run
 from fieldcraft.rollout import Policy, Simulator, rollout
 from fieldcraft.simulators import PolicySimulator
 from fieldcraft.store import atomic_folder

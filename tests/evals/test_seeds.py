@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fieldcraft.config import Recipe, Rl, load_recipe, parse_recipe
+from fieldcraft.config import Recipe, Rl
 from fieldcraft.evals.report import write_report
 from fieldcraft.evals.seeds import (
     FEW,
@@ -26,6 +26,7 @@ from fieldcraft.evals.seeds import (
     write_page,
 )
 from fieldcraft.evals.tables import seeds_table
+from fieldcraft.recipes.loading import load_recipe, parse_recipe
 
 ATTACK = "<script>alert('owned')</script>"
 STAGES = {
