@@ -57,6 +57,7 @@ from fieldcraft.train.checkpoint import save_weights
 from fieldcraft.train.critic import Critic
 from fieldcraft.train.loop import Row, run_steps
 from fieldcraft.train.lora import Adapter
+from fieldcraft.train.memory import release_memory
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
 from fieldcraft.train.rl import AdapterStart, Reference, RlStage
 from fieldcraft.train.sft import contrastive_step, sft_step
@@ -162,6 +163,7 @@ class Run:
                 self._evaluate(name, model)
             if len(models) == 2 and self.recipe.model is None:
                 self._evaluate_workflows(model)
+            release_memory()
         return self._report()
 
     # -- what stages stand on -------------------------------------------------------------------

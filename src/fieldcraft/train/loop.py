@@ -17,11 +17,14 @@ from fieldcraft.train.checkpoint import (
     save_checkpoint,
     saved_steps,
 )
+from fieldcraft.train.memory import trim_memory
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.train.watch import Watch
 from fieldcraft.types import UserError
 
 Row = dict[str, Any]
+
+TRIM_EVERY = 20  # steps: as often as costs no time that can be measured
 
 
 def run_steps(
@@ -79,6 +82,8 @@ def run_steps(
             tokens_per_second=row["tokens_per_second"],
             loss=row.get("loss"),
         )
+        if trainer.done % TRIM_EVERY == 0:
+            trim_memory()
         if trainer.done % stage.checkpoint_every == 0:
             save()
     save()

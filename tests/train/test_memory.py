@@ -1,0 +1,50 @@
+"""Memory that was freed goes back to the system."""
+
+import gc
+import weakref
+from pathlib import Path
+
+import pytest
+
+from fieldcraft.train.memory import LIBC, release_memory, trim_memory
+
+STATM = Path("/proc/self/statm")
+BLOCK = 100_000  # bytes, below the size from which blocks are returned one by one
+
+
+def resident() -> int:
+    """Bytes, in pages of 4,096."""
+    return int(STATM.read_text().split()[1]) * 4096
+
+
+@pytest.mark.skipif(
+    not (STATM.exists() and hasattr(LIBC, "malloc_trim")), reason="neither Linux nor glibc"
+)
+def test_freed_blocks_below_one_in_use_are_returned() -> None:
+    blocks = [bytearray(b"x" * BLOCK) for _ in range(2000)]  # written, so they are resident
+    before = resident()
+    del blocks[::2]  # every other one stays
+    kept = resident()
+    trim_memory()
+    after = resident()
+    assert before - kept < 10_000_000
+    assert kept - after > 80_000_000
+    assert len(blocks) == 1000
+
+
+class Engine:
+    """Holds itself, as those of a stage do."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+def test_what_is_reachable_from_itself_alone_is_freed() -> None:
+    gc.disable()
+    try:
+        gone = weakref.ref(Engine())
+        assert gone() is not None
+        release_memory()
+        assert gone() is None
+    finally:
+        gc.enable()
