@@ -102,41 +102,49 @@ class Curriculum:
         """Chain-of-thought where the model knows everything, chain-of-action where it must search:
         mostly in re-dealt worlds, where only reading helps, some in the real training region."""
         rng = random.Random(f"demonstrations:{self.seed}")
-        found = []
-        for _ in range(count):
-            if rng.random() < COT_SHARE:
-                world, path = self.world, self._known_path(rng)
-            else:
-                world = self.world if rng.random() < REAL_SHARE else rng.choice(self.worlds)
-                path = self.untaught_path(world, rng)
-            found.append(self._encode(world, path, world.demonstration(path)))
-        return found
+        return [
+            self._encode(world, path, world.demonstration(path))
+            for world, path in self._questions(count, rng, self._mostly_redealt)
+        ]
 
     def wasteful(self, count: int) -> list[Trajectory]:
         """The same kinds of questions, answered by a teacher who also searches for what the model
         knows. All that search are from re-dealt worlds: the training region stays unknown until
         reinforcement learning asks about it, and then a search for it is needed indeed."""
         rng = random.Random(f"wasteful:{self.seed}")
-        found = []
+        return [
+            self._encode(world, path, world.wasteful_demonstration(path, rng))
+            for world, path in self._questions(count, rng, self._redealt)
+        ]
+
+    def _questions(
+        self,
+        count: int,
+        rng: random.Random,
+        searching: Callable[[random.Random], tuple[Atlas, Path]],
+    ) -> Iterator[tuple[Atlas, Path]]:
+        """A share of questions whose facts were all taught; the others are `searching`'s."""
         for _ in range(count):
             if rng.random() < COT_SHARE:
-                world, path = self.world, self._known_path(rng)
+                known = self.known_paths[rng.choice(HOPS)] or self.known_paths[1]
+                yield self.world, rng.choice(known)
             else:
-                world = rng.choice(self.worlds)
-                path = self._searched_path(world, rng)
-            found.append(self._encode(world, path, world.wasteful_demonstration(path, rng)))
-        return found
+                yield searching(rng)
 
-    def _known_path(self, rng: random.Random) -> Path:
-        return rng.choice(self.known_paths[rng.choice(HOPS)] or self.known_paths[1])
+    def _mostly_redealt(self, rng: random.Random) -> tuple[Atlas, Path]:
+        world = self.world if rng.random() < REAL_SHARE else rng.choice(self.worlds)
+        return world, self.untaught_path(world, rng)
+
+    def _redealt(self, rng: random.Random) -> tuple[Atlas, Path]:
+        world = rng.choice(self.worlds)
+        return world, self._searched_path(world, rng)
 
     def pairs(self, count: int) -> list[tuple[Trajectory, Trajectory]]:
         """Contrastive steps; fewer in which thinking is chosen than in which acting is."""
         rng = random.Random(f"pairs:{self.seed}")
         found: list[tuple[Trajectory, Trajectory]] = []
         while len(found) < count:
-            world = self.world if rng.random() < REAL_SHARE else rng.choice(self.worlds)
-            path = self.untaught_path(world, rng)
+            world, path = self._mostly_redealt(rng)
             task = world.task(path, "train")
             for decision in world.decisions(path, rng):
                 if decision.acts or rng.random() < DECISIONS_KEPT:
