@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.engine.openai import ChatEndpoint
+from fieldcraft.endpoints.openai import ChatEndpoint
 from fieldcraft.rewards.answers import cover_em, exact_match, f1, normalise
 from fieldcraft.rewards.judge import Judge
 from fieldcraft.types import Task, Trajectory

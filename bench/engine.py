@@ -20,7 +20,7 @@ import torch
 import typer
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from fieldcraft.engine.local import LocalEngine
+from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.types import Sampling
 
 VOCABULARY = 350

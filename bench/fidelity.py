@@ -19,12 +19,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from fieldcraft.config import Recipe, Rl, Sft, dump_recipe
+from fieldcraft.config.recipe import Recipe, dump_recipe
+from fieldcraft.config.stages import Rl, Sft
 from fieldcraft.evals.charts import Chart, gain_against_fidelity
-from fieldcraft.inference import find_agent, measure_simulator
-from fieldcraft.pipeline import Run
 from fieldcraft.recipes.loading import load_recipe, parse_recipe
-from fieldcraft.store import read_json, write_json
+from fieldcraft.records.files import read_json, write_json
+from fieldcraft.runs.agent import find_agent, measure_simulator
+from fieldcraft.runs.run import Run
 from fieldcraft.train.model import choose_device
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000", "#777")

@@ -29,9 +29,9 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from fieldcraft.data.sources import ensure_corpus, read_tasks
-from fieldcraft.tools.bm25 import words
-from fieldcraft.tools.passages import read_corpus
-from fieldcraft.tools.search import SearchIndex, build_index
+from fieldcraft.tools.search.bm25 import words
+from fieldcraft.tools.search.index import SearchIndex, build_index
+from fieldcraft.tools.search.passages import read_corpus
 
 FILES = {
     "HotpotQA-300": "hotpotqa_300_with_context.jsonl",

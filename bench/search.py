@@ -28,9 +28,9 @@ from typing import Any
 
 import tantivy
 
-from fieldcraft.tools.bm25 import passage_terms, query_terms
-from fieldcraft.tools.passages import read_corpus
-from fieldcraft.tools.search import SearchIndex, build_index
+from fieldcraft.tools.search.bm25 import passage_terms, query_terms
+from fieldcraft.tools.search.index import SearchIndex, build_index
+from fieldcraft.tools.search.passages import read_corpus
 
 TOPK = 3
 Search = Callable[[str, int], list[str]]  # (query, topk) -> titles

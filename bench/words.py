@@ -22,8 +22,8 @@ import Stemmer
 from bm25s.stopwords import STOPWORDS_EN
 
 from fieldcraft.data.sources import ensure_corpus, read_tasks
-from fieldcraft.tools.bm25 import passage_terms, query_terms, words
-from fieldcraft.tools.passages import Passage, read_corpus
+from fieldcraft.tools.search.bm25 import passage_terms, query_terms, words
+from fieldcraft.tools.search.passages import Passage, read_corpus
 from fieldcraft.types import Task
 
 FILES = ("hotpotqa_300_with_context.jsonl", "musique_100_with_context.json")

@@ -13,14 +13,15 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from fieldcraft.config import Limits, Rl
+from fieldcraft.config.sections import Limits
+from fieldcraft.config.stages import Rl
 from fieldcraft.dialects.autocoa import AutoCoA
-from fieldcraft.engine.local import LocalEngine
-from fieldcraft.envs.tools import Budget, ToolEnvironment
-from fieldcraft.pipeline import make_rubric
+from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.envs.environment import Budget, ToolEnvironment
 from fieldcraft.recipes.loading import parse_recipe
+from fieldcraft.runs.run import make_rubric
 from fieldcraft.train.critic import Critic
-from fieldcraft.train.rl import RlStage
+from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Action, Answer, Malformed, Task
 from training_parts import FixedTool

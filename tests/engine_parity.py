@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from checkpoints import Architecture, tiny_tokenizer, write_tiny_checkpoint
-from fieldcraft.engine.local import LocalEngine
+from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.types import Completion, Sampling
 
 # For models this small a second thread gains nothing, and on a busy machine costs a factor of ten.

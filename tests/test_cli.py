@@ -19,12 +19,15 @@ import fieldcraft
 from chat_server import answering, completion
 from checkpoints import write_tiny_checkpoint
 from encoders import write_bert
-from fieldcraft import cli, inference, pipeline, preflight
+from fieldcraft import cli
 from fieldcraft.cli import main
 from fieldcraft.evals import tables
-from fieldcraft.rollout import rollout
-from fieldcraft.train import rl
-from fieldcraft.trajectory_io import read_trajectories, write_trajectories
+from fieldcraft.records.trajectories import read_trajectories, write_trajectories
+from fieldcraft.rollout.loop import rollout
+from fieldcraft.runs import agent as inference
+from fieldcraft.runs import check as preflight
+from fieldcraft.runs import run as pipeline
+from fieldcraft.train.stages import rl
 from fieldcraft.types import Status, Task, Trajectory, UserError
 from serving import serving
 

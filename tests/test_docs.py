@@ -23,8 +23,8 @@ import torch
 from checkpoints import write_tiny_checkpoint
 from fieldcraft import cli
 from fieldcraft.data.steps_io import StepPair, write_pairs
-from fieldcraft.inputs import AtlasInputs
 from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.runs.inputs import AtlasInputs
 from fieldcraft.types import Action, Answer, Task, Thought
 
 ROOT = Path(__file__).resolve().parent.parent

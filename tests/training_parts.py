@@ -12,12 +12,12 @@ from transformers import PreTrainedModel
 
 from checkpoints import Architecture, tiny_tokenizer
 from engine_parity import sharp_model
-from fieldcraft.config import Optim
+from fieldcraft.config.sections import Optim
 from fieldcraft.dialects.autocoa import AutoCoA
-from fieldcraft.engine.local import LocalEngine
-from fieldcraft.envs.tools import Budget, ToolEnvironment
-from fieldcraft.rollout import Policy, rollout, rollouts
-from fieldcraft.simulators import PolicySimulator
+from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.envs.environment import Budget, ToolEnvironment
+from fieldcraft.rollout.loop import Policy, rollout, rollouts
+from fieldcraft.rollout.simulators import PolicySimulator
 from fieldcraft.train.batch import Sample, Unit, to_sample
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Action, Answer, Author, Malformed, Task, Trajectory

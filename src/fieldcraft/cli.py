@@ -22,11 +22,15 @@ from rich.table import Table
 from rich.text import Text
 
 from fieldcraft import __version__
-from fieldcraft.config import Dtype, JudgeModel, Recipe, Sft, dump_recipe
+from fieldcraft.config.recipe import Recipe, dump_recipe
+from fieldcraft.config.sections import Dtype, JudgeModel
+from fieldcraft.config.stages import Sft
 from fieldcraft.data.steps_io import as_trajectory, read_demonstrations
 from fieldcraft.evals.tables import pairwise_table, results_table, seeds_table, tool_table
 from fieldcraft.recipes.loading import check_judge, load_recipe, recipe_of_run, shipped
-from fieldcraft.store import RunFolder, atomic_folder, read_json, write_json
+from fieldcraft.records.files import atomic_folder, read_json, write_json
+from fieldcraft.records.trajectories import read_trajectories
+from fieldcraft.runs.folder import RunFolder
 from fieldcraft.terminal import (
     StageProgress,
     print_collection,
@@ -34,7 +38,6 @@ from fieldcraft.terminal import (
     print_trajectory,
     print_trajectory_list,
 )
-from fieldcraft.trajectory_io import read_trajectories
 from fieldcraft.types import Author, Task, Trajectory, UserError
 
 app = typer.Typer(
@@ -143,10 +146,10 @@ def run(
 def _execute(settings: Recipe, folder: Path, console: Console) -> dict[str, Any]:
     """One run, or one for every seed of the recipe."""
     if settings.seeds:
-        from fieldcraft.sweep import sweep
+        from fieldcraft.runs.seeds import sweep
 
         return sweep(settings, folder, console)
-    from fieldcraft.pipeline import Run
+    from fieldcraft.runs.run import Run
 
     return Run(settings, folder, console).execute()
 
@@ -156,7 +159,7 @@ def _collect(settings: Recipe, folder: Path, console: Console) -> None:
     if (folder / "report.html").exists():
         RunFolder(folder, dump_recipe(settings))
     else:
-        from fieldcraft.collecting import collect
+        from fieldcraft.runs.collect import collect
 
         try:
             collect(settings, folder, console)
@@ -172,7 +175,7 @@ def _collect(settings: Recipe, folder: Path, console: Console) -> None:
 def _refuse_unsound(recipe: Recipe) -> None:
     """Before a run begins, and so before its folder is made: its files and settings. What is only
     estimated refuses no run."""
-    from fieldcraft.preflight import ESTIMATED, check_recipe
+    from fieldcraft.runs.check import ESTIMATED, check_recipe
 
     found: list[str] = []
 
@@ -201,7 +204,7 @@ def _question(run: Path) -> str:
 @app.command()
 def check(recipe: RecipeName, overrides: Overrides = None) -> None:
     """What would go wrong with a recipe, before it costs anything."""
-    from fieldcraft.preflight import check_recipe
+    from fieldcraft.runs.check import check_recipe
 
     settings = load_recipe(recipe, overrides or [])
     console = Console()
@@ -240,7 +243,7 @@ def ask(
     """Watch one agent think, act and answer, greedily."""
     import asyncio
 
-    from fieldcraft.inference import find_agent
+    from fieldcraft.runs.agent import find_agent
     from fieldcraft.train.model import choose_device
 
     agent = find_agent(model).with_options(dialect, index, search_url)
@@ -256,7 +259,7 @@ def export(
     dtype: Annotated[Dtype, typer.Option(help="The type of the weights written.")] = "bfloat16",
 ) -> None:
     """Write a trained model, adapters merged, as a folder that transformers and others load."""
-    from fieldcraft.inference import export
+    from fieldcraft.runs.agent import export
 
     _refuse_used(out)
     export(model, out, dtype)
@@ -293,8 +296,8 @@ def evaluate(
     from fieldcraft.evals.metrics import summarise
     from fieldcraft.evals.pairwise import against_first
     from fieldcraft.evals.run import answer_rubric, evaluate
-    from fieldcraft.inference import find_agent
-    from fieldcraft.pipeline import open_judge
+    from fieldcraft.runs.agent import find_agent
+    from fieldcraft.runs.run import open_judge
     from fieldcraft.train.model import choose_device
 
     console = Console()
@@ -340,7 +343,7 @@ def _evaluate_simulators(
     agents: Mapping[str, Any], questions: Sequence[Task], device: str, out: Path | None
 ) -> None:
     from fieldcraft.evals.fidelity import fidelity_table
-    from fieldcraft.inference import measure_simulator
+    from fieldcraft.runs.agent import measure_simulator
     from fieldcraft.train.model import choose_device
 
     console = Console()
@@ -434,7 +437,7 @@ def world_atlas(
     model: Annotated[bool, typer.Option("--model", help="Also a random tiny model.")] = False,
 ) -> None:
     """The encyclopedia Atlas: its articles, and questions to train and to test on."""
-    from fieldcraft.inputs import AtlasInputs
+    from fieldcraft.runs.inputs import AtlasInputs
 
     _refuse_used(out)
     inputs = AtlasInputs(load_recipe(recipe, overrides or []))
@@ -468,7 +471,7 @@ def build(
 ) -> None:
     """Build a search index: BM25, vectors of an encoder, or both."""
     from fieldcraft.data.sources import ensure_corpus
-    from fieldcraft.tools.search import build_index
+    from fieldcraft.tools.search.index import build_index
 
     with tempfile.TemporaryDirectory() as draft:
         passages = ensure_corpus(corpus, Path(draft, "corpus.jsonl"))
@@ -483,7 +486,7 @@ def serve(
     port: int = 8000,
 ) -> None:
     """A search server with the interfaces of Search-R1 and AutoCoA: POST /retrieve."""
-    from fieldcraft.tools.search_server import serve_search
+    from fieldcraft.tools.search.server import serve_search
 
     serve_search(index, host, port)
 

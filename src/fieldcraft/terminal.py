@@ -20,7 +20,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from fieldcraft.transcript import Entry, Kind, clean, split_tags, transcript
+from fieldcraft.records.transcript import Entry, Kind, clean, split_tags, transcript
 from fieldcraft.types import Author, Tokenizer, Trajectory
 
 _COLOURS = {

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from checkpoints import tiny_tokenizer
 from fieldcraft.agents.chat import EngineChat
 from fieldcraft.agents.prompted import Attempt, End, Prompted, read_turn
-from fieldcraft.engine.openai import EndpointError, Reply, Usage
+from fieldcraft.endpoints.openai import EndpointError, Reply, Usage
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.tools.base import tool
 from fieldcraft.types import (

@@ -7,8 +7,8 @@ from checkpoints import tiny_tokenizer
 from fieldcraft.agents.react import react
 from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.envs.tools import Budget, ToolEnvironment
-from fieldcraft.rollout import Policy
+from fieldcraft.envs.environment import Budget, ToolEnvironment
+from fieldcraft.rollout.loop import Policy
 from fieldcraft.tools.base import tool
 from fieldcraft.types import Author, Outcome, Status, Task, ToolError, Trajectory
 

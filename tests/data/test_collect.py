@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from fieldcraft.agents.prompted import Attempt, End
-from fieldcraft.config import Collect
+from fieldcraft.config.sections import Collect
 from fieldcraft.data.collect import Collection, Journal
 from fieldcraft.data.contrast import contrast
-from fieldcraft.data.curriculum import train_tasks
 from fieldcraft.data.steps_io import StepPair, read_demonstrations, read_pairs
 from fieldcraft.data.teachers import Oracle, Way
-from fieldcraft.engine.openai import Usage
+from fieldcraft.endpoints.openai import Usage
 from fieldcraft.rewards.answers import exact_match
 from fieldcraft.types import Action, Answer, Observation, Task, Thought, UserError
-from fieldcraft.worlds.atlas import deal
+from fieldcraft.worlds.atlas.curriculum import train_tasks
+from fieldcraft.worlds.atlas.facts import deal
 
 TASKS = [Task(f"t{i}", f"who {i}?", ("Oslo",)) for i in range(8)]
 SEARCH = (Thought("I look."), Action("search", {"query": "x"}), Observation("..."))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fieldcraft.data.sources import ensure_corpus, read_tasks, write_tasks, write_verl
 from fieldcraft.data.trajectories import read_trajectories
-from fieldcraft.tools.search import build_index
+from fieldcraft.tools.search.index import build_index
 from fieldcraft.types import Action, Answer, Observation, Task, Thought, UserError
 
 

@@ -20,7 +20,7 @@ from fieldcraft.data.steps_io import (
     write_demonstrations,
     write_pairs,
 )
-from fieldcraft.transcript import Kind, transcript
+from fieldcraft.records.transcript import Kind, transcript
 from fieldcraft.types import Action, Answer, Observation, Status, Task, Thought, UserError
 
 TASK = Task("q/1", "who?", ("Oslo", "the Oslo"), {"way": "coa", "hops": 2})

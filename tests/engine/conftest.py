@@ -4,7 +4,7 @@ import pytest
 from transformers import PreTrainedModel
 
 from engine_parity import TOKENIZER, sharp_model
-from fieldcraft.engine.local import LocalEngine
+from fieldcraft.engine.local.engine import LocalEngine
 
 
 @pytest.fixture

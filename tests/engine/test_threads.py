@@ -8,7 +8,7 @@ import torch
 from checkpoints import tiny_tokenizer
 from engine_parity import sharp_model
 from fieldcraft.engine import threads as threads_module
-from fieldcraft.engine.local import LocalEngine
+from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.types import Sampling
 
 

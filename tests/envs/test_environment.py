@@ -7,7 +7,7 @@ import pytest
 
 from checkpoints import tiny_tokenizer
 from fieldcraft.dialects import get_dialect
-from fieldcraft.envs.tools import LIMIT_REACHED, Budget, ToolEnvironment
+from fieldcraft.envs.environment import LIMIT_REACHED, Budget, ToolEnvironment
 from fieldcraft.tools.base import tool
 from fieldcraft.types import Action, Call, Malformed, Outcome, ToolError
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from fieldcraft.config import dump_recipe
+from fieldcraft.config.recipe import dump_recipe
 from fieldcraft.evals.charts import CURVES, gain_against_fidelity
 from fieldcraft.evals.fidelity import (
     Verdict,
@@ -22,9 +22,10 @@ from fieldcraft.evals.fidelity import (
     summarise_fidelity,
 )
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.tools.search import SearchTool, build_index
+from fieldcraft.tools.search.index import build_index
+from fieldcraft.tools.search.tool import SearchTool
 from fieldcraft.types import Call, Outcome, Task, ToolError, Trajectory, UserError
-from fieldcraft.worlds.atlas import RELATIONS, Atlas, Entity, deal
+from fieldcraft.worlds.atlas.facts import RELATIONS, Atlas, Entity, deal
 from training_parts import FixedTool
 
 ENTITIES = {

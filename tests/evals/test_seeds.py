@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fieldcraft.config import Recipe, Rl
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.stages import Rl
 from fieldcraft.evals.report import write_report
 from fieldcraft.evals.seeds import (
     FEW,

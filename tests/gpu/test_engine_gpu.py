@@ -8,7 +8,7 @@ import torch
 
 from checkpoints import Architecture, tiny_tokenizer
 from engine_parity import mixed_rollouts, sharp_model
-from fieldcraft.engine.local import LocalEngine
+from fieldcraft.engine.local.engine import LocalEngine
 
 pytestmark = [
     pytest.mark.gpu,

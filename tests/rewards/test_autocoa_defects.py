@@ -7,10 +7,9 @@ import asyncio
 import pytest
 
 from checkpoints import tiny_tokenizer
-from fieldcraft import inputs, preflight
 from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.envs.tools import Budget, ToolEnvironment
+from fieldcraft.envs.environment import Budget, ToolEnvironment
 from fieldcraft.evals.run import answer_rubric
 from fieldcraft.rewards.answers import (
     RULES,
@@ -22,7 +21,9 @@ from fieldcraft.rewards.answers import (
     f1,
 )
 from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.rollout import Policy, rollout
+from fieldcraft.rollout.loop import Policy, rollout
+from fieldcraft.runs import check as preflight
+from fieldcraft.runs import inputs
 from fieldcraft.tools.base import tool
 from fieldcraft.types import Answer, Status, Task, Trajectory
 

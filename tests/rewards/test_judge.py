@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from starlette.responses import PlainTextResponse
 
 from chat_server import answering, completion
-from fieldcraft.engine.openai import ChatEndpoint, EndpointError, Reply, Usage
+from fieldcraft.endpoints.openai import ChatEndpoint, EndpointError, Reply, Usage
 from fieldcraft.evals.metrics import summarise
 from fieldcraft.evals.run import answer_rubric
 from fieldcraft.rewards.judge import (

@@ -5,17 +5,19 @@ from typing import Any
 import pytest
 
 from bandit import LIMITS, bandit, settings
-from fieldcraft.algorithms import ALGORITHMS
-from fieldcraft.engine.openai import ChatEndpoint
-from fieldcraft.pipeline import make_rubric
+from fieldcraft.config.names import BUILT_IN, Kind
+from fieldcraft.endpoints.openai import ChatEndpoint
 from fieldcraft.rewards.judge import Judge
 from fieldcraft.rewards.length import SoftOverlong
 from fieldcraft.rewards.tool_cost import OtcGrpo, OtcPpo
+from fieldcraft.runs.run import make_rubric
 from fieldcraft.train.loop import Row
 from training_parts import assert_same, weights
 
 STEPS = 20
-CASES: dict[str, dict[str, Any]] = {name: {"algorithm": name} for name in ALGORITHMS} | {
+CASES: dict[str, dict[str, Any]] = {
+    name: {"algorithm": name} for name in BUILT_IN[Kind.ALGORITHM]
+} | {
     "dapo": {"algorithm": "dapo", "max_batches": 2},
     "ppo on the policy's states": {"algorithm": "ppo", "critic": {"backbone": "policy"}},
     "KL in the reward": {"algorithm": "reinforce++", "kl_coef": 0.01},

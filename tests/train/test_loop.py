@@ -11,8 +11,9 @@ from rich.console import Console
 
 from checkpoints import tiny_tokenizer
 from fieldcraft.algos.losses import CrossEntropy
-from fieldcraft.config import Optim, Sft
-from fieldcraft.store import MetricsLog
+from fieldcraft.config.sections import Optim
+from fieldcraft.config.stages import Sft
+from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.terminal import StageProgress
 from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint
 from fieldcraft.train.loop import Row, run_steps

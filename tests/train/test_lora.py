@@ -10,12 +10,12 @@ import torch
 from checkpoints import Architecture, tiny_tokenizer
 from engine_parity import sharp_model
 from fieldcraft.algos.losses import CrossEntropy, Surrogate
-from fieldcraft.config import Lora, Optim
+from fieldcraft.config.sections import Lora, Optim
 from fieldcraft.train.batch import to_sample
 from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint, save_weights
 from fieldcraft.train.lora import Adapter
 from fieldcraft.train.model import load_model
-from fieldcraft.train.rl import AdapterStart
+from fieldcraft.train.stages.rl import AdapterStart
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Author, UserError
 from training_parts import (

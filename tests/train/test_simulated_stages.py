@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from bandit import bandit, settings
-from fieldcraft.engine.local import LocalEngine
-from fieldcraft.store import MetricsLog
+from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.terminal import StageProgress
 from fieldcraft.train.batch import to_sample
 from fieldcraft.train.loop import run_steps
-from fieldcraft.train.rl import RlStage, simulates
+from fieldcraft.train.stages.rl import RlStage, simulates
 from fieldcraft.types import Author, Completion, Sampling, Trajectory, UserError
 from training_parts import assert_same, plain_logprobs_of, weights
 

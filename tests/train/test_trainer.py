@@ -10,7 +10,7 @@ import torch
 
 from checkpoints import Architecture
 from fieldcraft.algos.losses import Contrastive, CrossEntropy, Objective, Surrogate
-from fieldcraft.config import Optim
+from fieldcraft.config.sections import Optim
 from fieldcraft.train.batch import Sample, Unit, pack
 from fieldcraft.train.trainer import Trainer, learning_rate
 from fieldcraft.types import UserError

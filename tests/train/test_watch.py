@@ -14,15 +14,15 @@ from rich.console import Console
 
 from bandit import bandit, letters
 from checkpoints import tiny_tokenizer
-from fieldcraft.config import Rl
-from fieldcraft.pipeline import make_watch
+from fieldcraft.config.stages import Rl
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.runs.run import make_watch
 from fieldcraft.terminal import StageProgress
 from fieldcraft.train.checkpoint import saved_steps
 from fieldcraft.train.loop import Row, run_steps
 from fieldcraft.train.model import load_model
-from fieldcraft.train.rl import RlStage
+from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.train.watch import SIGNALS, Watch
 from fieldcraft.types import Trajectory, UserError
 from training_parts import make_trainer

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from fieldcraft.dialects.base import MARK, encode_frame, encode_plain
-from fieldcraft.engine.openai import Reply, Usage
+from fieldcraft.endpoints.openai import Reply, Usage
 from fieldcraft.types import Engine, Sampling, StopReason, Tokenizer, UserError
 
 NO_TEMPLATE = (

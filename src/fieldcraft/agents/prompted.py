@@ -23,7 +23,7 @@ from enum import StrEnum
 
 from fieldcraft.agents.chat import NOTHING, Chat, Message
 from fieldcraft.dialects.base import last_box
-from fieldcraft.engine.openai import EndpointError, Reply, Usage
+from fieldcraft.endpoints.openai import EndpointError, Reply, Usage
 from fieldcraft.rewards.answers import exact_match
 from fieldcraft.types import (
     Action,

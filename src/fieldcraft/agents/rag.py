@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fieldcraft.agents.turns import conclude, look_up, prompt, write
-from fieldcraft.envs.tools import ToolEnvironment
-from fieldcraft.rollout import Policy, session_of
+from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.rollout.loop import Policy, session_of
 from fieldcraft.types import Task, Trajectory
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fieldcraft.agents.turns import conclude, look_up, prompt, write
-from fieldcraft.envs.tools import ToolEnvironment
-from fieldcraft.rollout import Policy, session_of
-from fieldcraft.tools.bm25 import words
+from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.rollout.loop import Policy, session_of
+from fieldcraft.tools.search.bm25 import words
 from fieldcraft.types import Dialect, Task, Trajectory
 
 SENTENCE_ENDS = (".", "\n")

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from fieldcraft.agents.react import think_and_look_up
 from fieldcraft.agents.turns import conclude, prompt, write
-from fieldcraft.envs.tools import Budget, ToolEnvironment
+from fieldcraft.envs.environment import Budget, ToolEnvironment
 from fieldcraft.rewards.answers import exact_match
-from fieldcraft.rollout import Policy, session_of
+from fieldcraft.rollout.loop import Policy, session_of
 from fieldcraft.types import Status, Task, Trajectory
 
 TRIALS = 3

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fieldcraft.envs.tools import ToolEnvironment
-from fieldcraft.rollout import Policy
+from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.rollout.loop import Policy
 from fieldcraft.types import (
     Action,
     Answer,

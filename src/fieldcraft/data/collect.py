@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from fieldcraft.agents.chat import NOTHING
 from fieldcraft.agents.prompted import Attempt, End
-from fieldcraft.config import Collect
+from fieldcraft.config.sections import Collect
 from fieldcraft.data.contrast import with_share
 from fieldcraft.data.steps_io import (
     StepPair,
@@ -35,8 +35,8 @@ from fieldcraft.data.steps_io import (
     write_pairs,
 )
 from fieldcraft.data.teachers import Teacher, Way
-from fieldcraft.engine.openai import Usage
-from fieldcraft.store import write_json
+from fieldcraft.endpoints.openai import Usage
+from fieldcraft.records.files import write_json
 from fieldcraft.types import Step, Task, UserError
 
 LEAST_ATTEMPTS = 20  # the share of failures is taken of no fewer, so that one bad start is no cause

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from fieldcraft.jsonl import read_json_lines
+from fieldcraft.records.jsonl import read_json_lines
 from fieldcraft.types import UserError
 
 Record = dict[str, Any]

@@ -19,7 +19,7 @@ import pyarrow
 import pyarrow.parquet
 
 from fieldcraft.data.records import Record, first, records, write_lines
-from fieldcraft.tools.passages import parse_passage
+from fieldcraft.tools.search.passages import parse_passage
 from fieldcraft.types import Task, UserError
 
 _QUESTION = ("question", "Question", "problem")

@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.jsonl import read_json_lines, write_json_lines
+from fieldcraft.records.jsonl import read_json_lines, write_json_lines
 from fieldcraft.rewards.answers import exact_match
 from fieldcraft.types import (
     Action,

@@ -13,7 +13,7 @@ from fieldcraft.agents.prompted import Attempt, End, Prompted
 from fieldcraft.data.contrast import contrast
 from fieldcraft.data.steps_io import StepPair
 from fieldcraft.types import Answer, Step, Task, Thought
-from fieldcraft.worlds.atlas import RELATIONS, Atlas, merge_thoughts, statement
+from fieldcraft.worlds.atlas.facts import RELATIONS, Atlas, merge_thoughts, statement
 
 
 class Way(StrEnum):

@@ -12,7 +12,7 @@ from fieldcraft.data.records import Record, records
 from fieldcraft.data.sources import answers_of, asked, hash_of
 from fieldcraft.dialects.autocoa import AutoCoA
 from fieldcraft.dialects.base import last_box
-from fieldcraft.tools.passages import Passage, format_passages
+from fieldcraft.tools.search.passages import Passage, format_passages
 from fieldcraft.types import Action, Answer, Observation, Step, Task, Thought, UserError
 
 

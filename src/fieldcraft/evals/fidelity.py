@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fieldcraft.rewards.answers import f1, normalise
-from fieldcraft.tools.passages import read_results
+from fieldcraft.tools.search.passages import read_results
 from fieldcraft.types import Call, Outcome, Task, Tool, ToolError, Trajectory, UserError
-from fieldcraft.worlds.atlas import Atlas, is_article, stated_facts
+from fieldcraft.worlds.atlas.facts import Atlas, is_article, stated_facts
 
 HEADS = {"holds": "holds", "contradicts": "contradicts", "well_formed": "form", "f1": "F1"}
 RATES = tuple(HEADS)

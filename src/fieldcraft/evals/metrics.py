@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from math import sqrt
 from typing import Any
 
-from fieldcraft.tool_use import call_counts, is_correct, mean, optimal_calls, tool_use
+from fieldcraft.records.tool_use import call_counts, is_correct, mean, optimal_calls, tool_use
 from fieldcraft.types import Author, Status, Trajectory, UserError
 
 _Z95 = 1.959963984540054  # the 97.5 % quantile of the standard normal distribution

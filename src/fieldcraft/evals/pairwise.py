@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from fieldcraft.evals.metrics import leading, policy_tokens
-from fieldcraft.tool_use import is_correct
+from fieldcraft.records.tool_use import is_correct
 from fieldcraft.types import Trajectory
 
 Pair = tuple[Trajectory, Trajectory]  # the baseline's and the model's

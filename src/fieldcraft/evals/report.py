@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 
 from fieldcraft.evals import charts
 from fieldcraft.evals.metrics import policy_tokens
-from fieldcraft.transcript import clean, split_tags, transcript
+from fieldcraft.records.transcript import clean, split_tags, transcript
 from fieldcraft.types import Trajectory
 
 SCHEMA = 1

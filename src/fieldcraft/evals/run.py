@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from fieldcraft.rewards.answers import F1, CoverEM, ExactMatch, Format
 from fieldcraft.rewards.rubric import AskingReward, Rubric
-from fieldcraft.rollout import rollouts
+from fieldcraft.rollout.loop import rollouts
 from fieldcraft.terminal import StageProgress
 from fieldcraft.types import Task, Trajectory
 

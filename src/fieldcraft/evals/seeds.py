@@ -11,10 +11,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fieldcraft.config import Recipe, Rl, dump_recipe, evaluated
+from fieldcraft.config.lineage import first_model, lineage
+from fieldcraft.config.recipe import Recipe, dump_recipe, evaluated
+from fieldcraft.config.stages import Rl
 from fieldcraft.evals import charts
 from fieldcraft.evals.report import SCHEMA, page_environment, source, write_atomically
-from fieldcraft.tree import first_model, lineage
 
 FEW = 20  # trajectories below which a rate is marked as uncertain
 MOST_CALLS = 8  # of the charts by number of calls, as in AutoCoA's figure 3

@@ -10,18 +10,9 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from fieldcraft.config import (
-    Critic,
-    Endpoint,
-    JudgeModel,
-    Optim,
-    Pairs,
-    Recipe,
-    Rl,
-    Sft,
-    Teacher,
-    evaluated,
-)
+from fieldcraft.config.recipe import Recipe, evaluated
+from fieldcraft.config.sections import Endpoint, JudgeModel, Optim, Teacher
+from fieldcraft.config.stages import Critic, Pairs, Rl, Sft
 from fieldcraft.types import UserError
 
 # Folders of a run and rows of its report that are not stages; with a model of the user's, `base` is

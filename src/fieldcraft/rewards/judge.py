@@ -10,7 +10,7 @@ import asyncio
 import json
 import re
 
-from fieldcraft.engine.openai import ChatEndpoint, EndpointError
+from fieldcraft.endpoints.openai import ChatEndpoint, EndpointError
 from fieldcraft.rewards.rubric import AskingReward
 from fieldcraft.types import Task, Trajectory, UserError
 

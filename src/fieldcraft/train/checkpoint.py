@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_model as load_weights
 
-from fieldcraft.store import atomic_folder
+from fieldcraft.records.files import atomic_folder
 from fieldcraft.train.trainer import Trainer
 
 STATE = "trainer.pt"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fieldcraft.algos import advantages as adv
-from fieldcraft.config import Rl
+from fieldcraft.config.stages import Rl
 from fieldcraft.train.batch import Sample
 
 LIMIT = 20.0  # of a log-ratio

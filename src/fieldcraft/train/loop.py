@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.config import Stage
-from fieldcraft.store import MetricsLog
+from fieldcraft.config.stages import Stage
+from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.terminal import StageProgress
 from fieldcraft.train.checkpoint import (
     checkpoint_folder,

@@ -15,7 +15,7 @@ from typing import Any, final
 import torch
 from safetensors.torch import load_file
 
-from fieldcraft.config import Lora
+from fieldcraft.config.sections import Lora
 from fieldcraft.types import UserError
 
 TRAINED, START = "default", "start"  # names of the adapter and of a copy of it as it began

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils.logging import disable_progress_bar
 
-from fieldcraft.config import Dtype
+from fieldcraft.config.sections import Dtype
 from fieldcraft.types import UserError
 
 # "Loading weights" and "Writing model shards" at every stage would bury the run's own progress.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fieldcraft.algos.logprobs import token_logprobs
 from fieldcraft.algos.losses import Metrics, Objective, TokenBatch
-from fieldcraft.config import Optim
+from fieldcraft.config.sections import Optim
 from fieldcraft.train.batch import PackedBatch, Unit, micro_batches
 from fieldcraft.train.lora import Adapter
 from fieldcraft.types import UserError

@@ -1,0 +1,73 @@
+"""Named algorithms of reinforcement learning: nothing but settings of an `rl` stage.
+
+`algorithm: dapo` in a recipe stands for the keys below; a key that the recipe sets itself wins.
+What no algorithm sets here has the default of `config.stages.Rl`. docs/algorithms.md explains each.
+`names.py` says what each is called, and finds those of other packages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Algorithm = Mapping[str, Any]
+
+# arXiv 2402.03300
+GRPO: Algorithm = {"baseline": "group", "scale": "group", "loss_weight": "sequence"}
+# arXiv 2503.20783
+DR_GRPO: Algorithm = {"baseline": "group", "scale": "none", "loss_weight": "constant"}
+# arXiv 2503.14476
+DAPO: Algorithm = {
+    "baseline": "group",
+    "scale": "group",
+    "loss_weight": "token",
+    "clip_high": 0.28,
+    "minibatches": 4,
+    "keep_groups": "mixed-accuracy",
+    "train_truncated": False,
+    "overlong_penalty": 0.5,  # of a right answer's 1; DAPO's answers are worth -1 and 1
+}
+# arXiv 2507.18071
+GSPO: Algorithm = {
+    "baseline": "group",
+    "scale": "group",
+    "loss_weight": "sequence",
+    "ratio": "sequence",
+    "clip_low": 3e-4,
+    "clip_high": 4e-4,
+    "minibatches": 4,
+}
+# arXiv 2506.13585
+CISPO: Algorithm = {
+    "baseline": "group",
+    "scale": "group",
+    "loss_weight": "token",
+    "clip": "cispo",
+    "clip_low": 1.0,  # a ratio is never below 0, so there is no lower bound
+    "clip_high": 4.0,
+    "minibatches": 4,
+}
+# arXiv 2402.14740
+RLOO: Algorithm = {
+    "baseline": "others",
+    "scale": "none",
+    "loss_weight": "constant",
+    "kl_in": "reward",
+}
+# arXiv 2501.03262
+REINFORCE_PP: Algorithm = {
+    "baseline": "none",
+    "scale": "batch",
+    "loss_weight": "token",
+    "kl_in": "reward",
+}
+REINFORCE_PP_BASELINE: Algorithm = {"baseline": "group", "scale": "batch", "loss_weight": "token"}
+# arXiv 1707.06347; dual clip: arXiv 1912.09729
+PPO: Algorithm = {
+    "baseline": "critic",
+    "scale": "batch",
+    "loss_weight": "token",
+    "kl_in": "reward",
+    "dual_clip": 3.0,
+    "minibatches": 4,
+}

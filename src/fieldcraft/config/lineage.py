@@ -1,0 +1,24 @@
+"""The tree of a recipe's stages: what the model of an evaluation went through."""
+
+from __future__ import annotations
+
+from fieldcraft.config.recipe import Recipe
+
+
+def first_model(recipe: Recipe) -> str:
+    """The evaluation of the model before any training to act, which workflows are built around."""
+    return "base" if recipe.model else next(iter(recipe.stages))
+
+
+def lineage(recipe: Recipe, name: str) -> list[str]:
+    """The stages that the model of a stage, or that of a workflow, went through, first to last."""
+    starts, before = {}, "start"
+    for stage, settings in recipe.stages.items():
+        starts[stage] = settings.start or before
+        before = stage
+    at = first_model(recipe) if name in recipe.evaluation.workflows else name
+    found: list[str] = []
+    while at in starts:  # `start`, and a model of the user's, are no stages
+        found.insert(0, at)
+        at = starts[at]
+    return found

@@ -1,0 +1,187 @@
+"""The parts that a recipe names: those of fieldcraft, those of installed packages, and the user's.
+
+A name is one that is built in, one of an entry point that an installed package declares (the group
+is `fieldcraft.` and the kind, as in `fieldcraft.rewards`), or `module:Name`, which is imported. The
+current folder is on the import path, as it is for `python -m`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import sys
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from enum import StrEnum
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, create_model
+
+from fieldcraft.types import UserError
+
+
+class Kind(StrEnum):
+    """What a name can stand for."""
+
+    TOOL = "tool"
+    REWARD = "reward"
+    DIALECT = "dialect"
+    WORLD = "world"
+    WORKFLOW = "workflow"
+    ALGORITHM = "algorithm"
+    STAGE = "stage type"
+
+    @property
+    def group(self) -> str:
+        """The group of entry points."""
+        return f"fieldcraft.{self.value.replace(' ', '_')}s"
+
+
+_ANSWERS, _COST = "fieldcraft.rewards.answers", "fieldcraft.rewards.tool_cost"
+_ALGORITHMS = "fieldcraft.config.algorithms"
+_STAGES = "fieldcraft.train.stages"
+BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
+    Kind.TOOL: {"search": "fieldcraft.tools.search.tool:SearchTool"},
+    Kind.REWARD: {
+        "em": f"{_ANSWERS}:ExactMatch",
+        "f1": f"{_ANSWERS}:F1",
+        "cover_em": f"{_ANSWERS}:CoverEM",
+        "format": f"{_ANSWERS}:Format",
+        "judge": "fieldcraft.rewards.judge:Judge",
+        "otc-grpo": f"{_COST}:OtcGrpo",
+        "otc-ppo": f"{_COST}:OtcPpo",
+    },
+    Kind.DIALECT: {
+        "autocoa": "fieldcraft.dialects.autocoa:AutoCoA",
+        "search-r1": "fieldcraft.dialects.search_r1:SearchR1",
+        "otc": "fieldcraft.dialects.search_r1:Otc",
+        "hermes": "fieldcraft.dialects.hermes:Hermes",
+    },
+    Kind.WORKFLOW: {
+        "workflow": "fieldcraft.agents.react:react",
+        "rag": "fieldcraft.agents.rag:rag",
+        "reflexion": "fieldcraft.agents.reflexion:reflexion",
+    },
+    Kind.ALGORITHM: {
+        "grpo": f"{_ALGORITHMS}:GRPO",
+        "dr-grpo": f"{_ALGORITHMS}:DR_GRPO",
+        "dapo": f"{_ALGORITHMS}:DAPO",
+        "gspo": f"{_ALGORITHMS}:GSPO",
+        "cispo": f"{_ALGORITHMS}:CISPO",
+        "rloo": f"{_ALGORITHMS}:RLOO",
+        "reinforce++": f"{_ALGORITHMS}:REINFORCE_PP",
+        "reinforce++-baseline": f"{_ALGORITHMS}:REINFORCE_PP_BASELINE",
+        "ppo": f"{_ALGORITHMS}:PPO",
+    },
+    Kind.STAGE: {
+        "sft": f"{_STAGES}.sft:SftStage",
+        "contrastive": f"{_STAGES}.contrastive:ContrastiveStage",
+        "rl": f"{_STAGES}.rl:RlStage",
+    },
+}
+
+
+def known(kind: Kind) -> dict[str, str]:
+    """Every name of a kind that needs no module in it, and where it is: `module:Name`."""
+    found = {entry.name: entry.value for entry in entry_points(group=kind.group)}
+    return found | (_worlds() if kind is Kind.WORLD else dict(BUILT_IN[kind]))
+
+
+def _worlds() -> dict[str, str]:
+    """A world is a folder of fieldcraft/worlds; its class is named after it, as in ThisWorld."""
+    package = importlib.import_module("fieldcraft.worlds")
+    return {
+        module.name: f"{package.__name__}.{module.name}:{module.name.title()}World"
+        for module in pkgutil.iter_modules(package.__path__)
+        if module.ispkg
+    }
+
+
+def find(kind: Kind, name: str) -> Any:
+    """What a name stands for.
+
+    Raises UserError, which names the nearest, where there is no such name, and with the cause where
+    its module cannot be imported.
+    """
+    names = known(kind)
+    if name in names:
+        return load(names[name])
+    if ":" in name:
+        return load(name)
+    raise UserError(
+        f"there is no {kind} '{name}' among {', '.join(names)}; did you mean"
+        f" {nearest(name, names)}, or one of your own, written as module:Name?"
+    )
+
+
+def load(place: str) -> Any:
+    """The object at `module:Name`. Raises UserError for a module that cannot be imported, and for a
+    name that it does not have."""
+    module_name, _, attribute = place.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = importlib.import_module(module_name)
+    except Exception as error:
+        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(
+            f"'{place}' cannot be used, because the import of '{module_name}' failed ({cause}):"
+            " correct the module, or start where Python finds it."
+        ) from error
+    for part in attribute.split("."):
+        if part not in dir(found):
+            public = [name for name in dir(found) if not name.startswith("_")]
+            raise UserError(
+                f"'{place}' cannot be used, because '{module_name}' has no '{attribute}'; did you"
+                f" mean {nearest(part, public)}?"
+            )
+        found = getattr(found, part)
+    return found
+
+
+def name_of(part: Any) -> str:
+    """`module:Name` of a class, a function or a tool that is defined at the top of a module.
+
+    Raises UserError for any other: a run could not find it again when it is resumed.
+    """
+    owner = part if isinstance(part, type) or inspect.isfunction(part) else type(part)
+    written = getattr(part, "function", owner)  # a tool is found by the name of its function
+    place = f"{written.__module__}:{written.__qualname__}"
+    if "<" in place or load(place) is not part:
+        raise UserError(
+            f"{written.__qualname__} must be defined at the top of a module under that name, so"
+            " that the run finds it again when it is resumed."
+        )
+    return place
+
+
+def short(name: str) -> str:
+    """How a part is called in files and tables: `tree` for `my_package.flows:tree`."""
+    return name.rpartition(":")[2]
+
+
+def nearest(name: str, names: Collection[str]) -> str:
+    """The most similar name, in quotation marks."""
+    near = get_close_matches(name, names, n=1, cutoff=0.0)
+    return f"'{near[0]}'" if near else "another"
+
+
+def settings_of(part: Any, given: Collection[str] = ()) -> type[BaseModel]:
+    """What a recipe can set of a class or a function: its arguments, but those that are `given` by
+    the framework, with their types and defaults."""
+    written = vars(part).get("__init__", part) if isinstance(part, type) else part
+    hints = get_type_hints(written, include_extras=True)
+    fields: dict[str, Any] = {}
+    for parameter in inspect.signature(part).parameters.values():
+        if parameter.name in given or parameter.kind in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        ):
+            continue
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[parameter.name] = (hints.get(parameter.name, Any), default)
+    config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, frozen=True)
+    return create_model(f"settings of {part.__name__}", __config__=config, **fields)

@@ -1,0 +1,145 @@
+"""The sections of a recipe, apart from its stages."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
+
+Share = Annotated[float, Field(gt=0, lt=1)]
+Rate = Annotated[float, Field(ge=0)]
+Dtype = Literal["float32", "bfloat16"]  # of a model's weights
+
+
+class Section(BaseModel):
+    """A part of a recipe. Unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class World(Section):
+    """The synthetic world Atlas; see fieldcraft.worlds.atlas.facts.deal."""
+
+    people: PositiveInt = 200
+    taught: Share = 0.4
+    heldout: Share = 0.5
+    variants: PositiveInt = 400  # re-deals of the untaught facts that demonstrations are drawn from
+    reserved_chains: int = Field(default=0, ge=0, le=9)  # pairs of relations kept out of training
+
+
+class Scratch(Section):
+    """The shape of a model made from nothing (Qwen2 architecture)."""
+
+    layers: int = Field(default=3, ge=2)
+    width: PositiveInt = 64
+    heads: PositiveInt = 2
+
+
+class Search(Section):
+    """The search tool: an index of `corpus`, or a server that speaks the field's protocol."""
+
+    topk: PositiveInt = 3
+    url: str | None = None
+    timeout_seconds: PositiveFloat = 10.0
+    k1: PositiveFloat = 0.9
+    b: Rate = 0.4
+    encoder: str | None = None  # folder or hub name of a sentence-transformers model
+    ranking: Literal["bm25", "dense", "hybrid"] | None = None  # None: hybrid with an encoder
+
+
+class JudgeModel(Section):
+    """A language model that judges answers, behind an OpenAI-compatible endpoint. Evaluations ask
+    it where it is named; the reward `judge` makes reinforcement learning ask it too."""
+
+    url: str | None = None
+    model: str | None = None
+    votes: PositiveInt = 3  # on every answer
+    api_key_env: str = "OPENAI_API_KEY"  # the environment variable that holds the key
+
+
+class Endpoint(Section):
+    """A remote chat model behind an OpenAI-compatible endpoint."""
+
+    url: str
+    model: str
+    api_key_env: str = "OPENAI_API_KEY"  # the environment variable that holds the key
+
+
+class Limits(Section):
+    """What one trajectory may spend."""
+
+    max_calls: PositiveInt = 6
+    turn_tokens: PositiveInt = 256
+    total_tokens: PositiveInt = 2048
+
+
+class Optim(Section):
+    """AdamW, its schedule, and how a step is cut into micro-batches."""
+
+    lr: PositiveFloat
+    warmup: int = Field(default=0, ge=0)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    weight_decay: Rate = 0.0
+    beta1: Rate = 0.9
+    beta2: Rate = 0.95
+    clip_norm: PositiveFloat = 1.0
+    row_length: PositiveInt = 192  # tokens of a packed row
+    micro_tokens: PositiveInt = 4096  # tokens of a micro-batch
+    autocast: bool = False  # bfloat16 matrix products in training
+    activation_checkpointing: bool = False  # computes them twice instead of keeping them
+
+
+class Lora(Section):
+    """Adapters of low rank (LoRA, arXiv 2106.09685), trained in place of the model's own weights.
+    There is no dropout: the policy that samples has none, and the two must be one."""
+
+    rank: PositiveInt = 32
+    alpha: PositiveInt = 32  # what an adapter adds is multiplied by alpha / rank
+    targets: tuple[str, ...] = ()  # names of linear layers; empty: all but the output layer
+
+
+Workflow = Literal["workflow", "rag", "reflexion"]  # `workflow` is ReAct
+
+
+class Evaluation(Section):
+    """Greedy evaluation of every stage on the same questions."""
+
+    heldout: PositiveInt = 500
+    train_region: PositiveInt = 100
+    known: PositiveInt = 100
+    mixed: NonNegativeInt = 0  # starting at known and held-out entities alike
+    four_hops: NonNegativeInt = 0  # one more than any question of training has
+    unseen_chains: NonNegativeInt = 0  # along the world's reserved chains
+    workflows: tuple[Workflow, ...] = ("workflow",)  # around the first model
+    concurrency: PositiveInt = 256
+
+
+class Teacher(Section):
+    """Who shows how to answer: with `url` the model of an OpenAI-compatible endpoint, else the
+    checkpoint folder `model`, and with neither the oracle of the world."""
+
+    url: str | None = None
+    model: str | None = None
+    api_key_env: str = "OPENAI_API_KEY"  # the environment variable that holds the key
+    concurrency: PositiveInt = 16  # attempts side by side
+    timeout_seconds: PositiveFloat = 120.0
+    retries: int = Field(default=5, ge=0)
+    temperature: Rate = 0.7
+    prices: tuple[Rate, Rate] | None = None  # of a million tokens read, and written
+
+
+class Collect(Section):
+    """Demonstrations and pairs from a teacher; see fieldcraft.data.collect."""
+
+    questions: PositiveInt = 20_000  # at most; one half is answered without tools, one with
+    contrast: int = Field(default=3_000, ge=0)  # of them tried both ways, for pairs
+    tries: PositiveInt = 4  # of a question, until one is right
+    think_share: Share = 0.25  # of the pairs, at most, choose thinking
+    max_failed: Share = 0.2  # of the attempts; more stop the run

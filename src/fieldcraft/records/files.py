@@ -1,0 +1,43 @@
+"""Files and folders that appear whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+def draft_of(path: Path) -> Path:
+    """Where something is written before it takes its name."""
+    return path.with_name(f".{path.name}.draft")
+
+
+@contextmanager
+def atomic_folder(target: Path) -> Iterator[Path]:
+    """A temporary folder that becomes `target` (new) when the block ends, whole or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = draft_of(target)
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    yield draft
+    draft.rename(target)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = draft_of(path)
+    with draft.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1, ensure_ascii=False)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def read_json(path: Path) -> Any:
+    """Parse a JSON file."""
+    return json.loads(path.read_text("utf-8"))

@@ -1,0 +1,35 @@
+"""Metrics of training as JSON lines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fieldcraft.records.files import draft_of
+
+
+class MetricsLog:
+    """A JSON-lines file with one flat row a step."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All complete rows; a row that a kill cut short is not one."""
+        if not self.path.exists():
+            return []
+        text = self.path.read_text("utf-8")
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    def rewind(self, step: int) -> None:
+        """Forget rows of steps that will be done again."""
+        kept = [row for row in self.rows() if row["step"] < step]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        draft = draft_of(self.path)
+        draft.write_text("".join(f"{json.dumps(row)}\n" for row in kept), "utf-8")
+        draft.replace(self.path)
+
+    def append(self, row: dict[str, Any]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(f"{json.dumps(row)}\n")

@@ -1,0 +1,106 @@
+"""Who writes observations in place of the tools: a model of one's own, or a remote one."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from fieldcraft.dialects.base import encode_frame
+from fieldcraft.endpoints.openai import ChatEndpoint, EndpointError
+from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.rollout.loop import Policy, seed_of
+from fieldcraft.types import Action, Author, Call, Outcome, Segment, StopReason, Trajectory
+
+SEARCH_ENGINE = """\
+You are the search engine of an encyclopedia. For the query you are given, write the passages that \
+it would return, best first, {topk} at most, in exactly this form and with nothing around them:
+result 1: "Title"
+The passage, two or three sentences of plain fact.
+result 2: "Title"
+..."""
+
+
+@dataclass(frozen=True)
+class PolicySimulator:
+    """A model writes the search results itself: the policy (AutoCoA's RL-1, arXiv 2503.06580,
+    section 3.3), or one with weights of its own.
+
+    The dialect's frame is given; what stands between is sampled and kept, id for id, under the
+    author SIMULATOR, so that it is never trained on as the policy's own.
+    """
+
+    policy: Policy
+
+    async def observe(
+        self, trajectory: Trajectory, action: Action, env: ToolEnvironment, session: str, key: str
+    ) -> Call:
+        start = time.perf_counter()
+        tokenizer = env.dialect.tokenizer
+        opening, closing = env.dialect.observation_frame()
+        end = closing.strip() or closing
+        head = encode_frame(tokenizer, opening)
+        trajectory.segments.append(Segment(Author.SIMULATOR, head, opening, [0.0] * len(head)))
+        room = env.budget.total_tokens - len(trajectory.ids)
+        limit = min(env.budget.turn_tokens, room)
+        if limit < 1:
+            return Call(action.tool, action.arguments, "", Outcome.FAILED, 0.0, simulated=True)
+        done = await self.policy.generate(trajectory, session, key, limit, [end])
+        trajectory.segments.append(
+            Segment(Author.SIMULATOR, done.ids, done.text, done.logprobs, done.version)
+        )
+        before, _, after = closing.partition(end)
+        rest = after if done.reason is StopReason.STOP else before + end + after
+        tail = encode_frame(tokenizer, rest)
+        trajectory.segments.append(Segment(Author.SIMULATOR, tail, rest, [0.0] * len(tail)))
+        text = done.text.partition(end)[0].strip()
+        outcome = Outcome.OK if done.reason is StopReason.STOP else Outcome.FAILED
+        seconds = time.perf_counter() - start
+        return Call(action.tool, action.arguments, text, outcome, seconds, simulated=True)
+
+    def release(self, session: str) -> None:
+        self.policy.engine.release(session)
+
+
+@dataclass(frozen=True)
+class ChatSimulator:
+    """A remote chat model plays the search engine; it is shown the query and nothing else.
+
+    What it writes enters as plain text, as a tool's does, and its failures are told to the policy
+    as a tool's are.
+    """
+
+    endpoint: ChatEndpoint
+    topk: int
+    temperature: float = 1.0
+    seed: int = 0
+
+    async def observe(
+        self, trajectory: Trajectory, action: Action, env: ToolEnvironment, session: str, key: str
+    ) -> Call:
+        start = time.perf_counter()
+        query = action.arguments.get("query", action.arguments)
+        messages = [
+            {"role": "system", "content": SEARCH_ENGINE.format(topk=self.topk)},
+            {"role": "user", "content": str(query)},
+        ]
+        seed = seed_of(self.seed, key, trajectory)
+        try:
+            reply = await self.endpoint.chat(
+                messages,
+                max_tokens=env.budget.turn_tokens,
+                temperature=self.temperature,
+                seed=seed,
+            )
+            if not reply.text.strip():
+                raise EndpointError("the model wrote nothing")
+            text, outcome = reply.text.strip(), Outcome.OK
+        except EndpointError as error:
+            text, outcome = f"Search failed: {error}.", Outcome.FAILED
+        ids = env.dialect.encode_observation(text)
+        block = env.dialect.write_observation(text)
+        trajectory.segments.append(Segment(Author.SIMULATOR, ids, block, [0.0] * len(ids)))
+        seconds = time.perf_counter() - start
+        return Call(action.tool, action.arguments, text, outcome, seconds, simulated=True)
+
+    def release(self, session: str) -> None:
+        """It keeps nothing of a session."""

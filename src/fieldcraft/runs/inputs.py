@@ -1,0 +1,273 @@
+"""Where a run's questions, corpus, demonstrations and first model come from."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.data import autocoa
+from fieldcraft.worlds.atlas.curriculum import (
+    Curriculum,
+    evaluation_tasks,
+    tokenizer_texts,
+    train_tasks,
+)
+from fieldcraft.dialects.demonstrations import encode_demonstration, encode_pair, reads_back
+from fieldcraft.data.sources import ensure_corpus, read_tasks, write_tasks
+from fieldcraft.data.steps_io import holds_steps, read_demonstrations, read_pairs
+from fieldcraft.data.trajectories import read_trajectories
+from fieldcraft.dialects import dialect_class
+from fieldcraft.rewards.answers import exact_match
+from fieldcraft.train.checkpoint import save_weights
+from fieldcraft.train.scratch import new_model, new_tokenizer
+from fieldcraft.train.stages.sft import Pair
+from fieldcraft.types import Answer, Dialect, Task, Tool, Trajectory, UserError
+from fieldcraft.worlds.atlas import facts as atlas
+
+TRAIN_TASKS = 4000
+
+
+class Inputs(Protocol):
+    """What stages ask for. Every method is a function of the recipe."""
+
+    def write_world(self, folder: Path) -> None:
+        """Write what the run is about as files: `corpus.jsonl` and questions."""
+        ...
+
+    def write_model(self, folder: Path) -> None:
+        """Write the first model, where the recipe names none."""
+        ...
+
+    def trajectories(
+        self, data: str, count: int | None, dialect: Dialect, tool: Tool
+    ) -> list[Trajectory]:
+        """At most `count` of the data set `data` of a stage. Raises UserError if it is unknown."""
+        ...
+
+    def pairs(self, data: str, count: int | None, dialect: Dialect, tool: Tool) -> list[Pair]: ...
+
+    def train_tasks(self) -> list[Task]: ...
+
+    def evaluation_tasks(self) -> list[Task]: ...
+
+
+def make_inputs(recipe: Recipe) -> Inputs:
+    """Files of the user where the recipe names them, the world Atlas where it does not."""
+    return AtlasInputs(recipe) if recipe.tasks is None else FileInputs(recipe)
+
+
+class AtlasInputs:
+    """Everything made from the world."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        settings = recipe.world
+        self._latest: tuple[tuple[str, int | None], list[Trajectory]] = (("", None), [])
+        self.world = atlas.deal(
+            settings.people,
+            settings.taught,
+            settings.heldout,
+            recipe.seed,
+            settings.reserved_chains,
+        )
+
+    def curriculum(self, dialect: Dialect, schemas: Sequence[dict[str, Any]]) -> Curriculum:
+        return Curriculum(
+            self.world, dialect, schemas, self.recipe.world.variants, self.recipe.seed
+        )
+
+    def write_world(self, folder: Path) -> None:
+        write_lines(folder / "corpus.jsonl", self.world.passages())
+        write_tasks(self.evaluation_tasks(), folder / "evaluation.jsonl")
+        write_tasks(self.train_tasks(), folder / "train.jsonl")
+
+    def write_model(self, folder: Path) -> None:
+        shape = self.recipe.scratch
+        tags = dialect_class(self.recipe.dialect).tags
+        tokenizer = new_tokenizer(tokenizer_texts(self.world, tags), atlas.SYLLABLES)
+        model = new_model(
+            tokenizer,
+            layers=shape.layers,
+            width=shape.width,
+            heads=shape.heads,
+            seed=self.recipe.seed,
+        )
+        save_weights(folder, model, tokenizer)
+
+    def trajectories(
+        self, data: str, count: int | None, dialect: Dialect, tool: Tool
+    ) -> list[Trajectory]:
+        curriculum = self.curriculum(dialect, [tool.schema])
+        makers = {
+            "base": curriculum.base,
+            "demonstrations": curriculum.demonstrations,
+            "wasteful": curriculum.wasteful,
+        }
+        if data not in makers:
+            raise UserError(f"the world has no data set '{data}': use {', '.join(makers)}.")
+        if self._latest[0] != (data, count):  # a run has one tokenizer and one tool
+            self._latest = (data, count), makers[data](curriculum.size(data, count))
+        return self._latest[1]
+
+    def pairs(self, data: str, count: int | None, dialect: Dialect, tool: Tool) -> list[Pair]:
+        if data != "pairs":
+            raise UserError(f"the world has no data set '{data}' of pairs: use pairs.")
+        curriculum = self.curriculum(dialect, [tool.schema])
+        return curriculum.pairs(curriculum.size(data, count))
+
+    def train_tasks(self) -> list[Task]:
+        return train_tasks(self.world, self.recipe.seed, TRAIN_TASKS)
+
+    def evaluation_tasks(self) -> list[Task]:
+        wanted = self.recipe.evaluation
+        return evaluation_tasks(
+            self.world,
+            self.recipe.seed,
+            heldout=wanted.heldout,
+            train_region=wanted.train_region,
+            known=wanted.known,
+            mixed=wanted.mixed,
+            four_hops=wanted.four_hops,
+            unseen_chains=wanted.unseen_chains,
+        )
+
+
+class FileInputs:
+    """Questions, passages and demonstrations of the user's files."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        if recipe.model is None and recipe.collect is None:
+            raise UserError("tasks=FILE needs model=DIR, a checkpoint folder to start from.")
+        if recipe.corpus is None and recipe.search.url is None:
+            raise UserError("tasks=FILE needs corpus=FILE, or search.url= of a search server.")
+
+    def write_world(self, folder: Path) -> None:
+        if self.recipe.corpus is not None:
+            corpus = ensure_corpus(self.recipe.corpus, folder / "corpus.jsonl")
+            if corpus != folder / "corpus.jsonl":
+                (folder / "corpus.jsonl").symlink_to(corpus.resolve())
+
+    def write_model(self, folder: Path) -> None:
+        raise AssertionError("the recipe names a model")
+
+    def trajectories(
+        self, data: str, count: int | None, dialect: Dialect, tool: Tool
+    ) -> list[Trajectory]:
+        """Imported demonstrations whose answers are right, in the run's dialect."""
+        if data != "demonstrations" or self.recipe.demonstrations is None:
+            raise UserError(
+                f"data set '{data}' is unknown here: use data: demonstrations with"
+                " demonstrations=FILE."
+            )
+        kept, reasons = self.usable_demonstrations(dialect, tool)
+        if not kept:
+            why = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+            raise UserError(
+                f"no demonstration of {self.recipe.demonstrations} can be used ({why}): raise"
+                " budget.total_tokens or give another file."
+            )
+        return kept[:count]
+
+    def usable_demonstrations(
+        self, dialect: Dialect, tool: Tool
+    ) -> tuple[list[Trajectory], Counter[str]]:
+        """Demonstrations to train on, and how many others were left out for which reason."""
+        assert self.recipe.demonstrations is not None
+        file = self.recipe.demonstrations
+        if holds_steps(file):
+            read, reasons = read_demonstrations(file), Counter[str]()
+        else:
+            read, reasons = read_trajectories(file)
+        kept = []
+        for task, steps in read:
+            answer = steps[-1] if steps else None
+            # Where no gold answer is known, the demonstration is trusted.
+            right = isinstance(answer, Answer) and (
+                not task.answers or exact_match(answer.text, task.answers)
+            )
+            if not right:
+                reasons["with a wrong answer"] += 1
+                continue
+            trajectory = encode_demonstration(task, steps, dialect, [tool.schema])
+            if not trajectory.well_formed:
+                reasons["not well-formed"] += 1
+            elif len(trajectory.ids) > self.recipe.budget.total_tokens:
+                reasons["longer than budget.total_tokens"] += 1
+            else:
+                kept.append(trajectory)
+        return kept, reasons
+
+    def pairs(self, data: str, count: int | None, dialect: Dialect, tool: Tool) -> list[Pair]:
+        """Pairs of the user's file, in the run's dialect."""
+        if data != "pairs" or self.recipe.pairs is None:
+            raise UserError(
+                f"data set '{data}' of pairs is unknown here: use data: pairs with pairs=FILE, as"
+                " 'fieldcraft run autocoa-data' writes one."
+            )
+        kept, reasons = self.usable_pairs(dialect, tool)
+        if not kept:
+            why = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+            raise UserError(
+                f"no pair of {self.recipe.pairs} can be used ({why or 'it is empty'}): raise"
+                " budget.total_tokens or give another file."
+            )
+        return kept[:count]
+
+    def usable_pairs(self, dialect: Dialect, tool: Tool) -> tuple[list[Pair], Counter[str]]:
+        """Pairs to train on, and how many others were left out for which reason."""
+        assert self.recipe.pairs is not None
+        kept: list[Pair] = []
+        if self.recipe.pairs.suffix == ".json":  # an array, as AutoCoA has it
+            read, reasons = autocoa.read_pairs(self.recipe.pairs)
+        else:
+            read, reasons = read_pairs(self.recipe.pairs), Counter[str]()
+        for pair in read:
+            ways = (pair.chosen, pair.rejected)
+            sides = encode_pair(pair.task, pair.before, ways, dialect, [tool.schema])
+            both = list(zip(sides, ways, strict=True))
+            if not all(reads_back(side, way[-1], dialect) for side, way in both):
+                reasons[f"not as the dialect '{dialect.name}' reads it back"] += 1
+            elif max(len(side.ids) for side in sides) > self.recipe.budget.total_tokens:
+                reasons["longer than budget.total_tokens"] += 1
+            else:
+                kept.append(sides)
+        return kept, reasons
+
+    @cached_property
+    def tasks(self) -> list[Task]:
+        assert self.recipe.tasks is not None
+        tasks = read_tasks(self.recipe.tasks)
+        random.Random(f"tasks:{self.recipe.seed}").shuffle(tasks)
+        if len(tasks) < 2:
+            raise UserError(f"{self.recipe.tasks} needs two questions or more, to train and test.")
+        return tasks
+
+    @property
+    def _first_test(self) -> int:
+        """Position of the first question that is not trained on."""
+        half = len(self.tasks) // 2
+        return len(self.tasks) - min(half, self.recipe.evaluation.heldout)
+
+    def train_tasks(self) -> list[Task]:
+        return self.tasks[: self._first_test]
+
+    def evaluation_tasks(self) -> list[Task]:
+        return [
+            replace(task, meta={**task.meta, "split": "heldout"})
+            for task in self.tasks[self._first_test :][: self.recipe.evaluation.heldout]
+        ]
+
+
+def write_lines(path: Path, records: Sequence[dict[str, Any]]) -> None:
+    """JSON lines."""
+    with path.open("w", encoding="utf-8") as file:
+        for record in records:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")

@@ -1,0 +1,191 @@
+"""Dense retrieval: passages and queries as vectors of a sentence-transformers model.
+
+Exact search multiplies the query with all vectors, which are mapped from disk. A graph (HNSW,
+Malkov and Yashunin 2016; by usearch) looks at few of them, for corpora of millions of passages.
+Both need the extra `fieldcraft[dense]`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldcraft.tools.search.bm25 import best
+from fieldcraft.tools.search.passages import Passage, PassageFile, progress
+from fieldcraft.types import UserError
+
+VECTORS, GRAPH = "vectors.npy", "graph.usearch"
+CHUNK = 2048  # passages that are encoded between two writes
+QUERIES = 16  # that are multiplied with all vectors at once
+SAME = 0.99  # cosine of one text's vectors, encoded on two machines by the same model
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+E5 = re.compile(r"(^|[-_/\\])e5[-_]", re.IGNORECASE)
+
+Vectors = NDArray[np.float32]
+
+
+@contextmanager
+def dense_extra() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"Dense search needs {error.name}; install it with: pip install 'fieldcraft[dense]'."
+        ) from error
+
+
+class Encoder:
+    """Texts to vectors, by a sentence-transformers model or a bare checkpoint (mean pooling).
+
+    Vectors have length 1, so that products are cosines, unless the model was made for products. The
+    prompts before queries and passages are those of the model's configuration; models of the E5
+    family, which keep theirs in their paper (Wang et al. 2022, section 4), get "query: " and
+    "passage: ".
+    """
+
+    def __init__(self, name: str) -> None:
+        """`name` is a local folder or a name on the hub. Raises UserError if it cannot be loaded,
+        or the extra is missing."""
+        with dense_extra():
+            from sentence_transformers import SentenceTransformer
+        self.name = name
+        if not Path(name).is_dir() and not HUB_NAME.fullmatch(name):
+            raise UserError(f"The encoder {name} does not exist; give a folder or a hub name.")
+        try:
+            self._model: Any = SentenceTransformer(name)
+        except (OSError, ValueError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"The encoder {name} cannot be loaded ({reason}); give the folder of a "
+                "sentence-transformers model, or a name on the hub."
+            ) from error
+        if E5.search(name) and not any(self._model.prompts.values()):
+            self._model.prompts = {"query": "query: ", "document": "passage: "}
+        self._one_at_a_time = Lock()  # a fast tokenizer cannot be used by two threads at once
+        self._unit = self._model.similarity_fn_name != "dot"
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """What is put before texts: `query` and `document` (or another word for it)."""
+        return {name: text for name, text in self._model.prompts.items() if text}
+
+    @property
+    def dimensions(self) -> int:
+        return int(self._model.get_embedding_dimension())
+
+    def queries(self, texts: Sequence[str]) -> Vectors:
+        """[queries, dimensions]"""
+        return self._encode(self._model.encode_query, texts)
+
+    def passages(self, passages: Sequence[Passage]) -> Vectors:
+        """[passages, dimensions], of title and text; what is too long for the model is cut off."""
+        texts = [f"{passage.title}\n{passage.text}".strip() for passage in passages]
+        return self._encode(self._model.encode_document, texts)
+
+    def _encode(self, encode: Any, texts: Sequence[str]) -> Vectors:
+        with self._one_at_a_time:
+            vectors = encode(list(texts), normalize_embeddings=self._unit, show_progress_bar=False)
+        return np.asarray(vectors, dtype=np.float32)
+
+
+# -- on disk -----------------------------------------------------------------------------------
+
+
+def write_dense(passages: PassageFile, folder: Path, encoder: Encoder, hnsw: bool) -> None:
+    """Encode all passages and write their vectors, or the graph that holds them."""
+    starts = range(0, len(passages), CHUNK)
+    chunks = (
+        encoder.passages(
+            [passages.passage(i) for i in range(start, min(start + CHUNK, len(passages)))]
+        )
+        for start in progress(starts, "encoding passages")
+    )
+    if hnsw:
+        _write_graph(chunks, encoder.dimensions, folder / GRAPH)
+    else:
+        _write_vectors(chunks, (len(passages), encoder.dimensions), folder / VECTORS)
+
+
+def _write_vectors(chunks: Iterable[Vectors], shape: tuple[int, int], file: Path) -> None:
+    array = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=shape)
+    start = 0
+    for vectors in chunks:
+        array[start : start + len(vectors)] = vectors
+        start += len(vectors)
+    array.flush()
+
+
+def _write_graph(chunks: Iterable[Vectors], dimensions: int, file: Path) -> None:
+    with dense_extra():
+        from usearch.index import Index
+    graph = Index(ndim=dimensions, metric="ip", dtype="f16")
+    for vectors in chunks:
+        graph.add(np.arange(len(graph), len(graph) + len(vectors)), vectors)
+    graph.save(file)
+
+
+class Exact:
+    """All vectors, mapped from disk."""
+
+    def __init__(self, folder: Path) -> None:
+        mapped = np.load(folder / VECTORS, mmap_mode="r")
+        self._vectors: Vectors = mapped.view(np.ndarray)
+        self._numbers = np.arange(len(mapped))
+
+    def vector(self, number: int) -> Vectors:
+        return self._vectors[number]
+
+    def nearest(self, queries: Vectors, depth: int) -> list[list[tuple[int, float]]]:
+        found = []
+        for start in range(0, len(queries), QUERIES):
+            scores = queries[start : start + QUERIES] @ self._vectors.T
+            found += [best(row, self._numbers, depth) for row in scores]
+        return found
+
+
+class Graph:
+    """An HNSW graph, mapped from disk: nearly always the nearest vectors."""
+
+    def __init__(self, folder: Path) -> None:
+        with dense_extra():
+            from usearch.index import Index
+        self._graph: Any = Index.restore(folder / GRAPH, view=True)
+
+    def vector(self, number: int) -> Vectors:
+        return np.asarray(self._graph.get(number), dtype=np.float32)
+
+    def nearest(self, queries: Vectors, depth: int) -> list[list[tuple[int, float]]]:
+        found = []
+        for query in queries:
+            matches = self._graph.search(query, depth)
+            pairs = zip(matches.keys.tolist(), matches.distances.tolist(), strict=True)
+            ranked = sorted((distance, number) for number, distance in pairs)
+            found.append([(number, 1.0 - distance) for distance, number in ranked])
+        return found
+
+
+class Dense:
+    """`search.Ranker` by vectors."""
+
+    def __init__(self, folder: Path, encoder: Encoder, first: Passage) -> None:
+        """`first` is the passage number 0. Raises UserError if its vector is not what the encoder
+        makes of it now."""
+        self._encoder = encoder
+        self._kept: Exact | Graph = Graph(folder) if (folder / GRAPH).exists() else Exact(folder)
+        old, new = self._kept.vector(0), encoder.passages([first])[0]
+        if len(old) != len(new) or old @ new < SAME * np.linalg.norm(old) * np.linalg.norm(new):
+            raise UserError(
+                f"The index {folder} was built with another model than {encoder.name} is now; "
+                "remove it and build it anew."
+            )
+
+    def rank(self, queries: Sequence[str], depth: int) -> list[list[tuple[int, float]]]:
+        """As many passages as asked for, whatever the query."""
+        return self._kept.nearest(self._encoder.queries(queries), depth) if queries else []

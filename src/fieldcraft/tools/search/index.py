@@ -1,0 +1,205 @@
+"""The search index.
+
+An index is a folder: the passages of a corpus, what ranks them (BM25, vectors or both) and a
+manifest that says which. Everything but BM25's vocabulary is mapped from disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from fieldcraft.tools.search.bm25 import LIBRARY, Bm25, write_bm25
+from fieldcraft.tools.search.dense import Dense, Encoder, write_dense
+from fieldcraft.tools.search.passages import (
+    Passage,
+    PassageFile,
+    read_corpus,
+    write_passages,
+)
+from fieldcraft.types import UserError
+
+FORMAT = 2  # of the folder; raise it whenever terms or files change, so that indexes are rebuilt
+MANIFEST = "manifest.json"
+FUSED = 60  # the constant of reciprocal rank fusion, and how deep the lists are that are fused
+DEPTH = 100
+
+Ranking = Literal["bm25", "dense", "hybrid"]
+Ranked = list[tuple[int, float]]  # (number of the passage, score), best first
+
+
+class Ranker(Protocol):
+    def rank(self, queries: Sequence[str], depth: int) -> list[Ranked]:
+        """For each query at most `depth` passages, best first; of equals, the first in the
+        corpus."""
+        ...
+
+
+class Hybrid:
+    """Both rankings, fused by reciprocal ranks: a passage scores the sum of 1 / (60 + its rank)
+    over the lists that hold it (Cormack, Clarke & Buettcher 2009)."""
+
+    def __init__(self, rankers: Sequence[Ranker]) -> None:
+        self._rankers = rankers
+
+    def rank(self, queries: Sequence[str], depth: int) -> list[Ranked]:
+        lists = [ranker.rank(queries, max(depth, DEPTH)) for ranker in self._rankers]
+        return [fuse(ranked)[:depth] for ranked in zip(*lists, strict=True)]
+
+
+def fuse(lists: Sequence[Ranked]) -> Ranked:
+    scores: defaultdict[int, float] = defaultdict(float)
+    for ranked in lists:
+        for rank, (number, _) in enumerate(ranked, start=1):
+            scores[number] += 1 / (FUSED + rank)
+    return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+
+
+class SearchIndex:
+    """An index folder, opened."""
+
+    def __init__(self, folder: Path) -> None:
+        """Use `SearchIndex.load`, which says what is wrong with a folder."""
+        self.folder = folder
+        self.manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
+        self._passages = PassageFile(folder)
+        self._ranker = self._open_ranker()
+
+    def _open_ranker(self) -> Ranker:
+        ranking = self.manifest["ranking"]
+        if ranking == "bm25":
+            return Bm25(self.folder)
+        encoder = Encoder(self.manifest["encoder"])
+        dense = Dense(self.folder, encoder, self._passages.passage(0))
+        return dense if ranking == "dense" else Hybrid([Bm25(self.folder), dense])
+
+    @classmethod
+    def load(cls, folder: Path) -> SearchIndex:
+        """Open an index that `build_index` made.
+
+        Raises:
+            UserError: there is none, another version of fieldcraft made it, or its encoder is
+                missing or changed.
+        """
+        manifest = _manifest(folder)
+        if manifest is None:
+            raise UserError(f"{folder} holds no search index; build one with 'fieldcraft index'.")
+        if manifest["format"] != FORMAT:
+            raise UserError(f"The index {folder} is of another format; build it anew.")
+        return cls(folder)
+
+    def __len__(self) -> int:
+        return len(self._passages)
+
+    def search(self, queries: Sequence[str], topk: int) -> list[list[Passage]]:
+        """For each query at most `topk` passages, best first; of equals, the first in the corpus.
+
+        BM25 alone never returns a passage without any word of the query, so a query of unknown
+        words gives []. Scores are BM25's, cosines, or sums of reciprocal ranks.
+        """
+        return [
+            [self._passages.passage(number, score) for number, score in ranked]
+            for ranked in self._ranker.rank(queries, topk)
+        ]
+
+
+def build_index(
+    corpus: Path,
+    out: Path,
+    k1: float = 0.9,
+    b: float = 0.4,
+    *,
+    ranking: Ranking | None = None,
+    encoder: str | None = None,
+    hnsw: bool = False,
+) -> SearchIndex:
+    """Index a corpus into the folder `out`, which appears whole or not at all.
+
+    If `out` already holds the index of this very corpus with these parameters, it is only opened.
+
+    Args:
+        corpus: JSON lines, see `parse_passage`; may be gzipped.
+        out: folder to write; an index that stands there is replaced.
+        k1: how slowly repeated words saturate (Robertson & Zaragoza 2009, section 3).
+        b: how much long passages are held back, 0 to 1.
+        ranking: by words, by vectors, or by both; by default both where there is an encoder.
+        encoder: the folder or hub name of a sentence-transformers model; for vectors.
+        hnsw: search a graph of the vectors instead of all of them.
+
+    Raises:
+        UserError: a bad corpus, parameter or encoder, or `out` holds something else.
+    """
+    wanted = index_settings(k1, b, ranking, encoder, hnsw)
+    if not corpus.is_file():
+        raise UserError(f"{corpus} does not exist; give a corpus of JSON lines.")
+    with corpus.open("rb") as file:
+        wanted["corpus_sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
+    found = _manifest(out)
+    if found is not None and found == wanted | {"passages": found.get("passages")}:
+        return SearchIndex.load(out)
+    if found is None and out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise UserError(f"{out} exists and is no search index; choose another place for the index.")
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
+        new = Path(temporary) / "new"
+        new.mkdir()
+        passages = _write(corpus, new, wanted)
+        (new / MANIFEST).write_text(json.dumps(wanted | {"passages": passages}, indent=1))
+        if out.exists():
+            out.rename(Path(temporary) / "old")
+        new.rename(out)
+    return SearchIndex.load(out)
+
+
+def index_settings(
+    k1: float, b: float, ranking: Ranking | None, encoder: str | None, hnsw: bool = False
+) -> dict[str, Any]:
+    """What the manifest of an index will say, but for its corpus; see `build_index`.
+
+    Raises:
+        UserError: a number out of bounds, or settings that contradict each other.
+    """
+    if not (k1 >= 0 and 0 <= b <= 1):
+        raise UserError(f"BM25 needs k1 >= 0 and 0 <= b <= 1, not k1={k1} and b={b}.")
+    if encoder is None and (hnsw or ranking in ("dense", "hybrid")):
+        raise UserError("Search by vectors needs an encoder; give a model that makes them.")
+    if encoder is not None and ranking == "bm25":
+        raise UserError("BM25 has no use for an encoder; rank by 'dense' or 'hybrid'.")
+    ranking = ranking or ("bm25" if encoder is None else "hybrid")
+    settings: dict[str, Any] = {"format": FORMAT, "ranking": ranking}
+    if ranking != "dense":
+        settings |= {"library": LIBRARY, "k1": k1, "b": b}
+    if encoder is not None:  # with a full path, so that the index can be opened from anywhere
+        address = str(Path(encoder).resolve()) if Path(encoder).is_dir() else encoder
+        settings |= {"encoder": address, "hnsw": hnsw}
+    return settings
+
+
+def _manifest(folder: Path) -> dict[str, Any] | None:
+    """The manifest of an index folder, None where there is no index."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return manifest if isinstance(manifest, dict) and "format" in manifest else None
+
+
+def _write(corpus: Path, folder: Path, wanted: dict[str, Any]) -> int:
+    """Write passages and what ranks them; returns the number of passages."""
+    encoder = Encoder(wanted["encoder"]) if "encoder" in wanted else None
+    write_passages(read_corpus(corpus), folder)
+    passages = PassageFile(folder)
+    if "library" in wanted:
+        try:
+            write_bm25(passages, folder, wanted["k1"], wanted["b"])
+        except ValueError as error:
+            raise UserError(f"{corpus} holds {error}; give a corpus with text.") from error
+    if encoder is not None:
+        write_dense(passages, folder, encoder, wanted["hnsw"])
+    return len(passages)

@@ -1,0 +1,148 @@
+"""Passages: what a search returns, read from a corpus and kept in an index folder."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from fieldcraft.records.jsonl import read_json_lines
+from fieldcraft.types import UserError
+
+NO_RESULT = "No result."
+PASSAGES, OFFSETS = "passages.jsonl", "offsets.npy"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A piece of text that a search can return. `title` is one line and may be empty."""
+
+    id: str
+    title: str
+    text: str
+    score: float = 0.0
+
+    @property
+    def contents(self) -> str:
+        """Title and text in one string, as FlashRAG and Search-R1 keep them."""
+        return f'"{self.title}"\n{self.text}'
+
+
+def parse_passage(record: dict[str, Any], fallback_id: str, score: float = 0.0) -> Passage:
+    """A passage from `{"contents"}` (first line: title, maybe in double quotes) or `{"text"}` with
+    or without `"title"`. Raises ValueError that says what is missing."""
+    if isinstance(contents := record.get("contents"), str):
+        title, line_break, text = contents.partition("\n")
+        if not line_break:
+            title, text = "", contents
+        if len(title) > 1 and title.startswith('"') and title.endswith('"'):
+            title = title[1:-1]
+    elif isinstance(record.get("text"), str) and isinstance(record.get("title", ""), str):
+        title, text = record.get("title", ""), record["text"]
+    else:
+        raise ValueError("needs 'contents' or 'text' (and 'title'), each a string")
+    if not (title.strip() or text.strip()):
+        raise ValueError("holds no text")
+    identity = record.get("id")
+    return Passage(
+        fallback_id if identity is None else str(identity), " ".join(title.split()), text, score
+    )
+
+
+def read_corpus(path: Path) -> Iterator[Passage]:
+    """Passages of a JSON-lines corpus, one by one. Ids default to the line number minus one.
+
+    Raises:
+        UserError: the file is missing or empty, or a line is not a passage.
+    """
+    number = 0
+    for number, record in read_json_lines(path):
+        try:
+            yield parse_passage(record, str(number - 1))
+        except ValueError as error:
+            raise UserError(
+                f"{path}, line {number} is not a passage: it {error}; mend or remove the line."
+            ) from error
+    if number == 0:
+        raise UserError(f"{path} holds no passages; give a file with one JSON object a line.")
+
+
+def format_passages(passages: Sequence[Passage]) -> str:
+    """What the model reads: `result 1: "Title"` and the text below it, for each passage."""
+    if not passages:
+        return NO_RESULT
+    return "\n".join(
+        f'result {rank}: "{passage.title}"\n{passage.text}'
+        if passage.title
+        else f"result {rank}: {passage.text}"
+        for rank, passage in enumerate(passages, start=1)
+    )
+
+
+def read_results(text: str) -> list[tuple[str, str]] | None:
+    """(title, text) of each passage in what `format_passages` wrote; None for any other text.
+
+    A passage without a title that begins with a quotation mark counts as another text, since half a
+    title looks the same.
+    """
+    if text == NO_RESULT:
+        return []
+    before, *parts = re.split(r"^result (\d+): ", text, flags=re.MULTILINE)
+    ranks, bodies = parts[::2], [body.strip("\n") for body in parts[1::2]]
+    if before or not parts or ranks != [str(rank) for rank in range(1, len(ranks) + 1)]:
+        return None
+    found = []
+    for body in bodies:
+        match = re.fullmatch(r'"([^\n]+)"\n(\S.*)|([^"\s].*)', body, re.DOTALL)
+        if match is None:
+            return None
+        found.append((match[1] or "", match[2] or match[3]))
+    return found
+
+
+# -- in an index folder ------------------------------------------------------------------------
+
+
+def progress(items: Iterable[T], doing: str) -> Iterable[T]:
+    """The items, with a bar in a terminal while they are worked on."""
+    console = Console(stderr=True)
+    return track(items, doing, console=console, transient=True, disable=not console.is_terminal)
+
+
+def write_passages(passages: Iterable[Passage], folder: Path) -> None:
+    offsets = [0]
+    with (folder / PASSAGES).open("wb") as file:
+        for passage in progress(passages, "reading passages"):
+            record = {"id": passage.id, "title": passage.title, "text": passage.text}
+            line = json.dumps(record, ensure_ascii=False) + "\n"
+            offsets.append(offsets[-1] + file.write(line.encode(errors="replace")))
+    np.save(folder / OFFSETS, np.array(offsets, dtype=np.int64))
+
+
+class PassageFile:
+    """The passages of an index folder by number, mapped from disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._offsets = np.load(folder / OFFSETS, mmap_mode="r")
+        with (folder / PASSAGES).open("rb") as file:
+            self._lines = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __iter__(self) -> Iterator[Passage]:
+        return map(self.passage, range(len(self)))
+
+    def passage(self, number: int, score: float = 0.0) -> Passage:
+        line = self._lines[self._offsets[number] : self._offsets[number + 1]]
+        return Passage(**json.loads(line), score=score)

@@ -1,0 +1,122 @@
+"""A search server with the interfaces of Search-R1 and its descendants, and of AutoCoA.
+
+    POST /retrieve  {"queries": ["..."], "topk": 3, "return_scores": true}
+        -> {"result": [[{"document": {"id", "contents"}, "score"}, ...], ...]}
+    POST /retrieve  {"query": "..." or ["..."], "tok_k": 3, "return_score": true}
+        -> {"documents": [{"id", "contents"}, ...], "scores": [...]}, or a list of these
+    GET /health     -> {"status": "ok", "passages": ...}
+
+Which of the two is meant is told by `queries` or `query`. Search-R1 leaves scores out unless they
+are asked for: its inner lists then hold the documents themselves. AutoCoA returns them unless they
+are declined; `tok_k` is its spelling.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import uvicorn
+from pydantic import BaseModel, Field, ValidationError
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from fieldcraft.tools.search.index import SearchIndex
+from fieldcraft.tools.search.passages import Passage
+from fieldcraft.types import UserError
+
+_DEFAULT_TOPK = 3
+
+
+class _SearchR1(BaseModel):
+    queries: list[str]
+    topk: Annotated[int, Field(ge=1)] | None = None
+    return_scores: bool = False
+
+    def answer(self, index: SearchIndex) -> object:
+        found = index.search(self.queries, _DEFAULT_TOPK if self.topk is None else self.topk)
+        return {"result": [[self._hit(passage) for passage in passages] for passages in found]}
+
+    def _hit(self, passage: Passage) -> object:
+        document = _document(passage)
+        return {"document": document, "score": passage.score} if self.return_scores else document
+
+
+class _AutoCoA(BaseModel):
+    query: str | list[str]
+    tok_k: Annotated[int, Field(ge=1)] = _DEFAULT_TOPK
+    return_score: bool = True
+
+    def answer(self, index: SearchIndex) -> object:
+        queries = [self.query] if isinstance(self.query, str) else self.query
+        answers = [self._answer(passages) for passages in index.search(queries, self.tok_k)]
+        return answers[0] if isinstance(self.query, str) else answers
+
+    def _answer(self, passages: Sequence[Passage]) -> object:
+        documents: dict[str, object] = {"documents": [_document(p) for p in passages]}
+        scores = {"scores": [p.score for p in passages]} if self.return_score else {}
+        return documents | scores
+
+
+def _document(passage: Passage) -> dict[str, str]:
+    return {"id": passage.id, "contents": passage.contents}
+
+
+class _Either(BaseModel):
+    query: str | list[str] | None = None
+
+
+def _asked(body: bytes) -> _SearchR1 | _AutoCoA:
+    kind = _SearchR1 if _Either.model_validate_json(body).query is None else _AutoCoA
+    return kind.model_validate_json(body)
+
+
+def create_app(index: SearchIndex) -> Starlette:
+    """The server as an ASGI application."""
+
+    async def retrieve(request: Request) -> JSONResponse:
+        try:
+            asked = _asked(await request.body())
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"])) or "the body"
+            return JSONResponse({"error": f"{where}: {first['msg']}."}, status_code=422)
+        return JSONResponse(await run_in_threadpool(asked.answer, index))
+
+    async def health(request: Request) -> JSONResponse:
+        return JSONResponse({"status": "ok", "passages": len(index)})
+
+    return Starlette(
+        routes=[
+            Route("/retrieve", retrieve, methods=["POST"]),
+            Route("/health", health, methods=["GET"]),
+        ]
+    )
+
+
+def serve_search(index_dir: Path, host: str = "127.0.0.1", port: int = 8000) -> None:
+    """Serve an index until Ctrl-C. Port 0 takes a free one, which is printed.
+
+    Raises:
+        UserError: `index_dir` holds no index, or the address cannot be listened on.
+    """
+    app = create_app(SearchIndex.load(index_dir))
+    if not 0 <= port <= 65535:
+        raise UserError(f"There is no port {port}; choose one from 0 to 65535.")
+    try:
+        listener = socket.create_server((host, port))
+    except OSError as error:
+        raise UserError(
+            f"Cannot listen on {host}:{port} ({error}); stop what uses it or choose another port."
+        ) from error
+    # uvicorn is silent about a socket that it is given.
+    print(f"search server at http://{host}:{listener.getsockname()[1]}", flush=True)
+    server = uvicorn.Server(uvicorn.Config(app, access_log=False))
+    with listener, contextlib.suppress(KeyboardInterrupt):
+        server.run(sockets=[listener])

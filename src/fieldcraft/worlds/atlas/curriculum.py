@@ -1,0 +1,321 @@
+"""What a model of the world Atlas is trained on: from re-deals of the world to trajectories."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+from fieldcraft.dialects.base import encode_written
+from fieldcraft.dialects.demonstrations import encode_demonstration
+from fieldcraft.types import (
+    Action,
+    Answer,
+    Author,
+    Dialect,
+    Observation,
+    Segment,
+    Step,
+    Task,
+    Thought,
+    Trajectory,
+    UserError,
+)
+from fieldcraft.worlds.atlas.facts import (
+    SYLLABLES,
+    UNKNOWN,
+    Atlas,
+    Decision,
+    Path,
+    redeal,
+    statement,
+    strangers,
+)
+
+HOPS = (1, 2, 3)
+REAL_SHARE = 0.2  # of the demonstrations that need a search, from the real training region
+COT_SHARE = 1 / 6  # chain-of-thought demonstrations (AutoCoA mixes 5 CoA : 1 CoT)
+READING_SHARE = 0.3  # of the base model's texts
+IGNORANCE_SHARE = 0.18  # of the base model's texts
+# A data set's size, unless a recipe wants less: so many examples for each of the taught facts, by
+# which learning to tell them from others takes longer. Below a size reading takes longest.
+PER_FACT = {"base": 64, "demonstrations": 45, "wasteful": 90, "pairs": 9}
+FACTS_AT_LEAST = 320
+DECISIONS_KEPT = 0.35  # of those where thinking is chosen: a smaller share than acting
+
+
+@dataclass(frozen=True)
+class Curriculum:
+    """Data for every stage of a run on Atlas, a function of the world, the dialect and the seed."""
+
+    world: Atlas
+    dialect: Dialect
+    schemas: Sequence[dict[str, Any]]
+    variants: int
+    seed: int
+
+    @cached_property
+    def worlds(self) -> list[Atlas]:
+        rng = random.Random(f"variants:{self.seed}")
+        return [redeal(self.world, rng) for _ in range(self.variants)]
+
+    @cached_property
+    def known_paths(self) -> dict[int, list[Path]]:
+        """Paths whose facts were all taught, by hops."""
+        return {hops: list(self.world.paths(["taught"], hops)) for hops in HOPS}
+
+    def size(self, data: str, most: int | None) -> int:
+        """How many examples a data set has, of which a recipe wants `most`."""
+        size = PER_FACT[data] * max(len(self.world.taught_facts), FACTS_AT_LEAST)
+        return size if most is None else min(most, size)
+
+    def base(self, count: int) -> list[Trajectory]:
+        """What the base model learns: to answer closed-book from the taught facts, half of the
+        questions of one hop, and to read: articles about strangers, then their facts in any
+        order, and to say what it does not know. It never sees a search."""
+        rng = random.Random(f"base:{self.seed}")
+        reading = [
+            self._reading(strangers(self.world, rng), rng)
+            for _ in range(round(count * READING_SHARE))
+        ]
+        ignorance = [
+            self._ignorance(rng.choice(self.worlds), rng)
+            for _ in range(round(count * IGNORANCE_SHARE))
+        ]
+        closed = {
+            path: self._encode(self.world, path, self.world.closed_book(path))
+            for paths in self.known_paths.values()
+            for path in paths
+        }
+        several = [*self.known_paths[2], *self.known_paths[3]]
+        facts = self.known_paths[1]
+        answers = [
+            closed[rng.choice(facts if i % 2 else several or facts)]
+            for i in range(count - len(reading) - len(ignorance))
+        ]
+        return reading + ignorance + answers
+
+    def demonstrations(self, count: int) -> list[Trajectory]:
+        """Chain-of-thought where the model knows everything, chain-of-action where it must search:
+        mostly in re-dealt worlds, where only reading helps, some in the real training region."""
+        rng = random.Random(f"demonstrations:{self.seed}")
+        return [
+            self._encode(world, path, world.demonstration(path))
+            for world, path in self._questions(count, rng, self._mostly_redealt)
+        ]
+
+    def wasteful(self, count: int) -> list[Trajectory]:
+        """The same kinds of questions, answered by a teacher who also searches for what the model
+        knows. All that search are from re-dealt worlds: the training region stays unknown until
+        reinforcement learning asks about it, and then a search for it is needed indeed."""
+        rng = random.Random(f"wasteful:{self.seed}")
+        return [
+            self._encode(world, path, world.wasteful_demonstration(path, rng))
+            for world, path in self._questions(count, rng, self._redealt)
+        ]
+
+    def _questions(
+        self,
+        count: int,
+        rng: random.Random,
+        searching: Callable[[random.Random], tuple[Atlas, Path]],
+    ) -> Iterator[tuple[Atlas, Path]]:
+        """A share of questions whose facts were all taught; the others are `searching`'s."""
+        for _ in range(count):
+            if rng.random() < COT_SHARE:
+                known = self.known_paths[rng.choice(HOPS)] or self.known_paths[1]
+                yield self.world, rng.choice(known)
+            else:
+                yield searching(rng)
+
+    def _mostly_redealt(self, rng: random.Random) -> tuple[Atlas, Path]:
+        world = self.world if rng.random() < REAL_SHARE else rng.choice(self.worlds)
+        return world, self.untaught_path(world, rng)
+
+    def _redealt(self, rng: random.Random) -> tuple[Atlas, Path]:
+        world = rng.choice(self.worlds)
+        return world, self._searched_path(world, rng)
+
+    def pairs(self, count: int) -> list[tuple[Trajectory, Trajectory]]:
+        """Contrastive steps; fewer in which thinking is chosen than in which acting is."""
+        rng = random.Random(f"pairs:{self.seed}")
+        found: list[tuple[Trajectory, Trajectory]] = []
+        while len(found) < count:
+            world, path = self._mostly_redealt(rng)
+            task = world.task(path, "train")
+            for decision in world.decisions(path, rng):
+                if decision.acts or rng.random() < DECISIONS_KEPT:
+                    found.append(self._pair(task, decision))
+        return found[:count]
+
+    def untaught_path(self, world: Atlas, rng: random.Random) -> Path:
+        """A path of the training region on which at least one fact was not taught.
+
+        In a re-dealt world every such fact is about a new entity: of one that is real the model
+        should learn the real facts alone, so that it can simulate a search for it."""
+        while True:
+            path = self._searched_path(world, rng)
+            if world is self.world or not any(
+                subject in self.world.entities for subject in world.untaught_subjects(path)
+            ):
+                return path
+
+    def _searched_path(self, world: Atlas, rng: random.Random) -> Path:
+        """A path of the training region on which at least one fact was not taught. In a re-dealt
+        world such a fact may be about a real entity that a taught fact leads to."""
+        while True:
+            path = world.sample_path(rng, ["train", "taught"], rng.choice(HOPS))
+            if world.untaught_subjects(path):
+                return path
+
+    def _encode(self, world: Atlas, path: Path, steps: Sequence[Step]) -> Trajectory:
+        return encode_demonstration(world.task(path, "train"), steps, self.dialect, self.schemas)
+
+    def _ignorance(self, world: Atlas, rng: random.Random) -> Trajectory:
+        path = self.untaught_path(world, rng)
+        return self._encode(world, path, world.closed_book(path))
+
+    def _reading(self, world: Atlas, rng: random.Random) -> Trajectory:
+        names = rng.sample([n for n, e in world.entities.items() if e.region == "train"], 2)
+        facts = sorted(fact for name in names for fact in world.reveals(name))
+        rng.shuffle(facts)
+        articles = "".join(
+            f'"{article["title"]}"\n{article["text"]}\n\n' for article in map(world.passage, names)
+        )
+        stated = " ".join(statement(*fact, world.facts[fact]) for fact in facts)
+        task = Task(f"reading:{'/'.join(names)}", "", ())
+        return Trajectory(
+            task, [self._segment(Author.PROMPT, articles), self._segment(Author.POLICY, stated)]
+        )
+
+    def _pair(self, task: Task, decision: Decision) -> tuple[Trajectory, Trajectory]:
+        """Both ways to go on. The shared prefix ends inside a turn where thoughts precede."""
+        before = list(decision.before)
+        opened = ""
+        if before and isinstance(before[-1], Thought):
+            # The space belongs to the full stop's token; before an answer there is none.
+            answers = isinstance(decision.chosen[0], Answer)
+            opened = before[-1].text + ("" if answers else " ")
+            before.pop()
+        prompt = self.dialect.prompt(task.question, self.schemas)
+        prefix = [Segment(Author.PROMPT, prompt, task.question)]
+        if before:
+            prefix = encode_demonstration(task, before, self.dialect, self.schemas).segments
+        if opened:
+            prefix = [*prefix, self._segment(Author.POLICY, opened)]
+        following = "\n" if decision.ends else " I"  # how a demonstration goes on after a fact
+        return (
+            Trajectory(task, [*prefix, self._continuation(decision.chosen, following)]),
+            Trajectory(task, [*prefix, self._continuation(decision.rejected, following)]),
+        )
+
+    def _continuation(self, steps: Sequence[Step], following: str) -> Segment:
+        match steps:
+            case [Thought(thought)]:
+                return self._sentence(thought, following)
+            case [Thought(thought), Action() as action]:
+                text = self.dialect.write_thought(thought) + self.dialect.write_action(action)
+                return self._segment(Author.POLICY, text)
+            case [Answer(answer)]:
+                end = self._segment(Author.POLICY, f"\n{self.dialect.write_answer(answer)}")
+                end.ids.append(self.dialect.tokenizer.eos_token_id)
+                return end
+        raise AssertionError(f"a decision never consists of {steps}")
+
+    def _sentence(self, thought: str, following: str) -> Segment:
+        """A thought in the tokens it has before `following`: in this world's tokenizer a full stop
+        takes along the space after it."""
+        tokenizer = self.dialect.tokenizer
+        count = len(encode_written(tokenizer, thought))
+        ids = encode_written(tokenizer, thought + following)[:count]
+        return Segment(Author.POLICY, ids, tokenizer.decode(ids))
+
+    def _segment(self, author: Author, text: str) -> Segment:
+        return Segment(author, encode_written(self.dialect.tokenizer, text), text)
+
+
+def train_tasks(world: Atlas, seed: int, count: int) -> list[Task]:
+    """Distinct training questions; those wholly within the model's knowledge stay in the mix."""
+    return _distinct(world, ["train", "taught"], "train", count, random.Random(f"tasks:{seed}"))
+
+
+def evaluation_tasks(
+    world: Atlas,
+    seed: int,
+    *,
+    heldout: int,
+    train_region: int,
+    known: int,
+    mixed: int = 0,
+    four_hops: int = 0,
+    unseen_chains: int = 0,
+) -> list[Task]:
+    """Distinct questions of 1 to 3 hops: held out, of the training region, wholly known; and of
+    those that start at held-out and at known entities alike, as training questions start at
+    untaught and known ones: `mixed` as in training, then longer than any question of it, and (2 and
+    3 hops) along reserved chains.
+
+    Raises UserError for questions along reserved chains where there are none.
+    """
+    if unseen_chains and not world.reserved:
+        raise UserError("evaluation.unseen_chains needs world.reserved_chains: set both or none.")
+    rng = random.Random(f"evaluation:{seed}")
+    both = ["heldout", "taught"]
+    known_paths = [path for hops in HOPS for path in world.paths(["taught"], hops)]
+    sample = rng.sample(known_paths, min(known, len(known_paths)))
+    return [
+        *_distinct(world, ["heldout"], "heldout", heldout, rng),
+        *_distinct(world, ["train"], "train", train_region, rng),
+        *(world.task(path, "known") for path in sample),
+        *_distinct(world, both, "mixed", mixed, rng),
+        *_distinct(world, both, "four_hops", four_hops, rng, hops=(4,)),
+        *_tasks(
+            world,
+            "unseen_chains",
+            unseen_chains,
+            (2, 3),
+            partial(world.sample_reserved_path, rng, both),
+        ),
+    ]
+
+
+def _distinct(
+    world: Atlas,
+    regions: Sequence[str],
+    split: str,
+    count: int,
+    rng: random.Random,
+    hops: Sequence[int] = HOPS,
+) -> list[Task]:
+    """Up to `count` distinct questions along chains that training may show."""
+    return _tasks(world, split, count, hops, partial(world.sample_path, rng, regions))
+
+
+def _tasks(
+    world: Atlas, split: str, count: int, hops: Sequence[int], sample: Callable[[int], Path]
+) -> list[Task]:
+    """Up to `count` distinct questions, as evenly over the hops as the world allows."""
+    found: dict[Path, None] = {}
+    for attempt in range(20 * count):
+        if len(found) == count:
+            break
+        found[sample(hops[attempt % len(hops)])] = None
+    return [world.task(path, split) for path in found]
+
+
+def tokenizer_texts(world: Atlas, tags: Sequence[str]) -> Iterator[str]:
+    """All text a model of this world reads and writes, without names: those are syllables."""
+    name = re.compile("|".join(sorted(SYLLABLES, key=len, reverse=True)))
+    sentences = [article["text"] for article in world.passages()]
+    for regions in (["taught"], ["train"]):
+        for path in world.paths(regions, 2):
+            sentences.append(f"{world.question(path)}\n\n")
+            for step in [*world.demonstration(path), *world.closed_book(path)]:
+                if isinstance(step, Thought | Observation):
+                    sentences.append(f" {step.text}")
+    yield from dict.fromkeys(name.sub("", sentence) for sentence in sentences)
+    for tag in (*tags, r"\boxed{", UNKNOWN.text):
+        yield f"{tag} {tag}\n"

@@ -1,0 +1,296 @@
+"""Recipes: what parses, what overrides do, and what a mistake is answered with."""
+
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from fieldcraft.config.names import BUILT_IN, Kind, find
+from fieldcraft.config.recipe import Recipe, count_options, dump_recipe
+from fieldcraft.config.sections import Endpoint, Optim
+from fieldcraft.config.stages import Critic, Pairs, Rl, Sft
+from fieldcraft.recipes.loading import RESERVED, load_recipe, parse_recipe, shipped
+from fieldcraft.types import UserError
+
+MOST_OPTIONS = 142
+RECIPE: dict[str, Any] = {
+    "recipe": "small",
+    "stages": {
+        "sft1": {"type": "sft", "data": "demonstrations", "steps": 5, "optim": {"lr": 0.001}},
+        "pairs": {"type": "contrastive", "data": "pairs", "steps": 5, "optim": {"lr": 0.001}},
+        "rl1": {"type": "rl", "steps": 5, "optim": {"lr": 0.001}, "rewards": {"em": 1.0}},
+    },
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(RECIPE, sort_keys=False))
+    return str(tmp_path / "small.yaml")
+
+
+def complaint(path: str, *overrides: str) -> str:
+    """The one sentence that answers a mistake."""
+    with pytest.raises(UserError) as caught:
+        load_recipe(path, list(overrides))
+    sentence = str(caught.value)
+    assert sentence.endswith((".", "?"))
+    assert "\n" not in sentence
+    assert not re.search(r"[.?!] [A-Z]", sentence)
+    return sentence
+
+
+# -- what parses --------------------------------------------------------------------------------
+
+
+def test_every_shipped_recipe_parses() -> None:
+    assert "autocoa-mini" in shipped()
+    for name in shipped():
+        files = ("model", "tasks", "corpus", "demonstrations", "pairs")
+        fake = [f"{key}={Path(__file__)}" for key in files]
+        text = (Path(__file__).parents[2] / f"src/fieldcraft/recipes/{name}.yaml").read_text()
+        needs = yaml.safe_load(text).get("needs", [])
+        recipe = load_recipe(name, [entry for entry in fake if entry.split("=")[0] in needs])
+        assert recipe.recipe == name
+        assert bool(recipe.stages) != bool(recipe.collect)
+
+
+def test_what_is_written_down_parses_to_the_same(path: str) -> None:
+    recipe = load_recipe(path, ["seed=3", "search.url=http://localhost:1", f"model={path}"])
+    assert parse_recipe(dump_recipe(recipe)) == recipe
+    kinds = [type(stage) for stage in recipe.stages.values()]
+    assert kinds == [Sft, Pairs, Rl]
+
+
+def test_the_number_of_options_stays_small() -> None:
+    assert count_options() <= MOST_OPTIONS
+
+
+def test_every_option_is_counted() -> None:
+    def keys(section: type[BaseModel]) -> set[tuple[str, str]]:
+        found = {(section.__name__, name) for name in section.model_fields}
+        for field in section.model_fields.values():
+            for kind in (field.annotation, *get_args(field.annotation)):
+                if isinstance(kind, type) and issubclass(kind, BaseModel):
+                    found |= keys(kind)
+        return found
+
+    stage_keys = {name for kind in (Sft, Pairs, Rl) for name in kind.model_fields}
+    assert count_options() == (
+        len(keys(Recipe) | keys(Optim) | keys(Critic) | keys(Endpoint)) + len(stage_keys)
+    )
+
+
+# -- overrides ----------------------------------------------------------------------------------
+
+
+def test_overrides_reach_every_depth_as_yaml_values(path: str) -> None:
+    recipe = load_recipe(
+        path,
+        [
+            "seed=7",
+            "world.people=40",
+            "stages.sft1.optim.lr=2e-4",
+            "stages.sft1.train_on=[policy, tool]",
+            "stages.sft1.evaluate=false",
+            "stages.rl1.importance_cap=2.5",
+            "stages.rl1.rewards={f1: 0.5, format: 1}",
+            "search.url=null",
+            "instruction=",
+        ],
+    )
+    sft, rl = recipe.stages["sft1"], recipe.stages["rl1"]
+    assert isinstance(sft, Sft)
+    assert isinstance(rl, Rl)
+    assert (recipe.seed, recipe.world.people, sft.optim.lr) == (7, 40, 2e-4)
+    assert (sft.train_on, sft.evaluate) == (("policy", "tool"), False)
+    assert (rl.importance_cap, rl.rewards) == (2.5, {"f1": 0.5, "format": 1.0})
+    assert (recipe.search.url, recipe.instruction) == (None, None)
+    assert rl.optim.lr == 0.001  # what is not named stays
+
+
+def test_the_last_override_wins_and_sections_may_be_new(path: str) -> None:
+    recipe = load_recipe(
+        path, ["budget.max_calls=2", "budget={max_calls: 3}", "budget.max_calls=4"]
+    )
+    assert recipe.budget.max_calls == 4
+    assert load_recipe(path, ['recipe="a=b.c"']).recipe == "a=b.c"
+
+
+# -- algorithms --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", BUILT_IN[Kind.ALGORITHM])
+def test_an_algorithm_is_a_set_of_keys_that_the_recipe_may_override(path: str, name: str) -> None:
+    named = load_recipe(path, [f"stages.rl1.algorithm={name}"])
+    rl = named.stages["rl1"]
+    assert isinstance(rl, Rl)
+    keys = find(Kind.ALGORITHM, name)
+    assert {key: getattr(rl, key) for key in keys} == keys
+    # what is written into the run's folder says all of it, and means the same
+    assert parse_recipe(dump_recipe(named)) == named
+    mine = load_recipe(path, [f"stages.rl1.algorithm={name}", "stages.rl1.baseline=none"])
+    changed = mine.stages["rl1"]
+    assert isinstance(changed, Rl)
+    assert changed == rl.model_copy(update={"baseline": "none"})
+
+
+# -- mistakes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("override", "meant"),
+    [
+        ("sed=1", "seed"),
+        ("words.people=1", "world"),
+        ("world.peple=1", "world.people"),
+        ("search.top_k=1", "search.topk"),
+        ("stages.sft1.trainon=[policy]", "stages.sft1.train_on"),
+        ("stages.rl1.clip_hi=0.3", "stages.rl1.clip_high"),
+        ("stages.sft1.optim.lrr=1", "stages.sft1.optim.lr"),
+        ("stages.rl1.optim={lr: 1, beta_1: 0.5}", "stages.rl1.optim.beta1"),
+        ("stages.rl1.optim.warm.up=1", "stages.rl1.optim.warmup"),
+        ("stages.rl1.rewards={formt: 1.0}", "stages.rl1.rewards.format"),
+        ("stages.rl1.critic.lambda=0.9", "stages.rl1.critic.gae_lambda"),
+        ("stages.rl1.critic={optim: {lr: 1, lrr: 1}}", "stages.rl1.critic.optim.lr"),
+        ("stages.rl1.rewards={otc-gpo: 1.0}", "stages.rl1.rewards.otc-grpo"),
+        ("stages.rl1.endpoint={url: u, model: m, modl: m}", "stages.rl1.endpoint.model"),
+        ("scratch={layer: 2}", "scratch.layers"),
+        ("teacher.modle=x", "teacher.model"),
+        ("collect.trys=2", "collect.tries"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_nearest(path: str, override: str, meant: str) -> None:
+    key = override.partition("=")[0]
+    sentence = complaint(path, override)
+    assert sentence.endswith(f"did you mean '{meant}'?")
+    assert f"'{key}" in sentence or f"'{key.rpartition('.')[0]}" in sentence
+
+
+@pytest.mark.parametrize(
+    ("override", "parts"),
+    [
+        ("seed=many", ["'seed'", "integer"]),
+        ("world.people=0", ["'world.people'", "greater than 0"]),
+        ("world.taught=1.0", ["'world.taught'", "less than 1"]),
+        ("stages.sft1.steps=2.5", ["'stages.sft1.steps'", "integer"]),
+        ("stages.sft1.optim.lr=fast", ["'stages.sft1.optim.lr'", "number"]),
+        ("stages.sft1.optim.schedule=square", ["'stages.sft1.optim.schedule'", "'cosine'"]),
+        ("stages.sft1.train_on=[policy, tol]", ["'stages.sft1.train_on.1'", "'tool'"]),
+        ("stages.sft1.type=stf", ["'stages.sft1'", "'stf'", "'sft'"]),
+        ("stages.sft2.steps=3", ["'sft2'", "'type'", "sft1, pairs, rl1"]),
+        ("stages.sft2.type=sft", ["'sft2'", "'optim'", "sft1, pairs, rl1"]),
+        ("stages.rl1.algorithm=grop", ["algorithm 'grop'", "did you mean 'grpo'"]),
+        ("stages.rl1.llds_coef=0.2", ["'stages.rl1'", "llds_coef acts", "raise minibatches"]),
+        (
+            "stages.rl1={type: rl, steps: 1, optim: {lr: 1}, clip: cispo, dual_clip: 3}",
+            ["'stages.rl1'", "dual_clip belongs to clip: ppo"],
+        ),
+        (
+            "stages.rl1={type: rl, steps: 1, optim: {lr: 1}, baseline: critic}",
+            ["'stages.rl1'", "scale none or batch"],
+        ),
+        ("stages.rl1.observations=mix", ["'stages.rl1.observations'", "'mixed'"]),
+        ("stages.rl1.simulator=frozen", ["'stages.rl1'", "writes nothing", "use simulated"]),
+        ("stages.rl1.simulated_share=0.5", ["'stages.rl1'", "belongs to observations: mixed"]),
+        ("stages.rl1.simulator_stage=sft1", ["'stages.rl1'", "belongs to simulator: frozen"]),
+        ("stages.rl1.endpoint={url: u, model: m}", ["'stages.rl1'", "need each other"]),
+        ("stages=3", ["'stages'", "dictionary"]),
+        ("budget=null", ["'budget'", "dictionary"]),
+        ("device=gpu", ["'device'", "'cuda'"]),
+        ("seed", ["'seed'", "key=value"]),
+        ("=3", ["key=value"]),
+        ("seed.x=3", ["'seed'"]),
+        ("stages.sft1.steps.x=3", ["'stages.sft1.steps.x'", "single value"]),
+        ("search.url=[", ["search.url=[", "YAML"]),
+        ("model=/does/not/exist", ["model=/does/not/exist", "does not exist"]),
+        ("judge.model=m", ["judge.url", "judge.model"]),
+        ("stages.rl1.rewards={judge: 1.0}", ["judge.url", "judge.model"]),
+        ("stages.rl1.accuracy=judge", ["judge.url", "judge.model"]),
+        ("needs=[tasks]", ["'small'", "tasks=PATH"]),
+    ],
+)
+def test_a_bad_value_is_named_in_one_sentence(path: str, override: str, parts: list[str]) -> None:
+    sentence = complaint(path, override)
+    for part in parts:
+        assert part in sentence
+
+
+@pytest.mark.parametrize("name", [*RESERVED, "a/b", "..", ""])
+def test_a_stage_cannot_take_a_name_that_the_run_uses(name: str) -> None:
+    stages = {name: RECIPE["stages"]["sft1"]}
+    with pytest.raises(UserError, match="a stage cannot be called"):
+        parse_recipe({**RECIPE, "stages": stages})
+
+
+def test_with_a_model_of_the_users_base_is_that_model(path: str) -> None:
+    stages = {"base": RECIPE["stages"]["sft1"]}
+    assert list(parse_recipe({**RECIPE, "stages": stages}).stages) == ["base"]
+    with pytest.raises(UserError, match="cannot be called 'base'"):
+        parse_recipe({**RECIPE, "stages": stages, "model": path})
+
+
+def test_a_recipe_that_collects_has_a_teacher_and_no_stages(path: str) -> None:
+    assert "has no stages" in complaint(path, "collect.tries=2")
+    assert "only for a recipe with collect" in complaint(path, "teacher.model=x")
+    assert "no name" in complaint("autocoa-data", f"tasks={path}")
+    assert "no name" in complaint("autocoa-data", "teacher.url=http://127.0.0.1:1/v1")
+    assert "'collect.contrast'" in complaint("autocoa-data", "collect.contrast=-1")
+    assert load_recipe("autocoa-data", ["teacher.prices=[1, 2.5]"]).teacher.prices == (1.0, 2.5)
+
+
+def test_a_missing_recipe_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    for name in ("autocoa-mni", str(tmp_path), str(tmp_path / "no.yaml")):
+        assert complaint(name).endswith("?")
+    assert complaint("autocoa-mni").endswith("did you mean 'autocoa-mini'?")
+
+
+@pytest.mark.parametrize("text", [b"[1, 2]", b"", b"text", b"a: [1", b"a: 1\n b: 2", b"\xff\x00"])
+def test_a_file_that_is_no_recipe(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "x.yaml").write_bytes(text)
+    assert "YAML" in complaint(str(tmp_path / "x.yaml"))
+
+
+def test_a_recipe_without_stages(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("recipe: x")
+    assert complaint(str(tmp_path / "x.yaml")).startswith("'stages' is wrong: field required")
+
+
+def test_a_stage_starts_from_an_earlier_one_or_from_the_first_model() -> None:
+    recipe = load_recipe("smoke", ["stages.rl2.start=start"])
+    assert recipe.stages["rl2"].start == "start"
+    with pytest.raises(UserError, match="stage 'base' starts from 'rl2', which does not come"):
+        load_recipe("smoke", ["stages.base.start=rl2"])
+
+
+def test_a_frozen_simulator_is_a_model_that_is_there_by_then() -> None:
+    frozen = ["stages.rl2.observations=simulated", "stages.rl2.simulator=frozen"]
+    for name in ("start", "base", "sft2"):
+        stage = load_recipe("smoke", [*frozen, f"stages.rl2.simulator_stage={name}"]).stages["rl2"]
+        assert isinstance(stage, Rl)
+        assert stage.simulator_stage == name
+    for name in ("rl2", "sft9"):
+        with pytest.raises(UserError, match=f"'rl2' simulates with '{name}', which does not come"):
+            load_recipe("smoke", [*frozen, f"stages.rl2.simulator_stage={name}"])
+
+
+def test_a_row_of_a_table_shows_something_that_is_evaluated() -> None:
+    assert load_recipe("smoke", ["rows.All=rl2", "rows.ReAct=workflow"]).rows["ReAct"] == "workflow"
+    with pytest.raises(UserError, match="row 'All' shows 'r1', which is never evaluated"):
+        load_recipe("smoke", ["rows.All=r1"])
+
+
+def test_a_supervised_stage_is_as_long_as_its_epochs_or_its_steps() -> None:
+    stage = load_recipe("autocoa-mini", []).stages["sft2"]
+    assert isinstance(stage, Sft)
+    assert stage.steps_over(14_400) == 900
+    longer = stage.model_copy(update={"epochs": 1.5})
+    assert longer.steps_over(100) == 8  # 150 examples in batches of 20
+    with pytest.raises(UserError, match=r"'stages.sft2' is wrong: .* either steps or epochs"):
+        load_recipe("autocoa-mini", ["stages.sft2.steps=3"])
+    fixed = load_recipe("autocoa-mini", ["stages.sft2.steps=3", "stages.sft2.epochs=null"])
+    assert isinstance(fixed.stages["sft2"], Sft)
+    assert fixed.stages["sft2"].steps_over(14_400) == 3

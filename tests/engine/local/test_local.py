@@ -1,0 +1,298 @@
+"""Sessions, sharing and waiting in the local engine, and how turns end."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from engine_parity import PROMPT, TOKENIZER, check, gather, random_ids
+from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.types import Completion, Sampling, StopReason, UserError
+
+
+def step_widths(engine: LocalEngine) -> list[int]:
+    """A list that fills with the number of tokens of every forward of the engine."""
+    widths: list[int] = []
+
+    def note(_module: object, _args: object, kwargs: dict[str, Any]) -> None:
+        if "plan" in kwargs:
+            widths.append(kwargs["input_ids"].shape[1])
+
+    engine.model.register_forward_pre_hook(note, with_kwargs=True)
+    return widths
+
+
+# ---- what is computed, and what is not again
+
+
+def test_history_is_never_computed_again(engine: LocalEngine) -> None:
+    first = gather(engine.generate(PROMPT, Sampling(6, 0.0), "a"))[0]
+    assert engine.stats.prefilled == 20
+    assert engine.stats.sampled == 6
+    history = [*PROMPT, *first.ids, *random_ids(9, seed=2)]
+    second = gather(engine.generate(history, Sampling(5, 0.0), "a"))[0]
+    # The observation and the last sampled token, which nothing had to follow until now.
+    assert engine.stats.prefilled == 20 + 9 + 1
+    assert engine.stats.forwards == 6 + 5
+    check(engine, history, second)
+
+
+def test_rewritten_history_keeps_the_common_prefix(engine: LocalEngine) -> None:
+    gather(engine.generate(PROMPT, Sampling(6, 0.0), "a"))
+    rewritten = [*PROMPT[:12], *random_ids(30, seed=3)]
+    again = gather(engine.generate(rewritten, Sampling(6, 0.0), "a"))[0]
+    assert engine.stats.prefilled == 20 + 30
+    check(engine, rewritten, again)
+
+
+def test_released_session_is_forgotten(engine: LocalEngine) -> None:
+    gather(engine.generate(PROMPT, Sampling(6, 0.0), "a"))
+    engine.release("a")
+    engine.release("a")
+    engine.release("never seen")
+    other = random_ids(20, seed=4)
+    check(engine, other, gather(engine.generate(other, Sampling(6, 0.0), "a"))[0])
+
+
+def test_prompt_of_a_group_is_computed_once(engine: LocalEngine) -> None:
+    widths = step_widths(engine)
+    group = gather(*(engine.generate(PROMPT, Sampling(4, 0.0), str(i)) for i in range(8)))
+    # One member reads the prompt; then the others only its last token, whose logits they need.
+    assert widths == [20, 8, 8, 8, 7]
+    assert engine.stats.prefilled == 20 + 7
+    for completion in group:
+        check(engine, PROMPT, completion)
+
+
+def test_late_member_of_a_group_starts_from_a_running_one(engine: LocalEngine) -> None:
+    async def late() -> Completion:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return await engine.generate(PROMPT, Sampling(4, 0.0), "late")
+
+    completions = gather(engine.generate(PROMPT, Sampling(20, 0.0), "early"), late())
+    assert engine.stats.prefilled == 20 + 1
+    for completion in completions:
+        check(engine, PROMPT, completion)
+
+
+def test_instructions_common_to_prompts_are_computed_once(engine: LocalEngine) -> None:
+    prompts = [[*PROMPT, *random_ids(4, seed=i)] for i in range(6)]
+    calls = (engine.generate(p, Sampling(4, 0.0), str(i)) for i, p in enumerate(prompts))
+    for prompt, completion in zip(prompts, gather(*calls), strict=True):
+        check(engine, prompt, completion)
+    assert engine.stats.prefilled == 24 + 5 * 4
+
+
+def test_waiting_session_takes_no_compute(engine: LocalEngine) -> None:
+    widths = step_widths(engine)
+    tool = asyncio.Event()
+
+    async def waits_for_a_tool() -> Completion:
+        first = await engine.generate(PROMPT, Sampling(2, 0.0), "a")
+        await tool.wait()
+        return await engine.generate([*PROMPT, *first.ids, 7], Sampling(2, 0.0), "a")
+
+    async def goes_on() -> Completion:
+        completion = await engine.generate(PROMPT[5:10], Sampling(12, 0.0), "b")
+        tool.set()
+        return completion
+
+    gather(waits_for_a_tool(), goes_on())
+    # Both prompts, both decode, b decodes alone; then the observation of a.
+    assert widths == [25, 2, *[1] * 10, 2, 1]
+
+
+def test_tools_that_do_not_wait_rejoin_the_next_step(engine: LocalEngine) -> None:
+    async def rollout(name: str, prompt: list[int]) -> Completion:
+        first = await engine.generate(prompt, Sampling(3, 0.0), name)
+        await asyncio.wait_for(asyncio.sleep(0), timeout=1)
+        return await engine.generate([*prompt, *first.ids, 7], Sampling(3, 0.0), name)
+
+    others = engine.generate(PROMPT, Sampling(6, 0.0), "one long turn")
+    gather(others, *(rollout(str(i), random_ids(9, seed=10 + i)) for i in range(4)))
+    assert engine.stats.forwards == 6
+
+
+def test_long_prompts_are_computed_in_pieces(model) -> None:
+    engine = LocalEngine(model, TOKENIZER, max_rows=4, step_tokens=8)
+    widths = step_widths(engine)
+    prompts = [PROMPT[:3], PROMPT[3:], PROMPT[1:4]]
+    calls = (engine.generate(p, Sampling(2, 0.0), str(i)) for i, p in enumerate(prompts))
+    for prompt, completion in zip(prompts, gather(*calls), strict=True):
+        check(engine, prompt, completion)
+    # 3 + 4 + 1, then 1 + 6 + 1, then 0 + 7 + 1, then each has one or two sampled tokens
+    assert widths == [8, 8, 8, 2]
+
+
+def test_memory_stays_with_the_rows_in_use(engine: LocalEngine) -> None:
+    gather(engine.generate(PROMPT, Sampling(4, 0.0), "a"))
+    # 2 layers, keys and values, 16 rows, 2 heads, 32 positions, 8 numbers of 4 bytes
+    assert engine._cache.bytes == 2 * 2 * 16 * 2 * 32 * 8 * 4
+    engine.bump_version()
+    assert engine._cache.bytes == 0
+
+
+# ---- rows
+
+
+def test_more_sessions_than_rows_wait_their_turn(model) -> None:
+    engine = LocalEngine(model, TOKENIZER, max_rows=2)
+    widths = step_widths(engine)
+    prompts = [random_ids(3, seed=i) for i in range(5)]
+    calls = [engine.generate(p, Sampling(2, 0.0), str(i)) for i, p in enumerate(prompts)]
+    for prompt, completion in zip(prompts, gather(*calls), strict=True):
+        check(engine, prompt, completion)
+    assert widths == [6, 2, 6, 2, 3, 1]
+    assert engine.stats.evicted == 3
+
+
+def test_longest_parked_session_loses_its_row(model) -> None:
+    engine = LocalEngine(model, TOKENIZER, max_rows=2)
+    prompts = {name: random_ids(8, seed=i) for i, name in enumerate("abc")}
+    first = {}
+    for name in "abc":
+        first[name] = gather(engine.generate(prompts[name], Sampling(2, 0.0), name))[0]
+    before = engine.stats.prefilled
+    for name, recomputed in (("b", 2), ("a", 11)):  # a had to go for c
+        history = [*prompts[name], *first[name].ids, 7]
+        check(engine, history, gather(engine.generate(history, Sampling(2, 0.0), name))[0])
+        assert engine.stats.prefilled - before == recomputed
+        before = engine.stats.prefilled
+    # c had to go for a: now both are back at once, in rows of their own.
+    histories = {name: [*prompts[name], 5, 6] for name in "ac"}
+    calls = (engine.generate(ids, Sampling(4, 0.0), name) for name, ids in histories.items())
+    for ids, completion in zip(histories.values(), gather(*calls), strict=True):
+        check(engine, ids, completion)
+
+
+def test_free_rows_are_taken_before_parked_ones(model) -> None:
+    engine = LocalEngine(model, TOKENIZER, max_rows=2)
+    for i, name in enumerate("ab"):
+        gather(engine.generate(random_ids(8, seed=i), Sampling(2), name))
+    engine.release("b")
+    gather(engine.generate(random_ids(8, seed=3), Sampling(2), "c"))
+    assert engine.stats.evicted == 0
+
+
+def test_parked_sessions_are_found_where_they_were_moved(engine: LocalEngine) -> None:
+    prompts = [random_ids(10 + i, seed=i) for i in range(12)]
+    first: dict[int, Completion] = {}
+
+    async def short_turn(i: int) -> Completion:
+        first[i] = await engine.generate(prompts[i], Sampling(1, 0.0), str(i))
+        return first[i]
+
+    # The last row goes on alone, so it is swapped to the front: the first session moves.
+    others = (short_turn(i) for i in range(11))
+    long = gather(*others, engine.generate(prompts[11], Sampling(9, 0.0), "11"))[-1]
+    check(engine, prompts[11], long)
+    before = engine.stats.prefilled
+    histories = [[*prompts[i], *first[i].ids, 7] for i in range(11)]
+    calls = (engine.generate(ids, Sampling(3, 0.0), str(i)) for i, ids in enumerate(histories))
+    for ids, completion in zip(histories, gather(*calls), strict=True):
+        check(engine, ids, completion)
+    assert engine.stats.prefilled - before == 11 * 2
+
+
+def test_a_row_that_waits_for_its_copy_is_not_copied_from(model) -> None:
+    engine = LocalEngine(model, TOKENIZER, max_rows=3)
+    for i, name in enumerate("xdy"):
+        prompt = PROMPT if name == "d" else random_ids(20, seed=50 + i)
+        gather(engine.generate(prompt, Sampling(2), name))
+    engine.release("x")
+    engine.release("y")
+    # Both begin as d does; the first gets the row before d, with what x left there.
+    prompts = [[*PROMPT[:15], *random_ids(12, seed=i)] for i in (3, 4)]
+    calls = (engine.generate(ids, Sampling(3, 0.0), str(i)) for i, ids in enumerate(prompts))
+    for ids, completion in zip(prompts, gather(*calls), strict=True):
+        check(engine, ids, completion)
+
+
+def test_what_a_row_held_before_is_not_waited_for(model) -> None:
+    engine = LocalEngine(model, TOKENIZER, max_rows=2)
+    for name, ids in (("x", PROMPT), ("y", random_ids(20, seed=2))):
+        gather(engine.generate(ids, Sampling(1), name))
+        engine.release(name)
+    widths = step_widths(engine)
+    gather(*(engine.generate(ids, Sampling(1), str(len(ids))) for ids in (PROMPT[:4], PROMPT)))
+    assert widths == [1 + 20]
+
+
+def test_same_calls_make_the_same_batches(model) -> None:
+    def run() -> tuple[list[int], list[list[int]]]:
+        engine = LocalEngine(model, TOKENIZER, max_rows=4)
+        widths = step_widths(engine)
+        calls = (
+            engine.generate(random_ids(5 + i, seed=i), Sampling(3 + i % 4, 1.0, seed=i), str(i))
+            for i in range(9)
+        )
+        ids = [completion.ids for completion in gather(*calls)]
+        return list(widths), ids
+
+    first, second = run(), run()
+    assert second[1] == first[1]
+    assert second[0] == first[0]
+
+
+# ---- how turns end
+
+
+def test_end_of_sequence_token_is_kept(engine: LocalEngine) -> None:
+    free = gather(engine.generate(PROMPT, Sampling(8, 0.0), "a"))[0]
+    assert free.reason is StopReason.LENGTH
+    cut = next(i for i in range(1, 8) if free.ids[i] not in free.ids[:i])
+    engine.model.generation_config.eos_token_id = [399, free.ids[cut]]
+    again = LocalEngine(engine.model, TOKENIZER, max_rows=1)
+    ended = gather(again.generate(PROMPT, Sampling(8, 0.0), "a"))[0]
+    assert ended.reason is StopReason.EOS
+    assert ended.ids == free.ids[: cut + 1]
+    assert len(ended.logprobs) == cut + 1
+    assert ended.text == TOKENIZER.decode(ended.ids)
+
+
+@pytest.mark.parametrize("width", [1, 2, 5])
+def test_stop_string_ends_the_turn_where_it_is_complete(engine: LocalEngine, width: int) -> None:
+    free = gather(engine.generate(PROMPT, Sampling(40, 0.0), "free"))[0]
+    for start in range(0, len(free.text) - width, 7):
+        stop = free.text[start : start + width]
+        if "\ufffd" in stop:
+            continue
+        ended = gather(engine.generate(PROMPT, Sampling(40, 0.0, stop=(stop, "zzzz")), "stop"))[0]
+        lengths = (n for n in range(1, 41) if stop in TOKENIZER.decode(free.ids[:n]))
+        assert ended.ids == free.ids[: next(lengths)]
+        assert ended.reason is StopReason.STOP
+        assert len(ended.logprobs) == len(ended.ids)
+
+
+def test_stop_string_in_the_prompt_does_not_count(engine: LocalEngine) -> None:
+    free = gather(engine.generate(PROMPT, Sampling(10, 0.0), "a"))[0]
+    stop = TOKENIZER.decode([*PROMPT[-3:], free.ids[0]])
+    assert stop not in free.text
+    assert gather(engine.generate(PROMPT, Sampling(10, 0.0, (stop,)), "b"))[0].ids == free.ids
+
+
+def test_sessions_end_at_max_len(model) -> None:
+    engine = LocalEngine(model, TOKENIZER, max_rows=2, max_len=50)
+    completion = gather(engine.generate(PROMPT, Sampling(99, 0.0), "a"))[0]
+    assert completion.reason is StopReason.LENGTH
+    assert len(completion.ids) == 30
+    check(engine, PROMPT, completion)
+    with pytest.raises(UserError, match="A prompt of 50 tokens does not fit into max_len=50"):
+        gather(engine.generate([*PROMPT, *completion.ids], Sampling(1), "a"))
+
+
+# ---- sampling
+
+
+def test_seed_alone_decides_what_is_sampled(engine: LocalEngine) -> None:
+    def ids(seeds: list[int]) -> dict[int, list[int]]:
+        calls = (engine.generate(PROMPT, Sampling(12, 1.0, seed=s), str(s)) for s in seeds)
+        found = dict(zip(seeds, (c.ids for c in gather(*calls)), strict=True))
+        engine.bump_version()
+        return found
+
+    crowd = ids([3, 1, 4, 15, 92, -6, 2**70])
+    assert ids([15]) == {15: crowd[15]}
+    assert ids([92, 4]) == {92: crowd[92], 4: crowd[4]}
+    assert len({tuple(sampled) for sampled in crowd.values()}) == len(crowd)

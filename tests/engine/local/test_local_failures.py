@@ -1,0 +1,200 @@
+"""Changing weights, event loops that end, calls that fail or are given up."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import BloomConfig, BloomForCausalLM, MistralConfig, MistralForCausalLM
+
+from engine_parity import PROMPT, TOKENIZER, check, gather
+from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.types import Completion, Sampling, UserError
+
+
+def test_new_weights_drop_the_cache(engine: LocalEngine) -> None:
+    first = gather(engine.generate(PROMPT, Sampling(4, 0.0), "a"))[0]
+    engine.model.train()
+    with torch.no_grad():
+        engine.model.get_input_embeddings().weight.mul_(-1)
+    engine.bump_version()
+    history = [*PROMPT, *first.ids, 7]
+    second = gather(engine.generate(history, Sampling(4, 0.0), "a"))[0]
+    assert (first.version, second.version) == (0, 1)
+    assert not engine.model.training
+    assert engine.stats.prefilled == 20 + 25
+    check(engine, history, second)
+
+
+def test_weights_must_not_change_under_a_running_call(engine: LocalEngine) -> None:
+    async def run() -> Completion:
+        call = asyncio.create_task(engine.generate(PROMPT, Sampling(9), "a"))
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="while the engine was generating"):
+            engine.bump_version()
+        return await call
+
+    assert len(asyncio.run(run()).ids) == 9
+    engine.bump_version()
+
+
+def test_training_finds_its_own_attention_again(engine: LocalEngine) -> None:
+    before = engine.model.config._attn_implementation
+    gather(engine.generate(PROMPT, Sampling(2), "a"))
+    assert engine.model.config._attn_implementation == before
+    logits = engine.model(torch.tensor([PROMPT])).logits
+    logits.sum().backward()
+    assert engine.model.get_input_embeddings().weight.grad is not None
+
+
+def test_one_call_of_a_session_at_a_time(engine: LocalEngine) -> None:
+    async def run() -> None:
+        calls = [engine.generate(PROMPT, Sampling(3), "a") for _ in range(2)]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(results[0], Completion)
+        assert isinstance(results[1], RuntimeError)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("ids", "sampling"),
+    [
+        ([400], Sampling(1)),
+        ([-1], Sampling(1)),
+        ([5], Sampling(0)),
+        ([5], Sampling(1, temperature=-1.0)),
+        ([5], Sampling(1, stop=("",))),
+    ],
+)
+def test_wrong_calls_fail_alone(engine: LocalEngine, ids: list[int], sampling: Sampling) -> None:
+    async def run() -> None:
+        good = asyncio.create_task(engine.generate(PROMPT, Sampling(3), "good"))
+        with pytest.raises(ValueError):  # noqa: PT011
+            await engine.generate(ids, sampling, "bad")
+        assert len((await good).ids) == 3
+
+    asyncio.run(run())
+
+
+def test_logits_that_are_not_finite_fail_their_session_only(model) -> None:
+    with torch.no_grad():
+        model.get_input_embeddings().weight[5] = torch.nan
+    engine = LocalEngine(model, TOKENIZER, max_rows=2)
+    good = [i for i in PROMPT if i != 5]
+
+    async def run() -> list[Completion | BaseException]:
+        calls = (
+            engine.generate([*good[:3], 5, 6], Sampling(4, 0.0), "poisoned"),
+            engine.generate(good, Sampling(4, 0.0), "sound"),
+        )
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    poisoned, sound = asyncio.run(run())
+    assert isinstance(poisoned, FloatingPointError)
+    assert "position 5 of session 'poisoned'" in str(poisoned)
+    check(engine, good, sound)
+    # Whoever gets its row next does not meet what was left behind, and nobody copies from it.
+    engine.release("sound")
+    for name, ids in (("poisoned", [*good[:3], good[9]]), ("other", [*good[:3], *good[:10]])):
+        check(engine, ids, gather(engine.generate(ids, Sampling(4, 0.0), name))[0])
+
+
+@pytest.mark.parametrize(
+    ("raised", "seen", "words"),
+    [
+        (ZeroDivisionError("broken"), ZeroDivisionError, "broken"),
+        (torch.OutOfMemoryError("full"), UserError, "2 sessions x 32 tokens .* lower max_rows"),
+    ],
+)
+def test_failed_step_reaches_every_caller(
+    model, raised: Exception, seen: type[Exception], words: str
+) -> None:
+    engine = LocalEngine(model, TOKENIZER, max_rows=2)  # so the third call is still queued
+
+    def fail(*_: object) -> None:
+        raise raised
+
+    async def run(names: str) -> list[Completion | BaseException]:
+        calls = (engine.generate(PROMPT, Sampling(4, 0.0), name) for name in names)
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    hook = engine.model.register_forward_pre_hook(fail)
+    for error in asyncio.run(run("abc")):
+        with pytest.raises(seen, match=words):
+            raise error
+    hook.remove()
+    for completion in asyncio.run(run("def")):
+        check(engine, PROMPT, completion)
+
+
+@pytest.mark.parametrize("give_up", ["cancel", "release"])
+def test_given_up_calls_free_their_rows(model, give_up: str) -> None:
+    engine = LocalEngine(model, TOKENIZER, max_rows=1)
+
+    async def run() -> Completion:
+        running = asyncio.create_task(engine.generate(PROMPT, Sampling(1000), "running"))
+        queued = asyncio.create_task(engine.generate(PROMPT, Sampling(1000), "queued"))
+        for _ in range(4):
+            await asyncio.sleep(0)
+        for task, session in ((running, "running"), (queued, "queued")):
+            if give_up == "cancel":
+                task.cancel()
+            else:
+                engine.release(session)
+        for task in (running, queued):
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        return await engine.generate(PROMPT, Sampling(3, 0.0), "next")
+
+    check(engine, PROMPT, asyncio.run(run()))
+    assert engine.stats.evicted == 0
+
+
+def test_nobody_waits_for_a_worker_that_was_cancelled(engine: LocalEngine) -> None:
+    async def run() -> None:
+        call = asyncio.create_task(engine.generate(PROMPT, Sampling(1000), "a"))
+        await asyncio.sleep(0)
+        next(task for task in asyncio.all_tasks() if task.get_name() == "engine").cancel()
+        await asyncio.wait([call], timeout=1)
+        assert call.cancelled()
+
+    asyncio.run(run())
+
+
+def test_an_event_loop_may_end_at_any_time(engine: LocalEngine) -> None:
+    async def leave() -> None:
+        task = asyncio.create_task(engine.generate(PROMPT, Sampling(1000), "left"))
+        for _ in range(4):
+            await asyncio.sleep(0)
+        assert not task.done()
+
+    asyncio.run(leave())
+    check(engine, PROMPT, gather(engine.generate(PROMPT, Sampling(4, 0.0), "left"))[0])
+
+
+# ---- models that it cannot run
+
+
+def tiny_bloom() -> BloomForCausalLM:
+    return BloomForCausalLM(BloomConfig(vocab_size=400, hidden_size=16, n_layer=1, n_head=2))
+
+
+def sliding_mistral() -> MistralForCausalLM:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "head_dim": 8}
+    heads = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+    return MistralForCausalLM(MistralConfig(vocab_size=400, sliding_window=8, **sizes, **heads))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [(tiny_bloom, "whose attention is fixed"), (sliding_mistral, "it uses sliding_window")],
+)
+def test_other_kinds_of_attention_are_refused(make: Callable[[], Any], words: str) -> None:
+    def use() -> None:
+        engine = LocalEngine(make(), TOKENIZER, max_rows=1, max_len=64)
+        gather(engine.generate(PROMPT, Sampling(2), "a"))
+
+    with pytest.raises(UserError, match=words):
+        use()

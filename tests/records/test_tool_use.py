@@ -1,0 +1,90 @@
+"""Which calls count as what, by hand."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fieldcraft.records.tool_use import call_counts, duplicate_calls, tool_use
+from fieldcraft.types import Call, Outcome, Task, Trajectory
+
+O, F, M, R = Outcome.OK, Outcome.FAILED, Outcome.MALFORMED, Outcome.REFUSED  # noqa: E741
+
+
+def made(*calls: tuple[object, Outcome], em: float | None = 0.0, **meta: object) -> Trajectory:
+    """A trajectory with one search for each (query, outcome)."""
+    done = [Call("search", {"query": query}, "", outcome, 0.0) for query, outcome in calls]
+    return Trajectory(Task("t", "?", ("a",), dict(meta)), calls=done, rewards={"em": em})
+
+
+@pytest.mark.parametrize(
+    ("calls", "repeated"),
+    [
+        ([("Ada Lind", O), ("ada  lind\n", O), ("Ada Lind", O)], 2),
+        ([("Ada", O), ("Bo", O), ("Ad a", O)], 0),
+        ([("Ada", F), ("Ada", F), ("Ada", O), ("Ada", F)], 1),  # only the last one was answered
+        ([("Ada", O), ("Ada", R), ("Ada", M)], 0),  # not executed
+        ([("Ada", M), ("Ada", R), ("Ada", O)], 0),
+        ([({"b": 1, "a": ["X"]}, O), ({"a": ["x "], "b": 1}, O), ({"a": "x", "b": 1}, O)], 1),
+        ([(1, O), ("1", O), (True, O), (None, O)], 0),
+    ],
+)
+def test_duplicates(calls: list[tuple[object, Outcome]], repeated: int) -> None:
+    assert duplicate_calls(made(*calls)) == repeated
+
+
+def test_another_tool_is_another_call() -> None:
+    both = made(("Ada", O), ("Ada", O))
+    both.calls[1].tool = "browse"
+    assert duplicate_calls(both) == 0
+
+
+def test_trajectories_do_not_share_their_calls() -> None:
+    assert call_counts([made(("Ada", O)), made(("Ada", O))])["duplicate"] == 0
+
+
+def test_too_many_here_do_not_make_up_for_too_few_there() -> None:
+    found = tool_use(
+        [
+            made(("a", O), ("b", O), ("c", O), em=1.0, calls_optimal=1),
+            made(em=1.0, calls_optimal=2),
+        ]
+    )
+    assert found["calls_mean"] == found["calls_optimal_mean"] == 1.5
+    assert (found["needless_calls_mean"], found["missing_calls_mean"]) == (1.0, 1.0)
+    assert found["calls_regret_mean"] == 2.0
+    assert found["optimal_rate"] == 0.5
+
+
+def test_offloading_looks_at_known_questions_and_executed_calls_only() -> None:
+    known = [
+        made(("a", O), known=True),
+        made(("a", F), known=True),
+        made(("a", R), ("b", M), known=True),
+        made(known=True),
+    ]
+    unknown = [made(("a", O), known=False), made(("a", O))]
+    assert tool_use([*known, *unknown])["offloading_rate"] == 0.5
+    assert tool_use(unknown)["offloading_rate"] is None
+
+
+def test_productivity_is_a_ratio_of_sums() -> None:
+    found = tool_use([made(("a", O), em=1.0), made(*[("b", O)] * 4), made(em=None)])
+    assert found["tool_productivity"] == 1 / 5
+    assert tool_use([made(("a", R), em=1.0)])["tool_productivity"] is None
+
+
+outcomes = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(Outcome)), max_size=8)
+
+
+@given(st.lists(st.tuples(outcomes, st.integers(0, 4)), min_size=1, max_size=6))
+def test_the_parts_make_the_whole(drawn: list[tuple[list[tuple[object, Outcome]], int]]) -> None:
+    set_of = [made(*calls, calls_optimal=optimum) for calls, optimum in drawn]
+    counts, use = call_counts(set_of), tool_use(set_of)
+    assert counts["written"] == counts["executed"] + counts["malformed"] + counts["refused"]
+    assert 0 <= counts["failed"] <= counts["executed"]
+    assert 0 <= counts["duplicate"] <= counts["executed"]
+    needless, missing = use["needless_calls_mean"], use["missing_calls_mean"]
+    optimum, regret, calls = use["calls_optimal_mean"], use["calls_regret_mean"], use["calls_mean"]
+    assert None not in (needless, missing, optimum, regret, calls)
+    assert calls - optimum == pytest.approx(needless - missing)
+    assert regret == pytest.approx(needless + missing)

@@ -1,0 +1,161 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fieldcraft.records.trajectories import (
+    from_json,
+    read_trajectories,
+    to_json,
+    write_trajectories,
+)
+from fieldcraft.types import (
+    Author,
+    Call,
+    Outcome,
+    Segment,
+    Status,
+    Task,
+    Trajectory,
+    UserError,
+)
+
+numbers = st.floats(-1e6, 1e6)
+texts = st.text(max_size=20)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | numbers | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=5,
+)
+objects = st.dictionaries(texts, values, max_size=3)
+scores = st.none() | numbers
+micros = st.integers(-(10**8), 0).map(lambda micro: round(micro / 10**6, 6))
+segments = st.builds(
+    Segment,
+    author=st.sampled_from(Author),
+    ids=st.lists(st.integers(0, 2**31), max_size=5),
+    text=texts,
+    logprobs=st.lists(micros, max_size=5),
+    version=st.integers(0, 10**6),
+)
+trajectories = st.builds(
+    Trajectory,
+    task=st.builds(
+        Task,
+        id=texts,
+        question=texts,
+        answers=st.lists(texts, max_size=3).map(tuple),
+        meta=objects,
+    ),
+    segments=st.lists(segments, max_size=3),
+    calls=st.lists(
+        st.builds(
+            Call,
+            tool=texts,
+            arguments=objects,
+            observation=texts,
+            outcome=st.sampled_from(Outcome),
+            seconds=numbers,
+            simulated=st.booleans(),
+        ),
+        max_size=3,
+    ),
+    status=st.sampled_from(Status),
+    answer=st.none() | texts,
+    well_formed=st.booleans(),
+    rewards=st.dictionaries(texts, scores, max_size=3),
+    reward=scores,
+    error=texts,
+    seconds=numbers,
+)
+
+
+@given(trajectories)
+def test_every_trajectory_comes_back_equal_from_one_line(trajectory):
+    line = to_json(trajectory)
+    assert "\n" not in line
+    assert from_json(line) == trajectory
+
+
+@given(st.lists(trajectories, max_size=3))
+def test_a_file_comes_back_equal(tmp_path_factory, records):
+    path = tmp_path_factory.mktemp("io") / "deep" / "t.jsonl"
+    write_trajectories(path, records)
+    assert read_trajectories(path) == records
+    assert [p.name for p in path.parent.iterdir()] == ["t.jsonl"]
+
+
+def test_the_line_names_every_field_and_rounds_logprobs_only():
+    trajectory = Trajectory(
+        Task("q1", "Wo?", ("Köln",), {"hops": 2}),
+        segments=[Segment(Author.POLICY, [7, 2], "ja", [-0.12345678, -1.0], 3)],
+        calls=[Call("search", {"query": "Köln"}, "Rhein", Outcome.FAILED, 0.25, True)],
+        status=Status.ANSWERED,
+        answer="Köln",
+        rewards={"em": 1.0, "judge": None},
+        reward=0.123456789,
+    )
+    assert json.loads(to_json(trajectory)) == {
+        "task": {"id": "q1", "question": "Wo?", "answers": ["Köln"], "meta": {"hops": 2}},
+        "segments": [
+            {
+                "author": "policy",
+                "ids": [7, 2],
+                "text": "ja",
+                "logprobs": [-0.123457, -1.0],
+                "version": 3,
+            }
+        ],
+        "calls": [
+            {
+                "tool": "search",
+                "arguments": {"query": "Köln"},
+                "observation": "Rhein",
+                "outcome": "failed",
+                "seconds": 0.25,
+                "simulated": True,
+            }
+        ],
+        "status": "answered",
+        "answer": "Köln",
+        "well_formed": False,
+        "rewards": {"em": 1.0, "judge": None},
+        "reward": 0.123456789,
+        "error": "",
+        "seconds": 0.0,
+    }
+
+
+def test_a_number_that_is_not_finite_never_becomes_not_gradable():
+    back = from_json(to_json(Trajectory(Task("q", "?", ()), rewards={"em": float("inf")})))
+    assert back.rewards["em"] == float("inf")
+
+
+def test_text_that_was_never_text_is_written_as_question_marks(tmp_path):
+    path = tmp_path / "t.jsonl"
+    write_trajectories(path, [Trajectory(Task("q", "?", ()), error="\udcff!")])
+    assert read_trajectories(path)[0].error == "?!"
+
+
+def test_a_failing_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "t.jsonl"
+    old = Trajectory(Task("q", "?", ()))
+    write_trajectories(path, [old])
+
+    def broken():
+        yield Trajectory(Task("new", "?", ()))
+        raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        write_trajectories(path, broken())
+    assert read_trajectories(path) == [old]
+
+
+def test_a_wrong_line_is_named(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text(to_json(Trajectory(Task("q", "?", ()))) + '\n{"question": "?"}\n')
+    with pytest.raises(UserError, match=r"t\.jsonl, line 2 is not a trajectory \(Field required"):
+        read_trajectories(path)
+    with pytest.raises(UserError, match="does not exist"):
+        read_trajectories(tmp_path / "none.jsonl")

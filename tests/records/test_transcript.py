@@ -1,0 +1,142 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fieldcraft.records.transcript import Entry, Kind, clean, split_tags, transcript
+from fieldcraft.types import Author, Call, Outcome, Segment, Status, Task, Trajectory
+
+TASK = Task("q", "Where is Kelm?", ("Bar",))
+
+
+def segment(author, text):
+    return Segment(author, [1], text)
+
+
+def search(query, observation, outcome=Outcome.OK, *, simulated=False):
+    return Call("search", {"query": query}, observation, outcome, 0.0, simulated)
+
+
+@pytest.mark.parametrize(
+    ("action", "answer"),
+    [
+        ("<search> Kelm </search>", "<answer> Bar </answer>"),
+        ("<begin_search> Kelm </end_search>", "\\boxed{Bar}"),
+        ('<tool_call>\n{"arguments": {"query": "Kelm"}}\n</tool_call>', "Bar<|im_end|>"),
+        ("```python\nKelm\n```", "```\nBar\n```"),
+    ],
+)
+def test_a_turn_is_cut_where_its_tag_opens(action, answer):
+    trajectory = Trajectory(
+        TASK,
+        segments=[
+            segment(Author.PROMPT, "Where is Kelm?\n"),
+            segment(Author.POLICY, f"<think>Bar? I look Kelm up.</think>\n{action}"),
+            segment(Author.TOOL, "\n<result> Kelm lies in Bar. </result>\n"),
+            segment(Author.POLICY, f"<think>So Bar.</think>\n{answer}"),
+        ],
+        calls=[search("Kelm", "Kelm lies in Bar.")],
+        status=Status.ANSWERED,
+        answer="Bar",
+    )
+    assert transcript(trajectory) == [
+        Entry(Kind.PROMPT, "Where is Kelm?"),
+        Entry(Kind.THOUGHT, "Bar? I look Kelm up."),
+        Entry(Kind.ACTION, "Kelm", "search"),
+        Entry(Kind.OBSERVATION, "Kelm lies in Bar."),
+        Entry(Kind.THOUGHT, "So Bar."),
+        Entry(Kind.ANSWER, "Bar"),
+    ]
+
+
+def test_a_simulated_failed_observation_says_so_and_one_that_was_cut_is_shown_as_seen():
+    trajectory = Trajectory(
+        TASK,
+        segments=[
+            segment(Author.POLICY, "<search>a</search>"),
+            segment(Author.TOOL, "<result>"),
+            segment(Author.SIMULATOR, "dreamt"),
+            segment(Author.TOOL, "</result>"),
+            segment(Author.POLICY, "<search>b</search>"),
+            segment(Author.TOOL, "<result>long te…</result>"),
+        ],
+        calls=[
+            search("a", "dreamt", Outcome.FAILED, simulated=True),
+            search("b", "long text"),
+        ],
+        status=Status.TRUNCATED,
+    )
+    assert transcript(trajectory) == [
+        Entry(Kind.ACTION, "a", "search"),
+        Entry(Kind.OBSERVATION, "dreamt", "simulated, failed"),
+        Entry(Kind.ACTION, "b", "search"),
+        Entry(Kind.OBSERVATION, "<result>long te…</result>"),
+    ]
+
+
+def test_a_malformed_attempt_without_a_call_does_not_shift_the_calls():
+    invalid = [segment(Author.POLICY, "<serch>a</serch>"), segment(Author.TOOL, "Invalid.")]
+    valid = [segment(Author.POLICY, "<search>b</search>"), segment(Author.TOOL, "found b")]
+    told = [Entry(Kind.THOUGHT, "<serch>a</serch>"), Entry(Kind.OBSERVATION, "Invalid.")]
+    found = [Entry(Kind.ACTION, "b", "search"), Entry(Kind.OBSERVATION, "found b")]
+    calls = [search("b", "found b")]
+    assert transcript(Trajectory(TASK, invalid + valid, calls)) == told + found
+    assert transcript(Trajectory(TASK, valid + invalid, calls)) == found + told
+
+
+def test_a_call_whose_observation_did_not_fit_is_still_shown():
+    trajectory = Trajectory(
+        TASK,
+        segments=[segment(Author.POLICY, "<search>b</search>")],
+        calls=[search("b", "too long", Outcome.REFUSED)],
+        status=Status.TRUNCATED,
+    )
+    assert transcript(trajectory) == [
+        Entry(Kind.ACTION, "b", "search"),
+        Entry(Kind.OBSERVATION, "too long", "refused"),
+    ]
+
+
+def test_an_answer_without_any_tag_is_no_thought():
+    trajectory = Trajectory(TASK, [segment(Author.POLICY, "Bar<|im_end|>")], answer="Bar")
+    assert transcript(trajectory) == [Entry(Kind.ANSWER, "Bar")]
+
+
+def test_what_cannot_be_found_in_the_text_costs_none_of_it():
+    trajectory = Trajectory(TASK, [segment(Author.POLICY, "<answer>B a r")], answer="Bar")
+    assert transcript(trajectory)[0] == Entry(Kind.THOUGHT, "<answer>B a r")
+
+
+def test_several_arguments_are_shown_as_json():
+    call = Call("add", {"a": 1, "b": "ü"}, "2", Outcome.OK, 0.0)
+    trajectory = Trajectory(
+        TASK, [segment(Author.POLICY, '<tool_call>{"a": 1, "b": "ü"}'), segment(Author.TOOL, "2")]
+    )
+    trajectory.calls.append(call)
+    assert transcript(trajectory)[0] == Entry(Kind.ACTION, '{"a": 1, "b": "ü"}', "add")
+
+
+def test_clean_removes_what_could_act_on_a_terminal():
+    assert clean("a\x1b[31mb\x1b[0m\x1b]0;title\x07c\x1b]8;;x\x1b\\d\r\x00\x9b\u202ee\tf\n") == (
+        "abcde\tf\n"
+    )
+
+
+@given(st.text())
+def test_clean_leaves_no_control_character_and_is_idempotent(text):
+    cleaned = clean(text)
+    assert not set(cleaned) & {chr(c) for c in [*range(9), *range(11, 32), *range(127, 160)]}
+    assert clean(cleaned) == cleaned
+
+
+@given(st.text(alphabet="<>/ab| "))
+def test_split_tags_loses_nothing(text):
+    assert "".join(piece for piece, _ in split_tags(text)) == text
+
+
+def test_split_tags_marks_tags_only():
+    assert list(split_tags("1 < 2 <think>a</think>")) == [
+        ("1 < 2 ", False),
+        ("<think>", True),
+        ("a", False),
+        ("</think>", True),
+    ]

@@ -1,0 +1,73 @@
+"""Where an agent is found, and the settings it acts under."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fieldcraft.config.recipe import Recipe, dump_recipe
+from fieldcraft.runs.agent import Agent, find_agent
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.types import UserError
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of three stages, of which two are finished and the third is under way."""
+    for stage in ("base", "sft2", "rl2"):
+        (tmp_path / stage / "model").mkdir(parents=True)
+        (tmp_path / stage / "model" / "config.json").touch()
+    for stage in ("base", "sft2"):
+        (tmp_path / stage / "stage.json").touch()
+    recipe = load_recipe("smoke", ["instruction=Think"])
+    (tmp_path / "recipe.json").write_text(json.dumps(dump_recipe(recipe)))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("place", "model"),
+    [
+        (".", "sft2/model"),
+        ("sft2", "sft2/model"),
+        ("base", "base/model"),
+        ("base/model", "base/model"),
+    ],
+)
+def test_agents_of_a_run(run: Path, place: str, model: str) -> None:
+    agent = find_agent(run / place)
+    assert (agent.model, agent.index) == (run / model, run / "index")
+    assert agent.recipe.instruction == "Think"
+    assert agent.recipe.budget.total_tokens == 600
+
+
+def test_a_run_is_found_from_within_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run / "base")
+    assert find_agent(Path("model")).recipe.recipe == "smoke"
+
+
+def test_a_bare_checkpoint_has_no_tools(tmp_path: Path) -> None:
+    (tmp_path / "config.json").touch()
+    assert find_agent(tmp_path) == Agent(tmp_path, Recipe(recipe="none", stages={}), None)
+
+
+def test_options_replace_what_the_run_had(run: Path) -> None:
+    agent = find_agent(run).with_options("hermes", None, "http://there")
+    assert agent.recipe.dialect == "hermes"
+    assert agent.recipe.search.url == "http://there"
+    assert agent.recipe.search.topk == 1
+    again = agent.with_options(None, run / "other", None)
+    assert again.recipe.dialect == "hermes"
+    assert (again.index, again.recipe.search.url) == (run / "other", None)
+    assert again.with_options(None, None, None) == again
+
+
+def test_where_no_agent_is(run: Path, tmp_path: Path) -> None:
+    (run / "base" / "stage.json").unlink()
+    (run / "sft2" / "stage.json").unlink()
+    with pytest.raises(UserError, match="no finished stage yet"):
+        find_agent(run)
+    with pytest.raises(UserError, match="holds no model"):
+        find_agent(tmp_path / "nowhere")
+    (run / "recipe.json").write_text('{"recipe": "smoke", "stages": {}, "flavour": 1}')
+    with pytest.raises(UserError, match="made by another version of fieldcraft"):
+        find_agent(run)

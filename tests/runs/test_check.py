@@ -1,0 +1,378 @@
+"""Every check finds what it is for, and finds nothing in a recipe that is sound."""
+
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from starlette.responses import JSONResponse
+from tokenizers import normalizers
+
+from chat_server import answering, completion
+from checkpoints import tiny_tokenizer, write_tiny_checkpoint
+from fieldcraft.runs import check as preflight
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.stages import Rl
+from fieldcraft.runs.inputs import AtlasInputs
+from fieldcraft.runs.check import check_recipe, rl_problems
+from fieldcraft.recipes.loading import load_recipe, parse_recipe
+from fieldcraft.types import Author, Segment, Status, Task, Trajectory
+from serving import serving
+
+# of the checkpoint: untied embeddings of 400 words, two layers of width 32
+PARAMETERS = 2 * 400 * 32 + 2 * (32 * 32 * 2 + 32 * 16 * 2 + 64 + 3 * 32 * 64 + 64) + 32
+SMALL = ["world.people=30", "world.variants=2", "scratch.layers=2", "scratch.width=16"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("checkpoint"), "qwen2")
+
+
+class Seen:
+    """What a check reported, by name."""
+
+    def __init__(self) -> None:
+        self.notes: dict[str, list[str]] = {}
+
+    def __call__(self, name: str, notes: Sequence[str], problems: Sequence[str]) -> None:
+        self.notes[name] = list(notes)
+
+
+def problems_of(recipe: Recipe, seen: Seen | None = None) -> list[str]:
+    return check_recipe(recipe, Path.cwd(), seen or Seen())
+
+
+def world(*overrides: str) -> Recipe:
+    return load_recipe("smoke", [*SMALL, *overrides])
+
+
+def files(folder: Path, checkpoint: Path, **changes: Any) -> Recipe:
+    """A recipe on files: four questions, their passages, and three demonstrations."""
+    names = ("Ada", "Bo", "Cy", "Di")
+    tasks = [{"question": f"Who made film {i}?", "answer": name} for i, name in enumerate(names)]
+    shown = [
+        {"question": f"Who made song {i}?", "answer": n, "gen_text_store": f"<answer>{n}</answer>"}
+        for i, n in enumerate(names[:3])
+    ]
+    optim = {"lr": 1e-5, "micro_tokens": 512}
+    data = {
+        "recipe": "files",
+        "model": checkpoint,
+        "tasks": write(folder / "tasks.jsonl", tasks),
+        "corpus": write(folder / "corpus.jsonl", [{"text": f"{name} is one."} for name in names]),
+        "demonstrations": write(folder / "demonstrations.jsonl", shown),
+        "budget": {"turn_tokens": 64, "total_tokens": 1024},
+        "stages": {
+            "sft": {
+                "type": "sft", "data": "demonstrations", "steps": 1, "batch": 3, "optim": optim
+            },
+            "rl": {"type": "rl", "steps": 1, "optim": optim},
+        },
+    }  # fmt: skip
+    return parse_recipe(data | changes)
+
+
+def write(path: Path, records: list[dict[str, str]]) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+# -- sound recipes -----------------------------------------------------------------------------
+
+
+def test_the_world_is_sound() -> None:
+    seen = Seen()
+    assert problems_of(world("evaluation.heldout=10"), seen) == []
+    assert list(seen.notes) == [
+        "device",
+        "questions",
+        "search",
+        "model",
+        "judge",
+        "weights",
+        "dialect",
+        "gold answers",
+        "budget",
+        "stage base",
+        "stage sft2",
+        "stage rl2",
+        "memory",
+        "disk",
+    ]
+    assert seen.notes["search"] == ["the world's articles"]
+
+
+def test_files_are_sound(tmp_path: Path, checkpoint: Path) -> None:
+    seen = Seen()
+    assert problems_of(files(tmp_path, checkpoint), seen) == []
+    assert seen.notes["search"] == ["4 passages"]
+    assert seen.notes["questions"] == ["2 to train", "2 to test"]
+    assert seen.notes["gold answers"] == ["4 of 4 score 1"]
+
+
+def test_real_files_are_sound(shared: Path, checkpoint: Path) -> None:
+    questions = shared / "data" / "qa" / "hotpotqa_300_with_context.jsonl"
+    shown = shared / "data" / "trajectories" / "r1searcher_hotpotqa_500.jsonl"
+    given = [f"model={checkpoint}", f"tasks={questions}", f"corpus={questions}"]
+    seen = Seen()
+    recipe = load_recipe("hotpotqa", [*given, f"demonstrations={shown}"])
+    assert problems_of(recipe, seen) == []
+    assert seen.notes["gold answers"] == ["300 of 300 score 1"]
+    assert "212 left out: with a wrong answer" in seen.notes["stage sft"]
+
+
+# -- inputs ------------------------------------------------------------------------------------
+
+
+def test_a_question_both_trained_and_held_out(tmp_path: Path, checkpoint: Path) -> None:
+    recipe = files(tmp_path, checkpoint)
+    write(tmp_path / "tasks.jsonl", [{"question": "Why?", "answer": "So"}] * 2)
+    assert problems_of(recipe)[0] == (
+        "1 questions are both trained and held out, such as 'Why?': remove repeated questions."
+    )
+
+
+def test_a_checkpoint_without_weights(tmp_path: Path) -> None:
+    folder = write_tiny_checkpoint(tmp_path / "model", "llama")
+    (folder / "model.safetensors").unlink()
+    assert problems_of(files(tmp_path, folder)) == [
+        f"{folder} holds no weights: copy its .safetensors files there."
+    ]
+
+
+def test_a_tokenizer_of_a_larger_model(tmp_path: Path) -> None:
+    folder = write_tiny_checkpoint(tmp_path / "model", "qwen2")
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens(["<one>", "<two>"])
+    tokenizer.save_pretrained(folder)
+    [problem] = problems_of(files(tmp_path, folder))
+    assert "has 402 tokens and the model only 400: take the tokenizer that" in problem
+
+
+def test_a_tokenizer_that_loses_tags(tmp_path: Path) -> None:
+    folder = write_tiny_checkpoint(tmp_path / "model", "qwen2")
+    tokenizer = tiny_tokenizer()
+    tokenizer.backend_tokenizer.normalizer = normalizers.Replace("_", " ")
+    tokenizer.save_pretrained(folder)
+    problems = problems_of(files(tmp_path, folder))
+    assert (
+        "The tokenizer turns the tag '<begin_search>' into '<begin search>', so the dialect"
+        " 'autocoa' cannot be used with it."
+    ) in problems
+
+
+def test_a_judge_is_asked_once(checkpoint: Path) -> None:
+    app, got = answering(completion(), JSONResponse({"error": "no model n"}, 404))
+    with serving(app) as url:
+        seen = Seen()
+        assert problems_of(world(f"judge={{url: {url}/v1, model: m}}"), seen) == []
+        assert seen.notes["judge"] == [f"m at {url}/v1 answers, 3 votes an answer"]
+        [problem] = problems_of(world(f"judge={{url: {url}/v1, model: n}}"))
+    assert "The model 'n' does not answer" in problem
+    assert "no model n" in problem
+    assert len(got) == 2
+
+
+def test_gold_answers_that_cannot_be_read_back(tmp_path: Path, checkpoint: Path) -> None:
+    recipe = files(tmp_path, checkpoint)
+    golds = ["Ada", "a } b", "Bo", "Cy"]
+    records = [{"id": g, "question": f"Who is {g}?", "answer": g} for g in golds]
+    write(tmp_path / "tasks.jsonl", records)
+    assert problems_of(recipe) == [
+        "1 of 4 questions cannot be answered right, because their gold answers do not survive the"
+        " dialect 'autocoa', such as 'a } b' of task 'a } b': remove or rewrite them."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("budget", "complaint"),
+    [
+        ({"total_tokens": 4096}, "is more than the 2048 positions of the model: set budget.total"),
+        ({"total_tokens": 600, "turn_tokens": 130}, "which leaves no room for a search and an"),
+    ],
+)
+def test_budgets(budget: dict[str, int], complaint: str, tmp_path: Path, checkpoint: Path) -> None:
+    [problem] = problems_of(files(tmp_path, checkpoint, budget=budget))
+    assert complaint in problem
+
+
+# -- stages ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        ("stages.rl2.group=1", "stage 'rl2' has group=1: an advantage compares rollouts"),
+        ("stages.rl2.rewards={em: 0}", "stage 'rl2' gives no reward a weight"),
+        ("stages.sft2.data=pears", "the world has no data set 'pears'"),
+        ("stages.sft2.train_on=[tool]", "demonstrations of stage 'sft2' have no trainable token"),
+        ("stages.sft2.examples=3", "has 3 demonstrations, fewer than one batch of 24"),
+        ("budget={total_tokens: 120, turn_tokens: 40}", "raise budget.total_tokens=120"),
+    ],
+)
+def test_stages_of_the_world(override: str, complaint: str) -> None:
+    problems = problems_of(world(override))
+    assert len(problems) == 1
+    assert complaint in problems[0]
+
+
+def test_a_single_rollout_is_compared_with_nothing_only_where_groups_are() -> None:
+    def problems(algorithm: str) -> list[str]:
+        stage = {"type": "rl", "steps": 1, "group": 1, "optim": {"lr": 1.0}}
+        return list(rl_problems("rl", Rl.model_validate(stage | {"algorithm": algorithm})))
+
+    assert [bool(problems(name)) for name in ("rloo", "dapo", "reinforce++", "ppo")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_a_contrastive_stage_without_pairs(tmp_path: Path, checkpoint: Path) -> None:
+    optim = {"lr": 1e-5}
+    stage = {"type": "contrastive", "data": "pairs", "steps": 1, "optim": optim}
+    assert problems_of(files(tmp_path, checkpoint, stages={"pairs": stage})) == [
+        "data set 'pairs' of pairs is unknown here: use data: pairs with pairs=FILE, as"
+        " 'fieldcraft run autocoa-data' writes one."
+    ]
+
+
+def test_pairs_of_the_world() -> None:
+    seen = Seen()
+    given = [*SMALL, "evaluation.heldout=10", "scratch.heads=1", "seed=1"]
+    assert problems_of(load_recipe("autocoa-mini", given), seen) == []
+    assert seen.notes["stage sft1"][0].startswith("400 samples of up to ")
+
+
+def test_an_encoder_that_is_not_there(tmp_path: Path, checkpoint: Path) -> None:
+    recipe = files(tmp_path, checkpoint, search={"encoder": "/no/encoder"})
+    assert problems_of(recipe) == [
+        "The encoder /no/encoder does not exist; give a folder or a hub name."
+    ]
+    recipe = files(tmp_path, checkpoint, search={"ranking": "hybrid"})
+    assert problems_of(recipe) == [
+        "Search by vectors needs an encoder; give a model that makes them."
+    ]
+
+
+def test_demonstrations_that_break_the_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+    segments = [Segment(Author.PROMPT, [1], "a"), Segment(Author.POLICY, [2], "b")]
+    bad = Trajectory(Task("7", "Why?", ("So",)), segments, status=Status.ANSWERED)
+    monkeypatch.setattr(AtlasInputs, "trajectories", lambda *_: [bad] * 40)
+    assert problems_of(world())[0] == (
+        "40 of 40 demonstrations of stage 'base' break the grammar of 'autocoa', such as that of"
+        " task '7': mend or remove them."
+    )
+
+
+# -- memory and disk ---------------------------------------------------------------------------
+
+
+def test_memory_is_estimated(
+    tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = files(tmp_path, checkpoint)
+    monkeypatch.setattr(preflight, "free_memory", lambda _: 1_000_000)
+    # A parameter takes 16 bytes; each of 1,024 tokens (the longest rollout) keeps 2 layers of
+    # 10 x 32 + 4 x 64 floats and 4 logits for each of 400 words.
+    sft = 16 * PARAMETERS + 1024 * 4 * (2 * 576 + 4 * 400)
+    # Each of 32 x 8 rollouts keeps as many keys and values, in 2 layers, of 2 heads of 8 floats.
+    rl = 16 * PARAMETERS + 256 * 1024 * 2 * 2 * 2 * 8 * 4
+    assert largest(recipe) == ("stage 'rl'", rl)
+    assert problems_of(recipe) == [
+        f"stage 'rl' needs about {rl / 1e9:.3g} GB of memory and cpu has 0.001 GB: lower"
+        " optim.micro_tokens, max_rows or budget.total_tokens, or set"
+        " optim.activation_checkpointing or lora."
+    ]
+    few = recipe.model_copy(update={"max_rows": 8})
+    assert largest(few) == ("stage 'sft'", sft)
+
+
+def largest(recipe: Recipe) -> tuple[str, int]:
+    """Of the estimates of memory: whose, and in bytes."""
+    with tempfile.TemporaryDirectory() as draft:
+        setup = preflight.Setup(recipe, Path(draft))
+        list(setup.find_questions([]))
+        list(setup.find_model([]))
+        sizes = preflight.memory_sizes(setup)
+    name = max(sizes, key=sizes.__getitem__)
+    return name, sizes[name]
+
+
+def test_memory_of_an_adapter(tmp_path: Path, checkpoint: Path) -> None:
+    optim = {"lr": 1e-5, "micro_tokens": 512, "activation_checkpointing": True}
+    stage = {"type": "rl", "steps": 1, "questions": 1, "group": 2, "kl_coef": 0.1, "optim": optim}
+    recipe = files(
+        tmp_path,
+        checkpoint,
+        stages={"rl": stage},
+        lora={"rank": 4},
+        dtype="bfloat16",
+        max_rows=1,
+    )
+    # seven linear layers in each of two blocks, and rank 4 on both of their sides
+    adapter = 2 * 4 * (2 * (32 + 32) + 2 * (32 + 16) + 3 * (32 + 64))
+    # The model is read in bfloat16, the KL's reference is a second adapter, every layer keeps its
+    # input and one of them all; the rest is as above.
+    size = 2 * PARAMETERS + (16 + 4) * adapter + 1024 * 4 * (2 * 32 + 576 + 4 * 400)
+    assert largest(recipe) == ("stage 'rl'", size)
+
+
+def test_disk_of_an_adapter(
+    tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every stage leaves a merged model in float32, but checkpoints hold the adapter alone; of them
+    reinforcement learning has three at once."""
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 100}))
+    [problem] = problems_of(files(tmp_path, checkpoint, lora={"rank": 4}))
+    size = 2 * 4 * PARAMETERS + 3 * 12 * 4096
+    assert f"writes about {size / 1e9:.3g} GB" in problem
+
+
+def test_without_weights_this_machine_is_not_held_against_a_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_tiny_checkpoint(tmp_path / "model", "qwen2")
+    (folder / "model.safetensors").unlink()
+    monkeypatch.setattr(preflight, "free_memory", lambda _: 1)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1}))
+    seen = Seen()
+    assert problems_of(files(tmp_path, folder), seen) == [
+        f"{folder} holds no weights: copy its .safetensors files there."
+    ]
+    assert seen.notes["memory"][0].endswith(" of 1e-09 GB")  # but it is told
+    assert seen.notes["disk"][0].startswith("about ")
+
+
+def test_a_critic_of_its_own_needs_room(
+    tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "free_memory", lambda _: 1)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1}))
+
+    def needed(**stage: Any) -> list[float]:
+        rl = {"type": "rl", "steps": 1, "optim": {"lr": 1.0}} | stage
+        problems = problems_of(files(tmp_path, checkpoint, stages={"rl": rl}))
+        return [float(text.partition("about ")[2].split()[0]) for text in problems]
+
+    plain, policy = needed(), needed(algorithm="ppo", critic={"backbone": "policy"})
+    own = needed(algorithm="ppo")
+    assert policy == plain
+    assert own[0] - plain[0] == pytest.approx(16 * PARAMETERS / 1e9, rel=0.05)
+    assert own[1] - plain[1] == pytest.approx(36 * PARAMETERS / 1e9, rel=0.05)
+
+
+def test_the_memory_of_this_machine_is_known() -> None:
+    assert preflight.free_memory(torch.device("cpu")) > 10**8
+
+
+def test_a_full_disk(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = files(tmp_path, checkpoint)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 100}))
+    [problem] = problems_of(recipe)
+    assert problem.endswith("1e-07 GB free: make room or choose a folder on another disk.")

@@ -1,0 +1,438 @@
+"""`fieldcraft run autocoa-data`, with a teacher on the loopback, a checkpoint, and the oracle."""
+
+import asyncio
+import json
+import multiprocessing
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from checkpoints import write_tiny_checkpoint
+from fieldcraft.runs import run as pipeline
+from fieldcraft.cli import main
+from fieldcraft.data.steps_io import read_demonstrations, read_pairs
+from fieldcraft.data.teachers import Oracle
+from fieldcraft.engine.threads import Threads
+from fieldcraft.types import Action, Answer, Observation
+from serving import serving
+
+pytest.importorskip("openai", reason="remote teachers need the extra openai")
+
+KINDS = ("easy", "hard", "nonsense", "broken", "slow")
+SECONDS = 120  # after which a run that hangs fails
+
+
+def question(kind: str, number: int) -> str:
+    return f"Where was the {kind} Person{number} born?"
+
+
+class FakeTeacher:
+    """Plays ReAct by the kind of the question: easy ones it knows, of hard ones it guesses unless
+    it may search; it ignores stop strings and makes up what the search would say."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []  # (question, way)
+        self.down = self.hangs = False
+
+    async def complete(self, request: Request) -> Response:
+        body = await request.json()
+        messages = body["messages"]
+        if self.hangs:
+            await asyncio.sleep(1)
+        if messages == [{"role": "user", "content": "Say ok."}]:
+            return self._reply("ok")
+        if self.down:
+            return PlainTextResponse("on fire", status_code=500)
+        asked, _, text = messages[0]["content"].rpartition("\n\nQuestion: ")
+        way = "coa" if "Action:" in asked else "cot"
+        self.asked.append((text, way))
+        await asyncio.sleep(0.002)
+        kind, number = re.fullmatch(r"Where was the (\w+) Person(\d+) born\?", text).groups()
+        if kind == "nonsense":
+            return self._reply("Lorem ipsum.")
+        if kind == "broken":
+            return PlainTextResponse("on fire", status_code=500)
+        if kind == "slow":  # but right
+            await asyncio.sleep(0.5)
+            kind = "easy"
+        if way == "cot":
+            town = "Town" if kind == "easy" else "Rome"
+            return self._reply(f"Thought: He is well known.\nAnswer: {town}{number}")
+        if len(messages) == 1:
+            return self._reply(
+                "Thought: A person was born somewhere. I look it up.\n"
+                f'Action: search {{"query": "Person{number} born"}}\n'
+                "Observation: Person was born in Eviltown.\nThought: Good.\nAnswer: Eviltown"
+            )
+        found = re.search(rf"Person{number} was born in (\w+)", messages[-1]["content"])
+        return self._reply(f"Thought: So it says.\nAnswer: {found[1] if found else 'lost'}")
+
+    def _reply(self, text: str) -> Response:
+        message = {"role": "assistant", "content": text}
+        return JSONResponse(
+            {
+                "id": "x",
+                "object": "chat.completion",
+                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+                "usage": {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110},
+            }
+        )
+
+    @property
+    def app(self) -> Starlette:
+        return Starlette(routes=[Route("/v1/chat/completions", self.complete, methods=["POST"])])
+
+
+@pytest.fixture
+def teacher() -> FakeTeacher:
+    return FakeTeacher()
+
+
+@pytest.fixture
+def url(teacher: FakeTeacher) -> Iterator[str]:
+    with serving(teacher.app) as url:
+        yield f"{url}/v1"
+
+
+def settings(folder: Path, url: str, counts: dict[str, int], *more: str) -> list[str]:
+    """A run on files: so many questions of each kind, and the passages that answer them."""
+    people = [(kind, n) for kind in KINDS for n in range(counts.get(kind, 0))]
+    people = [(kind, number) for number, (kind, _) in enumerate(people)]
+    tasks = [{"question": question(kind, n), "answer": f"Town{n}"} for kind, n in people]
+    corpus = [{"title": f"Person{n}", "text": f"Person{n} was born in Town{n}."} for _, n in people]
+    for name, records in (("tasks", tasks), ("corpus", corpus)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    return [
+        "autocoa-data",
+        f"teacher.url={url}",
+        "teacher.model=fake",
+        "teacher.retries=0",
+        "teacher.timeout_seconds=60",
+        "teacher.concurrency=4",
+        "teacher.prices=[1.0, 10.0]",
+        f"tasks={folder / 'tasks.jsonl'}",
+        f"corpus={folder / 'corpus.jsonl'}",
+        "search.topk=1",
+        "evaluation.heldout=1",
+        "collect.tries=2",
+        *more,
+    ]
+
+
+def status(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def requests_of(question: str, way: str) -> int:
+    """How many requests a question costs at two tries."""
+    kind = question.split()[3]
+    if kind == "broken":
+        return 1
+    return 2 if way == "coa" or kind in ("hard", "nonsense") else 1
+
+
+def journal(out: Path) -> list[dict[str, Any]]:
+    file = out / "collect" / "attempts.jsonl"
+    text = file.read_text() if file.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+# -- an endpoint -------------------------------------------------------------------------------
+
+
+def test_a_run_with_an_endpoint(
+    tmp_path: Path, teacher: FakeTeacher, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = {"easy": 8, "hard": 8, "nonsense": 2, "broken": 1, "slow": 1}
+    given = settings(tmp_path, url, counts, "collect.contrast=19", "collect.max_failed=0.5")
+    out = tmp_path / "run"
+    assert status("run", *given, "--out", out) == 0
+    shown = capsys.readouterr().out
+    assert "demonstrations" in shown
+    assert f"{out}/collect/pairs.jsonl" in shown
+
+    summary = json.loads((out / "collect" / "summary.json").read_text())
+    asked = Counter(teacher.asked)
+    assert asked == {(q, way): requests_of(q, way) for q, way in asked}
+    assert len(asked) == 2 * 19  # every question but the one held out, both ways
+    answered = sum(n for (q, _), n in asked.items() if "broken" not in q)
+    assert summary["usage"] == {
+        "prompt_tokens": 100 * answered,
+        "completion_tokens": 10 * answered,
+        "cost": pytest.approx(answered * 200 / 1e6),
+    }
+
+    demonstrations = read_demonstrations(out / "collect" / "demonstrations.jsonl")
+    for task, steps in demonstrations:
+        acts = [step for step in steps if isinstance(step, Action)]
+        assert bool(acts) == (task.meta["way"] == "coa")
+        assert "Evil" not in str(steps)
+        assert steps[-1] == Answer(task.answers[0])
+        if acts:
+            assert isinstance(steps[2], Observation)
+            assert f"was born in {task.answers[0]}" in steps[2].text
+    kinds = {way: Counter() for way in ("cot", "coa")}
+    for task, _ in demonstrations:
+        kinds[task.meta["way"]][task.question.split()[3]] += 1
+    assert set(kinds["cot"]) <= {"easy", "slow"}  # hard ones cannot be thought
+    assert {"easy", "hard"} <= set(kinds["coa"]) <= {"easy", "hard", "slow"}
+    assert summary["demonstrations"] == {way: c.total() for way, c in kinds.items()}
+
+    pairs = read_pairs(out / "collect" / "pairs.jsonl")
+    assert {p.task.question.split()[3] for p in pairs if p.acts} == {"hard"}
+    assert {p.task.question.split()[3] for p in pairs if not p.acts} <= {"easy", "slow"}
+    assert summary["pairs"]["acting"] == sum(p.acts for p in pairs)
+    assert [str(s) for s in pairs[0].before] == ["Thought(text='A person was born somewhere.')"]
+    outcomes = summary["outcomes"]
+    assert sum(outcomes.values()) == summary["attempts"]
+    assert outcomes["the request failed"] == sum("broken" in q for q, _ in asked)
+    assert outcomes["neither an action nor an answer"] == sum(
+        n for (q, _), n in asked.items() if "nonsense" in q
+    )
+    reasons = {t.meta["rejected"] for t, _ in read_demonstrations(out / "collect/rejected.jsonl")}
+    assert any("status 500 (on fire)" in reason for reason in reasons)
+
+    # A finished run is not done again; it can be looked at.
+    before = len(teacher.asked)
+    assert status("run", *given, "--out", out) == 0
+    assert len(teacher.asked) == before
+    capsys.readouterr()
+    assert status("show", out) == 0
+    assert capsys.readouterr().out.count("answered") == len(demonstrations)
+    assert status("show", out, "--wrong", "--limit", 1, "--number", 0) == 0
+    assert "gold" in capsys.readouterr().out
+    assert "collected" in json.loads((out / "report.json").read_text())
+    assert "Person" in (out / "report.html").read_text()
+    for option in (["--mask"], ["--stage", "sft"]):
+        assert status("show", out, *option) == 2
+
+
+def test_check_looks_at_the_teacher(
+    tmp_path: Path, teacher: FakeTeacher, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = settings(tmp_path, url, {"easy": 4})
+    assert status("check", *given) == 0
+    assert f"{url} answers as fake" in capsys.readouterr().out
+    assert status("check", *given, f"teacher.url={url}/nowhere") == 2
+    assert "does not answer" in capsys.readouterr().err
+    assert status("check", "autocoa-data") == 0
+    assert "the oracle" in capsys.readouterr().out
+    folder = write_tiny_checkpoint(tmp_path / "model", "qwen2")
+    local = [*given, "teacher.url=null"]
+    assert status("check", *local, f"teacher.model={folder}") == 0
+    assert status("check", *local) == 2
+    assert "fake is no checkpoint" in capsys.readouterr().err
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": None}))
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    assert status("check", *local, f"teacher.model={folder}") == 2
+    assert "no chat template" in capsys.readouterr().err
+    assert teacher.asked == []
+
+
+def test_a_dead_endpoint_stops_the_run_and_a_mended_one_goes_on(
+    tmp_path: Path, teacher: FakeTeacher, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = settings(tmp_path, url, {"easy": 12, "hard": 12})
+    out = tmp_path / "run"
+    teacher.down = True
+    assert status("run", *given, "--out", out) == 2
+    error = capsys.readouterr().err
+    assert "5 attempts failed, the last because the request failed: status 500 (on fire)" in error
+    assert error.count("\n") == 1
+    assert len(journal(out)) <= 8  # four side by side
+    assert json.loads((out / "collect" / "summary.json").read_text())["attempts"] <= 8
+    teacher.down = False
+    assert status("run", *given, "teacher.concurrency=2", "--out", out) == 0
+    assert "failed" not in str(json.loads((out / "collect" / "summary.json").read_text()))
+    assert status("run", *given, "collect.tries=3", "--out", out) == 2  # that would be another run
+
+
+def test_a_teacher_that_takes_too_long(
+    tmp_path: Path, teacher: FakeTeacher, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    teacher.hangs = True
+    given = settings(tmp_path, url, {"easy": 8}, "teacher.timeout_seconds=0.1")
+    assert status("run", *given, "--out", tmp_path / "run") == 2
+    error = capsys.readouterr().err
+    assert "does not answer" in error
+    assert "no answer within 0.1 s" in error
+
+
+# -- killed ------------------------------------------------------------------------------------
+
+
+def run_in_process(arguments: list[str], output: str) -> None:
+    with Path(output).open("a") as sys.stdout:
+        sys.stderr = sys.stdout
+        main(arguments)
+
+
+def test_killed_runs_pay_nothing_twice_and_end_the_same(
+    tmp_path: Path, teacher: FakeTeacher, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fieldcraft.cli", "fieldcraft.runs.collect", "openai"])
+    given = settings(tmp_path, url, {"easy": 10, "hard": 10, "nonsense": 4}, "collect.contrast=12")
+
+    def start(out: Path) -> Any:
+        arguments = (["run", *given, "--out", str(out)], str(tmp_path / "output"))
+        process = context.Process(target=run_in_process, args=arguments)
+        process.start()
+        return process
+
+    def finish(out: Path) -> None:
+        process = start(out)
+        process.join(SECONDS)
+        assert process.exitcode == 0, (tmp_path / "output").read_text()[-2000:]
+
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    finish(whole)
+    price = len(teacher.asked)
+    teacher.asked.clear()
+    moments = [1, price // 3, price * 2 // 3]
+    for moment in moments:
+        process = start(killed)
+        deadline = time.monotonic() + SECONDS
+        while process.is_alive() and len(teacher.asked) < moment:
+            assert time.monotonic() < deadline
+            time.sleep(0.0005)
+        process.kill()
+        process.join()
+        assert process.exitcode == -9, (tmp_path / "output").read_text()[-2000:]
+    before, kept = len(teacher.asked), journal(killed)
+    finish(killed)
+
+    texts = {task["id"]: task["question"] for task in _tasks(whole)}
+    right = {(texts[row["id"]], row["way"]) for row in kept if _is_right(row)}
+    assert right
+    assert not right & set(teacher.asked[before:])
+    # What was on its way when the process died is asked again: up to four requests a time.
+    assert price <= len(teacher.asked) <= price + 4 * len(moments)
+    for name in ("demonstrations", "pairs", "rejected"):
+        one, other = (out / "collect" / f"{name}.jsonl" for out in (whole, killed))
+        assert one.read_text() == other.read_text()
+    one, other = (json.loads((o / "collect/summary.json").read_text()) for o in (whole, killed))
+    assert one["usage"].pop("cost") == pytest.approx(other["usage"].pop("cost"))
+    assert one == other
+    rows = [sorted(map(json.dumps, journal(out))) for out in (whole, killed)]
+    assert rows[0] == rows[1]
+
+
+def _tasks(out: Path) -> list[dict[str, Any]]:
+    files = [out / "collect" / f"{name}.jsonl" for name in ("demonstrations", "rejected")]
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def _is_right(row: dict[str, Any]) -> bool:
+    return bool(row["steps"]) and row["steps"][-1].get("answer", "").startswith("Town")
+
+
+# -- other teachers ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "fastest_threads", lambda _: Threads(1, 1))
+
+
+def test_a_checkpoint_as_teacher(tmp_path: Path, one_thread: None) -> None:
+    """One that never learned anything writes nothing that could be kept."""
+    folder = write_tiny_checkpoint(tmp_path / "model", "qwen2")
+    given = settings(tmp_path, "null", {"easy": 3}, f"teacher.model={folder}")
+    out = tmp_path / "run"
+    assert status("run", *given, "budget.turn_tokens=8", "--out", out) == 0
+    summary = json.loads((out / "collect" / "summary.json").read_text())
+    assert set(summary["outcomes"]) <= {
+        "cut off by the limit of tokens", "neither an action nor an answer",
+    }  # fmt: skip
+    assert summary["attempts"] == 2 * 2 * 2
+    assert summary["usage"]["completion_tokens"] >= summary["attempts"]
+    assert read_demonstrations(out / "collect" / "demonstrations.jsonl") == []
+
+
+def test_what_the_oracle_shows_can_be_trained_on(
+    tmp_path: Path, one_thread: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "data"
+    given = ["autocoa-data", "collect.questions=60", "collect.contrast=20"]
+    assert status("run", *given, "--out", out) == 0
+    capsys.readouterr()
+    optim = {"lr": 1e-4, "row_length": 512, "micro_tokens": 1024}
+    (tmp_path / "train.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "recipe": "train",
+                "needs": ["model", "demonstrations", "pairs"],
+                "evaluation": {"heldout": 1, "workflows": []},
+                "budget": {"turn_tokens": 4, "total_tokens": 1024},
+                "stages": {
+                    "sft1": {
+                        "type": "contrastive", "data": "pairs", "steps": 1, "batch": 2,
+                        "evaluate": False, "optim": optim,
+                    },
+                    "sft2": {
+                        "type": "sft", "data": "demonstrations", "steps": 1, "batch": 2,
+                        "optim": optim,
+                    },
+                },
+            }
+        )
+    )  # fmt: skip
+    files = [
+        f"model={write_tiny_checkpoint(tmp_path / 'model', 'qwen3')}",
+        f"tasks={out / 'world' / 'train.jsonl'}",
+        f"corpus={out / 'world' / 'corpus.jsonl'}",
+        f"demonstrations={out / 'collect' / 'demonstrations.jsonl'}",
+        f"pairs={out / 'collect' / 'pairs.jsonl'}",
+    ]
+    recipe = str(tmp_path / "train.yaml")
+    assert status("check", recipe, *files) == 0
+    samples = re.findall(r"stage (\w+)  (\d+) samples", capsys.readouterr().out)
+    shown = len(read_demonstrations(out / "collect" / "demonstrations.jsonl"))
+    pairs = len(read_pairs(out / "collect" / "pairs.jsonl"))
+    assert dict(samples) == {"sft1": str(2 * pairs), "sft2": str(shown)}
+    assert status("run", recipe, *files, "--out", tmp_path / "trained") == 0
+    rows = (tmp_path / "trained" / "sft1" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(rows[0])["grad_norm"] > 0
+    assert status("run", recipe, *[f for f in files if "pairs=" not in f]) == 2
+    assert "needs pairs=PATH" in capsys.readouterr().err
+
+
+def test_ctrl_c_leaves_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["autocoa-data", "collect.questions=10", "collect.contrast=4"]
+    answer = Oracle.attempt
+
+    async def interrupted(self: Any, task: Any, way: Any, key: str) -> Any:
+        if len(journal(tmp_path / "run")) == 5:
+            raise KeyboardInterrupt
+        return await answer(self, task, way, key)
+
+    monkeypatch.setattr(Oracle, "attempt", interrupted)
+    assert status("run", *given, "--out", tmp_path / "run") == 130
+    assert "goes on where this one stopped" in capsys.readouterr().err
+    summary = json.loads((tmp_path / "run" / "collect" / "summary.json").read_text())
+    assert summary["attempts"] == 5
+    monkeypatch.setattr(Oracle, "attempt", answer)
+    assert status("run", *given, "--out", tmp_path / "run") == 0
+    assert status("run", *given, "--out", tmp_path / "other") == 0
+    for name in ("demonstrations", "pairs", "rejected"):
+        one, other = (tmp_path / run / "collect" / f"{name}.jsonl" for run in ("run", "other"))
+        assert one.read_text() == other.read_text()

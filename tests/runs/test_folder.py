@@ -1,0 +1,168 @@
+"""The run folder, killed at the worst moments."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldcraft.records.metrics import MetricsLog
+from fieldcraft.runs.folder import RunFolder
+from fieldcraft.records.files import atomic_folder, read_json, write_json
+from fieldcraft.types import UserError
+
+RECIPE: dict[str, Any] = {
+    "recipe": "mini",
+    "seed": 0,
+    "stages": {"sft": {"steps": 5, "optim": {"lr": 0.1, "warmup": 0}}},
+}
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+
+
+# -- folders and files, whole or not at all -----------------------------------------------------
+
+
+def test_a_folder_appears_when_it_is_complete(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "model"
+    with atomic_folder(target) as draft:
+        (draft / "weights").write_text("whole")
+        assert not target.exists()
+    assert names(tmp_path / "deep") == ["model"]
+    assert (target / "weights").read_text() == "whole"
+
+
+def test_a_folder_cut_short_is_not_there_and_its_rest_is_thrown_away(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+
+    def write_half() -> None:
+        with atomic_folder(target) as draft:
+            (draft / "half").write_text("")
+            raise Killed
+
+    with pytest.raises(Killed):
+        write_half()
+    assert not target.exists()
+    assert names(tmp_path) == []
+    with atomic_folder(target) as draft:
+        (draft / "whole").write_text("")
+    assert names(target) == ["whole"]
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_json_cut_short_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "x.json"
+    write_json(path, {"a": [1, 2.5, None, "ä"]})
+    with pytest.raises(TypeError):
+        write_json(path, {"first": 1, "second": object()})  # fails in the middle of the file
+    assert read_json(path) == {"a": [1, 2.5, None, "ä"]}
+
+
+# -- metrics ------------------------------------------------------------------------------------
+
+
+def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    assert log.rows() == []
+    log.append({"step": 0, "loss": 0.1 + 0.2})
+    log.append({"step": 1, "loss": 1e-30})
+    assert log.rows() == [{"step": 0, "loss": 0.1 + 0.2}, {"step": 1, "loss": 1e-30}]
+
+
+def test_a_torn_last_line_is_no_row_and_spoils_no_later_one(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.append({"step": 0, "loss": 3.0})
+    with log.path.open("a") as file:
+        file.write('{"step": 1, "lo')
+    assert log.rows() == [{"step": 0, "loss": 3.0}]
+    log.rewind(1)
+    log.append({"step": 1, "loss": 2.0})
+    assert log.rows() == [{"step": 0, "loss": 3.0}, {"step": 1, "loss": 2.0}]
+
+
+def test_a_file_that_is_one_torn_line_has_no_rows(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.path.write_text('{"step": 0')
+    assert log.rows() == []
+
+
+def test_rewinding_forgets_steps_that_are_done_again(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "new" / "metrics.jsonl")
+    log.rewind(0)
+    for step in range(5):
+        log.append({"step": step})
+    log.rewind(3)
+    assert log.rows() == [{"step": 0}, {"step": 1}, {"step": 2}]
+
+
+# -- the run ------------------------------------------------------------------------------------
+
+
+def test_the_same_recipe_goes_on(tmp_path: Path) -> None:
+    RunFolder(tmp_path / "run", RECIPE)
+    RunFolder(tmp_path / "run", RECIPE)
+    assert read_json(tmp_path / "run" / "recipe.json") == RECIPE
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        ({**RECIPE, "seed": 7}, "seed=0 there, 7 here"),
+        (
+            {**RECIPE, "stages": {"sft": {"steps": 5, "optim": {"lr": 0.2, "warmup": 1}}}},
+            "stages.sft.optim.lr=0.1 there, 0.2 here",
+        ),
+        ({**RECIPE, "stages": {}}, "stages.sft={'steps': 5.* there, None here"),
+        ({**RECIPE, "device": "cpu"}, "device=None there, cpu here"),
+    ],
+)
+def test_another_recipe_is_refused_by_its_first_difference(
+    tmp_path: Path, other: dict[str, Any], difference: str
+) -> None:
+    RunFolder(tmp_path / "run", RECIPE)
+    with pytest.raises(UserError, match=difference) as caught:
+        RunFolder(tmp_path / "run", other)
+    assert "'mini'" in str(caught.value)
+    assert "--out" in str(caught.value)
+    assert read_json(tmp_path / "run" / "recipe.json") == RECIPE
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "letters").mkdir()
+    RunFolder(tmp_path / "letters", RECIPE)  # empty, so nothing is lost
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "me.jpg").touch()
+    (tmp_path / "file").touch()
+    for name in ("photos", "file"):
+        with pytest.raises(UserError, match="is not a run"):
+            RunFolder(tmp_path / name, RECIPE)
+    assert names(tmp_path / "photos") == ["me.jpg"]
+
+
+def test_a_run_killed_while_its_first_file_was_written_begins_again(tmp_path: Path) -> None:
+    with pytest.raises(TypeError):
+        RunFolder(tmp_path / "run", {"recipe": object()})
+    assert names(tmp_path / "run") == []
+    RunFolder(tmp_path / "run", RECIPE)
+    assert read_json(tmp_path / "run" / "recipe.json") == RECIPE
+
+
+def test_a_part_is_made_once(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run", RECIPE)
+    made = []
+
+    def make(draft: Path) -> None:
+        made.append(draft)
+        (draft / "corpus").write_text(str(len(made)))
+        if len(made) == 1:
+            raise Killed
+
+    with pytest.raises(Killed):
+        folder.once("start/world", make)
+    for _ in range(2):
+        assert (folder.once("start/world", make) / "corpus").read_text() == "2"

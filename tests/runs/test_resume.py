@@ -1,0 +1,171 @@
+"""A run that is killed again and again ends with the numbers of one that was not."""
+
+import io
+import json
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+from fieldcraft.engine.threads import Threads
+from fieldcraft.runs.run import Run
+from fieldcraft.recipes.loading import load_recipe
+
+RECIPE = """
+recipe: tiny
+device: cpu
+instruction: ""
+world: {people: 40, variants: 3}
+scratch: {layers: 2, width: 32, heads: 2}
+search: {topk: 1}
+budget: {max_calls: 2, turn_tokens: 16, total_tokens: 200}
+stages:
+  base:
+    type: sft
+    data: base
+    examples: 40
+    steps: 5
+    batch: 4
+    checkpoint_every: 2
+    evaluate: false
+    optim: {lr: 5.0e-3, warmup: 1, schedule: linear}
+  rl:
+    type: rl
+    observations: real
+    steps: 4
+    questions: 3
+    group: 3
+    checkpoint_every: 2
+    algorithm: ppo # its critic and OTC's counts have to go on as well
+    minibatches: 2
+    rewards: {em: 1.0, otc-grpo: 1.0}
+    entropy_coef: 0.01 # so that steps train, whatever this model is rewarded for
+    kl_coef: 0.1
+    optim: {lr: 1.0e-3}
+evaluation: {heldout: 8, train_region: 2, known: 2}
+"""
+SECONDS = 120  # after which a run that hangs fails
+
+
+def run(recipe: str, out: str) -> None:
+    """What `fieldcraft run RECIPE --out OUT` does, in a process of its own."""
+    from fieldcraft.runs import run as pipeline
+    from fieldcraft.cli import main
+
+    # a clock's choice, in each run its own
+    vars(pipeline)["fastest_threads"] = lambda _: Threads(1, 1)
+    sys.stdout = sys.stderr = (Path(out).parent / "output").open("a")
+    main(["run", recipe, "--out", out])
+
+
+def lines(path: Path) -> int:
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+def exists(name: str) -> Callable[[Path], bool]:
+    return lambda out: (out / name).exists()
+
+
+def step(stage: str, count: int) -> Callable[[Path], bool]:
+    return lambda out: lines(out / stage / "metrics.jsonl") >= count
+
+
+# One after another in one run; each lasts, so none can be missed.
+MOMENTS = [
+    exists("recipe.json"),
+    exists("start"),  # the first model is being written
+    exists("start/model"),
+    *(step("base", count) for count in range(1, 6)),
+    exists("base/model"),
+    *(step("rl", count) for count in range(1, 5)),
+    exists("rl/stage.json"),
+    exists("evaluations/rl.json"),
+    exists("report.json"),
+]
+
+
+def without_clocks(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: without_clocks(v) for k, v in value.items() if "second" not in k}
+    return [without_clocks(entry) for entry in value] if isinstance(value, list) else value
+
+
+def figures(out: Path) -> dict[str, Any]:
+    """All numbers of a run but those of clocks."""
+    found = {
+        stage: [json.loads(row) for row in (out / stage / "metrics.jsonl").read_text().splitlines()]
+        for stage in ("base", "rl")
+    }
+    report = json.loads((out / "report.json").read_text())
+    return without_clocks({**found, "evals": report["evals"], "stages": report["stages"]})
+
+
+def weights(out: Path, stage: str) -> dict[str, torch.Tensor]:
+    return load_file(out / stage / "model" / "model.safetensors")
+
+
+def test_killed_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    recipe = tmp_path / "tiny.yaml"
+    recipe.write_text(RECIPE)
+    # A server that has imported everything forks each process, so that a start costs no seconds.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fieldcraft.cli", "fieldcraft.runs.run"])
+
+    def start(out: Path) -> Any:
+        process = context.Process(target=run, args=(str(recipe), str(out)))
+        process.start()
+        return process
+
+    def finish(out: Path) -> None:
+        process = start(out)
+        process.join(SECONDS)
+        assert process.exitcode == 0, (tmp_path / "output").read_text()[-2000:]
+
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    finish(whole)
+    for reached in MOMENTS:
+        process = start(killed)
+        deadline = time.monotonic() + SECONDS
+        while process.is_alive() and not reached(killed):
+            assert time.monotonic() < deadline
+            time.sleep(0.0005)
+        process.kill()
+        process.join()
+        assert process.exitcode == -9, (tmp_path / "output").read_text()[-2000:]
+    finish(killed)
+
+    assert [row["step"] for row in figures(whole)["rl"]] == [0, 1, 2, 3]
+    assert all(row["grad_norm"] > 0 for row in figures(whole)["rl"])
+    assert figures(killed) == figures(whole)
+    for stage in ("base", "rl"):
+        one, other = weights(whole, stage), weights(killed, stage)
+        assert one.keys() == other.keys()
+        assert [name for name in one if not torch.equal(one[name], other[name])] == []
+    assert any(
+        not torch.equal(weights(whole, "base")[name], tensor)
+        for name, tensor in weights(whole, "rl").items()
+    )
+    # nothing is left of the steps on the way
+    assert sorted(path.name for path in killed.rglob("*draft*")) == []
+    assert sorted(path.name for path in killed.rglob("step-*")) == []
+
+
+def test_a_run_that_goes_on_uses_as_many_threads(tmp_path: Path) -> None:
+    """Another number would add up floats in another order."""
+    (tmp_path / "tiny.yaml").write_text(RECIPE)
+    recipe = load_recipe(str(tmp_path / "tiny.yaml"), [])
+    before = torch.get_num_threads()
+    started = Run(recipe, tmp_path / "run", Console(file=io.StringIO()))
+    (tmp_path / "run" / "threads.json").write_text(f'{{"training": {before + 1}, "sampling": 3}}')
+    started.use_threads(model=None)  # no model is measured
+    assert started.threads == Threads(before + 1, 3)
+    assert torch.get_num_threads() == before + 1
+    torch.set_num_threads(before)

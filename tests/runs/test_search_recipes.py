@@ -1,0 +1,124 @@
+"""The recipes of Search-R1 and OTC: the papers' numbers, sound as they are, and they run."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from checkpoints import write_tiny_checkpoint
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.stages import Rl
+from fieldcraft.runs.run import Run
+from fieldcraft.runs.check import check_recipe
+from fieldcraft.recipes.loading import load_recipe
+
+RECIPES = ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b")
+TOWNS = {"Ada Lind": "Northport", "Bo Berg": "Southport", "Cy Dahl": "Eastport"}
+TINY = [
+    *("budget.turn_tokens=12", "evaluation.heldout=1", "device=cpu"),
+    *("stages.rl.steps=2", "stages.rl.questions=2", "stages.rl.group=2", "stages.rl.minibatches=2"),
+    *("stages.rl.optim.warmup=0", "stages.rl.optim.lr=0.001"),
+]
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What a user brings: a Qwen2 checkpoint, questions, a corpus."""
+    folder = tmp_path_factory.mktemp("given")
+    model = write_tiny_checkpoint(folder / "model", "qwen2")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 32768}))
+    tasks = [{"question": f"Where is {n} from?", "golden_answers": [t]} for n, t in TOWNS.items()]
+    corpus = [{"title": n, "text": f"{n} is from {t}."} for n, t in TOWNS.items()]
+    for name, records in (("tasks", tasks), ("corpus", corpus)):
+        text = "".join(f"{json.dumps(record)}\n" for record in records)
+        (folder / f"{name}.jsonl").write_text(text)
+    return [f"{key}={folder / name}" for key, name in NAMES.items()]
+
+
+NAMES = {"model": "model", "tasks": "tasks.jsonl", "corpus": "corpus.jsonl"}
+
+
+def rl(recipe: Recipe) -> Rl:
+    stage = recipe.stages["rl"]
+    assert isinstance(stage, Rl)
+    return stage
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_numbers_are_those_of_the_authors_scripts(name: str, given: list[str]) -> None:
+    recipe = load_recipe(name, given)
+    stage, budget = rl(recipe), recipe.budget
+    assert (budget.max_calls, budget.turn_tokens, budget.total_tokens) == (4, 500, 4096 + 500)
+    assert recipe.search.topk == 3
+    assert (stage.questions, stage.steps, stage.temperature) == (512, 1005, 1.0)
+    assert stage.questions * stage.group / stage.minibatches == 256
+    assert (stage.clip_low, stage.clip_high, stage.dual_clip) == (0.2, 0.2, None)
+    assert (stage.kl_coef, stage.entropy_coef, stage.epochs) == (0.001, 0.001, 1)
+    assert (stage.optim.lr, stage.optim.warmup) == (1e-6, round(0.285 * 1005))
+    assert (stage.optim.beta2, stage.optim.weight_decay, stage.optim.clip_norm) == (0.999, 0.01, 1)
+    assert stage.optim.schedule == "constant"
+    assert stage.collapse_share == 0.5
+
+
+def test_ppo_and_grpo_differ_as_they_do_there(given: list[str]) -> None:
+    ppo, grpo = (rl(load_recipe(name, given)) for name in ("search-r1", "search-r1-grpo"))
+    assert (ppo.group, ppo.baseline, ppo.scale, ppo.kl_in) == (1, "critic", "batch", "reward")
+    assert (grpo.group, grpo.baseline, grpo.scale, grpo.kl_in) == (5, "group", "group", "loss")
+    assert ppo.loss_weight == grpo.loss_weight == "token"
+    critic = ppo.critic
+    assert (critic.backbone, critic.clip, critic.gamma, critic.gae_lambda) == ("own", 0.5, 1.0, 1.0)
+    assert critic.optim is not None
+    assert (critic.optim.lr, critic.optim.warmup) == (1e-5, round(0.015 * 1005))
+
+
+def test_otc_changes_prompt_and_reward_and_nothing_else(given: list[str]) -> None:
+    def keys(name: str) -> dict[str, Any]:
+        return rl(load_recipe(name, given)).model_dump(exclude={"rewards", "loss_weight", "optim"})
+
+    assert keys("otc-search") == keys("otc-search-7b") == keys("search-r1-grpo")
+    for name in ("otc-search", "otc-search-7b"):
+        recipe = load_recipe(name, given)
+        assert recipe.dialect == "otc"
+        assert (rl(recipe).rewards, rl(recipe).loss_weight) == ({"otc-grpo": 1.0}, "sequence")
+        assert rl(recipe).call_smoothing is None  # c is the limit of calls
+
+
+def problems(recipe: Recipe, folder: Path) -> list[str]:
+    return check_recipe(recipe, folder, lambda *_: None)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_they_are_sound_as_they_are(name: str, given: list[str], tmp_path: Path) -> None:
+    recipe = load_recipe(name, given)
+    assert problems(recipe, tmp_path) == []
+    assert recipe.model is not None
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for file in recipe.model.glob("*.json"):
+        (bare / file.name).write_bytes(file.read_bytes())
+    missing = problems(load_recipe(name, [*given, f"model={bare}"]), tmp_path)
+    assert missing == [f"{bare} holds no weights: copy its .safetensors files there."]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        *((name, []) for name in RECIPES),
+        ("search-r1", ["dialect=otc", "stages.rl.rewards={otc-ppo: 1.0}"]),
+    ],
+)
+def test_they_run(name: str, changes: list[str], given: list[str], tmp_path: Path) -> None:
+    recipe = load_recipe(name, [*given, *TINY, *changes])
+    report = Run(recipe, tmp_path / "run", Console(file=io.StringIO())).execute()
+    assert set(report["evals"]) == {"base", "rag", "rl"}
+    rows = (tmp_path / "run/rl/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["step"] for row in rows] == [0, 1]
+    for row in map(json.loads, rows):  # entropy and KL train every rollout
+        assert row["grad_norm"] > 0
+        assert ("critic/loss" in row) == name.endswith("r1")
+        assert ("kl_ref" in row) != name.endswith("r1")  # k1 in the reward, or k3 in the loss
+    assert (tmp_path / "run/rl/model/model.safetensors").exists()

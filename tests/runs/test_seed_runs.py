@@ -1,0 +1,260 @@
+"""Runs of several seeds: side by side, gone on with, ended together."""
+
+import functools
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from fieldcraft.runs import seeds as module
+from fieldcraft.cli import main
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.runs.folder import RunFolder
+from fieldcraft.runs.seeds import sweep, threads_each
+from fieldcraft.types import UserError
+
+# In place of `fieldcraft run FILE --out OUT`: notes when it begins and ends, and does what the file
+# `orders` beside the runs tells its seed.
+CHILD = """
+import json, os, sys, time, yaml
+file, _, out = sys.argv[1:]
+recipe = yaml.safe_load(open(file))
+folder, seed = os.path.dirname(out), recipe["seed"]
+order = json.load(open(os.path.join(folder, "..", "orders"))).get(str(seed), "")
+events = os.path.join(folder, "..", "events")
+def note(what):
+    with open(events, "a") as log:
+        log.write(f"{what} {seed} {os.getpid()} {os.environ['OMP_NUM_THREADS']}\\n")
+def begun():
+    return sum(line.startswith("begin") for line in open(events))
+note("begin")
+print("step 1", flush=True)
+if order.startswith("wait for"):
+    while begun() < int(order.split()[-1]):
+        time.sleep(0.01)
+if order == "fail":
+    while begun() < 2:
+        time.sleep(0.01)
+    sys.exit("fieldcraft: mend it.")
+if order == "crash":
+    os.kill(os.getpid(), 9)
+if order == "hang":
+    time.sleep(600)
+evaluation = dict(n=4, em=0.5 + seed / 8, f1=0.5, calls_mean=1.0, calls_optimal_mean=None,
+    tool_productivity=0.5, offloading_rate=None, needless_calls_mean=None, missing_calls_mean=None,
+    calls_regret_mean=None, known=None, by_calls={"1": dict(n=4, em=0.5 + seed / 8)})
+names = ["workflow", *recipe["stages"]]
+report = dict(device="cpu", seconds=1.0, versions={}, evals={n: evaluation for n in names},
+    stages=[dict(name=n, seconds=1.0) for n in recipe["stages"]])
+os.makedirs(out, exist_ok=True)
+json.dump(report, open(os.path.join(out, "report.json"), "w"))
+open(os.path.join(out, "report.html"), "w").close()
+note("end")
+"""
+
+
+@pytest.fixture
+def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder where the stand-in for a run keeps its orders and events."""
+    (tmp_path / "child.py").write_text(CHILD)
+    monkeypatch.setattr(module, "RUN", (sys.executable, str(tmp_path / "child.py")))
+    order(tmp_path, {})
+    return tmp_path
+
+
+def order(folder: Path, orders: dict[int, str]) -> None:
+    (folder / "orders").write_text(json.dumps(orders))
+
+
+def events(folder: Path) -> list[list[str]]:
+    file = folder / "events"
+    return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def begun(folder: Path) -> list[int]:
+    return sorted(int(event[1]) for event in events(folder) if event[0] == "begin")
+
+
+def recipe(*overrides: str) -> Recipe:
+    return load_recipe("smoke", ["seeds=[0,1,2]", *overrides])
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_every_seed_is_an_ordinary_run(child: Path) -> None:
+    shown = io.StringIO()
+    settings = recipe("rows.All=rl2", "world.people=50")
+    table = sweep(settings, child / "out", Console(file=shown, width=40))
+    assert begun(child) == [0, 1, 2]
+    assert sorted(shown.getvalue().splitlines()) == [f"seed {seed}  step 1" for seed in range(3)]
+    for seed in range(3):
+        alone = load_recipe(str(child / "out" / f"seed-{seed}.yaml"), [])
+        own = {"seed": seed, "seeds": (), "rows": {}}
+        assert alone == settings.model_copy(update=own)
+    assert [row["title"] for row in table["rows"]] == ["All"]
+    assert table["rows"][0]["em"]["values"] == [0.5, 0.625, 0.75]
+    assert json.loads((child / "out" / "report.json").read_text()) == table
+    assert "seed-2/report.html" in (child / "out" / "report.html").read_text()
+
+
+def test_at_most_so_many_run_at_once(child: Path) -> None:
+    order(child, dict.fromkeys(range(3), "wait for 2"))  # both must be there together
+    sweep(recipe("side_by_side=2"), child / "out", Console(file=io.StringIO()))
+    running = most = 0
+    for what, *_ in events(child):
+        running += 1 if what == "begin" else -1
+        most = max(most, running)
+    assert most == 2
+    assert len(events(child)) == 6
+
+
+def test_threads_are_shared(child: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert threads_each(1) == 7
+    assert threads_each(8) == 1
+    sweep(recipe("side_by_side=2"), child / "out", Console(file=io.StringIO()))
+    assert {threads for *_, threads in events(child)} == {"3"}
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    assert threads_each(3) == 4
+
+
+def test_one_that_fails_ends_all_and_the_same_command_goes_on(child: Path) -> None:
+    order(child, {0: "hang", 1: "fail"})
+    with pytest.raises(ExceptionGroup) as caught:
+        sweep(recipe("side_by_side=2"), child / "out", Console(file=io.StringIO()))
+    assert caught.group_contains(UserError, match=r"^the run of seed 1 failed: mend it\.$")
+    assert begun(child) == [0, 1]
+    assert not any(alive(int(pid)) for _, _, pid, _ in events(child))
+    assert not (child / "out" / "report.json").exists()
+
+    order(child, {2: "crash"})
+    with pytest.raises(ExceptionGroup) as caught:
+        sweep(recipe("side_by_side=1"), child / "out2", Console(file=io.StringIO()))
+    assert caught.group_contains(UserError, match=r"^the run of seed 2 failed: .*signal 9")
+    (child / "events").unlink()
+    order(child, {})
+    sweep(recipe("side_by_side=1"), child / "out2", Console(file=io.StringIO()))
+    assert begun(child) == [2]  # the others were done
+
+
+def test_the_folder_is_that_of_one_sweep(child: Path) -> None:
+    sweep(recipe(), child / "out", Console(file=io.StringIO()))
+    with pytest.raises(UserError, match="holds a run of recipe 'smoke' with other settings"):
+        sweep(recipe("world.people=41"), child / "out", Console(file=io.StringIO()))
+    with (
+        RunFolder(child / "out", json.loads((child / "out/recipe.json").read_text())).alone(),
+        pytest.raises(UserError, match="is being worked on by another process"),
+    ):
+        sweep(recipe(), child / "out", Console(file=io.StringIO()))
+
+
+def test_ctrl_c_ends_every_run(child: Path) -> None:
+    order(child, dict.fromkeys(range(3), "hang"))
+    program = (
+        "import sys; from fieldcraft import cli; from fieldcraft.runs import seeds as sweep;"
+        f"sweep.RUN = {module.RUN!r};"
+        "cli._refuse_unsound = lambda recipe: None;"
+        "cli.main(sys.argv[1:])"
+    )
+    command = ["run", "smoke", "seeds=[0,1,2]", "side_by_side=2", "--out", str(child / "out")]
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # so that the signal reaches the parent alone
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        while len(events(child)) < 2:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert error == "fieldcraft: stopped; the same command goes on where this one stopped.\n"
+    assert not any(alive(int(pid)) for _, _, pid, _ in events(child))
+
+
+# -- the command -------------------------------------------------------------------------------
+
+TINY = (
+    *("world.people=30", "world.variants=2", "budget.total_tokens=250", "budget.turn_tokens=40"),
+    *("scratch.layers=2", "scratch.width=16", "scratch.heads=1"),
+    *("stages.base.steps=2", "stages.base.examples=40"),
+    *("stages.sft2.steps=1", "stages.sft2.examples=40"),
+    *("stages.rl2.steps=1", "stages.rl2.questions=2", "stages.rl2.group=2"),
+    *("evaluation.heldout=4", "evaluation.train_region=2", "evaluation.known=2"),
+)
+
+
+def status(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def without_clocks(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: without_clocks(v) for k, v in value.items() if "second" not in k}
+    return [without_clocks(entry) for entry in value] if isinstance(value, list) else value
+
+
+def test_the_command_from_end_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    out = tmp_path / "out"
+    command = ["run", "smoke", *TINY, "seeds=[1,4]", "side_by_side=2", "--out", out]
+    assert status(*command) == 0
+    shown = capsys.readouterr().out
+    assert "seed 4  base  2/2" in shown
+    assert f"fieldcraft ask --model {out}/seed-1 " in shown
+    assert {"recipe.json", "report.json", "report.html"} <= {path.name for path in out.iterdir()}
+
+    # the same numbers as a run of that seed alone
+    assert status("run", "smoke", *TINY, "seed=4", "--out", tmp_path / "alone") == 0
+    alone, one = (
+        json.loads((path / "report.json").read_text())
+        for path in (tmp_path / "alone", out / "seed-4")
+    )
+    assert without_clocks(one["evals"]) == without_clocks(alone["evals"])
+    table = json.loads((out / "report.json").read_text())
+    assert [row["em"]["values"][1] for row in table["rows"] if row["name"] == "rl2"] == [
+        alone["evals"]["rl2"]["em"]
+    ]
+
+    # what is done is not done again, and what is about one run says which
+    monkeypatch.setattr(module, "RUN", ("false",))
+    capsys.readouterr()
+    assert status(*command) == 0
+    assert "seed 4" not in capsys.readouterr().out
+    tasks = out / "seed-1" / "world" / "evaluation.jsonl"
+    for about in (["show"], ["ask", "Why?", "--model"], ["eval", "--tasks", tasks, "--model"]):
+        assert status(*about, out) == 2
+        assert capsys.readouterr().err == (
+            f"fieldcraft: {out} holds a run for every seed: give one of them, such as"
+            f" {out}/seed-1.\n"
+        )
+    assert status("show", out / "seed-1") == 0
+    assert yaml.safe_load((out / "seed-4.yaml").read_text())["seed"] == 4

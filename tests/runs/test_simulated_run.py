@@ -1,0 +1,134 @@
+"""Whole runs whose reinforcement learning simulates its search."""
+
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+from fieldcraft.runs import run as pipeline
+from fieldcraft.engine.threads import Threads
+from fieldcraft.runs.run import Run
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.records.metrics import MetricsLog
+
+RECIPE = """
+recipe: tiny
+device: cpu
+instruction: ""
+world: {people: 30, variants: 3}
+scratch: {layers: 2, width: 32, heads: 2}
+search: {topk: 1}
+budget: {max_calls: 2, turn_tokens: 40, total_tokens: 200}
+stages:
+  sft3:
+    type: sft
+    data: demonstrations
+    examples: 200
+    train_on: [policy, tool]
+    steps: 60
+    batch: 8
+    evaluate: false
+    optim: {lr: 1.0e-2, warmup: 5, schedule: linear}
+  sft4:
+    type: sft
+    data: demonstrations
+    examples: 8
+    steps: 1
+    batch: 8
+    evaluate: false
+    optim: {lr: 1.0e-3}
+  rl1:
+    type: rl
+    observations: mixed
+    simulated_share: 0.5
+    simulator: frozen
+    simulator_stage: sft3
+    steps: 4
+    questions: 3
+    group: 3
+    checkpoint_every: 2
+    temperature: 0.5
+    entropy_coef: 0.01 # so that steps train, whatever this model is rewarded for
+    optim: {lr: 1.0e-3}
+evaluation: {heldout: 4, train_region: 2, known: 2, workflows: []}
+"""
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Measuring what is fastest would give each run another number."""
+    before = torch.get_num_threads()
+    monkeypatch.setattr(pipeline, "fastest_threads", lambda _: Threads(1, 1))
+    yield
+    torch.set_num_threads(before)
+
+
+def start(folder: Path, *overrides: str) -> Run:
+    recipe = folder.parent / "tiny.yaml"
+    recipe.write_text(RECIPE)
+    return Run(load_recipe(str(recipe), list(overrides)), folder, Console(file=io.StringIO()))
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    found = [json.loads(row) for row in (run / "rl1" / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if "second" not in k} for row in found]
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    a, b = (load_file(folder / "model" / "model.safetensors") for folder in (one, other))
+    return all(torch.equal(tensor, b[name]) for name, tensor in a.items())
+
+
+def test_a_mixed_stage_with_a_frozen_simulator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    loaded: list[Path] = []
+
+    def load_model(path: Path, *settings: Any) -> Any:
+        loaded.append(path)
+        return load(path, *settings)
+
+    load = pipeline.load_model
+    monkeypatch.setattr(pipeline, "load_model", load_model)
+    start(whole).execute()
+    # what is trained, what simulates, and then the result of the stage is evaluated
+    assert loaded[-3:] == [
+        whole / "sft4" / "model",
+        whole / "sft3" / "model",
+        whole / "rl1" / "model",
+    ]
+
+    found = rows(whole)
+    simulated = [{key for key in row if key.startswith("fidelity/")} for row in found]
+    assert [bool(keys) for keys in simulated] == [True, False, True, False]
+    assert sum(found[i]["fidelity/n"] + found[i]["fidelity/unknown"] for i in (0, 2)) > 3
+    assert all(row["grad_norm"] > 0 for row in found)
+    assert not same_weights(whole / "sft4", whole / "rl1")
+    page = (whole / "report.html").read_text("utf-8")
+    assert ('aria-label="Fidelity"' in page) == any("fidelity/holds" in row for row in found)
+
+    # Killed after the step that follows a checkpoint, it ends with the same numbers.
+    ignored = shutil.ignore_patterns("rl1", "evaluations", "report*", ".lock")
+    shutil.copytree(whole, killed, ignore=ignored)
+    append = MetricsLog.append
+
+    def die(log: MetricsLog, row: dict[str, Any]) -> None:
+        append(log, row)
+        if row["step"] == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(MetricsLog, "append", die)
+    with pytest.raises(KeyboardInterrupt):
+        start(killed).execute()
+    monkeypatch.setattr(MetricsLog, "append", append)
+    assert len(rows(killed)) == 3
+    start(killed).execute()
+    assert rows(killed) == found
+    assert same_weights(killed / "rl1", whole / "rl1")

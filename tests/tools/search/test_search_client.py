@@ -1,0 +1,216 @@
+import asyncio
+import gc
+import json
+import socket
+
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from fieldcraft.tools.search.client import RemoteSearchTool
+from fieldcraft.tools.search.index import build_index
+from fieldcraft.tools.search.server import create_app
+from fieldcraft.tools.search.tool import SearchTool
+from fieldcraft.types import ArgumentError, ToolError, UserError
+from serving import serving
+
+
+def ask(tool, *queries):
+    """The texts for some queries, asked at once, in an event loop of their own."""
+
+    async def asked():
+        return await asyncio.gather(*(tool(query=query) for query in queries))
+
+    return asyncio.run(asked())
+
+
+def check(tool):
+    asyncio.run(tool.check())
+
+
+def answering(*responses):
+    """A server that gives these responses in turn, the last one for ever; and the bodies it got."""
+    bodies = []
+
+    async def retrieve(request):
+        bodies.append(await request.json())
+        given: Response = responses[min(len(bodies), len(responses)) - 1]
+        return given
+
+    return Starlette(routes=[Route("/retrieve", retrieve, methods=["POST"])]), bodies
+
+
+BUSY = PlainTextResponse("busy", status_code=500)
+FOUND = JSONResponse(
+    {"result": [[{"document": {"id": 3, "contents": '"A"\nB'}, "score": 1.0}]]},
+)
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("client")
+    corpus = folder / "corpus.jsonl"
+    corpus.write_text(
+        '{"title": "Kalo Remi", "text": "Kalo Remi lives in Zumato."}\n'
+        '{"title": "\\"Zumato\\" (city)", "text": "Zumato is\\na city."}\n'
+        '{"text": "Of no title is zumato."}\n'
+    )
+    return build_index(corpus, folder / "index")
+
+
+def test_a_server_answers_as_an_index_in_the_process_does(index):
+    local = SearchTool(index, topk=3)
+    with serving(create_app(index)) as url:
+        remote = RemoteSearchTool(url + "/retrieve", topk=3)
+        check(remote)
+        queries = ["zumato", "Kalo Remi", "unknown", ""]
+        assert ask(remote, *queries) == ask(local, *queries)
+    assert remote.schema == local.schema
+    assert remote.name == local.name == "search"
+
+
+def test_the_question_is_put_as_search_r1_puts_it():
+    app, bodies = answering(FOUND)
+    with serving(app) as url:
+        assert ask(RemoteSearchTool(url + "/", topk=5), "a b") == ['result 1: "A"\nB']
+    assert bodies == [{"queries": ["a b"], "topk": 5, "return_scores": True}]
+
+
+def test_a_tool_outlives_the_event_loop_it_was_first_used_in():
+    app, _ = answering(FOUND)
+    with serving(app) as url:
+        tool = RemoteSearchTool(url)
+        assert ask(tool, "a", "b") == ask(tool, "c", "d") == ['result 1: "A"\nB'] * 2
+        del tool
+        gc.collect()  # a connection left open would warn here
+
+
+def test_a_busy_server_is_asked_again():
+    app, bodies = answering(BUSY, PlainTextResponse("slower", status_code=429), FOUND)
+    with serving(app) as url:
+        assert ask(RemoteSearchTool(url, retries=2), "a") == ['result 1: "A"\nB']
+    assert len(bodies) == 3
+
+
+def test_the_model_is_told_when_all_attempts_have_failed():
+    app, bodies = answering(BUSY)
+    with serving(app) as url:
+        tool = RemoteSearchTool(url, retries=1)
+        with pytest.raises(
+            ToolError, match=r"^Search failed: the server answered with status 500\.$"
+        ):
+            ask(tool, "a")
+        assert len(bodies) == 2
+        with pytest.raises(UserError, match=f"No search server answers at {url} .*status 500"):
+            check(tool)
+
+
+def test_a_refusal_is_not_repeated():
+    app, bodies = answering(PlainTextResponse("not you", status_code=403))
+    with serving(app) as url, pytest.raises(ToolError, match="status 403"):
+        ask(RemoteSearchTool(url), "a")
+    assert len(bodies) == 1
+
+
+SEARCH_R1 = {"queries": ["a"], "topk": 3, "return_scores": True}
+AUTOCOA = {"query": "a", "tok_k": 3, "return_score": True}
+WHAT = PlainTextResponse("what?", status_code=422)
+
+
+def test_a_server_of_autocoa_is_found_out_once():
+    found = JSONResponse(
+        {"documents": [{"id": "3", "contents": '"A"\nB'}, {"contents": "C\nD"}], "scores": [2, 1]}
+    )
+    app, bodies = answering(WHAT, found)
+    with serving(app) as url:
+        tool = RemoteSearchTool(url)
+        check(tool)
+        text = 'result 1: "A"\nB\nresult 2: "C"\nD'
+        assert [*ask(tool, "a"), *ask(tool, "a")] == [text, text]
+    check_body, *asked = bodies
+    assert check_body.keys() == SEARCH_R1.keys()
+    assert asked[1:] == [AUTOCOA, AUTOCOA]
+
+
+def test_a_server_of_neither_kind_is_asked_once_as_each():
+    app, bodies = answering(WHAT)
+    with serving(app) as url, pytest.raises(ToolError, match="status 422"):
+        ask(RemoteSearchTool(url), "a")
+    assert bodies == [SEARCH_R1, AUTOCOA]
+
+
+def test_a_server_that_speaks_both_is_asked_as_search_r1(index):
+    asked = []
+    app = create_app(index)
+
+    async def listening(scope, receive, send):
+        async def heard():
+            message = await receive()
+            asked.append(json.loads(message["body"]))
+            return message
+
+        await app(scope, heard, send)
+
+    with serving(listening) as url:
+        ask(RemoteSearchTool(url), "a")
+    assert asked == [SEARCH_R1]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        PlainTextResponse("<html>"),
+        JSONResponse({"answer": 42}),
+        JSONResponse({"result": []}),
+        JSONResponse({"result": [[{"document": {"title": "no text"}, "score": 1.0}]]}),
+    ],
+)
+def test_garbage_is_told_apart_from_an_answer(garbage):
+    app, _ = answering(garbage)
+    with serving(app) as url:
+        tool = RemoteSearchTool(url)
+        with pytest.raises(ToolError, match="not in the format of /retrieve"):
+            ask(tool, "a")
+        with pytest.raises(UserError, match="not in the format of /retrieve"):
+            check(tool)
+
+
+def test_a_server_that_hangs_is_given_up():
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # accepts, and never answers
+        tool = RemoteSearchTool(url_of(listener), timeout_seconds=0.2, retries=1)
+        with pytest.raises(ToolError, match="Search failed: the server did not answer in time"):
+            ask(tool, "a")
+        with pytest.raises(UserError, match="did not answer in time"):
+            check(tool)
+
+
+def test_a_server_that_is_not_there_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = url_of(listener)
+    tool = RemoteSearchTool(url, retries=0)
+    with pytest.raises(ToolError, match="Search failed: the server cannot be reached"):
+        ask(tool, "a")
+    with pytest.raises(UserError, match=f"{url} .*; start one with 'fieldcraft serve search'"):
+        check(tool)
+
+
+def url_of(listener):
+    return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_wrong_arguments_never_reach_the_server():
+    tool = RemoteSearchTool("http://127.0.0.1:9")
+    with pytest.raises(ArgumentError, match="query: Field required"):
+        asyncio.run(tool())
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "", "ftp://host", "http://", "http://a:b"])
+def test_a_bad_url_is_named(url):
+    with pytest.raises(UserError, match="is no url"):
+        RemoteSearchTool(url)
+
+
+def test_bad_numbers_are_named():
+    with pytest.raises(UserError, match="timeout_seconds=0 and retries=-1"):
+        RemoteSearchTool("http://host", timeout_seconds=0, retries=-1)

@@ -1,0 +1,132 @@
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+
+from fieldcraft.tools.search.index import build_index
+from fieldcraft.tools.search.server import create_app, serve_search
+from fieldcraft.types import UserError
+from serving import serving
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("server")
+    corpus = folder / "corpus.jsonl"
+    corpus.write_text(
+        '{"id": "a", "contents": "\\"Kalo Remi\\"\\nKalo Remi lives in Zumato."}\n'
+        '{"id": "b", "title": "Zumato", "text": "Zumato is a city."}\n'
+    )
+    return build_index(corpus, folder / "index")
+
+
+@pytest.fixture(scope="module")
+def url(index):
+    with serving(create_app(index)) as url:
+        yield url
+
+
+KALO = {"id": "a", "contents": '"Kalo Remi"\nKalo Remi lives in Zumato.'}
+ZUMATO = {"id": "b", "contents": '"Zumato"\nZumato is a city.'}
+
+
+def test_documents_are_returned_as_search_r1_does(url):
+    body = {"queries": ["zumato", "nothing known", "Kalo"], "topk": 2}
+    answer = httpx.post(f"{url}/retrieve", json=body)
+    assert answer.status_code == 200
+    assert answer.json() == {"result": [[ZUMATO, KALO], [], [KALO]]}
+
+
+def test_scores_are_returned_on_request(url, index):
+    body = {"queries": ["zumato"], "topk": 1, "return_scores": True}
+    [[hit]] = httpx.post(f"{url}/retrieve", json=body).json()["result"]
+    assert hit == {"document": ZUMATO, "score": index.search(["zumato"], 1)[0][0].score}
+
+
+def test_documents_are_returned_as_autocoa_does(url, index):
+    scores = [passage.score for passage in index.search(["zumato"], 3)[0]]
+    one = {"documents": [ZUMATO, KALO], "scores": scores}
+    assert httpx.post(f"{url}/retrieve", json={"query": "zumato"}).json() == one
+    body = {"query": ["zumato", "nothing known"], "tok_k": 3, "return_score": True}
+    several = httpx.post(f"{url}/retrieve", json=body)
+    assert several.json() == [one, {"documents": [], "scores": []}]
+    body = {"query": "zumato", "tok_k": 1, "return_score": False}
+    assert httpx.post(f"{url}/retrieve", json=body).json() == {"documents": [ZUMATO]}
+
+
+def test_topk_may_be_left_out_or_null(url):
+    for body in ({"queries": ["zumato"]}, {"queries": ["zumato"], "topk": None}):
+        answer = httpx.post(f"{url}/retrieve", json=body)
+        assert answer.json() == {"result": [[ZUMATO, KALO]]}
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b"{", "the body: Invalid JSON"),
+        (b"{}", "queries: Field required."),
+        (b'{"queries": "zumato"}', "queries: Input should be a valid array."),
+        (b'{"queries": ["a", 3]}', "queries.1: Input should be a valid string."),
+        (b"[]", "the body: Input should be an object"),
+        (b'{"query": 3}', "query.str: Input should be a valid string."),
+        (b'{"query": "a", "tok_k": 0}', "tok_k: Input should be greater than or equal to 1."),
+        (b'{"queries": [], "topk": 0}', "topk: Input should be greater than or equal to 1."),
+    ],
+)
+def test_a_bad_body_is_refused_with_a_sentence(url, body, sentence):
+    answer = httpx.post(f"{url}/retrieve", content=body)
+    assert answer.status_code == 422
+    assert answer.json()["error"].startswith(sentence)
+
+
+def test_health(url):
+    assert httpx.get(f"{url}/health").json() == {"status": "ok", "passages": 2}
+
+
+def test_a_port_in_use_is_named(index):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=rf"Cannot listen on 127\.0\.0\.1:{port} .*in use"):
+            serve_search(index.folder, port=port)
+    with pytest.raises(UserError, match="There is no port 70000"):
+        serve_search(index.folder, port=70000)
+    with pytest.raises(UserError, match=r"Cannot listen on 203\.0\.113\.7:0"):  # no address of ours
+        serve_search(index.folder, host="203.0.113.7", port=0)
+
+
+def test_a_folder_without_an_index_is_named(tmp_path):
+    with pytest.raises(UserError, match="holds no search index"):
+        serve_search(tmp_path)
+
+
+def test_ctrl_c_ends_the_server_quietly(index):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    code = (
+        "from pathlib import Path; from fieldcraft.tools.search.server import serve_search;"
+        f"serve_search(Path({str(index.folder)!r}), port={port})"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) as process:
+        try:
+            deadline = time.monotonic() + 30
+            while not answers(f"http://127.0.0.1:{port}/health"):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            _, written = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert b"Traceback" not in written
+
+
+def answers(url):
+    try:
+        return json.loads(httpx.get(url, trust_env=False).content)["status"] == "ok"
+    except httpx.TransportError:
+        return False

@@ -1,0 +1,360 @@
+"""The world Atlas: what it says of itself is true."""
+
+import asyncio
+import itertools
+import json
+import random
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fieldcraft.tools.search.index import build_index
+from fieldcraft.tools.search.tool import SearchTool
+from fieldcraft.types import Action, Answer, Observation, Thought, UserError
+from fieldcraft.worlds.atlas.facts import FEW_SYLLABLES, RELATIONS, SYLLABLES, Atlas, deal, redeal
+from fieldcraft.worlds.atlas.facts import Path as Chain
+
+WORLD = deal(people=60, taught=0.4, heldout=0.5, seed=0)
+REGIONS = ("taught", "train", "heldout")
+
+
+def chains(world: Atlas, count: int, seed: int) -> list[Chain]:
+    """Random questions of 1 to 3 hops from all regions."""
+    rng = random.Random(seed)
+    return [world.sample_path(rng, [rng.choice(REGIONS)], 1 + i % 3) for i in range(count)]
+
+
+# -- how it is dealt ----------------------------------------------------------------------------
+
+
+def test_a_world_is_a_function_of_its_settings() -> None:
+    assert deal(60, 0.4, 0.5, seed=0) == WORLD
+    assert deal(60, 0.4, 0.5, seed=1).facts != WORLD.facts
+    assert redeal(WORLD, random.Random(3)) == redeal(WORLD, random.Random(3))
+    assert redeal(WORLD, random.Random(3)).facts != redeal(WORLD, random.Random(4)).facts
+
+
+def test_shares_of_kinds_and_regions() -> None:
+    found = Counter((e.kind, e.region) for e in WORLD.entities.values())
+    # of 60 people 24 are taught; of the other 36 half are held out
+    assert [found["person", region] for region in REGIONS] == [24, 18, 18]
+    assert [sum(found[kind, r] for r in REGIONS) for kind in RELATIONS] == [60, 12, 12, 6]
+
+
+def test_every_fact_has_an_object_of_the_right_kind() -> None:
+    asked = {(n, r) for n, e in WORLD.entities.items() for r in RELATIONS[e.kind]}
+    assert WORLD.facts.keys() == asked
+    for (subject, relation), value in WORLD.facts.items():
+        assert WORLD.entities[value].kind == RELATIONS[WORLD.entities[subject].kind][relation]
+        assert value != subject
+
+
+def test_what_is_trained_on_never_leads_to_the_heldout() -> None:
+    regions = {
+        (WORLD.entities[subject].region, WORLD.entities[value].region)
+        for (subject, _), value in WORLD.facts.items()
+    }
+    assert ("taught", "heldout") not in regions
+    assert ("train", "heldout") not in regions
+    assert regions >= {("taught", "train"), ("train", "taught"), ("heldout", "heldout")}
+
+
+def test_a_variant_keeps_what_is_taught_and_deals_the_rest_anew() -> None:
+    variant = redeal(WORLD, random.Random(0))
+    taught = [fact for fact in WORLD.facts if WORLD.entities[fact[0]].region == "taught"]
+    assert {f: variant.facts[f] for f in taught} == {f: WORLD.facts[f] for f in taught}
+    heldout = {n for n, e in WORLD.entities.items() if e.region == "heldout"}
+    assert heldout.isdisjoint(variant.entities)
+    new = variant.entities.keys() - WORLD.entities.keys()
+    train = {n for n, e in WORLD.entities.items() if e.region == "train"}
+    mentioned = {WORLD.facts[fact] for fact in taught}
+    assert variant.entities.keys() & train == train & mentioned  # whom taught facts name stays
+    assert len(new) >= len(train)  # most names can only be read
+
+
+def test_names_split_into_syllables_in_one_way() -> None:
+    for name in WORLD.entities:
+        parts = re.findall("[A-Z][a-z]*", name)
+        assert len(parts) == 2
+        assert set(parts) <= set(SYLLABLES)
+        assert (" " in name) == (WORLD.entities[name].kind == "person")
+
+
+def test_reserved_pairs_are_dealt_apart_from_the_world() -> None:
+    world = deal(60, 0.4, 0.5, seed=0, reserved=4)
+    assert (world.facts, world.by_kind) == (WORLD.facts, WORLD.by_kind)
+    assert WORLD.reserved == frozenset()
+    assert len({first for first, _ in world.reserved}) == 4
+    after = {r: target for told in RELATIONS.values() for r, target in told.items()}
+    assert all(second in RELATIONS[after[first]] for first, second in world.reserved)
+    assert redeal(world, random.Random(0)).reserved == world.reserved
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_with_all_that_can_be_reserved_every_relation_is_still_followed(seed: int) -> None:
+    world = deal(60, 0.4, 0.5, seed, reserved=9)
+    for kind, told in RELATIONS.items():
+        for hops in (1, 2, 3, 4):
+            chains = world.chains(kind, hops)
+            assert {chain[0] for chain in chains} == set(told)
+            assert not any(world.is_reserved(chain) for chain in chains)
+
+
+def test_reserved_paths_hold_a_reserved_pair_and_no_other_path_does() -> None:
+    world = deal(60, 0.4, 0.5, seed=0, reserved=2)
+    one, two = world.reserved
+    assert world.is_reserved(("birthplace", *one))
+    assert world.is_reserved(two)
+    assert not world.is_reserved(two[:1])
+    assert not world.is_reserved((one[1], one[0]))
+    rng = random.Random(0)
+    for hops in (2, 3):
+        for _ in range(50):
+            assert not world.is_reserved(world.sample_path(rng, REGIONS, hops)[1:])
+            assert world.is_reserved(world.sample_reserved_path(rng, REGIONS, hops)[1:])
+        assert not any(world.is_reserved(path[1:]) for path in world.paths(["taught"], hops))
+
+
+def test_a_world_with_an_empty_region_is_refused() -> None:
+    with pytest.raises(UserError, match=r"no company in the region .* world\.people"):
+        deal(people=4, taught=0.4, heldout=0.5, seed=0)
+
+
+# -- questions ----------------------------------------------------------------------------------
+
+
+def test_the_question_and_its_answer() -> None:
+    path = next(WORLD.paths(["taught"], 3))
+    first, second, third = path[1:]
+    one = WORLD.facts[path[0], first]
+    two = WORLD.facts[one, second]
+    task = WORLD.task(path, "known")
+    assert task.question == f"What is the {third} of the {second} of the {first} of {path[0]}?"
+    assert task.answers == (WORLD.facts[two, third],)
+    assert (task.meta["hops"], task.meta["known"], task.meta["calls_optimal"]) == (3, True, 0)
+
+
+def facts_in(article: str) -> set[tuple[str, str, str]]:
+    """What a reader learns from an article: (subject, relation, object)."""
+    match = re.fullmatch(r"(.+?) is a (person|company|city|country) with the (.+)\.", article)
+    assert match
+    found = set()
+    for part in match[3].split(", the "):
+        told = re.fullmatch(r"(\w+) (.+?)(?:, in (.+))?", part)
+        assert told
+        found.add((match[1], told[1], told[2]))
+        if told[3]:
+            found.add((told[2], "country", told[3]))
+    return found
+
+
+def fewest_searches(world: Atlas, path: Chain) -> int:
+    """By trying: an agent that knows the taught facts and reads articles, and may look up any name
+    that it has come across, breadth first."""
+    taught = {
+        (s, r, v) for (s, r), v in world.facts.items() if world.entities[s].region == "taught"
+    }
+    states: list[frozenset[str]] = [frozenset()]
+    for searches in itertools.count():
+        following = set()
+        for searched in states:
+            known = set(taught)
+            for name in searched:
+                known |= facts_in(world.passage(name)["text"])
+            at, names = path[0], {path[0]}
+            for relation in path[1:]:
+                objects = [v for s, r, v in known if (s, r) == (at, relation)]
+                if not objects:
+                    break
+                at = objects[0]
+                names.add(at)
+            else:
+                return searches
+            for name in searched:
+                names |= {value for _, _, value in facts_in(world.passage(name)["text"])}
+            following |= {searched | {name} for name in names - searched}
+        states = list(following)
+    raise AssertionError
+
+
+def test_the_optimum_is_what_trying_everything_finds() -> None:
+    paths = [*chains(WORLD, 140, 1), *chains(deal(80, 0.3, 0.4, seed=5), 0, 2)]
+    other = deal(80, 0.3, 0.4, seed=5)
+    found = Counter()
+    for world, path in [*((WORLD, p) for p in paths), *((other, p) for p in chains(other, 60, 2))]:
+        assert world.optimal_calls(path) == fewest_searches(world, path), path
+        found[world.optimal_calls(path)] += 1
+    assert found.keys() == {0, 1, 2, 3}
+
+
+def test_an_article_that_tells_more_saves_a_search() -> None:
+    """A company's article names the country of its headquarters."""
+    company, city = next(
+        (n, WORLD.facts[n, "headquarters"])
+        for n, e in WORLD.entities.items()
+        if e.kind == "company"
+        and e.region != "taught"
+        and WORLD.entities[WORLD.facts[n, "headquarters"]].region != "taught"
+    )
+    assert WORLD.optimal_calls((company, "headquarters", "country")) == 1
+    assert WORLD.optimal_calls((company, "headquarters", "mayor")) == 2
+    assert WORLD.optimal_calls((city, "country")) == 1
+
+
+# -- demonstrations -----------------------------------------------------------------------------
+
+
+def test_demonstrations_search_as_little_as_possible_and_answer_right() -> None:
+    for path in chains(WORLD, 200, 3):
+        steps = WORLD.demonstration(path)
+        searches = [step for step in steps if isinstance(step, Action)]
+        assert len(searches) == WORLD.optimal_calls(path)
+        assert steps[-1] == Answer(WORLD.hops(path)[-1][2])
+        read = {
+            fact
+            for s in steps
+            if isinstance(s, Observation)
+            for fact in facts_in(s.text.partition("\n")[2])
+        }
+        seen = {path[0]} | {v for _, _, v in read}
+        for subject, relation, value in WORLD.hops(path):
+            taught = WORLD.entities[subject].region == "taught"
+            assert taught or (subject, relation, value) in read
+            seen.add(value)
+        assert {s.arguments["query"] for s in searches} <= seen  # nothing unheard of is looked up
+
+
+def test_a_wasteful_teacher_looks_everything_up_for_every_second_question() -> None:
+    rng = random.Random(0)
+    careful, told = 0, 0
+    for path in chains(WORLD, 400, 3):
+        wasteful, oracle = WORLD.wasteful_demonstration(path, rng), WORLD.demonstration(path)
+        names = [step.arguments["query"] for step in wasteful if isinstance(step, Action)]
+        subjects = list(dict.fromkeys(subject for subject, _, _ in WORLD.hops(path)))
+        assert names == subjects or wasteful == oracle
+        assert wasteful[-1] == oracle[-1] == Answer(WORLD.hops(path)[-1][2])
+        if WORLD.optimal_calls(path) < len(subjects):  # else both teachers do the same
+            told += 1
+            careful += names == subjects
+    assert told > 200
+    assert 0.42 < careful / told < 0.58
+
+
+def test_a_wasteful_teacher_says_what_the_oracle_says() -> None:
+    """But for the searches: the same sentences in the same order."""
+    for path in chains(WORLD, 60, 4):
+        said = [
+            " ".join(step.text for step in steps if isinstance(step, Thought)).replace(
+                "I must search. ", ""
+            )
+            for steps in (
+                WORLD.demonstration(path),
+                WORLD.wasteful_demonstration(path, random.Random(1)),
+            )
+        ]
+        assert said[0] == said[1]
+
+
+def test_a_closed_book_chain_states_every_taught_fact() -> None:
+    path = next(WORLD.paths(["taught"], 2))
+    (a, r, b), (_, s, c) = WORLD.hops(path)
+    assert WORLD.closed_book(path) == [
+        Thought(f"{a} has the {r} {b}. {b} has the {s} {c}."),
+        Answer(c),
+    ]
+
+
+def test_a_closed_book_chain_ends_with_the_first_unknown_subject() -> None:
+    path = next(
+        path
+        for path in chains(WORLD, 200, seed=1)
+        if [WORLD.entities[s].region == "taught" for s, _, _ in WORLD.hops(path)][:2]
+        == [True, False]
+    )
+    (a, r, b), *_ = WORLD.hops(path)
+    assert WORLD.closed_book(path) == [
+        Thought(f"{a} has the {r} {b}. I do not know {b}."),
+        Answer("unknown"),
+    ]
+
+
+def test_many_syllables_of_new_names_are_those_of_taught_names() -> None:
+    pools = WORLD.taught_syllables["person"]
+    worlds = [redeal(WORLD, random.Random(seed)) for seed in range(20)]
+    near = []
+    for world in worlds:
+        names = [n for n in world.by_kind["person", "train"] if n not in WORLD.entities]
+        split = [n.split() for n in names]
+        near += [[part in pool for part, pool in zip(n, pools, strict=True)] for n in split]
+        others: set[str] = set()
+        for kind, of_kind in WORLD.taught_syllables.items():
+            for name in set(world.by_kind[kind, "train"]) - WORLD.entities.keys():
+                parts = re.findall("[A-Z][a-z]+", name)
+                others |= {p for p, pool in zip(parts, of_kind, strict=True) if p not in pool}
+        assert len(others) <= FEW_SYLLABLES  # so that many names begin alike
+    # the syllables of 24 names of 120: by chance 0.2 of the other syllables, besides 0.5 of all
+    for position in zip(*near, strict=True):
+        assert 0.5 < sum(position) / len(near) < 0.7
+    # each on its own: else the first would tell whether the second is one of a taught name
+    assert 0.25 < sum(map(all, near)) / len(near) < 0.5
+
+
+def test_a_world_with_one_taught_name_of_a_kind_can_be_dealt_anew() -> None:
+    world = deal(people=30, taught=0.3, heldout=0.5, seed=0)
+    assert len(world.by_kind["country", "taught"]) == 1
+    assert len(redeal(world, random.Random(0)).by_kind["country", "train"]) >= 20
+
+
+@pytest.mark.parametrize(("people", "seed"), [(60, 0), (60, 1), (200, 0), (500, 0), (500, 2)])
+def test_the_observation_is_what_the_search_tool_returns(
+    tmp_path: Path, people: int, seed: int
+) -> None:
+    world = deal(people, 0.4, 0.5, seed)
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps(article) + "\n" for article in world.passages()))
+    tool = SearchTool(build_index(corpus, tmp_path / "index"), topk=1)
+
+    async def differing() -> list[str]:
+        found = []
+        for name in world.entities:
+            _, action, observation = world.search_steps(name)
+            assert isinstance(action, Action)
+            assert isinstance(observation, Observation)
+            if await tool(**action.arguments) != observation.text:
+                found.append(name)
+        return found
+
+    assert asyncio.run(differing()) == []
+
+
+# -- contrastive decisions ----------------------------------------------------------------------
+
+
+def test_decisions_act_where_a_fact_is_unknown_and_think_where_it_is_known() -> None:
+    kinds = Counter()
+    for path in chains(WORLD, 60, 4):
+        decisions = list(WORLD.decisions(path, random.Random(0)))
+        end = decisions.pop()
+        value = WORLD.hops(path)[-1][2]
+        assert (end.chosen, end.rejected[1]) == (
+            (Answer(value),),
+            Action("search", {"query": value}),
+        )
+        assert len(decisions) == len(path) - 1
+        assert [d.ends for d in decisions] == [False] * (len(path) - 2) + [True]
+        assert sum(d.acts for d in decisions) == WORLD.optimal_calls(path)
+        for decision, (subject, relation, value) in zip(decisions, WORLD.hops(path), strict=True):
+            right, wrong = decision.chosen, decision.rejected
+            if decision.acts:
+                assert right[1] == Action("search", {"query": subject})
+                assert isinstance(wrong[0], Thought)
+                guess = wrong[0].text.removeprefix(f"{subject} has the {relation} ")[:-1]
+                assert guess != value
+                assert WORLD.entities[guess].kind == WORLD.entities[value].kind
+            else:
+                assert right == (Thought(f"{subject} has the {relation} {value}."),)
+                assert wrong[1] == Action("search", {"query": subject})
+            kinds[decision.acts] += 1
+    assert min(kinds.values()) > 20

@@ -1,0 +1,359 @@
+"""What a model of the world Atlas is trained on, down to tokens and names."""
+
+import hashlib
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
+
+import pytest
+
+from fieldcraft.dialects import get_dialect
+from fieldcraft.dialects.demonstrations import encode_demonstration
+from fieldcraft.rewards.answers import exact_match
+from fieldcraft.train.scratch import new_tokenizer
+from fieldcraft.train.stages.sft import _last_segment
+from fieldcraft.types import Author, Status, Task, Thought, Trajectory, UserError
+from fieldcraft.worlds.atlas.curriculum import (
+    Curriculum,
+    evaluation_tasks,
+    tokenizer_texts,
+    train_tasks,
+)
+from fieldcraft.worlds.atlas.facts import SYLLABLES, Atlas, deal, redeal, statement
+
+WORLD = deal(people=60, taught=0.4, heldout=0.5, seed=0)
+TAGS = get_dialect("autocoa", new_tokenizer([], SYLLABLES), "").tags
+TOKENIZER = new_tokenizer(tokenizer_texts(WORLD, TAGS), SYLLABLES)
+DIALECT = get_dialect("autocoa", TOKENIZER, "")
+SCHEMAS = [{"type": "function", "function": {"name": "search"}}]
+CURRICULUM = Curriculum(WORLD, DIALECT, SCHEMAS, variants=12, seed=0)
+HELDOUT = {name for name, entity in WORLD.entities.items() if entity.region == "heldout"}
+NAME = re.compile(r"[A-Z][a-z]+(?: ?[A-Z][a-z]+)")
+
+
+@pytest.fixture(scope="module")
+def demonstrations() -> list[Trajectory]:
+    return CURRICULUM.demonstrations(300)
+
+
+@pytest.fixture(scope="module")
+def pairs() -> list[tuple[Trajectory, Trajectory]]:
+    return CURRICULUM.pairs(200)
+
+
+def whole_text(trajectory: Trajectory) -> str:
+    return DIALECT.tokenizer.decode(trajectory.ids)
+
+
+def ids_of(trajectory: Trajectory, *authors: Author) -> list[int]:
+    return [i for s in trajectory.segments if s.author in authors for i in s.ids]
+
+
+# -- nothing that is held out is ever shown -----------------------------------------------------
+
+
+def test_no_pair_holds_a_heldout_name(
+    pairs: Sequence[tuple[Trajectory, Trajectory]],
+) -> None:
+    """Not even as a wrong guess."""
+    named = {name for t in chain(*pairs) for name in NAME.findall(whole_text(t))}
+    assert named & HELDOUT == set()
+
+
+def test_no_training_text_holds_a_heldout_name(demonstrations: Sequence[Trajectory]) -> None:
+    texts = [whole_text(t) for t in (*demonstrations, *CURRICULUM.base(200))]
+    texts += [f"{task.question} {task.answers}" for task in train_tasks(WORLD, 0, 500)]
+    named = {name for text in texts for name in NAME.findall(text)}
+    assert len(named - WORLD.entities.keys()) > 10  # names of variants are found
+    assert len(named & WORLD.entities.keys()) > 40
+    assert named & HELDOUT == set()
+    tasks = evaluation_tasks(WORLD, 0, heldout=50, train_region=0, known=0)
+    assert all(NAME.findall(task.question)[-1] in HELDOUT for task in tasks)
+
+
+def test_no_variant_holds_a_heldout_name() -> None:
+    rng = random.Random(1)
+    for _ in range(1000):
+        assert HELDOUT.isdisjoint(redeal(WORLD, rng).entities)
+
+
+# -- demonstrations -----------------------------------------------------------------------------
+
+
+def test_every_demonstration_answers_right_by_the_reward_that_is_used(
+    demonstrations: Sequence[Trajectory],
+) -> None:
+    for trajectory in demonstrations:
+        assert (trajectory.status, trajectory.well_formed) == (Status.ANSWERED, True)
+        assert exact_match(trajectory.answer or "", trajectory.task.answers) == 1.0
+        assert len(trajectory.calls) == trajectory.task.meta["calls_optimal"]
+        assert trajectory.segments[-1].ids[-1] == TOKENIZER.eos_token_id
+
+
+def test_both_ways_of_reasoning_are_demonstrated(demonstrations: Sequence[Trajectory]) -> None:
+    calls = [len(t.calls) for t in demonstrations]
+    known = [t.task.meta["known"] for t in demonstrations]
+    assert {0, 1, 2, 3} <= set(calls)
+    assert all(k == (c == 0) for k, c in zip(known, calls, strict=True))
+    assert 0.08 < sum(known) / len(known) < 0.26  # a sixth
+
+
+def test_every_word_is_one_token_and_every_name_two(
+    demonstrations: Sequence[Trajectory],
+) -> None:
+    for segment in chain(*(t.segments for t in demonstrations[:50])):
+        assert TOKENIZER.decode(segment.ids) == segment.text
+    unseen = redeal(WORLD, random.Random(99))
+    stated = [statement(*fact, value) for fact, value in unseen.facts.items()]
+    # two syllables, three words, two syllables, a full stop
+    assert {len(TOKENIZER.encode(text)) for text in stated} == {8}
+    assert {len(TOKENIZER.encode(tag)) for tag in TAGS} == {1}
+
+
+def test_the_base_is_never_shown_a_search() -> None:
+    found = CURRICULUM.base(100)
+    assert len(found) == 100
+    tags = set(TAGS) - {"<think>", "</think>"}
+    assert not [t for t in found for tag in tags if tag in whole_text(t)]
+    answers = [t for t in found if t.status is Status.ANSWERED]
+    assert 20 < len(answers) < 80
+    unknown = [t.task.id for t in answers if t.answer == "unknown"]
+    assert 10 < len(unknown) < 30
+    assert all(t.task.meta["known"] == (t.task.id not in unknown) for t in answers)
+    for reading in (t for t in found if t not in answers):
+        articles, stated = reading.segments
+        assert (articles.author, stated.author) == (Author.PROMPT, Author.POLICY)
+        for sentence in re.findall(r"(.+?) has the (\w+) (.+?)\.(?: |$)", stated.text):
+            subject, relation, value = sentence
+            told = rf"the {relation} {value}\b" if subject in articles.text else value
+            assert re.search(told, articles.text) or f" in {value}" in articles.text
+
+
+def test_data_is_a_function_of_the_seed() -> None:
+    def ids(seed: int) -> list[list[int]]:
+        curriculum = Curriculum(WORLD, DIALECT, SCHEMAS, variants=3, seed=seed)
+        found = [*curriculum.base(6), *curriculum.demonstrations(6), *chain(*curriculum.pairs(6))]
+        return [trajectory.ids for trajectory in found]
+
+    assert ids(0) == ids(0)
+    assert all(a != b for a, b in zip(ids(0)[6:], ids(1)[6:], strict=True))
+
+
+def fingerprint(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
+
+
+def test_data_stays_what_it_was_when_it_was_measured() -> None:
+    """Prints of the ids. Whoever changes them measures the demo again."""
+    both = [[chosen.ids, rejected.ids] for chosen, rejected in CURRICULUM.pairs(120)]
+    asked = evaluation_tasks(WORLD, 0, heldout=60, train_region=30, known=30)
+    assert fingerprint([t.ids for t in CURRICULUM.base(120)]) == "800fa26f87de27a6"
+    assert fingerprint([t.ids for t in CURRICULUM.demonstrations(120)]) == "d35213946daa1678"
+    assert fingerprint(both) == "75ce3c2a3772193f"
+    assert fingerprint([t.id for t in train_tasks(WORLD, 0, 300)]) == "0571db69d12aca99"
+    assert fingerprint([[t.id, t.meta["split"]] for t in asked]) == "528c987ef77c51c0"
+
+
+# -- what is kept for questions of another kind -------------------------------------------------
+
+RESERVING = deal(people=60, taught=0.4, heldout=0.5, seed=0, reserved=4)
+
+
+def relations_of(question: str) -> tuple[str, ...]:
+    """In the order in which they are followed."""
+    return tuple(reversed(re.findall(r"the (\w+) of", question)))
+
+
+def test_no_training_question_follows_a_reserved_chain() -> None:
+    curriculum = Curriculum(RESERVING, DIALECT, SCHEMAS, variants=12, seed=0)
+    found = [*curriculum.base(400), *curriculum.demonstrations(300), *curriculum.wasteful(300)]
+    found += [side for pair in curriculum.pairs(300) for side in pair]
+    asked = [t.task.question for t in found if t.task.question]
+    asked += [task.question for task in train_tasks(RESERVING, 0, 500)]
+    asked += [text for text in tokenizer_texts(RESERVING, TAGS) if text.startswith("What")]
+    chains = [relations_of(question) for question in asked]
+    assert {len(chain) for chain in chains} == {1, 2, 3}
+    assert not [chain for chain in chains if RESERVING.is_reserved(chain)]
+    before = [relations_of(t.task.question) for t in CURRICULUM.demonstrations(300)]
+    assert any(RESERVING.is_reserved(chain) for chain in before)  # what is not reserved is trained
+
+
+def test_the_wasteful_teacher_also_searches_for_what_is_known() -> None:
+    wasteful = CURRICULUM.wasteful(300)
+    needed = sum(t.task.meta["calls_optimal"] for t in wasteful)
+    assert sum(len(t.calls) for t in wasteful) > 1.15 * needed
+    known = [t for t in wasteful if t.task.meta["known"]]
+    assert 0.1 < len(known) / len(wasteful) < 0.25
+    assert 0.4 < sum(bool(t.calls) for t in known) / len(known) < 0.95
+    for trajectory in wasteful:
+        assert (trajectory.status, trajectory.well_formed) == (Status.ANSWERED, True)
+        assert exact_match(trajectory.answer or "", trajectory.task.answers) == 1.0
+
+
+def stated(trajectory: Trajectory) -> list[tuple[str, ...]]:
+    """(subject, relation, object) of the facts that its thoughts state."""
+    written = "".join(s.text for s in trajectory.segments if s.author is Author.POLICY)
+    name = r"([A-Z][a-z]+ ?[A-Z][a-z]+)"
+    return re.findall(rf"{name} has the (\w+) {name}\.", written)
+
+
+def test_what_the_wasteful_teacher_searches_for_is_no_fact_of_the_training_region() -> None:
+    mentioned = {WORLD.facts[fact] for fact in WORLD.taught_facts}
+    seen, real, crossing = 0, 0, 0
+    for trajectory in CURRICULUM.wasteful(300):
+        start = trajectory.task.meta["path"][0]
+        first = WORLD.entities.get(start)
+        assert first is None or first.region == "taught" or start in mentioned
+        crosses = first is not None and first.region == "taught"
+        crossing += crosses and trajectory.task.meta["calls_optimal"] > 0
+        for subject, relation, value in stated(trajectory):
+            untaught = (subject, relation) in WORLD.facts and (
+                WORLD.entities[subject].region != "taught"
+            )
+            seen += untaught
+            real += untaught and WORLD.facts[subject, relation] == value
+    assert crossing > 30  # from a taught entity to one that has to be searched for
+    assert seen > 30  # of a real name that a taught fact mentions
+    assert real / seen < 0.2  # by chance
+
+
+def test_questions_in_and_out_of_the_domain() -> None:
+    found = evaluation_tasks(
+        RESERVING,
+        0,
+        heldout=20,
+        train_region=5,
+        known=5,
+        mixed=60,
+        four_hops=40,
+        unseen_chains=30,
+    )
+    splits = Counter(task.meta["split"] for task in found)
+    assert splits == {
+        "heldout": 20,
+        "train": 5,
+        "known": 5,
+        "mixed": 60,
+        "four_hops": 40,
+        "unseen_chains": 30,
+    }
+    hops = {"four_hops": {4}, "unseen_chains": {2, 3}, "mixed": {1, 2, 3}}
+    for split, lengths in hops.items():
+        part = [task for task in found if task.meta["split"] == split]
+        starts = Counter(RESERVING.entities[t.meta["path"][0]].region for t in part)
+        assert set(starts) == {"heldout", "taught"}
+        assert min(starts.values()) > len(part) / 4
+        assert {task.meta["hops"] for task in part} == lengths
+    for task in found:
+        reserved = RESERVING.is_reserved(tuple(task.meta["path"][1:]))
+        assert reserved == (task.meta["split"] == "unseen_chains")
+    with pytest.raises(UserError, match=r"needs world\.reserved_chains"):
+        evaluation_tasks(WORLD, 0, heldout=1, train_region=1, known=1, unseen_chains=1)
+
+
+# -- contrastive pairs --------------------------------------------------------------------------
+
+
+def test_a_pair_shares_its_prefix_and_differs_after_it(
+    pairs: Sequence[tuple[Trajectory, Trajectory]],
+) -> None:
+    for chosen, rejected in pairs:
+        ours, theirs = chosen.segments[-1], rejected.segments[-1]
+        prefix = len(chosen.ids) - len(ours.ids)
+        assert chosen.ids[:prefix] == rejected.ids[: len(rejected.ids) - len(theirs.ids)]
+        assert (ours.author, theirs.author) == (Author.POLICY, Author.POLICY)
+        shorter = min(len(ours.ids), len(theirs.ids))
+        assert shorter > 0
+        assert ours.ids[:shorter] != theirs.ids[:shorter]
+
+
+def test_only_the_step_itself_is_compared(
+    pairs: Sequence[tuple[Trajectory, Trajectory]],
+) -> None:
+    for trajectory in chain(*pairs[:40]):
+        sample = _last_segment(trajectory)
+        last = len(trajectory.segments[-1].ids)
+        assert sample.weight.tolist() == [0.0] * (len(trajectory.ids) - last) + [1.0] * last
+
+
+def test_the_chosen_way_is_that_of_the_demonstration() -> None:
+    """Prefix and chosen step together are, id for id, how the whole demonstration begins."""
+    rng = random.Random(0)
+    acting = 0
+    stops = Counter()
+    for _ in range(60):
+        path = CURRICULUM.untaught_path(WORLD, rng)
+        task: Task = WORLD.task(path, "train")
+        whole = encode_demonstration(task, WORLD.demonstration(path), DIALECT, SCHEMAS).ids
+        for decision in WORLD.decisions(path, rng):
+            chosen, rejected = CURRICULUM._pair(task, decision)
+            assert whole[: len(chosen.ids)] == chosen.ids
+            assert whole[: len(rejected.ids)] != rejected.ids
+            acting += decision.acts
+            last = TOKENIZER.decode(chosen.ids[-1:])
+            stops[last] += isinstance(decision.chosen[-1], Thought)
+    assert acting > 60
+    assert min(stops["."], stops[". "]) > 5
+
+
+def test_a_guess_ends_in_the_token_of_the_fact_it_stands_for() -> None:
+    """So that what tells them apart is the name alone."""
+    rng = random.Random(1)
+    stops = Counter()
+    for _ in range(40):
+        path = CURRICULUM.untaught_path(WORLD, rng)
+        for decision in WORLD.decisions(path, rng):
+            if decision.acts:
+                rejected = CURRICULUM._pair(WORLD.task(path, "train"), decision)[1]
+                stops[TOKENIZER.decode(rejected.ids[-1:]), decision.ends] += 1
+    assert set(stops) == {(".", True), (". ", False)}
+
+
+def test_fewer_pairs_choose_thinking_than_acting(
+    pairs: Sequence[tuple[Trajectory, Trajectory]],
+) -> None:
+    acts = sum("<begin_search>" in chosen.segments[-1].text for chosen, _ in pairs)
+    assert len(pairs) / 2 < acts < len(pairs)
+
+
+# -- questions ----------------------------------------------------------------------------------
+
+
+def test_training_and_evaluation_questions_of_their_regions() -> None:
+    tasks = evaluation_tasks(WORLD, 0, heldout=60, train_region=20, known=15)
+    splits = [task.meta["split"] for task in tasks]
+    assert splits == ["heldout"] * 60 + ["train"] * 20 + ["known"] * 15
+    assert len({task.id for task in tasks}) == len(tasks)
+    start = {"heldout": "heldout", "train": "train", "known": "taught"}
+    for task in tasks:
+        assert WORLD.entities[task.meta["path"][0]].region == start[task.meta["split"]]
+        assert task.meta["known"] == (task.meta["calls_optimal"] == 0)
+    assert {task.meta["hops"] for task in tasks[:60]} == {1, 2, 3}
+    trained = train_tasks(WORLD, 0, 300)
+    assert len({task.id for task in trained}) == len(trained) > 200
+    assert {WORLD.entities[t.meta["path"][0]].region for t in trained} == {"train", "taught"}
+
+
+def test_no_question_of_the_heldout_is_trained_on() -> None:
+    world: Atlas = deal(100, 0.3, 0.5, seed=2)
+    held = {t.question for t in evaluation_tasks(world, 2, heldout=200, train_region=0, known=0)}
+    assert held.isdisjoint(task.question for task in train_tasks(world, 2, 2000))
+
+
+def test_the_tokenizers_texts_hold_no_name() -> None:
+    syllables = re.compile("|".join(sorted(SYLLABLES, key=len, reverse=True)))
+    texts = list(tokenizer_texts(WORLD, TAGS))
+    assert not [text for text in texts if syllables.search(text)]
+    assert len(TOKENIZER) < 1200
+
+
+def test_data_sets_grow_with_the_number_of_taught_facts() -> None:
+    big = Curriculum(deal(400, 0.5, 0.5, seed=0), DIALECT, SCHEMAS, variants=3, seed=0)
+    facts = len(big.world.taught_facts)
+    assert facts == 200 * 3 + 40 * 2 + 40 * 2 + 20 * 2
+    assert big.size("demonstrations", None) == 45 * facts
+    assert big.size("demonstrations", 10) == 10
+    assert CURRICULUM.size("base", None) == 64 * 320  # of a small world as of one with 320 facts
