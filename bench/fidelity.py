@@ -20,7 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fieldcraft.config.recipe import Recipe, dump_recipe
-from fieldcraft.config.stages import Rl, Sft
+from fieldcraft.config.rl import Rl
+from fieldcraft.config.stages import Sft
 from fieldcraft.evals.charts import Chart, gain_against_fidelity
 from fieldcraft.recipes.loading import load_recipe, parse_recipe
 from fieldcraft.records.files import read_json, write_json

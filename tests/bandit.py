@@ -13,18 +13,18 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
+from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Limits
-from fieldcraft.config.stages import Rl
 from fieldcraft.dialects.autocoa import AutoCoA
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.envs.environment import Budget, ToolEnvironment
 from fieldcraft.recipes.loading import parse_recipe
-from fieldcraft.runs.run import make_rubric
+from fieldcraft.runs.build import make_rubric
 from fieldcraft.train.critic import Critic
 from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Action, Answer, Malformed, Task
-from training_parts import FixedTool
+from training_parts import FixedTool, rl_stage
 
 ANSWERS = "abcd"
 WORDS = ["<end>", "?", *"0123", *ANSWERS, *"s<>"]
@@ -97,7 +97,7 @@ def bandit(seed: int = 0, **given: Any) -> RlStage:
     frozen = None
     if s.simulator == "frozen":  # another model, so that whoever takes the wrong one is seen
         frozen = LocalEngine(small_model(seed + 1), tokenizer, max_rows=64)
-    return RlStage(
+    return rl_stage(
         settings=s,
         tasks=TASKS,
         env=ToolEnvironment(

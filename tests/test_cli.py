@@ -20,7 +20,7 @@ from chat_server import answering, completion
 from checkpoints import write_tiny_checkpoint
 from encoders import write_bert
 from fieldcraft import cli
-from fieldcraft.cli import main
+from fieldcraft.cli.main import main
 from fieldcraft.evals import tables
 from fieldcraft.records.trajectories import read_trajectories, write_trajectories
 from fieldcraft.rollout.loop import rollout

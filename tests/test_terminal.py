@@ -3,12 +3,8 @@ import io
 import pytest
 from rich.console import Console
 
-from fieldcraft.terminal import (
-    StageProgress,
-    print_mask,
-    print_trajectory,
-    print_trajectory_list,
-)
+from fieldcraft.terminal.progress import StageProgress
+from fieldcraft.terminal.trajectories import print_mask, print_trajectory, print_trajectory_list
 from fieldcraft.types import Author, Call, Outcome, Segment, Status, Task, Trajectory
 
 HOSTILE = "[bold]Bar[/bold]\x1b[2J\x1b[31m\x07!"

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -13,14 +13,80 @@ from transformers import PreTrainedModel
 from checkpoints import Architecture, tiny_tokenizer
 from engine_parity import sharp_model
 from fieldcraft.config.sections import Optim
+from fieldcraft.config.stages import Stage
 from fieldcraft.dialects.autocoa import AutoCoA
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.envs.environment import Budget, ToolEnvironment
+from fieldcraft.records.events import Events, write_metrics
 from fieldcraft.rollout.loop import Policy, rollout, rollouts
 from fieldcraft.rollout.simulators import PolicySimulator
 from fieldcraft.train.batch import Sample, Unit, to_sample
+from fieldcraft.train.critic import Critic
+from fieldcraft.train.loop import run_steps
+from fieldcraft.train.sampler import Sampler
+from fieldcraft.train.stages.base import Material, Row, StageType
+from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.train.trainer import Trainer
+from fieldcraft.train.watch import Watch
 from fieldcraft.types import Action, Answer, Author, Malformed, Task, Trajectory
+
+
+def rl_stage(
+    *,
+    trainer: Any,
+    reference: Any = None,
+    critic: Critic | None = None,
+    fidelity: Callable[[Sequence[Trajectory]], Row] = lambda _: {},
+    **sampling: Any,
+) -> RlStage:
+    """A stage of reinforcement learning over a sampler of the other arguments."""
+    return RlStage(
+        sampler=Sampler(**sampling),
+        trainer=trainer,
+        reference=reference,
+        critic=critic,
+        fidelity=fidelity,
+    )
+
+
+def step(stage: StageType, number: int) -> Row:
+    """One step of a stage, in an event loop of its own."""
+    return asyncio.run(stage.step(number))
+
+
+class Steps(StageType):
+    """A stage whose steps are a function, with a state that it changes."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        step: Callable[[int], Row],
+        state: dict[str, Any] | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        self.trainer = trainer
+        self.watch = watch
+        self.one = step
+        self.state = state if state is not None else {}
+
+    @classmethod
+    async def open(cls, settings: Any, material: Material) -> Self:
+        raise AssertionError("it is made by hand")
+
+    async def step(self, number: int) -> Row:
+        return self.one(number)
+
+    def state_dict(self) -> Row:
+        return dict(self.state)
+
+    def load_state_dict(self, state: Row) -> None:
+        self.state.update(state)
+
+
+def run_stage(stage: StageType, settings: Stage, folder: Path, tokenizer: Any = None) -> list[Row]:
+    """All steps of a stage, with its metrics on disk as a run keeps them."""
+    emit = Events([write_metrics])
+    return asyncio.run(run_steps(stage, settings, folder, tokenizer or tiny_tokenizer(), emit))
 
 
 def make_trainer(

@@ -1,3 +1,5 @@
 """fieldcraft: train language models that decide for themselves when to think, act and answer."""
 
-__version__ = "0.1.0"
+from fieldcraft.version import __version__
+
+__all__ = ["__version__"]

@@ -1,5 +1,5 @@
 """`python -m fieldcraft`."""
 
-from fieldcraft.cli import main
+from fieldcraft.cli.main import main
 
 main()

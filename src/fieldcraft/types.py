@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 class UserError(Exception):
@@ -22,6 +22,9 @@ class ToolError(Exception):
 
 class ArgumentError(ToolError):
     """The arguments do not fit the tool, which therefore did not run: the policy's failure."""
+
+
+VERDICT = "em"  # the reward that says of every answer whether it is right: exact match
 
 
 class Author(StrEnum):
@@ -168,6 +171,17 @@ class Trajectory:
         return [s.text for s in self.segments if s.author is Author.POLICY]
 
     @property
+    def right(self) -> bool | None:
+        """The one verdict on the answer, by the reward VERDICT; None where it cannot be graded.
+
+        Raises ValueError for a score that is no verdict, such as one times a weight.
+        """
+        score = self.rewards.get(VERDICT)
+        if score not in (None, 0.0, 1.0):
+            raise ValueError(f"rewards['{VERDICT}'] must be 0, 1 or None, not {score}")
+        return None if score is None else score == 1.0
+
+    @property
     def executed_calls(self) -> int:
         """Calls that were run, failed ones included; not those over the budget, and not malformed
         ones."""
@@ -210,6 +224,19 @@ class Engine(Protocol):
         ...
 
 
+class PolicyEngine(Engine, Protocol):
+    """An engine that samples from a model in training."""
+
+    async def sleep(self) -> None:
+        """Free the memory of all sessions while nothing is sampled, so that training has it."""
+        ...
+
+    async def publish(self, version: int) -> None:
+        """From now on sample with the weights as they are now; `version` is written on every
+        segment. Raises RuntimeError while calls are generating."""
+        ...
+
+
 class Tool(Protocol):
     """Something the policy can call."""
 
@@ -226,6 +253,7 @@ class Tool(Protocol):
         ...
 
 
+@runtime_checkable
 class Reward(Protocol):
     """Scores a whole group (all rollouts of one task), so that it can compare its members.
 

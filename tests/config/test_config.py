@@ -10,8 +10,9 @@ from pydantic import BaseModel
 
 from fieldcraft.config.names import BUILT_IN, Kind, find
 from fieldcraft.config.recipe import Recipe, count_options, dump_recipe
+from fieldcraft.config.rl import Critic, Rl
 from fieldcraft.config.sections import Endpoint, Optim
-from fieldcraft.config.stages import Critic, Pairs, Rl, Sft
+from fieldcraft.config.stages import Pairs, Sft
 from fieldcraft.recipes.loading import RESERVED, load_recipe, parse_recipe, shipped
 from fieldcraft.types import UserError
 
@@ -153,10 +154,8 @@ def test_an_algorithm_is_a_set_of_keys_that_the_recipe_may_override(path: str, n
         ("stages.sft1.optim.lrr=1", "stages.sft1.optim.lr"),
         ("stages.rl1.optim={lr: 1, beta_1: 0.5}", "stages.rl1.optim.beta1"),
         ("stages.rl1.optim.warm.up=1", "stages.rl1.optim.warmup"),
-        ("stages.rl1.rewards={formt: 1.0}", "stages.rl1.rewards.format"),
         ("stages.rl1.critic.lambda=0.9", "stages.rl1.critic.gae_lambda"),
         ("stages.rl1.critic={optim: {lr: 1, lrr: 1}}", "stages.rl1.critic.optim.lr"),
-        ("stages.rl1.rewards={otc-gpo: 1.0}", "stages.rl1.rewards.otc-grpo"),
         ("stages.rl1.endpoint={url: u, model: m, modl: m}", "stages.rl1.endpoint.model"),
         ("scratch={layer: 2}", "scratch.layers"),
         ("teacher.modle=x", "teacher.model"),
@@ -180,7 +179,13 @@ def test_an_unknown_key_is_answered_with_the_nearest(path: str, override: str, m
         ("stages.sft1.optim.lr=fast", ["'stages.sft1.optim.lr'", "number"]),
         ("stages.sft1.optim.schedule=square", ["'stages.sft1.optim.schedule'", "'cosine'"]),
         ("stages.sft1.train_on=[policy, tol]", ["'stages.sft1.train_on.1'", "'tool'"]),
-        ("stages.sft1.type=stf", ["'stages.sft1'", "'stf'", "'sft'"]),
+        ("stages.sft1.type=stf", ["stage type 'stf'", "did you mean 'sft'"]),
+        ("stages.rl1.rewards={formt: 1.0}", ["reward 'formt'", "did you mean 'format'"]),
+        ("stages.rl1.rewards={otc-gpo: 1}", ["reward 'otc-gpo'", "did you mean 'otc-grpo'"]),
+        ("stages.rl1.rewards={em: x}", ["'stages.rl1.rewards.em'"]),
+        ("stages.rl1.accuracy=me", ["reward 'me'", "did you mean 'em'"]),
+        ("evaluation.workflows=[ragg]", ["workflow 'ragg'", "did you mean 'rag'"]),
+        ("dialect=autokoa", ["dialect 'autokoa'", "did you mean 'autocoa'"]),
         ("stages.sft2.steps=3", ["'sft2'", "'type'", "sft1, pairs, rl1"]),
         ("stages.sft2.type=sft", ["'sft2'", "'optim'", "sft1, pairs, rl1"]),
         ("stages.rl1.algorithm=grop", ["algorithm 'grop'", "did you mean 'grpo'"]),
@@ -273,7 +278,9 @@ def test_a_frozen_simulator_is_a_model_that_is_there_by_then() -> None:
         assert isinstance(stage, Rl)
         assert stage.simulator_stage == name
     for name in ("rl2", "sft9"):
-        with pytest.raises(UserError, match=f"'rl2' simulates with '{name}', which does not come"):
+        with pytest.raises(
+            UserError, match=f"'rl2' reads the model of '{name}', which does not come"
+        ):
             load_recipe("smoke", [*frozen, f"stages.rl2.simulator_stage={name}"])
 
 

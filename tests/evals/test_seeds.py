@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.config.stages import Rl
+from fieldcraft.config.rl import Rl
 from fieldcraft.evals.report import write_report
 from fieldcraft.evals.seeds import (
     FEW,

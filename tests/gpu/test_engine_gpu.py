@@ -1,5 +1,6 @@
 """The local engine on a CUDA device: the same parity as on the CPU, looser in bfloat16."""
 
+import asyncio
 import warnings
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def test_one_wait_for_the_device_per_step(tmp_path: Path) -> None:
     model = sharp_model(tmp_path, "qwen3").to("cuda")
     engine = LocalEngine(model, tiny_tokenizer(), max_rows=64)
     mixed_rollouts(engine, 8)  # kernels are loaded, libraries initialised
-    engine.bump_version()
+    asyncio.run(engine.publish(engine.version + 1))
     before = engine.stats.forwards
     torch.cuda.set_sync_debug_mode("warn")
     with warnings.catch_warnings(record=True) as waits:

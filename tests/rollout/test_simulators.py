@@ -15,8 +15,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
-from fieldcraft.cli import main
-from fieldcraft.config.stages import Rl
+from fieldcraft.cli.main import main
+from fieldcraft.config.rl import Rl
 from fieldcraft.dialects import get_dialect
 from fieldcraft.endpoints.openai import ChatEndpoint
 from fieldcraft.engine.scripted import ScriptedEngine
@@ -26,10 +26,9 @@ from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rollout.loop import Policy, rollout
 from fieldcraft.rollout.simulators import ChatSimulator
 from fieldcraft.train.batch import to_sample
-from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.types import Author, Outcome, Status, Task, Trajectory, UserError
 from serving import serving
-from training_parts import FixedTool, never
+from training_parts import FixedTool, never, rl_stage, step
 
 TOKENIZER = tiny_tokenizer()
 TASK = Task("t", "Where was Ada born?", ("Northport",))
@@ -125,13 +124,15 @@ class Trainer:
 
 def test_a_remote_simulator_that_never_answers_stops_the_run() -> None:
     class Engine(ScriptedEngine):
-        def bump_version(self) -> None: ...
+        async def sleep(self) -> None: ...
+
+        async def publish(self, version: int) -> None: ...
 
     app, _ = answering(PlainTextResponse("out of order", 400))
     trainer: Any = Trainer()
     with serving(app) as url:
         given = {"url": f"{url}/v1", "model": "m"}
-        stage = RlStage(
+        stage = rl_stage(
             settings=Rl.model_validate(
                 {
                     **{"type": "rl", "steps": 1, "questions": 1, "group": 2, "optim": {"lr": 1}},
@@ -148,7 +149,7 @@ def test_a_remote_simulator_that_never_answers_stops_the_run() -> None:
             seed=0,
         )
         with pytest.raises(UserError, match="2 of the 2 tool calls of step 4 failed"):
-            stage.step(4)
+            step(stage, 4)
 
 
 # -- in a run ------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from chat_server import answering, completion
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from fieldcraft.runs import check as preflight
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.config.stages import Rl
+from fieldcraft.config.rl import Rl
 from fieldcraft.runs.inputs import AtlasInputs
 from fieldcraft.runs.check import check_recipe, rl_problems
 from fieldcraft.recipes.loading import load_recipe, parse_recipe

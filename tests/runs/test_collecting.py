@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from checkpoints import write_tiny_checkpoint
 from fieldcraft.runs import run as pipeline
-from fieldcraft.cli import main
+from fieldcraft.cli.main import main
 from fieldcraft.data.steps_io import read_demonstrations, read_pairs
 from fieldcraft.data.teachers import Oracle
 from fieldcraft.engine.threads import Threads

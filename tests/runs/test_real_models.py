@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
 from checkpoints import r1_tokenizer, write_tiny_r1
 from fieldcraft.runs import run as pipeline
-from fieldcraft.cli import main
+from fieldcraft.cli.main import main
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.config.stages import Rl
+from fieldcraft.config.rl import Rl
 from fieldcraft.data.autocoa import write_demonstrations, write_pairs
 from fieldcraft.data.steps_io import StepPair
 from fieldcraft.engine.threads import Threads

@@ -57,7 +57,7 @@ SECONDS = 120  # after which a run that hangs fails
 def run(recipe: str, out: str) -> None:
     """What `fieldcraft run RECIPE --out OUT` does, in a process of its own."""
     from fieldcraft.runs import run as pipeline
-    from fieldcraft.cli import main
+    from fieldcraft.cli.main import main
 
     # a clock's choice, in each run its own
     vars(pipeline)["fastest_threads"] = lambda _: Threads(1, 1)

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from checkpoints import write_tiny_checkpoint
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.config.stages import Rl
+from fieldcraft.config.rl import Rl
 from fieldcraft.runs.run import Run
 from fieldcraft.runs.check import check_recipe
 from fieldcraft.recipes.loading import load_recipe

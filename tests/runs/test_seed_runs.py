@@ -16,7 +16,7 @@ import yaml
 from rich.console import Console
 
 from fieldcraft.runs import seeds as module
-from fieldcraft.cli import main
+from fieldcraft.cli.main import main
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.folder import RunFolder

@@ -10,9 +10,9 @@ from fieldcraft.endpoints.openai import ChatEndpoint
 from fieldcraft.rewards.judge import Judge
 from fieldcraft.rewards.length import SoftOverlong
 from fieldcraft.rewards.tool_cost import OtcGrpo, OtcPpo
-from fieldcraft.runs.run import make_rubric
+from fieldcraft.runs.build import make_rubric
 from fieldcraft.train.loop import Row
-from training_parts import assert_same, weights
+from training_parts import assert_same, step, weights
 
 STEPS = 20
 CASES: dict[str, dict[str, Any]] = {
@@ -37,7 +37,7 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_exact_match_rises(name: str) -> None:
     stage = bandit(**CASES[name])
-    rows = [stage.step(number) for number in range(STEPS)]
+    rows = [step(stage, number) for number in range(STEPS)]
     right = [row["em"] for row in rows]
     assert right[0] < 0.4
     assert sum(right[-5:]) / 5 > 0.8
@@ -52,17 +52,17 @@ def test_a_stage_with_a_critic_and_a_memory_goes_on_where_it_was() -> None:
     """Four steps equal two, another stage with the first one's state, and two more."""
     case = {"algorithm": "ppo", "rewards": {"otc-grpo": 1.0}, "kl_coef": 0.01}
     whole, first, second = bandit(**case), bandit(**case), bandit(seed=0, **case)
-    rows = [timeless(whole.step(number)) for number in range(4)]
+    rows = [timeless(step(whole, number)) for number in range(4)]
     for number in range(2):
-        first.step(number)
+        step(first, number)
     second.trainer.model.load_state_dict(first.trainer.model.state_dict())
     second.trainer.load_state_dict(first.trainer.state_dict())
     second.load_state_dict(first.state_dict())
-    assert [timeless(second.step(number)) for number in (2, 3)] == rows[2:]
+    assert [timeless(step(second, number)) for number in (2, 3)] == rows[2:]
     assert_same(weights(whole.trainer.model), weights(second.trainer.model))
-    assert whole.critic is not None
-    assert second.critic is not None
-    assert_same(weights(whole.critic.head), weights(second.critic.head))
+    assert whole.learner.critic is not None
+    assert second.learner.critic is not None
+    assert_same(weights(whole.learner.critic.head), weights(second.learner.critic.head))
     assert whole.state_dict()["rubric"] == second.state_dict()["rubric"]
     assert second.state_dict()["rubric"]["otc-grpo"]["fewest"]
 
@@ -70,8 +70,8 @@ def test_a_stage_with_a_critic_and_a_memory_goes_on_where_it_was() -> None:
 def test_the_ratio_leaves_1_with_the_second_optimiser_step() -> None:
     """Without mini-batches a clip would be inert."""
     once, often = bandit(optim={"lr": 0.05}), bandit(optim={"lr": 0.05}, minibatches=4)
-    assert once.step(0)["clip_fraction"] == 0
-    assert often.step(0)["clip_fraction"] > 0
+    assert step(once, 0)["clip_fraction"] == 0
+    assert step(often, 0)["clip_fraction"] > 0
     assert often.trainer.done == 1
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fieldcraft.config.stages import Rl
+from fieldcraft.config.rl import Rl
 from fieldcraft.train.batch import Sample, to_sample
 from fieldcraft.train.credit import Scored, assign_advantages
 from fieldcraft.types import Author, Segment, Task, Trajectory

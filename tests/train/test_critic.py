@@ -9,8 +9,8 @@ import torch
 
 from checkpoints import Architecture
 from engine_parity import sharp_model
+from fieldcraft.config.rl import Critic as Settings
 from fieldcraft.config.sections import Optim
-from fieldcraft.config.stages import Critic as Settings
 from fieldcraft.train.batch import Sample, Unit
 from fieldcraft.train.critic import Critic
 from training_parts import assert_same, random_samples, weights

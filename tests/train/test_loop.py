@@ -1,26 +1,23 @@
 """A stage that is killed and goes on ends like one that was not."""
 
 import shutil
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 
 from checkpoints import tiny_tokenizer
 from fieldcraft.algos.losses import CrossEntropy
 from fieldcraft.config.sections import Optim
 from fieldcraft.config.stages import Sft
 from fieldcraft.records.metrics import MetricsLog
-from fieldcraft.terminal import StageProgress
 from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint
-from fieldcraft.train.loop import Row, run_steps
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
+from fieldcraft.train.stages.base import Row
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import UserError
-from training_parts import assert_same, make_trainer, random_samples, weights
+from training_parts import Steps, assert_same, make_trainer, random_samples, run_stage, weights
 
 OPTIM = Optim(lr=1e-2, warmup=2, schedule="cosine", weight_decay=0.1, row_length=64)
 STAGE = Sft(type="sft", data="", steps=7, checkpoint_every=2, optim=OPTIM)
@@ -47,18 +44,7 @@ def run(folder: Path, dies_in: int | None = None, stage: Sft = STAGE) -> tuple[T
         row = trainer.step(units, CrossEntropy(), 20.0 + best["total"])
         return {**row, "tokens": 30, "total": best["total"]}
 
-    with StageProgress("stage", stage.steps, Console(file=StringIO())) as progress:
-        rows = run_steps(
-            trainer=trainer,
-            tokenizer=tiny_tokenizer(),
-            stage=stage,
-            folder=folder,
-            step=step,
-            progress=progress,
-            state=lambda: dict(best),
-            load_state=best.update,
-        )
-    return trainer, rows
+    return trainer, run_stage(Steps(trainer, step, best), stage, folder)
 
 
 def figures(rows: list[Row]) -> list[Row]:
@@ -124,15 +110,7 @@ def test_killed_between_a_new_checkpoint_and_the_deletion_of_the_old(tmp_path: P
 def test_a_step_without_training_counts_too(tmp_path: Path) -> None:
     """Reinforcement learning leaves out the optimiser where all rewards are equal."""
     trainer = new_trainer(tmp_path)
-    with StageProgress("stage", STAGE.steps, Console(file=StringIO())) as progress:
-        rows = run_steps(
-            trainer=trainer,
-            tokenizer=tiny_tokenizer(),
-            stage=STAGE,
-            folder=tmp_path,
-            step=lambda number: {"tokens": 1},
-            progress=progress,
-        )
+    rows = run_stage(Steps(trainer, lambda number: {"tokens": 1}), STAGE, tmp_path)
     assert (trainer.done, len(rows)) == (7, 7)
     assert rows[3]["tokens_per_second"] == pytest.approx(1 / rows[3]["seconds"])
 

@@ -1,5 +1,6 @@
 """LoRA: what is trained, what stays, what is saved, and that merging changes nothing."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +184,7 @@ def test_what_the_engine_samples_is_what_is_trained(
         units = [(to_sample(t, {Author.POLICY}, 1.0),) for t in chatty_rollouts(engine, 1.0)]
         total = sum(float(sample.weight.sum()) for (sample,) in units)
         assert trainer.step(units, Surrogate(), total, 1.0)["sampler_gap"] < gap
-        engine.bump_version()
+        asyncio.run(engine.publish(engine.version + 1))
 
 
 # -- activation checkpointing --------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """What the engine sampled is what the trainer trains: token for token, with its probability."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def test_engine_and_trainer_agree(
         assert row["ratio"] == pytest.approx(1, abs=1e-4)
         assert row["sampler_gap"] < 1e-4
         assert row["clip_fraction"] == 0
-        engine.bump_version()
+        asyncio.run(engine.publish(engine.version + 1))
     other = chatty_rollouts(engine, temperature)
     assert [t.ids for t in other] != [t.ids for t in done]  # the steps did change the policy
 

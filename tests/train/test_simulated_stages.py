@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 from pathlib import Path
@@ -11,17 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from bandit import bandit, settings
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.records.metrics import MetricsLog
-from fieldcraft.terminal import StageProgress
 from fieldcraft.train.batch import to_sample
-from fieldcraft.train.loop import run_steps
 from fieldcraft.train.stages.rl import RlStage, simulates
 from fieldcraft.types import Author, Completion, Sampling, Trajectory, UserError
-from training_parts import assert_same, plain_logprobs_of, weights
+from training_parts import assert_same, plain_logprobs_of, run_stage, step, weights
 
 # -- when ----------------------------------------------------------------------------------------
 
@@ -58,7 +56,7 @@ class Watched:
         self.begun: set[str] = set()
         self.released: set[str] = set()
         self.done: list[Completion] = []
-        self.bumped = 0
+        self.slept = 0
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
         self.begun.add(session)
@@ -69,23 +67,26 @@ class Watched:
         self.released.add(session)
         self.engine.release(session)
 
-    def bump_version(self) -> None:
-        self.bumped += 1
-        self.engine.bump_version()
+    async def sleep(self) -> None:
+        self.slept += 1
+        await self.engine.sleep()
+
+    async def publish(self, version: int) -> None:
+        await self.engine.publish(version)
 
 
 def watch(stage: RlStage) -> tuple[Watched, Watched, list[Trajectory]]:
     """The stage's two engines, and the rollouts of the steps to come."""
-    assert isinstance(stage.engine, LocalEngine)
-    assert isinstance(stage.frozen, LocalEngine)
-    policy, frozen, seen = Watched(stage.engine), Watched(stage.frozen), []
+    assert isinstance(stage.sampler.engine, LocalEngine)
+    assert isinstance(stage.sampler.frozen, LocalEngine)
+    policy, frozen, seen = Watched(stage.sampler.engine), Watched(stage.sampler.frozen), []
 
     def keep(done: Sequence[Trajectory]) -> dict[str, Any]:
         seen.extend(done)
         return {"fidelity/n": len(done)}
 
-    for name, value in (("engine", policy), ("frozen", frozen), ("fidelity", keep)):
-        object.__setattr__(stage, name, value)
+    stage.sampler = replace(stage.sampler, engine=policy, frozen=frozen)
+    stage.fidelity = keep
     return policy, frozen, seen
 
 
@@ -98,10 +99,10 @@ def test_a_frozen_simulator_and_the_policy_keep_to_their_engines() -> None:
     policy, frozen, seen = watch(stage)
     before = weights(frozen.engine.model)
     start = weights(policy.engine.model)
-    row = stage.step(0)
+    row = step(stage, 0)
     assert row["fidelity/n"] == len(seen) == 48
     assert texts(seen, Author.POLICY) == sorted(tuple(d.ids) for d in policy.done)
-    frame = {tuple(stage.env.dialect.tokenizer.encode(tag)) for tag in "<>"}
+    frame = {tuple(stage.sampler.env.dialect.tokenizer.encode(tag)) for tag in "<>"}
     written = [ids for ids in texts(seen, Author.SIMULATOR) if ids not in frame]
     assert len(written) > 10
     sampled = sorted(tuple(d.ids) for d in frozen.done)
@@ -114,14 +115,14 @@ def test_a_frozen_simulator_and_the_policy_keep_to_their_engines() -> None:
     assert_same(before, weights(frozen.engine.model))
     assert any((start[n] != w).any() for n, w in weights(policy.engine.model).items())
     # a run that goes on here would have no caches either
-    assert (policy.bumped, frozen.bumped) == (1, 1)
+    assert (policy.slept, frozen.slept) == (1, 1)
 
 
 def test_what_is_simulated_is_the_frozen_models_and_never_trained() -> None:
     stage = bandit(observations="simulated", simulator="frozen", temperature=0.8)
     _, frozen, _ = watch(stage)
     compared = 0
-    groups = asyncio.run(stage._sample(stage.tasks, 0, 0))
+    groups = asyncio.run(stage.sampler.sample(0)).groups
     for trajectory in (t for group in groups for t in group):
         exact = plain_logprobs_of(frozen.engine.model, trajectory.ids, 0.8).numpy()
         weight = to_sample(trajectory, {Author.POLICY}).weight
@@ -141,13 +142,13 @@ def test_what_is_simulated_is_the_frozen_models_and_never_trained() -> None:
 def test_a_real_step_of_a_mixed_stage_asks_the_tool_and_no_simulator() -> None:
     stage = bandit(observations="mixed", simulated_share=0.5, simulator="frozen")
     _, frozen, seen = watch(stage)
-    rows = [stage.step(number) for number in range(2)]
+    rows = [step(stage, number) for number in range(2)]
     assert ["fidelity/n" in row for row in rows] == [True, False]
     calls = len(frozen.done)
     assert calls > 5
-    [search] = stage.env.tools
+    [search] = stage.sampler.env.tools
     assert len(search.queries) > 5  # type: ignore[attr-defined]
-    rows.append(stage.step(3))
+    rows.append(step(stage, 3))
     assert (len(frozen.done), len(seen)) == (calls, 48)
 
 
@@ -163,11 +164,9 @@ def test_a_real_step_of_a_mixed_stage_asks_the_tool_and_no_simulator() -> None:
 )
 def test_a_stage_without_its_simulator_is_refused(given: dict[str, Any], sentence: str) -> None:
     whole = bandit()
-    parts = {name: getattr(whole, name) for name in ("tasks", "env", "engine", "rubric", "trainer")}
+    other = replace(whole.sampler, settings=settings(observations="simulated", **given))
     with pytest.raises(UserError, match=sentence):
-        RlStage(
-            settings=settings(observations="simulated", **given), reference=None, seed=0, **parts
-        )
+        RlStage(sampler=other, trainer=whole.trainer)
 
 
 # -- going on ------------------------------------------------------------------------------------
@@ -180,17 +179,8 @@ KINDS = {
 
 
 def train(stage: RlStage, folder: Path) -> list[dict[str, Any]]:
-    with StageProgress("rl", stage.settings.steps, Console(quiet=True)) as progress:
-        found = run_steps(
-            trainer=stage.trainer,
-            tokenizer=stage.env.dialect.tokenizer,
-            stage=stage.settings,
-            folder=folder,
-            step=stage.step,
-            progress=progress,
-            state=stage.state_dict,
-            load_state=stage.load_state_dict,
-        )
+    tokenizer = stage.sampler.env.dialect.tokenizer
+    found = run_stage(stage, stage.settings, folder, tokenizer)
     return [{k: v for k, v in row.items() if "second" not in k} for row in found]
 
 

@@ -4,28 +4,24 @@ import random
 import re
 import shutil
 from collections.abc import Callable, Sequence
-from io import StringIO
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 
 from bandit import bandit, letters
-from checkpoints import tiny_tokenizer
-from fieldcraft.config.stages import Rl
+from fieldcraft.config.rl import Rl
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.runs.run import make_watch
-from fieldcraft.terminal import StageProgress
 from fieldcraft.train.checkpoint import saved_steps
-from fieldcraft.train.loop import Row, run_steps
 from fieldcraft.train.model import load_model
-from fieldcraft.train.stages.rl import RlStage
+from fieldcraft.train.stages.base import Row
+from fieldcraft.train.stages.rl import RlStage, make_watch
 from fieldcraft.train.watch import SIGNALS, Watch
 from fieldcraft.types import Trajectory, UserError
-from training_parts import make_trainer
+from training_parts import Steps, make_trainer, run_stage, step
 
 WATCH = Watch(score="em", share=0.5, clip_norm=1.0)
 HEALTHY: Row = {
@@ -47,11 +43,11 @@ def series(steps: int = 120, seed: int = 0, **changes: Callable[[int], float | N
     """Rows in which everything scatters by a fifth around HEALTHY, but for `changes` by step."""
     rng = random.Random(seed)
     rows = []
-    for step in range(steps):
+    for number in range(steps):
         row: Row = {key: value * rng.uniform(0.8, 1.2) for key, value in HEALTHY.items()}
         row["ratio"] = rng.uniform(0.99, 1.01)
-        row |= {key: change(step) for key, change in changes.items()}
-        rows.append({"step": step, **row})
+        row |= {key: change(number) for key, change in changes.items()}
+        rows.append({"step": number, **row})
     return rows
 
 
@@ -160,7 +156,7 @@ def test_the_first_to_leave_is_named_and_not_what_followed() -> None:
 
 
 def test_every_signal_is_a_metric_of_a_step() -> None:
-    row = bandit().step(0)
+    row = step(bandit(), 0)
     assert {signal.key for signal in SIGNALS} <= row.keys()
     # 14 of 48 rollouts are right, of a model that knows nothing: one of 14 letters a token
     assert row["correct_logp_mean"] == pytest.approx(-2.5, abs=0.2)
@@ -244,16 +240,8 @@ def scripted(folder: Path, rows: Sequence[Row], dies_in: int | None = None) -> l
             raise Killed
         return {**rows[number], "tokens": 1}
 
-    with StageProgress("rl", stage.steps, Console(file=StringIO())) as progress:
-        return run_steps(
-            trainer=make_trainer(folder / "start", steps=stage.steps),
-            tokenizer=tiny_tokenizer(),
-            stage=stage,
-            folder=folder / "rl",
-            step=step,
-            progress=progress,
-            watch=make_watch(stage),
-        )
+    trainer = make_trainer(folder / "start", steps=stage.steps)
+    return run_stage(Steps(trainer, step, watch=make_watch(stage)), stage, folder / "rl")
 
 
 def test_a_stage_stops_and_keeps_the_checkpoint_from_before(tmp_path: Path) -> None:
@@ -326,32 +314,20 @@ class Poisoned(ExactMatch):
 
 def poisoned_stage() -> RlStage:
     stage = bandit(optim={"lr": 0.02}, steps=60, checkpoint_every=2)
-    object.__setattr__(stage, "rubric", Rubric([(ExactMatch(), 0.0), (Poisoned(), 1.0)]))
+    rubric = Rubric([(ExactMatch(), 0.0), (Poisoned(), 1.0)])
+    stage.sampler = replace(stage.sampler, rubric=rubric)
     return stage
 
 
 def test_a_real_run_with_a_poisoned_reward_stops_and_leaves_a_healthy_model(tmp_path: Path) -> None:
     """Four questions, 7,000 parameters; the reward turns round in step 6."""
     stage = poisoned_stage()
-    with (
-        StageProgress("rl", 60, Console(file=StringIO())) as progress,
-        pytest.raises(UserError, match=r"log-probability of right answers fell") as caught,
-    ):
-        run_steps(
-            trainer=stage.trainer,
-            tokenizer=letters(),
-            stage=stage.settings,
-            folder=tmp_path / "rl",
-            step=stage.step,
-            progress=progress,
-            state=stage.state_dict,
-            load_state=stage.load_state_dict,
-            watch=make_watch(stage.settings),
-        )
+    with pytest.raises(UserError, match=r"log-probability of right answers fell") as caught:
+        run_stage(stage, stage.settings, tmp_path / "rl", letters())
     kept = re.search(r"from before: (\S+);", str(caught.value))
     assert kept
     healthy = bandit()
     loaded = load_model(Path(kept[1]), torch.device("cpu"))
     healthy.trainer.model.load_state_dict(loaded.state_dict())
-    assert healthy.step(0)["em"] > 0.6
-    assert stage.step(60)["em"] < 0.1
+    assert step(healthy, 0)["em"] > 0.6
+    assert step(stage, 60)["em"] < 0.1

@@ -24,7 +24,7 @@ from enum import StrEnum
 from fieldcraft.agents.chat import NOTHING, Chat, Message
 from fieldcraft.dialects.base import last_box
 from fieldcraft.endpoints.openai import EndpointError, Reply, Usage
-from fieldcraft.rewards.answers import exact_match
+from fieldcraft.rewards.answers import is_right
 from fieldcraft.types import (
     Action,
     Answer,
@@ -106,7 +106,7 @@ class Attempt:
         return self.end in (End.TOOL_FAILED, End.REQUEST_FAILED)
 
     def right(self, task: Task) -> bool:
-        return self.answer is not None and exact_match(self.answer, task.answers) == 1.0
+        return self.answer is not None and is_right(self.answer, task.answers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fieldcraft.agents.react import think_and_look_up
 from fieldcraft.agents.turns import conclude, prompt, write
 from fieldcraft.envs.environment import Budget, ToolEnvironment
-from fieldcraft.rewards.answers import exact_match
+from fieldcraft.rewards.answers import is_right
 from fieldcraft.rollout.loop import Policy, session_of
 from fieldcraft.types import Status, Task, Trajectory
 
@@ -35,7 +35,7 @@ async def reflexion(task: Task, policy: Policy, env: ToolEnvironment, key: str) 
             await think_and_look_up(trajectory, policy, allowed, session, key)
             conclude(trajectory, env.dialect, first_turn)
             answer = trajectory.answer or ""
-            if trial == TRIALS - 1 or exact_match(answer, task.answers) == 1.0:
+            if trial == TRIALS - 1 or is_right(answer, task.answers):
                 break
             prompt(trajectory, WRONG.format(question=task.question, answer=answer), allowed)
             await write(trajectory, policy, allowed, session, key, ("\n",))

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from fieldcraft.config.recipe import Recipe
-
-
-def first_model(recipe: Recipe) -> str:
-    """The evaluation of the model before any training to act, which workflows are built around."""
-    return "base" if recipe.model else next(iter(recipe.stages))
+from fieldcraft.config.names import short
+from fieldcraft.config.recipe import Recipe, first_model
 
 
 def lineage(recipe: Recipe, name: str) -> list[str]:
@@ -16,7 +12,7 @@ def lineage(recipe: Recipe, name: str) -> list[str]:
     for stage, settings in recipe.stages.items():
         starts[stage] = settings.start or before
         before = stage
-    at = first_model(recipe) if name in recipe.evaluation.workflows else name
+    at = first_model(recipe) if name in map(short, recipe.evaluation.workflows) else name
     found: list[str] = []
     while at in starts:  # `start`, and a model of the user's, are no stages
         found.insert(0, at)

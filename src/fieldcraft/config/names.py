@@ -101,16 +101,18 @@ def _worlds() -> dict[str, str]:
 
 
 def find(kind: Kind, name: str) -> Any:
-    """What a name stands for.
+    """What a name stands for. Raises UserError as `require` and `load` do."""
+    return load(require(kind, name))
 
-    Raises UserError, which names the nearest, where there is no such name, and with the cause where
-    its module cannot be imported.
+
+def require(kind: Kind, name: str) -> str:
+    """`module:Name` of what a name stands for; nothing is imported yet.
+
+    Raises UserError, which names the nearest, where there is no such name.
     """
     names = known(kind)
-    if name in names:
-        return load(names[name])
-    if ":" in name:
-        return load(name)
+    if name in names or ":" in name:
+        return names.get(name, name)
     raise UserError(
         f"there is no {kind} '{name}' among {', '.join(names)}; did you mean"
         f" {nearest(name, names)}, or one of your own, written as module:Name?"

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, PositiveInt
+from pydantic import BaseModel, Field, InstanceOf, PositiveInt, SerializeAsAny
 
+from fieldcraft.config.names import Kind, find, short
+from fieldcraft.config.rl import Critic, Rl
 from fieldcraft.config.sections import (
     Collect,
     Dtype,
@@ -22,13 +24,8 @@ from fieldcraft.config.sections import (
     Teacher,
     World,
 )
-from fieldcraft.config.stages import (
-    AnyStage,
-    Critic,
-    Pairs,
-    Rl,
-    Sft,
-)
+from fieldcraft.config.stages import Pairs, Sft, Stage
+from fieldcraft.types import UserError
 
 # How a teacher is reached, which a run that goes on may change: (section, key).
 FREE_KEYS = (
@@ -36,6 +33,10 @@ FREE_KEYS = (
     *(("teacher", key) for key in ("concurrency", "timeout_seconds", "retries")),
     ("collect", "max_failed"),
 )
+
+
+# The settings of the stage types that are built in: those of others are found with the type.
+STAGES: dict[str, type[Stage]] = {"sft": Sft, "contrastive": Pairs, "rl": Rl}
 
 
 class Recipe(Section):
@@ -64,7 +65,7 @@ class Recipe(Section):
     budget: Limits = Limits()
     teacher: Teacher = Teacher()
     collect: Collect | None = None
-    stages: dict[str, AnyStage]
+    stages: dict[str, SerializeAsAny[InstanceOf[Stage]]]  # see `stage_settings`
     seeds: tuple[int, ...] = ()  # a run for each, and a table over all of them
     side_by_side: PositiveInt = 1  # runs of several seeds at once
     # of that table: title and the stage or workflow; empty: all of them
@@ -72,11 +73,32 @@ class Recipe(Section):
     evaluation: Evaluation = Evaluation()
 
 
-def evaluated(recipe: Recipe) -> list[str]:
-    """Everything that a run of the recipe evaluates: a model of the user's, workflows, stages."""
-    first = ["base"] if recipe.model else []
+def stage_settings(name: str) -> type[Stage]:
+    """The settings of a stage type. Raises UserError for a type that is none."""
+    if name in STAGES:
+        return STAGES[name]
+    found = find(Kind.STAGE, name)
+    settings = vars(found).get("Settings") if isinstance(found, type) else None
+    if not (isinstance(settings, type) and issubclass(settings, Stage)):
+        raise UserError(
+            f"'{name}' is no stage type: subclass fieldcraft.StageType and give it a class Settings"
+            " that subclasses fieldcraft.Stage."
+        )
+    return settings
+
+
+def first_model(recipe: Recipe) -> str:
+    """The evaluation of the model before any training to act, which workflows are built around."""
+    return "base" if recipe.model else next(iter(recipe.stages))
+
+
+def evaluations(recipe: Recipe) -> list[str]:
+    """Everything that a run of the recipe evaluates, in the order of the run: the first model,
+    workflows around it, stages."""
     stages = [name for name, stage in recipe.stages.items() if stage.evaluate]
-    return [*first, *recipe.evaluation.workflows, *stages]
+    first = [name for name in ("base" if recipe.model else stages[0] if stages else None,) if name]
+    workflows = map(short, recipe.evaluation.workflows)
+    return list(dict.fromkeys([*first, *workflows, *stages]))
 
 
 def dump_recipe(recipe: Recipe) -> dict[str, Any]:

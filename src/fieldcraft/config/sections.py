@@ -105,9 +105,6 @@ class Lora(Section):
     targets: tuple[str, ...] = ()  # names of linear layers; empty: all but the output layer
 
 
-Workflow = Literal["workflow", "rag", "reflexion"]  # `workflow` is ReAct
-
-
 class Evaluation(Section):
     """Greedy evaluation of every stage on the same questions."""
 
@@ -117,7 +114,7 @@ class Evaluation(Section):
     mixed: NonNegativeInt = 0  # starting at known and held-out entities alike
     four_hops: NonNegativeInt = 0  # one more than any question of training has
     unseen_chains: NonNegativeInt = 0  # along the world's reserved chains
-    workflows: tuple[Workflow, ...] = ("workflow",)  # around the first model
+    workflows: tuple[str, ...] = ("workflow",)  # around the first model
     concurrency: PositiveInt = 256
 
 

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.records.jsonl import read_json_lines, write_json_lines
-from fieldcraft.rewards.answers import exact_match
+from fieldcraft.rewards.answers import is_right
 from fieldcraft.types import (
+    VERDICT,
     Action,
     Answer,
     Author,
@@ -171,10 +172,10 @@ def as_trajectory(task: Task, steps: Sequence[Step]) -> Trajectory:
                 author = Author.TOOL
             case Answer(text):
                 trajectory.status, trajectory.answer = Status.ANSWERED, text
-                trajectory.rewards["em"] = exact_match(text, task.answers)
+                trajectory.rewards[VERDICT] = float(is_right(text, task.answers))
                 text = f"\n<answer>{text}</answer>"
         trajectory.segments.append(Segment(author, [], text))
-    trajectory.rewards.setdefault("em", 0.0)
+    trajectory.rewards.setdefault(VERDICT, 0.0)
     return trajectory
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from math import sqrt
 from typing import Any
 
-from fieldcraft.records.tool_use import call_counts, is_correct, mean, optimal_calls, tool_use
+from fieldcraft.records.tool_use import call_counts, mean, optimal_calls, tool_use
 from fieldcraft.types import Author, Status, Trajectory, UserError
 
 _Z95 = 1.959963984540054  # the 97.5 % quantile of the standard normal distribution
@@ -68,9 +68,9 @@ def _by_split(trajectories: Iterable[Trajectory]) -> dict[Any, list[Trajectory]]
 
 def _summary(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     n = len(trajectories)
-    gradable = [t for t in trajectories if t.rewards.get("em") is not None]
+    gradable = [t for t in trajectories if t.right is not None]
     judged = [t.rewards["judge"] for t in trajectories if "judge" in t.rewards]
-    em = exact_match(trajectories)
+    em = share_right(trajectories)
     # Several samples of one question are not independent: the interval counts questions.
     questions = len({t.task.id for t in gradable})
     return {
@@ -82,7 +82,7 @@ def _summary(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "cover_em": mean(t.rewards.get("cover_em") for t in trajectories),
         "judge": mean(judged),
         "judge_ungradable": judged.count(None),
-        "correct": sum(map(is_correct, trajectories)),
+        "correct": sum(t.right is True for t in trajectories),
         "calls": call_counts(trajectories),
         **tool_use(trajectories),
         "answered_rate": _rate(trajectories, lambda t: t.status is Status.ANSWERED),
@@ -98,9 +98,9 @@ def _summary(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     }
 
 
-def exact_match(trajectories: Iterable[Trajectory]) -> float | None:
-    """Share of exact matches among the gradable trajectories; None when there is none."""
-    return mean(is_correct(t) for t in trajectories if t.rewards.get("em") is not None)
+def share_right(trajectories: Iterable[Trajectory]) -> float | None:
+    """Share of right answers among the gradable trajectories; None when there is none."""
+    return mean(t.right for t in trajectories)
 
 
 def policy_tokens(trajectory: Trajectory) -> int:
@@ -124,7 +124,7 @@ def _by(
     return {
         str(value): {
             "n": len(part),
-            "em": exact_match(part),
+            "em": share_right(part),
             "calls_mean": sum(t.executed_calls for t in part) / len(part),
             "calls_optimal_mean": optimal_calls(part),
         }
@@ -139,7 +139,7 @@ def _knowledge(trajectories: Iterable[Trajectory], *, known: bool) -> dict[str, 
         return None
     return {
         "n": len(part),
-        "em": exact_match(part),
+        "em": share_right(part),
         "calls_mean": sum(t.executed_calls for t in part) / len(part),
         "no_call_rate": _rate(part, lambda t: t.executed_calls == 0),
     }

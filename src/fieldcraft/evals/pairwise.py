@@ -15,7 +15,6 @@ from itertools import pairwise
 from typing import Any
 
 from fieldcraft.evals.metrics import leading, policy_tokens
-from fieldcraft.records.tool_use import is_correct
 from fieldcraft.types import Trajectory
 
 Pair = tuple[Trajectory, Trajectory]  # the baseline's and the model's
@@ -35,10 +34,10 @@ def compare(baseline: Sequence[Trajectory], model: Sequence[Trajectory]) -> dict
     if [t.task.id for t in baseline] != [t.task.id for t in model]:
         raise ValueError("only trajectories of the same tasks, in the same order, can be compared")
     pairs = list(zip(leading(baseline), leading(model), strict=True))
-    graded = [pair for pair in pairs if all(t.rewards.get("em") is not None for t in pair)]
-    gained = [(b, m) for b, m in graded if is_correct(m) and not is_correct(b)]
-    lost = [(b, m) for b, m in graded if is_correct(b) and not is_correct(m)]
-    same = [(b, m) for b, m in graded if is_correct(b) == is_correct(m)]
+    graded = [pair for pair in pairs if all(t.right is not None for t in pair)]
+    gained = [(b, m) for b, m in graded if m.right and not b.right]
+    lost = [(b, m) for b, m in graded if b.right and not m.right]
+    same = [(b, m) for b, m in graded if b.right == m.right]
 
     def share(part: Sequence[Pair], holds: Callable[[int], bool] = lambda _: True) -> float | None:
         """Questions of `part` whose calls above the baseline's are as asked."""

@@ -178,8 +178,7 @@ def _fitting(trajectories: Sequence[Trajectory], budget: int) -> Iterator[dict[s
 
 
 def _grade(trajectory: Trajectory) -> str:
-    em = trajectory.rewards.get("em")
-    return "ungraded" if em is None else "right" if em > 0 else "wrong"
+    return {None: "ungraded", True: "right", False: "wrong"}[trajectory.right]
 
 
 def _view(trajectory: Trajectory) -> dict[str, Any]:

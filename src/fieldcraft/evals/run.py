@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from fieldcraft.records.events import Sink, TrajectoryDone, during
 from fieldcraft.rewards.answers import F1, CoverEM, ExactMatch, Format
 from fieldcraft.rewards.rubric import AskingReward, Rubric
 from fieldcraft.rollout.loop import rollouts
-from fieldcraft.terminal import StageProgress
 from fieldcraft.types import Task, Trajectory
 
 
@@ -18,16 +17,16 @@ def answer_rubric(judge: AskingReward | None = None) -> Rubric:
     return Rubric([(ExactMatch(), 1.0), (F1(), 0.0), (CoverEM(), 0.0), (Format(), 0.0), *asked])
 
 
-def evaluate(
+async def evaluate(
     tasks: Sequence[Task],
     run: Callable[[Task, str], Awaitable[Trajectory]],
     rubric: Rubric,
     concurrency: int,
-    progress: StageProgress,
+    name: str,
+    emit: Sink,
 ) -> list[Trajectory]:
-    """Run and grade every task; trajectories in the order of the tasks."""
-    seen = graded = 0
-    right = calls = 0.0
+    """Run and grade every task; trajectories in the order of the tasks. `name` is that of the part
+    in events."""
 
     async def run_and_ask(task: Task, key: str) -> Trajectory:
         trajectory = await run(task, key)
@@ -35,15 +34,9 @@ def evaluate(
         return trajectory
 
     def on_done(trajectory: Trajectory) -> None:
-        nonlocal seen, graded, right, calls
         rubric.score([trajectory])
-        seen += 1
-        em = trajectory.rewards.get("em")
-        if em is not None:
-            graded += 1
-            right += em
-        calls += trajectory.executed_calls
-        progress.update(seen, em=right / max(graded, 1), calls=calls / seen)
+        emit(TrajectoryDone(name, trajectory))
 
     jobs = [(task, f"eval/{i}") for i, task in enumerate(tasks)]
-    return asyncio.run(rollouts(jobs, run_and_ask, concurrency, on_done))
+    with during(emit, name, len(tasks), "questions"):
+        return await rollouts(jobs, run_and_ask, concurrency, on_done)

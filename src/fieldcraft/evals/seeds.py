@@ -11,9 +11,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fieldcraft.config.lineage import first_model, lineage
-from fieldcraft.config.recipe import Recipe, dump_recipe, evaluated
-from fieldcraft.config.stages import Rl
+from fieldcraft.config.lineage import lineage
+from fieldcraft.config.names import short
+from fieldcraft.config.recipe import Recipe, dump_recipe, evaluations, first_model
 from fieldcraft.evals import charts
 from fieldcraft.evals.report import SCHEMA, page_environment, source, write_atomically
 
@@ -67,7 +67,7 @@ def build_table(recipe: Recipe, reports: Mapping[int, Report]) -> dict[str, Any]
     training, the stages that a row's model went through.
     """
     first = next(iter(reports.values()))
-    rows = recipe.rows or {name: name for name in evaluated(recipe)}
+    rows = recipe.rows or {name: name for name in evaluations(recipe)}
     return {
         "schema": SCHEMA,
         "recipe": recipe.recipe,
@@ -90,7 +90,7 @@ def _row(recipe: Recipe, title: str, name: str, reports: Mapping[int, Report]) -
         "kind": _kind(recipe, name),
         "stages": stages,
         "rl_steps": {
-            kind: sum(s.steps for s in _rl(recipe, stages) if s.observations == kind)
+            kind: sum(recipe.stages[stage].rollout_steps.get(kind, 0) for stage in stages)
             for kind in ("simulated", "real")
         },
         **_rates(entries),
@@ -140,16 +140,12 @@ def _by_calls(entries: Sequence[Report]) -> list[dict[str, int]]:
     ]
 
 
-def _rl(recipe: Recipe, stages: Sequence[str]) -> list[Rl]:
-    return [s for s in (recipe.stages[name] for name in stages) if isinstance(s, Rl)]
-
-
 def _kind(recipe: Recipe, name: str) -> str:
-    if name in recipe.evaluation.workflows:
+    if name in map(short, recipe.evaluation.workflows):
         return "workflow"
     if name == first_model(recipe):
         return "model"
-    return "rl" if isinstance(recipe.stages[name], Rl) else "supervised"
+    return recipe.stages[name].kind
 
 
 # -- how it is shown -----------------------------------------------------------------------------

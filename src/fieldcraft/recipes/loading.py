@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from fieldcraft.config.recipe import Recipe, evaluated
-from fieldcraft.config.sections import Endpoint, JudgeModel, Optim, Teacher
-from fieldcraft.config.stages import Critic, Pairs, Rl, Sft
+from fieldcraft.config.names import Kind, require, short
+from fieldcraft.config.recipe import Recipe, evaluations, stage_settings
+from fieldcraft.config.sections import JudgeModel, Teacher
+from fieldcraft.config.stages import Stage
+from fieldcraft.records.files import read_json
 from fieldcraft.types import UserError
 
 # Folders of a run and rows of its report that are not stages; with a model of the user's, `base` is
@@ -57,10 +60,7 @@ def load_recipe(name: str, overrides: list[str]) -> Recipe:
 
 def parse_recipe(data: dict[str, Any]) -> Recipe:
     """Validate the contents of a recipe file. Raises UserError with the first problem."""
-    try:
-        recipe = Recipe.model_validate(data)
-    except ValidationError as error:
-        raise UserError(_sentence(error, data)) from error
+    recipe = build_recipe(data)
     taken = (*RESERVED, "base") if recipe.model else RESERVED
     for name in recipe.stages:
         if name in taken or not name.replace("-", "").replace("_", "").isalnum():
@@ -74,8 +74,7 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
         path: Path | None = getattr(recipe, key)
         if path is None:
             raise UserError(f"recipe '{recipe.recipe}' needs {key}=PATH on the command line.")
-    asks = [s for s in recipe.stages.values() if isinstance(s, Rl) and "judge" in s.graders]
-    check_judge(recipe.judge, bool(asks))
+    check_judge(recipe.judge, any("judge" in stage.graders for stage in recipe.stages.values()))
     for key in ("model", "tasks", "corpus", "demonstrations", "pairs"):
         path = getattr(recipe, key)
         if path is not None and not path.exists():
@@ -84,8 +83,48 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
     return recipe
 
 
+def build_recipe(data: dict[str, Any]) -> Recipe:
+    """The typed recipe of a mapping. Raises UserError with the first problem."""
+    stages = data.get("stages")
+    made = {n: _stage(n, s, stages) for n, s in stages.items()} if isinstance(stages, dict) else {}
+    try:
+        return Recipe.model_validate({**data, **({"stages": made} if made else {})})
+    except ValidationError as error:
+        raise UserError(_sentence(error, Recipe)) from error
+
+
+def _stage(name: str, data: Any, stages: dict[str, Any]) -> Stage:
+    if not isinstance(data, dict):
+        raise UserError(f"stage '{name}' must be a mapping with a type and its settings.")
+    if "type" not in data:
+        raise UserError(_lacks(name, "type", stages))
+    settings = stage_settings(str(data["type"]))
+    try:
+        return settings.model_validate(data)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        if problem["type"] == "missing":
+            missing = ".".join(map(str, problem["loc"]))
+            raise UserError(_lacks(name, missing, stages)) from error
+        raise UserError(_sentence(error, settings, ("stages", name))) from error
+
+
+def _lacks(name: str, key: str, stages: dict[str, Any]) -> str:
+    others = ", ".join(other for other in stages if other != name)
+    return f"stage '{name}' has no '{key}'; the other stages are {others or 'none'}."
+
+
 def _check_names(recipe: Recipe) -> None:
-    """Stages that others start from, and those in the rows of a table, must exist."""
+    """Names must stand for something; stages that others start from, and those in the rows of a
+    table, must exist."""
+    require(Kind.DIALECT, recipe.dialect)
+    for workflow in recipe.evaluation.workflows:
+        require(Kind.WORKFLOW, workflow)
+        if short(workflow) in recipe.stages:
+            raise UserError(
+                f"the workflow '{workflow}' and a stage are both called '{short(workflow)}': choose"
+                " another name for the stage."
+            )
     earlier = ["start"]
     for name, stage in recipe.stages.items():
         if stage.start is not None and stage.start not in earlier:
@@ -93,17 +132,18 @@ def _check_names(recipe: Recipe) -> None:
                 f"stage '{name}' starts from '{stage.start}', which does not come before it: use"
                 f" one of {', '.join(earlier)}."
             )
-        if isinstance(stage, Rl) and stage.simulator_stage not in (None, *earlier):
-            raise UserError(
-                f"stage '{name}' simulates with '{stage.simulator_stage}', which does not come"
-                f" before it: use one of {', '.join(earlier)}."
-            )
+        for read in stage.reads_stages:
+            if read not in earlier:
+                raise UserError(
+                    f"stage '{name}' reads the model of '{read}', which does not come before it:"
+                    f" use one of {', '.join(earlier)}."
+                )
         earlier.append(name)
     for title, name in recipe.rows.items():
-        if name not in evaluated(recipe):
+        if name not in evaluations(recipe):
             raise UserError(
                 f"row '{title}' shows '{name}', which is never evaluated: use one of"
-                f" {', '.join(evaluated(recipe))}."
+                f" {', '.join(evaluations(recipe))}."
             )
 
 
@@ -153,8 +193,8 @@ def recipe_of_run(run: Path) -> Recipe:
     if not file.exists():
         raise UserError(f"{run} is not a run: give a folder that 'fieldcraft run' wrote.")
     try:
-        recipe = Recipe.model_validate_json(file.read_bytes())
-    except ValidationError as error:
+        recipe = build_recipe(read_json(file))
+    except (UserError, ValueError) as error:
         raise UserError(
             f"{run} was made by another version of fieldcraft: use that version or run it anew."
         ) from error
@@ -183,39 +223,24 @@ def _apply(data: dict[str, Any], override: str) -> None:
         raise UserError(f"the value of '{override}' is not valid YAML; quote it.") from error
 
 
-def _sentence(error: ValidationError, data: dict[str, Any]) -> str:
+def _sentence(
+    error: ValidationError, section: type[BaseModel], prefix: tuple[str, ...] = ()
+) -> str:
+    """What is wrong with the key that pydantic complains of first, `prefix` being where the section
+    is in the recipe."""
     problem = error.errors()[0]
-    kinds = {"sft", "contrastive", "rl"}
-    # pydantic puts the tag of a discriminated union into the location; the file does not have it.
-    parts = [str(p) for i, p in enumerate(problem["loc"]) if not (i == 2 and p in kinds)]
-    place = ".".join(parts)
+    parts = [str(part) for part in problem["loc"] if part not in ("float", "Weighted")]
+    place = ".".join([*prefix, *parts])
     if problem["type"] == "extra_forbidden":
-        fields = _fields_at(parts[:-1], data)
-        near = get_close_matches(parts[-1], fields, n=1, cutoff=0.0)
-        return f"unknown key '{place}'; did you mean '{'.'.join([*parts[:-1], *near])}'?"
-    if parts[-1] == "[key]":  # of a mapping whose keys are listed
-        known = problem["ctx"]["expected"]
-        near = get_close_matches(parts[-2], known.split("'")[1::2], n=1, cutoff=0.0)
-        place = ".".join(parts[:-1])
-        return f"unknown key '{place}'; did you mean '{'.'.join([*parts[:-2], *near])}'?"
-    if problem["type"] in ("missing", "union_tag_not_found") and parts[0] == "stages" != place:
-        missing = ".".join(parts[2:]) or "type"
-        others = ", ".join(name for name in data["stages"] if name != parts[1])
-        return f"stage '{parts[1]}' has no '{missing}'; the other stages are {others or 'none'}."
+        near = get_close_matches(parts[-1], keys_of(section, parts[:-1]), n=1, cutoff=0.0)
+        meant = ".".join([*prefix, *parts[:-1], *near])
+        return f"unknown key '{place}'; did you mean '{meant}'?"
     message = problem["msg"].removeprefix("Value error, ")
     return f"'{place}' is wrong: {message[0].lower()}{message[1:]}."
 
 
-def _fields_at(parts: list[str], data: dict[str, Any]) -> list[str]:
-    """The keys that a section may have."""
-    if not parts:
-        return list(Recipe.model_fields)
-    if parts[0] == "stages":
-        kinds: dict[str, type[BaseModel]] = {"sft": Sft, "contrastive": Pairs, "rl": Rl}
-        kind = kinds[data["stages"][parts[1]]["type"]]
-        inner: dict[str, type[BaseModel]] = {"optim": Optim, "critic": Critic, "endpoint": Endpoint}
-        return list(inner.get(parts[-1], kind).model_fields)
-    section: type[BaseModel] = Recipe
+def keys_of(section: type[BaseModel], parts: Sequence[str]) -> list[str]:
+    """The keys that a section, or one inside it, may have."""
     for part in parts:
         annotation = section.model_fields[part].annotation
         section = next(  # a section, or one that may be null

@@ -15,14 +15,6 @@ from typing import Any
 from fieldcraft.types import Call, Outcome, Trajectory
 
 
-def is_correct(trajectory: Trajectory) -> bool:
-    """Whether the answer was graded an exact match. Raises ValueError for a weighted reward."""
-    em = trajectory.rewards.get("em")
-    if em not in (None, 0.0, 1.0):
-        raise ValueError(f"rewards['em'] must be 0, 1 or None, not {em}: grade with weight 1")
-    return em == 1.0
-
-
 def call_counts(trajectories: Iterable[Trajectory]) -> dict[str, int]:
     """Calls of all trajectories: written = executed + malformed + refused."""
     found = list(trajectories)
@@ -49,6 +41,7 @@ def tool_use(trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
     a call.
     """
     n, counts = len(trajectories), call_counts(trajectories)
+    right = sum(t.right is True for t in trajectories)
     executed = counts["executed"]
     optimum = optimal_calls(trajectories)
     excess = _excess(trajectories) if optimum is not None else []
@@ -61,7 +54,7 @@ def tool_use(trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
         "needless_calls_mean": mean(max(0, e) for e in excess),
         "missing_calls_mean": mean(max(0, -e) for e in excess),
         "calls_regret_mean": mean(map(abs, excess)),
-        "tool_productivity": sum(map(is_correct, trajectories)) / executed if executed else None,
+        "tool_productivity": right / executed if executed else None,
         "offloading_rate": mean(t.executed_calls > 0 for t in known),
         "tool_seconds_mean": sum(call.seconds for t in trajectories for call in t.calls) / n,
         **{
@@ -108,7 +101,7 @@ def _optimal_rate(trajectories: Sequence[Trajectory], excess: Sequence[int]) -> 
     """Share of trajectories that are right with no more calls than the optimum."""
     if not excess:
         return None
-    return mean(is_correct(t) and e <= 0 for t, e in zip(trajectories, excess, strict=True))
+    return mean(t.right is True and e <= 0 for t, e in zip(trajectories, excess, strict=True))
 
 
 def _key(call: Call) -> str:

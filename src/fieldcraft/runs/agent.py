@@ -1,44 +1,41 @@
-"""Trained agents: find one in a run folder or a checkpoint, let it answer, and simulate."""
+"""A trained agent: find one in a run folder or a checkpoint, ask it, grade it, train it further."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+import time
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from rich.console import Console
 
-from fieldcraft.config.sections import Dtype
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.config.stages import Rl
-from fieldcraft.dialects import get_dialect
+from fieldcraft.config.sections import Dtype
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.evals.fidelity import Verdicts, judge_by_tool, judge_by_world, summarise_fidelity
-from fieldcraft.evals.metrics import exact_match
+from fieldcraft.evals.metrics import summarise
 from fieldcraft.evals.run import answer_rubric, evaluate
-from fieldcraft.runs.inputs import AtlasInputs, Inputs, make_inputs
-from fieldcraft.runs.run import make_environment, open_search
-from fieldcraft.recipes.loading import recipe_of_run
-from fieldcraft.rollout.loop import Policy, Simulator, rollout
-from fieldcraft.rollout.simulators import PolicySimulator
+from fieldcraft.records.events import Sink, nobody
 from fieldcraft.records.files import atomic_folder
-from fieldcraft.terminal import StageProgress
+from fieldcraft.rewards.rubric import AskingReward
+from fieldcraft.rollout.loop import Policy, rollout
+from fieldcraft.runs.build import make_dialect, make_engine, make_environment, open_search
+from fieldcraft.runs.folder import RunFolder, find_run
+from fieldcraft.runs.inputs import Inputs, make_inputs
 from fieldcraft.train.checkpoint import save_weights
 from fieldcraft.train.model import load_model, load_tokenizer
 from fieldcraft.types import Task, Tool, Trajectory, UserError
 
-Runner = Callable[[Task, str], Coroutine[Any, Any, Trajectory]]
-
 
 @dataclass(frozen=True)
 class Agent:
-    """A checkpoint and the settings it acts under: dialect, instruction, budget and search.
+    """A checkpoint and the settings it acts under: dialect, instruction, budget and tools.
 
-    `index` is the folder of its search index; without one and without a server it has no tools.
+    `index` is the folder of its search index; without one and without a server it has no search.
     `inputs` is what its run was about, None for a bare checkpoint or with another search.
     """
 
@@ -62,24 +59,44 @@ class Agent:
             return replace(self, recipe=recipe, index=index or self.index, inputs=None)
         return replace(self, recipe=recipe)
 
-    def start(self, device: torch.device) -> Runner:
-        """Load everything; the result answers a task greedily."""
-        engine, env = self.load(device)
-        policy = Policy(engine=engine, temperature=0.0)
-        return lambda task, key: rollout(task, policy, env, key)
-
-    def load(self, device: torch.device) -> tuple[LocalEngine, ToolEnvironment]:
+    async def load(self, device: torch.device) -> tuple[LocalEngine, ToolEnvironment]:
         """Its weights in an engine, and where it acts."""
         tokenizer = load_tokenizer(self.model)
-        dialect = get_dialect(self.recipe.dialect, tokenizer, self.recipe.instruction)
-        env = make_environment(self.recipe, dialect, self._tools())
+        env = make_environment(
+            self.recipe, make_dialect(self.recipe, tokenizer), await self._tools()
+        )
         model = load_model(self.model, device).eval()
-        return LocalEngine(model, tokenizer, max_rows=self.recipe.max_rows), env
+        return make_engine(self.recipe, model, tokenizer, threads=None), env
 
-    def _tools(self) -> list[Tool]:
+    async def trajectory(self, task: Task, device: torch.device) -> Trajectory:
+        """The greedy rollout of one question."""
+        engine, env = await self.load(device)
+        return await rollout(task, Policy(engine=engine, temperature=0.0), env, task.id)
+
+    async def answer(
+        self,
+        tasks: Sequence[Task],
+        device: torch.device,
+        judge: AskingReward | None,
+        name: str,
+        emit: Sink,
+    ) -> list[Trajectory]:
+        """Answer and grade questions greedily."""
+        engine, env = await self.load(device)
+        policy = Policy(engine=engine, temperature=0.0)
+        return await evaluate(
+            tasks,
+            lambda task, key: rollout(task, policy, env, key),
+            answer_rubric(judge),
+            self.recipe.evaluation.concurrency,
+            name,
+            emit,
+        )
+
+    async def _tools(self) -> list[Tool]:
         if self.index is None and self.recipe.search.url is None:
             return []
-        return [open_search(self.recipe, self.index or self.model)]  # a server needs no index
+        return [await open_search(self.recipe, self.index or self.model)]  # a server needs none
 
 
 def find_agent(path: Path) -> Agent:
@@ -88,7 +105,8 @@ def find_agent(path: Path) -> Agent:
     Raises UserError where there is none.
     """
     if (path / "recipe.json").exists():
-        return _of_run(path, _last_finished(path) / "model")
+        run = find_run(path)
+        return _of_run(run, run.stage(_last_finished(run)).model)
     if (path / "model" / "config.json").exists():
         path = path / "model"
     if not (path / "config.json").exists():
@@ -96,9 +114,9 @@ def find_agent(path: Path) -> Agent:
             f"{path} holds no model: give the folder of a run, of one of its stages, or of a"
             " checkpoint."
         )
-    run = path.absolute().parents[1]
-    if (run / "recipe.json").exists():
-        return _of_run(run, path)
+    run_path = path.absolute().parents[1]
+    if (run_path / "recipe.json").exists():
+        return _of_run(find_run(run_path), path)
     return Agent(path, Recipe(recipe="none", stages={}), None)
 
 
@@ -113,69 +131,12 @@ def export(path: Path, out: Path, dtype: Dtype) -> None:
         save_weights(draft, model, load_tokenizer(folder))
 
 
-def _of_run(run: Path, model: Path) -> Agent:
-    recipe = recipe_of_run(run)
-    return Agent(model, recipe, run / "index", make_inputs(recipe))
+def _of_run(run: RunFolder, model: Path) -> Agent:
+    return Agent(model, run.recipe, run.index, make_inputs(run.recipe))
 
 
-def _last_finished(run: Path) -> Path:
-    stages = [run / name for name in recipe_of_run(run).stages]
-    finished = [stage for stage in stages if (stage / "stage.json").exists()]
+def _last_finished(run: RunFolder) -> str:
+    finished = run.finished_stages()
     if not finished:
-        raise UserError(f"{run} has no finished stage yet: let 'fieldcraft run' go on.")
+        raise UserError(f"{run.path} has no finished stage yet: let 'fieldcraft run' resume it.")
     return finished[-1]
-
-
-# -- as simulators of their own search -----------------------------------------------------------
-
-
-def measure_simulator(
-    agent: Agent, tasks: Sequence[Task], device: torch.device, name: str, console: Console
-) -> dict[str, Any]:
-    """How faithfully an agent simulates its search, and what that does to its answers.
-
-    Every question is rolled out once with simulated and once with real observations, sampled alike:
-    at the temperature of the run's first simulated stage (1 without one), with the run's seed.
-    Raises UserError for an agent without a search.
-    """
-    engine, env = agent.load(device)
-    if not env.tools:
-        raise UserError("a simulator is held against a search: give --index or --search-url.")
-    temperature = _simulation_temperature(agent.recipe)
-    policy = Policy(engine=engine, temperature=temperature, seed=agent.recipe.seed)
-
-    def sampled(kind: str, simulator: Simulator | None) -> list[Trajectory]:
-        with StageProgress(f"{name}: {kind}", len(tasks), console) as progress:
-            return evaluate(
-                tasks,
-                lambda task, key: rollout(task, policy, env, key, simulator),
-                answer_rubric(),
-                agent.recipe.evaluation.concurrency,
-                progress,
-            )
-
-    dreamt, real = sampled("simulated", PolicySimulator(policy)), sampled("real", None)
-    return {
-        "n": len(tasks),
-        "temperature": temperature,
-        "seed": agent.recipe.seed,
-        "em_simulated": exact_match(dreamt),
-        "em_real": exact_match(real),
-        "fidelity": summarise_fidelity(_verdicts(agent, dreamt, env.tools[0])),
-    }
-
-
-def _verdicts(agent: Agent, dreamt: Sequence[Trajectory], tool: Tool) -> Verdicts:
-    """By the run's own world, or by what its search returns."""
-    if isinstance(agent.inputs, AtlasInputs):
-        return [v for t in dreamt for v in judge_by_world(agent.inputs.world, t)]
-
-    async def by_tool() -> Verdicts:
-        return [v for t in dreamt for v in await judge_by_tool(tool, t)]
-
-    return asyncio.run(by_tool())
-
-
-def _simulation_temperature(recipe: Recipe) -> float:
-    stages = [stage for stage in recipe.stages.values() if isinstance(stage, Rl)]
-    return next((s.temperature for s in stages if s.observations != "real"), 1.0)

@@ -1,43 +1,148 @@
-"""The run folder: what is in it, and how it survives being killed at any moment."""
+"""The run folder: where everything is, in which order it comes, and what is done.
+
+    recipe.json          the resolved recipe; another one in the same folder is refused
+    world/               corpus.jsonl, train.jsonl, evaluation.jsonl
+    threads.json         CPU threads, measured at the first start
+    start/model/         the first model, where the recipe names none
+    index/               the search index
+    STAGE/               see `StageFolder`
+    judge.sqlite         the judge's replies
+    evaluations/         NAME.jsonl (every trajectory) and NAME.json (its summary), written last
+    collect/             what a teacher showed
+    report.json, report.html   written last: the run is done
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from fieldcraft.config.recipe import FREE_KEYS
+from fieldcraft.config.recipe import FREE_KEYS, Recipe, dump_recipe, evaluations
+from fieldcraft.recipes.loading import recipe_of_run
 from fieldcraft.records.files import atomic_folder, draft_of, read_json, write_json
 from fieldcraft.types import UserError
 
 
+@dataclass(frozen=True, slots=True)
+class StageFolder:
+    """Where a stage keeps what it makes. Its checkpoints are `step-NNNNNN`, see
+    train/checkpoint.py."""
+
+    path: Path
+
+    @property
+    def metrics(self) -> Path:
+        """One row a step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def model(self) -> Path:
+        """The result in Hugging Face format, in float32, an adapter merged."""
+        return self.path / "model"
+
+    @property
+    def adapter(self) -> Path:
+        """With LoRA: the adapter in PEFT's format."""
+        return self.path / "adapter"
+
+    @property
+    def record(self) -> Path:
+        """Seconds and the last metrics; written last."""
+        return self.path / "stage.json"
+
+    @property
+    def done(self) -> bool:
+        return self.record.exists()
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationFiles:
+    """Where an evaluation is."""
+
+    trajectories: Path
+    summary: Path
+
+    @property
+    def done(self) -> bool:
+        return self.summary.exists()
+
+
+@dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Where a run keeps everything: `recipe.json`, one folder a stage, `report.json`."""
+    """The layout of a run's folder. `open_run` begins or resumes one, `find_run` reads one."""
 
-    def __init__(self, path: Path, recipe: dict[str, Any]) -> None:
-        """Open or begin a run.
+    path: Path
+    recipe: Recipe
 
-        Raises UserError if the folder belongs to a run with other settings, or is not a run's.
-        """
-        self.path = path
-        manifest = path / "recipe.json"
-        if manifest.exists():
-            found = read_json(manifest)
-            bound, wanted = _bound(found), _bound(recipe)
-            if bound != wanted:
-                raise UserError(
-                    f"{path} holds a run of recipe '{found.get('recipe')}' with other settings"
-                    f" ({_difference(bound, wanted)}): choose another folder with --out."
-                )
-            if found != recipe:
-                write_json(manifest, recipe)
-        elif path.exists() and (not path.is_dir() or {*path.iterdir()} - {draft_of(manifest)}):
-            raise UserError(f"{path} exists and is not a run: choose another folder with --out.")
-        else:
-            write_json(manifest, recipe)
+    @property
+    def world(self) -> Path:
+        return self.path / "world"
+
+    @property
+    def index(self) -> Path:
+        return self.path / "index"
+
+    @property
+    def threads(self) -> Path:
+        return self.path / "threads.json"
+
+    @property
+    def judge_replies(self) -> Path:
+        return self.path / "judge.sqlite"
+
+    @property
+    def collected(self) -> Path:
+        return self.path / "collect"
+
+    @property
+    def report_json(self) -> Path:
+        return self.path / "report.json"
+
+    @property
+    def report_html(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def done(self) -> bool:
+        return self.report_html.exists()
+
+    def stage(self, name: str) -> StageFolder:
+        return StageFolder(self.path / name)
+
+    def model(self, name: str) -> Path:
+        """The model of a stage, or the first one (`start`)."""
+        if name == "start" and self.recipe.model is not None:
+            return self.recipe.model
+        return self.stage(name).model
+
+    def finished_stages(self) -> list[str]:
+        """Those that are done, in the order of the recipe."""
+        return [name for name in self.recipe.stages if self.stage(name).done]
+
+    def evaluation(self, name: str) -> EvaluationFiles:
+        folder = self.path / "evaluations"
+        return EvaluationFiles(folder / f"{name}.jsonl", folder / f"{name}.json")
+
+    def evaluations(self) -> list[str]:
+        """Those that are done, in the order of the run: the one place that knows it."""
+        return [name for name in evaluations(self.recipe) if self.evaluation(name).done]
+
+    def seed(self, seed: int) -> RunFolder:
+        """One run of a recipe with several seeds."""
+        return RunFolder(self.path / f"seed-{seed}", self.recipe)
+
+    def once(self, name: str, make: Callable[[Path], None]) -> Path:
+        """The folder `name`, made by `make` in a draft if it is not complete yet."""
+        target = self.path / name
+        if not target.exists():
+            with atomic_folder(target) as draft:
+                make(draft)
+        return target
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -51,13 +156,33 @@ class RunFolder:
                 " another folder with --out."
             ) from error
 
-    def once(self, name: str, make: Callable[[Path], None]) -> Path:
-        """The folder `name`, made by `make` in a draft if it is not complete yet."""
-        target = self.path / name
-        if not target.exists():
-            with atomic_folder(target) as draft:
-                make(draft)
-        return target
+
+def open_run(path: Path, recipe: Recipe) -> RunFolder:
+    """Begin a run, or resume one of the same settings.
+
+    Raises UserError if the folder belongs to a run with other settings, or is not a run's.
+    """
+    manifest, wanted = path / "recipe.json", dump_recipe(recipe)
+    if manifest.exists():
+        found = read_json(manifest)
+        if _bound(found) != _bound(wanted):
+            raise UserError(
+                f"{path} holds a run of recipe '{found.get('recipe')}' with other settings"
+                f" ({_difference(_bound(found), _bound(wanted))}): choose another folder with"
+                " --out."
+            )
+        if found != wanted:
+            write_json(manifest, wanted)
+    elif path.exists() and (not path.is_dir() or {*path.iterdir()} - {draft_of(manifest)}):
+        raise UserError(f"{path} exists and is not a run: choose another folder with --out.")
+    else:
+        write_json(manifest, wanted)
+    return RunFolder(path, recipe)
+
+
+def find_run(path: Path) -> RunFolder:
+    """The run in a folder. Raises UserError where there is none."""
+    return RunFolder(path, recipe_of_run(path))
 
 
 def _bound(recipe: dict[str, Any]) -> dict[str, Any]:

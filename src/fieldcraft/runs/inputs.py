@@ -24,10 +24,11 @@ from fieldcraft.data.sources import ensure_corpus, read_tasks, write_tasks
 from fieldcraft.data.steps_io import holds_steps, read_demonstrations, read_pairs
 from fieldcraft.data.trajectories import read_trajectories
 from fieldcraft.dialects import dialect_class
-from fieldcraft.rewards.answers import exact_match
+from fieldcraft.rewards.answers import is_right
 from fieldcraft.train.checkpoint import save_weights
+from fieldcraft.evals.fidelity import fidelity_row
 from fieldcraft.train.scratch import new_model, new_tokenizer
-from fieldcraft.train.stages.sft import Pair
+from fieldcraft.train.stages.base import Pair
 from fieldcraft.types import Answer, Dialect, Task, Tool, Trajectory, UserError
 from fieldcraft.worlds.atlas import facts as atlas
 
@@ -54,6 +55,8 @@ class Inputs(Protocol):
     def pairs(self, data: str, count: int | None, dialect: Dialect, tool: Tool) -> list[Pair]: ...
 
     def train_tasks(self) -> list[Task]: ...
+
+    def fidelity(self, trajectories: Sequence[Trajectory]) -> dict[str, Any]: ...
 
     def evaluation_tasks(self) -> list[Task]: ...
 
@@ -121,6 +124,9 @@ class AtlasInputs:
             raise UserError(f"the world has no data set '{data}' of pairs: use pairs.")
         curriculum = self.curriculum(dialect, [tool.schema])
         return curriculum.pairs(curriculum.size(data, count))
+
+    def fidelity(self, trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+        return fidelity_row(self.world, trajectories)
 
     def train_tasks(self) -> list[Task]:
         return train_tasks(self.world, self.recipe.seed, TRAIN_TASKS)
@@ -191,7 +197,7 @@ class FileInputs:
             answer = steps[-1] if steps else None
             # Where no gold answer is known, the demonstration is trusted.
             right = isinstance(answer, Answer) and (
-                not task.answers or exact_match(answer.text, task.answers)
+                not task.answers or is_right(answer.text, task.answers)
             )
             if not right:
                 reasons["with a wrong answer"] += 1
@@ -255,6 +261,9 @@ class FileInputs:
         """Position of the first question that is not trained on."""
         half = len(self.tasks) // 2
         return len(self.tasks) - min(half, self.recipe.evaluation.heldout)
+
+    def fidelity(self, trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+        return {}
 
     def train_tasks(self) -> list[Task]:
         return self.tasks[: self._first_test]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,10 @@ from rich.console import Console
 from rich.text import Text
 
 from fieldcraft.config.recipe import Recipe, dump_recipe
-from fieldcraft.config.stages import Rl
 from fieldcraft.evals.report import write_report
 from fieldcraft.evals.seeds import build_table, write_page
 from fieldcraft.records.metrics import MetricsLog
-from fieldcraft.runs.folder import RunFolder
+from fieldcraft.runs.folder import RunFolder, open_run
 from fieldcraft.records.files import read_json
 from fieldcraft.types import UserError
 
@@ -30,44 +30,41 @@ def sweep(recipe: Recipe, out: Path, console: Console) -> dict[str, Any]:
     Every run is a process of its own, the ordinary command on an ordinary recipe, so it can be gone
     on with, asked and shown like any other. Raises UserError when one of them fails.
     """
-    folder = RunFolder(out, dump_recipe(recipe))
+    folder = open_run(out, recipe)
     with folder.alone():
-        asyncio.run(_run_all(recipe, out, console))
-        reports = {seed: read_json(_run_of(out, seed) / "report.json") for seed in recipe.seeds}
-        table = build_table(recipe, reports)
-        write_report(table, out / "report.json")
-        links = {seed: f"seed-{seed}/report.html" for seed in recipe.seeds}
-        write_page(table, links, _curves(recipe, out), out / "report.html")
+        asyncio.run(_run_all(folder, console))
+        runs = {seed: folder.seed(seed) for seed in recipe.seeds}
+        table = build_table(recipe, {s: read_json(run.report_json) for s, run in runs.items()})
+        write_report(table, folder.report_json)
+        links = {seed: f"{run.path.name}/report.html" for seed, run in runs.items()}
+        write_page(table, links, _curves(recipe, list(runs.values())), folder.report_html)
     return table
 
 
-def _run_of(out: Path, seed: int) -> Path:
-    return out / f"seed-{seed}"
-
-
-def _curves(recipe: Recipe, out: Path) -> dict[str, list[list[dict[str, Any]]]]:
+def _curves(
+    recipe: Recipe, runs: Sequence[RunFolder]
+) -> dict[str, list[list[dict[str, Any]]]]:
     """The metric rows of every stage of reinforcement learning, of every seed."""
     return {
-        name: [
-            MetricsLog(_run_of(out, seed) / name / "metrics.jsonl").rows() for seed in recipe.seeds
-        ]
+        name: [MetricsLog(run.stage(name).metrics).rows() for run in runs]
         for name, stage in recipe.stages.items()
-        if isinstance(stage, Rl)
+        if stage.kind == "rl"
     }
 
 
-async def _run_all(recipe: Recipe, out: Path, console: Console) -> None:
+async def _run_all(folder: RunFolder, console: Console) -> None:
     """At most `side_by_side` runs at once; the first that fails ends the others."""
+    recipe = folder.recipe
     gate = asyncio.Semaphore(recipe.side_by_side)
     threads = threads_each(recipe.side_by_side)
 
     async def one(seed: int) -> None:
         async with gate:
-            await _run(recipe, seed, _run_of(out, seed), threads, console)
+            await _run(recipe, seed, folder.seed(seed).path, threads, console)
 
     async with asyncio.TaskGroup() as group:
         for seed in recipe.seeds:
-            if not (_run_of(out, seed) / "report.html").exists():  # a run writes it last
+            if not folder.seed(seed).done:
                 group.create_task(one(seed))
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fieldcraft.algos import advantages as adv
-from fieldcraft.config.stages import Rl
+from fieldcraft.config.rl import Rl
 from fieldcraft.train.batch import Sample
 
 LIMIT = 20.0  # of a log-ratio
@@ -42,7 +42,9 @@ def assign_advantages(groups: Sequence[Sequence[Scored]], settings: Rl) -> None:
         if settings.baseline == "critic":
             for member, rewards_T in zip(group, rewards, strict=True):
                 sample, critic = member.sample, settings.critic
-                value_T = sample.value[sample.weight > 0].astype(float)
+                value_T = np.zeros(0)  # a rollout that is not trained on was given no values
+                if rewards_T.size:
+                    value_T = sample.value[sample.weight > 0].astype(float)
                 found.append(adv.gae(rewards_T, value_T, gamma=critic.gamma, lam=critic.gae_lambda))
                 sample.target = sample.spread(found[-1] + value_T)
             continue

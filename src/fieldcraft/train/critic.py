@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fieldcraft.algos.losses import Metrics, ValueBatch, ValueLoss
+from fieldcraft.config.rl import Critic as Settings
 from fieldcraft.config.sections import Optim
-from fieldcraft.config.stages import Critic as Settings
 from fieldcraft.train.batch import PackedBatch, Unit
 from fieldcraft.train.trainer import Learner
 

@@ -1,15 +1,14 @@
-"""A stage of training: steps, a metrics row each, checkpoints, and going on after a kill."""
+"""A stage of training: steps, a metrics row each, checkpoints, and resuming after a kill."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fieldcraft.config.stages import Stage
+from fieldcraft.records.events import Sink, StepDone, during
 from fieldcraft.records.metrics import MetricsLog
-from fieldcraft.terminal import StageProgress
 from fieldcraft.train.checkpoint import (
     checkpoint_folder,
     drop_checkpoints,
@@ -18,45 +17,37 @@ from fieldcraft.train.checkpoint import (
     saved_steps,
 )
 from fieldcraft.train.memory import trim_memory
-from fieldcraft.train.trainer import Trainer
+from fieldcraft.train.stages.base import Row, StageType
 from fieldcraft.train.watch import Watch
 from fieldcraft.types import UserError
-
-Row = dict[str, Any]
 
 TRIM_EVERY = 20  # steps: as often as costs no time that can be measured
 
 
-def run_steps(
-    *,
-    trainer: Trainer,
-    tokenizer: Any,
-    stage: Stage,
-    folder: Path,
-    step: Callable[[int], Row],
-    progress: StageProgress,
-    state: Callable[[], Row] = dict,
-    load_state: Callable[[Row], None] = lambda _: None,
-    watch: Watch | None = None,
+async def run_steps(
+    stage: StageType, settings: Stage, folder: Path, tokenizer: Any, emit: Sink
 ) -> list[Row]:
-    """Run `step(i)` for every step that no checkpoint in `folder` has behind it.
+    """Do every step of a stage that no checkpoint in `folder` has behind it.
 
-    A step is a function of its number, the weights and `state` alone, so a run that was killed and
-    goes on ends with the numbers of one that was not. Returns all rows, earlier ones included.
+    A step is a function of its number, the weights and the stage's state alone, so a run that was
+    killed and resumed ends with the numbers of one that was not. The rows of new steps are told to
+    `emit`, whose subscriber `write_metrics` keeps them in `folder`. Returns all rows, earlier ones
+    included.
 
-    Raises UserError if `watch` finds that the run has collapsed; the healthiest of its checkpoints
-    is then still there. So does every further attempt, without a step.
+    Raises UserError if the stage's watch finds that the run has collapsed; the healthiest of its
+    checkpoints is then still there. So does every further attempt, without a step.
     """
+    trainer, watch = stage.trainer, stage.watch
     log = MetricsLog(folder / "metrics.jsonl")
     _stop_if_collapsed(watch, log.rows(), folder)
     extra = restore_checkpoint(folder, trainer)
     if extra:
-        load_state(extra["state"])
+        stage.load_state_dict(extra["state"])
     log.rewind(trainer.done)
     rows = log.rows()
 
     def save() -> None:
-        save_checkpoint(folder, trainer, tokenizer, {"state": state()})
+        save_checkpoint(folder, trainer, tokenizer, {"state": stage.state_dict()})
         tidy()
 
     def tidy() -> None:
@@ -64,30 +55,32 @@ def run_steps(
         drop_checkpoints(folder, watch.best(rows, older) if watch else None)
 
     tidy()  # a kill may have come before it
-    while trainer.done < trainer.steps:
-        start = time.perf_counter()
-        number = trainer.done
-        row = step(number)
-        trainer.done = number + 1
-        seconds = time.perf_counter() - start
-        row = {"step": number, **row, "seconds": seconds}
-        row["tokens_per_second"] = row["tokens"] / seconds
-        log.append(row)
-        rows.append(row)
-        _stop_if_collapsed(watch, rows, folder)
-        progress.update(
-            trainer.done,
-            em=row.get("em"),
-            calls=row.get("calls_mean"),
-            tokens_per_second=row["tokens_per_second"],
-            loss=row.get("loss"),
-        )
-        if trainer.done % TRIM_EVERY == 0:
-            trim_memory()
-        if trainer.done % stage.checkpoint_every == 0:
-            save()
+    with during(emit, folder.name, trainer.steps, "steps"):
+        while trainer.done < trainer.steps:
+            number = trainer.done
+            row = await _timed_step(stage, number)
+            trainer.done = number + 1
+            emit(StepDone(folder.name, row, log.path))
+            rows.append(row)
+            _stop_if_collapsed(watch, rows, folder)
+            if trainer.done % TRIM_EVERY == 0:
+                trim_memory()
+            if trainer.done % settings.checkpoint_every == 0:
+                save()
     save()
     return rows
+
+
+async def _timed_step(stage: StageType, number: int) -> Row:
+    start = time.perf_counter()
+    row = await stage.step(number)
+    seconds = time.perf_counter() - start
+    return {
+        "step": number,
+        **row,
+        "seconds": seconds,
+        "tokens_per_second": row["tokens"] / seconds,
+    }
 
 
 def _stop_if_collapsed(watch: Watch | None, rows: list[Row], folder: Path) -> None:

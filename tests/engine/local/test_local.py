@@ -129,7 +129,7 @@ def test_memory_stays_with_the_rows_in_use(engine: LocalEngine) -> None:
     gather(engine.generate(PROMPT, Sampling(4, 0.0), "a"))
     # 2 layers, keys and values, 16 rows, 2 heads, 32 positions, 8 numbers of 4 bytes
     assert engine._cache.bytes == 2 * 2 * 16 * 2 * 32 * 8 * 4
-    engine.bump_version()
+    asyncio.run(engine.publish(engine.version + 1))
     assert engine._cache.bytes == 0
 
 
@@ -289,7 +289,7 @@ def test_seed_alone_decides_what_is_sampled(engine: LocalEngine) -> None:
     def ids(seeds: list[int]) -> dict[int, list[int]]:
         calls = (engine.generate(PROMPT, Sampling(12, 1.0, seed=s), str(s)) for s in seeds)
         found = dict(zip(seeds, (c.ids for c in gather(*calls)), strict=True))
-        engine.bump_version()
+        asyncio.run(engine.publish(engine.version + 1))
         return found
 
     crowd = ids([3, 1, 4, 15, 92, -6, 2**70])

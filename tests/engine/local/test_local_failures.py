@@ -18,7 +18,7 @@ def test_new_weights_drop_the_cache(engine: LocalEngine) -> None:
     engine.model.train()
     with torch.no_grad():
         engine.model.get_input_embeddings().weight.mul_(-1)
-    engine.bump_version()
+    asyncio.run(engine.publish(1))
     history = [*PROMPT, *first.ids, 7]
     second = gather(engine.generate(history, Sampling(4, 0.0), "a"))[0]
     assert (first.version, second.version) == (0, 1)
@@ -31,12 +31,12 @@ def test_weights_must_not_change_under_a_running_call(engine: LocalEngine) -> No
     async def run() -> Completion:
         call = asyncio.create_task(engine.generate(PROMPT, Sampling(9), "a"))
         await asyncio.sleep(0)
-        with pytest.raises(RuntimeError, match="while the engine was generating"):
-            engine.bump_version()
+        with pytest.raises(RuntimeError, match="while it is generating"):
+            await engine.publish(1)
         return await call
 
     assert len(asyncio.run(run()).ids) == 9
-    engine.bump_version()
+    asyncio.run(engine.publish(1))
 
 
 def test_training_finds_its_own_attention_again(engine: LocalEngine) -> None:

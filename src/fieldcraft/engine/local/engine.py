@@ -46,7 +46,7 @@ class Request:
 
 
 class LocalEngine:
-    """Runs many sessions on one model; obeys `types.Engine`.
+    """Runs many sessions on one model; obeys `types.PolicyEngine`.
 
     In each step one forward serves every running session: those that decode add one token, those
     that got a prompt or an observation add what is new in it. A session keeps its row of the cache
@@ -54,7 +54,7 @@ class LocalEngine:
     longest prefix with it, so a group's prompt, or instructions common to all prompts, are computed
     once. Everything happens on the caller's event loop; work is done only while calls wait.
 
-    Training may change the model's weights between calls; `bump_version` must follow.
+    Training may change the model's weights between calls; `publish` must follow.
 
     Args:
         model: a transformers causal language model with plain full attention, on any device.
@@ -150,15 +150,23 @@ class LocalEngine:
             self._park(row)
             self._rows.owner[row] = None
 
-    def bump_version(self) -> None:
-        """The model's weights have changed: every cached session is dropped, and its memory freed.
+    async def sleep(self) -> None:
+        """Drop every cached session and free its memory.
+
+        Raises RuntimeError while calls are generating.
+        """
+        if self._calls:
+            raise RuntimeError("the engine cannot sleep while it is generating")
+        self._forget()
+
+    async def publish(self, version: int) -> None:
+        """The model's weights have changed: every cached session is dropped, and what is sampled
+        from now on bears the new version.
 
         Raises RuntimeError while calls are generating: their cache would mix two policies.
         """
-        if self._calls:
-            raise RuntimeError("the weights changed while the engine was generating")
-        self.version += 1
-        self._forget()
+        await self.sleep()
+        self.version = version
 
     # ---- sessions and rows
 

@@ -1,365 +1,167 @@
-"""Reinforcement learning: rollouts in groups, rewards, advantages, one shared optimiser step."""
+"""Reinforcement learning: a sampler and a learner that take turns."""
 
 from __future__ import annotations
 
-import asyncio
-import random
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from fractions import Fraction
-from math import ceil, isfinite
-from typing import Any, Protocol
+from typing import Self
 
-from fieldcraft.algos.losses import Surrogate
-from fieldcraft.config.stages import Rl
-from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.records.tool_use import tool_use
-from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.rollout.loop import Policy, Simulator, rollout, rollouts
-from fieldcraft.rollout.simulators import PolicySimulator
-from fieldcraft.train.batch import Unit, to_sample
-from fieldcraft.train.credit import Scored, assign_advantages
+from fieldcraft.config.rl import Rl
+from fieldcraft.endpoints.opening import open_endpoint
+from fieldcraft.rollout.simulators import ChatSimulator
 from fieldcraft.train.critic import Critic
-from fieldcraft.train.loop import Row
-from fieldcraft.train.lora import Adapter
-from fieldcraft.train.stages.sft import draw
+from fieldcraft.train.learner import AdapterStart, PolicyLearner, Reference
+from fieldcraft.train.rollout_metrics import check_rollouts, check_tools, rollout_metrics
+from fieldcraft.train.sampler import Sampler, equal, simulates
+from fieldcraft.train.stages.base import Data, Material, Row, StageType
 from fieldcraft.train.trainer import Trainer
-from fieldcraft.types import Author, Engine, Outcome, Status, Task, Trajectory, UserError
+from fieldcraft.train.watch import Watch
+from fieldcraft.types import VERDICT, Trajectory, UserError
 
-# Metrics that are means over the tokens trained on; those of equal groups have no part in them.
-OF_TRAINED = (
-    *("entropy", "ratio", "clip_fraction", "sampler_gap", "kl_ref", "llds"),
-    *("importance", "rejected"),
-)
-Group = Sequence[Trajectory]
+BY_VERDICT = (VERDICT, "otc-grpo", "otc-ppo")  # rewards that follow the verdict
 
 
-class Reference(Protocol):
-    """What a KL term is taken to."""
+class RlStage(StageType):
+    """One policy, sampled and trained in turns: the order is that of the numbers of its steps.
 
-    def fill_logprobs(self, units: Sequence[Unit], field: str, temperature: float) -> None: ...
-
-
-class AdapterStart:
-    """The reference of a trainer with an adapter: the same model with the adapter as it is now, so
-    there is no second copy of the model."""
-
-    def __init__(self, trainer: Trainer, adapter: Adapter) -> None:
-        self.trainer = trainer
-        self.adapter = adapter
-        adapter.keep_start()
-
-    def fill_logprobs(self, units: Sequence[Unit], field: str, temperature: float) -> None:
-        with self.adapter.at_start():
-            self.trainer.fill_logprobs(units, field, temperature)
-
-
-class TrainableEngine(Engine, Protocol):
-    """An engine that shares the trainer's weights."""
-
-    def bump_version(self) -> None: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class RlStage:
-    """Everything a step of reinforcement learning needs.
-
-    `reference` is needed only for a KL term, `critic` for `baseline: critic`, `frozen`, an engine,
-    for `simulator: frozen`, `remote`, which writes observations, for `simulator: endpoint`.
     `fidelity` measures the rollouts of a simulated step.
-    Raises UserError where one of them or the reward that `accuracy` names is missing.
+    Raises UserError where the settings need a reference, a critic, a simulator or a reward that is
+    not there.
     """
 
-    settings: Rl
-    tasks: Sequence[Task]
-    env: ToolEnvironment
-    engine: TrainableEngine
-    rubric: Rubric
-    trainer: Trainer
-    reference: Reference | None
-    critic: Critic | None = None
-    frozen: TrainableEngine | None = None
-    remote: Simulator | None = None
-    fidelity: Callable[[Sequence[Trajectory]], Row] = lambda _: {}
-    seed: int
+    Settings = Rl
 
-    def __post_init__(self) -> None:
-        s = self.settings
-        if (s.baseline == "critic") != (self.critic is not None):
+    def __init__(
+        self,
+        *,
+        sampler: Sampler,
+        trainer: Trainer,
+        reference: Reference | None = None,
+        critic: Critic | None = None,
+        fidelity: Callable[[Sequence[Trajectory]], Row] = lambda _: {},
+    ) -> None:
+        s = sampler.settings
+        if (s.baseline == "critic") != (critic is not None):
             raise UserError("a critic belongs to baseline: critic, and only there: give both.")
-        if s.kl_coef and self.reference is None:
+        if s.kl_coef and reference is None:
             raise UserError("kl_coef needs a reference: give the model that the KL is taken to.")
-        lacks = {"frozen": self.frozen is None, "endpoint": self.remote is None}
+        lacks = {"frozen": sampler.frozen is None, "endpoint": sampler.remote is None}
         if lacks.get(s.simulator):
             raise UserError(f"simulator: {s.simulator} needs its model: give frozen or remote.")
-        if s.keep_groups == "mixed-accuracy" and s.accuracy not in self.rubric.names:
+        if s.keep_groups == "mixed-accuracy" and s.accuracy not in sampler.rubric.names:
             raise UserError(
                 f"keep_groups: mixed-accuracy looks at the reward '{s.accuracy}': put it into the"
                 " rubric, with weight 0 if it is only to be looked at."
             )
+        self.settings = s
+        self.sampler = sampler
+        self.trainer = trainer
+        self.fidelity = fidelity
+        self.watch = make_watch(s)
+        self.learner = PolicyLearner(
+            settings=s,
+            trainer=trainer,
+            reference=reference,
+            critic=critic,
+            total_tokens=sampler.env.budget.total_tokens,
+            seed=sampler.seed,
+        )
 
-    def step(self, number: int) -> Row:
-        """One step: sample groups, score them, and train on what their members differ in."""
+    @classmethod
+    async def open(cls, settings: Rl, material: Material) -> Self:
+        trainer = material.trainer(settings.optim, settings.steps)
+        critic = None
+        if settings.baseline == "critic":
+            own = settings.critic.backbone == "own"
+            model = material.trainable_copy() if own else trainer.model
+            critic = Critic(model, settings.critic, settings.optim, settings.steps)
+        reference: Reference | None = None
+        if settings.kl_coef and trainer.adapter is not None:
+            reference = AdapterStart(trainer, trainer.adapter)
+        elif settings.kl_coef:
+            reference = Trainer(material.model(None), settings.optim, settings.steps)
+        sampler = Sampler(
+            settings=settings,
+            tasks=material.training_questions(),
+            env=material.environment(),
+            engine=material.engine(trainer.model),
+            rubric=material.rubric(settings),
+            seed=material.recipe.seed,
+            frozen=material.engine(material.model(settings.simulator_stage).eval())
+            if settings.simulator == "frozen"
+            else None,
+            remote=await _remote(settings, material),
+            name=material.name,
+            emit=material.emit,
+        )
+        return cls(
+            sampler=sampler,
+            trainer=trainer,
+            reference=reference,
+            critic=critic,
+            fidelity=material.fidelity,
+        )
+
+    async def step(self, number: int) -> Row:
+        """Sample groups, score them, and train on what their members differ in."""
         s = self.settings
-        groups, flat, batches = self._groups(number)
-        # All is sampled: the caches make room for training. In a step without training too, for a
-        # run that goes on after it has no cached sessions either.
-        self.engine.bump_version()
-        if self.frozen is not None:
-            self.frozen.bump_version()
+        sampled = await self.sampler.sample(number)
+        # Also in a step without training: a run that is resumed after it has no cached sessions
+        # either.
+        await self.sampler.sleep()
+        flat = sampled.trajectories
+        check_rollouts(flat, number)
         row = rollout_metrics(flat)
-        check_tools(flat, number, s.max_tool_failures, self.remote is not None)
-        units, total = self._units(groups)
+        check_tools(flat, number, s.max_tool_failures, self.sampler.remote is not None)
         row |= {
             "tokens": sum(len(t.ids) for t in flat),
-            "equal_groups": sum(map(_equal, groups)) / max(len(groups), 1),
-            "groups_kept": len(groups),
-            "batches": batches,
+            "equal_groups": sum(map(equal, sampled.groups)) / max(len(sampled.groups), 1),
+            "groups_kept": len(sampled.groups),
+            "batches": sampled.batches,
         }
         if simulates(s, number):
             row |= self.fidelity(flat)
-        if units:
-            row |= self._train(units, total, number)
+        row |= self.learner.learn(sampled.groups, number)
+        await self.sampler.engine.publish(number + 1)
         return row
 
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps beside the policy."""
-        critic = self.critic.state_dict() if self.critic else {}
-        return {"rubric": self.rubric.state_dict(), "critic": critic}
+    def state_dict(self) -> Row:
+        critic = self.learner.critic
+        return {
+            "rubric": self.sampler.rubric.state_dict(),
+            "critic": critic.state_dict() if critic else {},
+        }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.rubric.load_state_dict(state["rubric"])
-        if self.critic:
-            self.critic.load_state_dict(state["critic"])
+    def load_state_dict(self, state: Row) -> None:
+        self.sampler.rubric.load_state_dict(state["rubric"])
+        if self.learner.critic:
+            self.learner.critic.load_state_dict(state["critic"])
 
-    # -- rollouts -------------------------------------------------------------------------------
-
-    def _groups(self, number: int) -> tuple[list[Group], list[Trajectory], int]:
-        """The step's groups, all that was sampled for them, and in how many batches.
-
-        Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2): groups that teach nothing are
-        replaced by those of further questions, until the step is full or `max_batches` are sampled;
-        then it goes on with what there is. Every step owns `max_batches` batches of questions,
-        whether it uses them or not, so what it sees follows from its number alone.
-        """
-        s = self.settings
-        most = 1 if s.keep_groups == "all" else s.max_batches
-        kept: list[Group] = []
-        flat: list[Trajectory] = []
-        for batch in range(most):
-            chosen = draw(self.seed, number * most + batch, len(self.tasks), s.questions)
-            found = asyncio.run(self._sample([self.tasks[i] for i in chosen], number, batch))
-            for group in found:
-                self.rubric.score(group)
-            flat += [trajectory for group in found for trajectory in group]
-            kept += filter(self._teaches, found)
-            if len(kept) >= s.questions:
-                break
-        return kept[: s.questions], flat, batch + 1
-
-    async def _sample(self, tasks: Sequence[Task], number: int, batch: int) -> list[Group]:
-        s = self.settings
-        policy = Policy(engine=self.engine, temperature=s.temperature, seed=self.seed)
-        simulator = self._simulator(policy) if simulates(s, number) else None
-        first = batch * s.questions
-        jobs = [
-            (task, f"{number}/{p}/{g}")
-            for p, task in enumerate(tasks, start=first)
-            for g in range(s.group)
-        ]
-        done = await rollouts(
-            jobs, lambda t, key: rollout(t, policy, self.env, key, simulator), len(jobs)
-        )
-        await self.rubric.prepare(done)
-        return [done[p * s.group : (p + 1) * s.group] for p in range(len(tasks))]
-
-    def _simulator(self, policy: Policy) -> Simulator:
-        """Who writes the observations. A frozen model samples as the policy does, in an engine with
-        sessions of its own."""
-        return self.remote or PolicySimulator(replace(policy, engine=self.frozen or policy.engine))
-
-    def _teaches(self, group: Group) -> bool:
-        """Whether dynamic sampling keeps a group: some of its graded rollouts are right and some
-        wrong, or their rewards differ (which also keeps what OTC has to say about groups in which
-        all are right)."""
-        s = self.settings
-        if s.keep_groups == "mixed-accuracy":
-            scores = [t.rewards[s.accuracy] for t in group if t.reward is not None]
-            return 0 < scores.count(1.0) < len(scores) - scores.count(None)
-        return s.keep_groups == "all" or not _equal(group)
-
-    # -- training -------------------------------------------------------------------------------
-
-    def _units(self, groups: Sequence[Group]) -> tuple[list[Unit], float]:
-        """Samples with advantages, and what the loss is divided by. A group without a gradient is
-        counted in the divisor and left out of the computation."""
-        s = self.settings
-        scored = [
-            [
-                Scored(to_sample(t, {Author.POLICY} if self._trains(t) else ()), t.reward)
-                for t in group
-                if t.reward is not None
-            ]
-            for group in groups
-        ]
-        trained = [m.sample for members in scored for m in members if m.sample.weight.any()]
-        total = float(sum(sample.weight.sum() for sample in trained))
-        if s.loss_weight == "sequence":
-            total = float(len(trained))
-        elif s.loss_weight == "constant":
-            total = float(len(trained) * self.env.budget.total_tokens)
-        scored = [
-            members
-            for group, members in zip(groups, scored, strict=True)
-            if not (_equal(group) and self._equal_is_still())
-        ]
-        units: list[Unit] = [
-            (m.sample,) for members in scored for m in members if m.sample.weight.any()
-        ]
-        if units:
-            self._fill(units)
-        assign_advantages(scored, s)
-        if s.loss_weight == "sequence":
-            for (sample,) in units:
-                sample.weight /= sample.weight.sum()
-        return units, total
-
-    def _trains(self, trajectory: Trajectory) -> bool:
-        return self.settings.train_truncated or trajectory.status is not Status.TRUNCATED
-
-    def _equal_is_still(self) -> bool:
-        """Whether a group of equal rewards has exactly no gradient."""
-        s = self.settings
-        compared = s.baseline in ("group", "others") and s.scale != "batch"
-        return compared and not (s.kl_coef or s.entropy_coef or s.llds_coef)
-
-    def _fill(self, units: Sequence[Unit]) -> None:
-        """What the samples have to know of the models as they stand before the step."""
-        s = self.settings
-        if s.importance_cap is not None or s.reject is not None:
-            self.trainer.fill_logprobs(units, "old_logp", s.temperature)
-        if self.reference is not None:
-            self.reference.fill_logprobs(units, "ref_logp", s.temperature)
-        if self.critic is not None:
-            self.critic.fill_values(units)
-
-    def _train(self, units: list[Unit], total: float, number: int) -> Row:
-        """All optimiser steps of this sampling step; metrics are means over them. They share one
-        learning rate: the schedule counts sampling steps. So do their losses the divisor, cut into
-        equal parts: a token weighs the same, whichever mini-batch it falls into."""
-        s = self.settings
-        objective = surrogate(s)
-        rows: list[Row] = []
-        for part, share in self._parts(units, number):
-            self.trainer.done = number
-            divisor = total * share
-            row = self.trainer.step(part, objective, divisor, s.temperature)
-            trained = sum(float(sample.weight.sum()) for unit in part for sample in unit)
-            row |= {name: row[name] * divisor / trained for name in OF_TRAINED if name in row}
-            if self.critic is not None:
-                self.critic.done = number
-                row |= {f"critic/{k}": v for k, v in self.critic.step(part, divisor).items()}
-            rows.append(row)
-        return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
-
-    def _parts(self, units: list[Unit], number: int) -> Iterator[tuple[list[Unit], float]]:
-        """(mini-batch, its share of an epoch), dealt anew in every epoch."""
-        s = self.settings
-        count = min(s.minibatches, len(units))
-        for epoch in range(s.epochs):
-            dealt = list(units)
-            if count > 1:
-                random.Random(f"{self.seed}:{number}:{epoch}").shuffle(dealt)
-            for part in range(count):
-                yield dealt[part::count], 1 / count
+    @classmethod
+    def problems(cls, settings: Rl, name: str, data: Data, notes: list[str]) -> Iterator[str]:
+        """What would leave it without a signal."""
+        if settings.group < 2 and settings.baseline in ("group", "others"):
+            yield (
+                f"stage '{name}' has group={settings.group}: an advantage compares rollouts of one"
+                " question, so it would always be 0; set group to 2 or more."
+            )
+        if not any(settings.weights.values()):
+            yield f"stage '{name}' gives no reward a weight: set rewards, as in {{em: 1.0}}."
 
 
-def simulates(s: Rl, number: int) -> bool:
-    """Whether the observations of a step are simulated. In a mixed stage that follows from the
-    step's number alone: of the first n steps, n * simulated_share are, rounded up."""
-    if s.observations != "mixed":
-        return s.observations == "simulated"
-    share = Fraction(s.simulated_share).limit_denominator(1000)  # 5/6, not the float beside it
-    return ceil((number + 1) * share) > ceil(number * share)
+async def _remote(settings: Rl, material: Material) -> ChatSimulator | None:
+    """A run that is resumed gets the same replies again, and pays for none twice."""
+    if settings.endpoint is None:
+        return None
+    endpoint = await open_endpoint(settings.endpoint, material.folder / "simulator.sqlite")
+    recipe = material.recipe
+    return ChatSimulator(endpoint, recipe.search.topk, settings.temperature, recipe.seed)
 
 
-def surrogate(s: Rl) -> Surrogate:
-    """The loss of a stage."""
-    return Surrogate(
-        ratio=s.ratio,
-        clip=s.clip,
-        clip_low=s.clip_low,
-        clip_high=s.clip_high,
-        dual_clip=s.dual_clip,
-        importance=s.importance,
-        importance_cap=s.importance_cap,
-        reject=s.reject,
-        reject_low=s.reject_low,
-        reject_high=s.reject_high,
-        kl_coef=s.kl_coef if s.kl_in == "loss" else 0.0,
-        entropy_coef=s.entropy_coef,
-        llds_coef=s.llds_coef,
-    )
-
-
-def _equal(group: Group) -> bool:
-    """Whether the rollouts that could be graded all have the same reward."""
-    return len({t.reward for t in group if t.reward is not None}) < 2
-
-
-def check_tools(
-    trajectories: Sequence[Trajectory], number: int, most: float, simulated_too: bool = False
-) -> None:
-    """A tool that practically never answers would make the whole run meaningless.
-
-    Raises UserError if more than the share `most` of at least one real call a rollout failed. A
-    malformed call is the policy's failure: its tool was not asked, so it does not count. Simulated
-    calls count where a remote model, which may fail as a tool does, simulates (`simulated_too`).
-    """
-    calls = [c for t in trajectories for c in t.calls if c.outcome.executed]
-    calls = [call for call in calls if simulated_too or not call.simulated]
-    failed = sum(call.outcome is Outcome.FAILED for call in calls)
-    if len(calls) >= len(trajectories) and failed > most * len(calls):
-        raise UserError(
-            f"{failed} of the {len(calls)} tool calls of step {number} failed: check the search"
-            " server or the tool."
-        )
-
-
-def correct_logp(trajectories: Sequence[Trajectory]) -> float | None:
-    """Mean log-probability, in nats, of the tokens that the policy wrote in right rollouts, as they
-    were sampled; None where no rollout is right. When it falls step by step, a collapse is on its
-    way (arXiv 2512.04220)."""
-    right = [t for t in trajectories if t.rewards.get("em") == 1.0]
-    found = [
-        logp
-        for trajectory in right
-        for segment in trajectory.segments
-        if segment.author is Author.POLICY
-        for logp in segment.logprobs
-        if isfinite(logp)
-    ]
-    return sum(found) / len(found) if found else None
-
-
-def rollout_metrics(trajectories: Sequence[Trajectory]) -> Row:
-    """Means and rates of a step's rollouts. Truncated, unanswered, failed and ungradable ones are
-    separate rates, so that none can hide in another; see `tool_use` for those of calls."""
-    count = len(trajectories)
-    rewards = [t.reward for t in trajectories if t.reward is not None]
-    graded = [t.rewards["em"] for t in trajectories if t.rewards.get("em") is not None]
-    status = Counter(t.status for t in trajectories)
-    use = tool_use(trajectories)
-    written = [s for t in trajectories for s in t.segments if s.author is Author.POLICY]
-    return {
-        "reward_mean": sum(rewards) / max(len(rewards), 1),
-        "em": sum(e for e in graded if e is not None) / max(len(graded), 1),
-        "correct_logp_mean": correct_logp(trajectories),
-        "policy_tokens_mean": sum(len(s.ids) for s in written) / count,
-        "format_rate": sum(t.well_formed for t in trajectories) / count,
-        "ungradable_rate": sum(t.reward is None for t in trajectories) / count,
-        "tool_failure_rate": use["call_failed_rate"] or 0.0,
-        **use,
-        **{f"status/{s.value}": status[s] / count for s in Status},
-    }
+def make_watch(stage: Rl) -> Watch | None:
+    """What a collapse of a stage is. The verdict is watched where it is rewarded; where something
+    else is, it may fall for good reasons, and the reward is watched."""
+    if stage.collapse_share is None:
+        return None
+    exact = stage.accuracy == VERDICT and not stage.rewards.keys().isdisjoint(BY_VERDICT)
+    score = VERDICT if exact else "reward_mean"
+    return Watch(score=score, share=stage.collapse_share, clip_norm=stage.optim.clip_norm)

@@ -1,88 +1,66 @@
-"""Supervised stages: cross-entropy on trajectories, and contrastive pairs of steps."""
+"""Supervised fine-tuning: cross-entropy on the tokens of chosen authors."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Collection, Sequence
-from functools import lru_cache
+from collections.abc import Collection, Iterator, Sequence
+from typing import Self
 
-from fieldcraft.algos.losses import Contrastive, CrossEntropy
-from fieldcraft.train.batch import Sample, Unit, to_sample
-from fieldcraft.train.loop import Row
+from fieldcraft.algos.losses import CrossEntropy
+from fieldcraft.config.stages import Sft
+from fieldcraft.train.batch import to_sample
+from fieldcraft.train.stages.base import Data, Material
+from fieldcraft.train.stages.supervised import SupervisedStage, few_problems, length_problems
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Author, Trajectory, UserError
 
-Pair = tuple[Trajectory, Trajectory]  # chosen, rejected; both begin with the same shared prefix
 
+class SftStage(SupervisedStage):
+    Settings = Sft
 
-def draw(seed: int, step: int, size: int, batch: int) -> list[int]:
-    """Indices of batch number `step`: shuffled epochs end to end, a function of the number."""
-    found: list[int] = []
-    position = step * batch
-    while len(found) < batch:
-        epoch, start = divmod(position, size)
-        part = _order(seed, epoch, size)[start : start + batch - len(found)]
-        found += part
-        position += len(part)
-    return found
+    @classmethod
+    async def open(cls, settings: Sft, material: Material) -> Self:
+        data = material.trajectories(settings.data, settings.examples)
+        trainer = material.trainer(settings.optim, settings.steps_over(len(data)))
+        return cls.over(trainer, data, authors(settings), settings.batch, material.recipe.seed)
 
+    @classmethod
+    def over(
+        cls,
+        trainer: Trainer,
+        trajectories: Sequence[Trajectory],
+        train_on: Collection[Author],
+        batch: int,
+        seed: int,
+    ) -> Self:
+        """The stage over trajectories. Raises UserError if one has no token of the authors."""
+        samples = [to_sample(t, train_on) for t in trajectories]
+        for sample, trajectory in zip(samples, trajectories, strict=True):
+            if not sample.weight.any():
+                raise UserError(
+                    f"the demonstration of task '{trajectory.task.id}' has no trainable token:"
+                    " remove it, or add its authors to train_on."
+                )
+        return cls(trainer, [(s,) for s in samples], CrossEntropy(), batch, seed)
 
-@lru_cache(maxsize=2)  # an epoch and the next: shuffling thousands anew costs a tenth of a step
-def _order(seed: int, epoch: int, size: int) -> list[int]:
-    order = list(range(size))
-    random.Random(f"{seed}:{epoch}").shuffle(order)
-    return order
-
-
-def sft_step(
-    trainer: Trainer,
-    trajectories: Sequence[Trajectory],
-    train_on: Collection[Author],
-    batch: int,
-    seed: int,
-) -> Callable[[int], Row]:
-    """A step of supervised fine-tuning on the tokens of the authors in `train_on`.
-
-    Raises UserError if a trajectory has no such token.
-    """
-    samples = [to_sample(t, train_on) for t in trajectories]
-    for sample, trajectory in zip(samples, trajectories, strict=True):
-        if not sample.weight.any():
-            raise UserError(
-                f"the demonstration of task '{trajectory.task.id}' has no trainable token: remove"
-                " it, or add its authors to train_on."
+    @classmethod
+    def problems(cls, settings: Sft, name: str, data: Data, notes: list[str]) -> Iterator[str]:
+        found = data.trajectories(settings.data, settings.examples)
+        yield from few_problems(name, found, settings.batch)
+        broken = [t for t in found if t.status == "answered" and not t.well_formed]
+        if broken:
+            yield (
+                f"{len(broken)} of {len(found)} demonstrations of stage '{name}' break the grammar"
+                f" of '{data.dialect.name}', such as that of task '{broken[0].task.id}': fix or"
+                " remove them."
             )
-    return _step(trainer, [(s,) for s in samples], CrossEntropy(), batch, seed)
+        bare = [t for t in found if not to_sample(t, authors(settings)).weight.any()]
+        if bare:
+            yield (
+                f"{len(bare)} of {len(found)} demonstrations of stage '{name}' have no trainable"
+                f" token, such as that of task '{bare[0].task.id}': remove them or change train_on."
+            )
+        yield from length_problems(name, found, data, notes)
 
 
-def contrastive_step(
-    trainer: Trainer, pairs: Sequence[Pair], alpha: float, batch: int, seed: int
-) -> Callable[[int], Row]:
-    """A step of contrastive training on pairs whose last segments differ."""
-    units = [(_last_segment(chosen), _last_segment(rejected)) for chosen, rejected in pairs]
-    return _step(trainer, units, Contrastive(alpha=alpha), batch, seed)
-
-
-def _last_segment(trajectory: Trajectory) -> Sample:
-    """Only the step itself is compared; the shared prefix carries no weight."""
-    sample = to_sample(trajectory, {Author.POLICY})
-    sample.weight[: -len(trajectory.segments[-1].ids)] = 0.0
-    return sample
-
-
-def _step(
-    trainer: Trainer,
-    units: Sequence[Unit],
-    objective: CrossEntropy | Contrastive,
-    batch: int,
-    seed: int,
-) -> Callable[[int], Row]:
-    by_pair = isinstance(objective, Contrastive)
-
-    def step(number: int) -> Row:
-        chosen = [units[i] for i in draw(seed, number, len(units), batch)]
-        weight = sum(float(sample.weight.sum()) for unit in chosen for sample in unit)
-        metrics = trainer.step(chosen, objective, len(chosen) if by_pair else weight)
-        return {**metrics, "tokens": sum(len(sample) for unit in chosen for sample in unit)}
-
-    return step
+def authors(settings: Sft) -> set[Author]:
+    return {Author(author) for author in settings.train_on}

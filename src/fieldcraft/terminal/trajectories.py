@@ -6,16 +6,12 @@ markup, and through `clean`, so it can neither colour, move the cursor nor hide 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.padding import Padding
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
@@ -75,11 +71,10 @@ def _verdict(trajectory: Trajectory) -> Text:
 
 
 def _grade(trajectory: Trajectory) -> tuple[str, str]:
-    """What the exact match says, and its colour."""
-    em = trajectory.rewards.get("em")
-    if em is None:
+    """The verdict, and its colour."""
+    if trajectory.right is None:
         return "not graded", "dim"
-    return ("right", "green") if em > 0 else ("wrong", "red")
+    return ("right", "green") if trajectory.right else ("wrong", "red")
 
 
 def _calls(trajectory: Trajectory) -> str:
@@ -138,82 +133,3 @@ def print_collection(summary: Mapping[str, Any], console: Console) -> None:
             number = f"{count:,.2f}" if isinstance(count, float) else f"{count:,}"
             table.add_row(Text(label, "bold"), Text(number, justify="right"), Text(what))
     console.print(table)
-
-
-class StageProgress:
-    """The progress of one stage: a live bar in a terminal, a line about every 10 % elsewhere.
-
-    Use as a context manager and call `update` after every step.
-    """
-
-    def __init__(self, stage: str, total: int, console: Console) -> None:
-        self.stage = stage
-        self.total = total
-        self.console = console
-        self._live: Progress | None = None
-        self._task = TaskID(0)
-        self._started = 0.0
-        self._first: int | None = None
-        self._printed = 0
-
-    def __enter__(self) -> Self:
-        self._started = time.monotonic()
-        if self.console.is_terminal:
-            self._live = Progress(
-                TextColumn("[bold]{task.description}"),
-                BarColumn(),
-                TextColumn("{task.completed}/{task.total}"),
-                TextColumn("{task.fields[figures]}"),
-                TimeRemainingColumn(),
-                console=self.console,
-            )
-            self._task = self._live.add_task(escape(self.stage), total=self.total, figures="")
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def update(
-        self,
-        step: int,
-        *,
-        em: float | None = None,
-        calls: float | None = None,
-        tokens_per_second: float | None = None,
-        loss: float | None = None,
-        note: str = "",
-    ) -> None:
-        """`step` steps of the stage are complete; figures that do not apply are left out. `note`
-        stands for figures of another kind."""
-        shown = {
-            "EM": None if em is None else f"{em:.3f}",
-            "calls": None if calls is None else f"{calls:.2f}",
-            "tok/s": None if tokens_per_second is None else f"{tokens_per_second:,.0f}",
-            "loss": None if loss is None else f"{loss:.4f}",
-        }
-        named = [f"{name} {value}" for name, value in shown.items() if value is not None]
-        figures = "  ".join([*named, note] if note else named)
-        if self._live is not None:
-            self._live.update(self._task, completed=step, figures=figures)
-        else:
-            self._print_tenth(step, figures)
-
-    def _print_tenth(self, step: int, figures: str) -> None:
-        if self._first is None:  # a resumed stage does not start at 0
-            self._first, self._started = step, time.monotonic()
-        tenth = 10 * step // self.total
-        if tenth == self._printed:
-            return
-        self._printed = tenth
-        done = step - self._first
-        elapsed = time.monotonic() - self._started
-        left = f"  {elapsed / done * (self.total - step):.0f} s left" if done else ""
-        line = f"{self.stage}  {step}/{self.total}  {figures}{left}".rstrip()
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)

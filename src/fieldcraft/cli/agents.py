@@ -1,0 +1,160 @@
+"""Commands about agents: ask, export, eval."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fieldcraft.cli.app import (
+    Device,
+    Dialect,
+    Index,
+    Limit,
+    Out,
+    SearchUrl,
+    app,
+    refuse_used,
+)
+from fieldcraft.config.sections import Dtype, JudgeModel
+from fieldcraft.evals.tables import pairwise_table, results_table, tool_table
+from fieldcraft.recipes.loading import check_judge
+from fieldcraft.records.files import write_json
+from fieldcraft.terminal.progress import TerminalSink
+from fieldcraft.terminal.trajectories import (
+    print_trajectory,
+)
+from fieldcraft.types import Task, UserError
+
+SIMULATED_QUESTIONS = 400  # of a run's training questions, with neither --tasks nor --limit
+
+
+@app.command()
+def ask(
+    question: str,
+    model: Annotated[Path, typer.Option(help="A run, a stage of it, or a checkpoint.")],
+    index: Index = None,
+    search_url: SearchUrl = None,
+    dialect: Dialect = None,
+    device: Device = "auto",
+) -> None:
+    """Watch one agent think, act and answer, greedily."""
+
+    from fieldcraft.runs.agent import find_agent
+    from fieldcraft.train.model import choose_device
+
+    agent = find_agent(model).with_options(dialect, index, search_url)
+    trajectory = asyncio.run(agent.trajectory(Task("asked", question, ()), choose_device(device)))
+    print_trajectory(trajectory, Console())
+
+
+@app.command()
+def export(
+    model: Annotated[Path, typer.Argument(help="A run, a stage of it, or a checkpoint.")],
+    out: Out,
+    dtype: Annotated[Dtype, typer.Option(help="The type of the weights written.")] = "bfloat16",
+) -> None:
+    """Write a trained model, adapters merged, as a folder that transformers and others load."""
+    from fieldcraft.runs.agent import export
+
+    refuse_used(out)
+    export(model, out, dtype)
+    print(out)
+
+
+@app.command("eval")
+def evaluate(
+    model: Annotated[
+        list[Path], typer.Option(help="A run, a stage of it, or a checkpoint; repeat to compare.")
+    ],
+    tasks: Annotated[
+        Path | None, typer.Option(help="Questions: .jsonl, .json or .parquet.")
+    ] = None,
+    index: Index = None,
+    search_url: SearchUrl = None,
+    dialect: Dialect = None,
+    device: Device = "auto",
+    limit: Limit = None,
+    simulator: Annotated[
+        bool, typer.Option("--simulator", help="How well each simulates its search instead.")
+    ] = False,
+    judge_url: Annotated[str | None, typer.Option(help="Also ask a model behind this url.")] = None,
+    judge_model: Annotated[str | None, typer.Option(help="Its name there.")] = None,
+    judge_votes: Annotated[int, typer.Option(min=1, help="Votes on every answer.")] = 3,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write eval.json, and keep the judge's replies, here.")
+    ] = None,
+) -> None:
+    """Grade agents on a file of questions, greedily, and compare each with the first; or, with
+    --simulator, the search results that they write themselves, sampled as in training and by
+    default for questions of their training."""
+    from fieldcraft.data.sources import read_tasks
+    from fieldcraft.evals.metrics import summarise
+    from fieldcraft.evals.pairwise import against_first
+    from fieldcraft.runs.agent import find_agent
+    from fieldcraft.runs.build import open_judge
+    from fieldcraft.train.model import choose_device
+
+    console = Console()
+    settings = JudgeModel(url=judge_url, model=judge_model, votes=judge_votes)
+    check_judge(settings, needed=False)
+    cache = None if out is None else out / "judge.sqlite"
+    judge = asyncio.run(open_judge(settings, cache))
+    questions = read_tasks(tasks)[:limit] if tasks else []
+    agents = {str(m): find_agent(m).with_options(dialect, index, search_url) for m in model}
+    if simulator:
+        _evaluate_simulators(agents, questions or _own_questions(agents, limit), device, out)
+        return
+    if tasks is None:
+        raise UserError("there are no questions to grade: give a file with --tasks.")
+    done, found = {}, {}
+    terminal = TerminalSink(console)
+    for name, agent in agents.items():
+        began = time.perf_counter()
+        answers = agent.answer(questions, choose_device(device), judge, name, terminal)
+        done[name] = asyncio.run(answers)
+        found[name] = summarise(done[name]) | {"seconds": time.perf_counter() - began}
+    compared = against_first(done)
+    console.print(results_table(found, {}), tool_table(found))
+    if compared:
+        console.print(pairwise_table(compared))
+    if out is not None:
+        record = {"tasks": str(tasks), "n": len(questions), "evals": found, "pairwise": compared}
+        record |= {"judge": settings.model_dump()} if judge else {}
+        write_json(out / "eval.json", record)
+        print(out / "eval.json")
+
+
+def _own_questions(agents: Mapping[str, Any], limit: int | None) -> list[Task]:
+    """Of the training of the first agent."""
+    first = next(iter(agents.values()))
+    if first.inputs is None:
+        raise UserError("there are no questions to simulate for: give a file with --tasks.")
+    questions: list[Task] = first.inputs.train_tasks()[: limit or SIMULATED_QUESTIONS]
+    return questions
+
+
+def _evaluate_simulators(
+    agents: Mapping[str, Any], questions: Sequence[Task], device: str, out: Path | None
+) -> None:
+    from fieldcraft.evals.fidelity import fidelity_table
+    from fieldcraft.runs.simulating import measure_simulator
+    from fieldcraft.train.model import choose_device
+
+    console = Console()
+    terminal = TerminalSink(console)
+    found = {
+        name: asyncio.run(
+            measure_simulator(agent, questions, choose_device(device), name, terminal)
+        )
+        for name, agent in agents.items()
+    }
+    console.print(fidelity_table(found))
+    if out is not None:
+        write_json(out / "simulator.json", {"n": len(questions), "simulators": found})
+        print(out / "simulator.json")

@@ -1,0 +1,43 @@
+"""The command line's application, and the arguments that commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from fieldcraft.types import UserError
+
+app = typer.Typer(
+    help="Train language models that decide for themselves when to think, act and answer.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+world_app = typer.Typer(help="Write a synthetic world as files.", no_args_is_help=True)
+serve_app = typer.Typer(help="Serve what agents use over HTTP.", no_args_is_help=True)
+app.add_typer(world_app, name="world")
+app.add_typer(serve_app, name="serve")
+
+STOPPED = "fieldcraft: stopped; the same command goes on where this one stopped."
+
+RecipeName = Annotated[str, typer.Argument(help="A shipped recipe or the path of a YAML file.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...", help="Settings to change, as in seed=7 or stages.rl2.steps=3."
+    ),
+]
+Out = Annotated[Path, typer.Option("--out", help="The folder to write.")]
+Index = Annotated[Path | None, typer.Option(help="Search this index instead of the run's own.")]
+SearchUrl = Annotated[str | None, typer.Option(help="Search with this server instead.")]
+Dialect = Annotated[str | None, typer.Option(help="The dialect of a bare checkpoint.")]
+Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where the model runs.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="At most this many of them.")]
+
+
+def refuse_used(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} exists and is not empty: choose another folder with --out.")

@@ -1,0 +1,94 @@
+"""Commands about data and servers: world, index, serve, bench."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from fieldcraft.cli.app import (
+    Out,
+    Overrides,
+    app,
+    refuse_used,
+    serve_app,
+    world_app,
+)
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.records.files import atomic_folder
+from fieldcraft.types import UserError
+
+
+@world_app.command("atlas")
+def world_atlas(
+    out: Out,
+    overrides: Overrides = None,
+    recipe: Annotated[str, typer.Option(help="Whose world it is.")] = "autocoa-mini",
+    model: Annotated[bool, typer.Option("--model", help="Also a random tiny model.")] = False,
+) -> None:
+    """The encyclopedia Atlas: its articles, and questions to train and to test on."""
+    from fieldcraft.runs.inputs import AtlasInputs
+
+    refuse_used(out)
+    inputs = AtlasInputs(load_recipe(recipe, overrides or []))
+    with atomic_folder(out) as draft:
+        inputs.write_world(draft)
+        if model:
+            inputs.write_model(draft / "model")
+    for path in sorted(out.iterdir()):
+        print(path)
+
+
+@app.command("index")
+def build(
+    corpus: Annotated[Path, typer.Argument(help="Passages, or a HotpotQA or MuSiQue file.")],
+    out: Out,
+    k1: Annotated[float, typer.Option(help="How slowly repeated words saturate.")] = 0.9,
+    b: Annotated[float, typer.Option(help="How much long passages are held back, 0 to 1.")] = 0.4,
+    encoder: Annotated[
+        str | None, typer.Option(help="Search by vectors of this model: a folder or a hub name.")
+    ] = None,
+    ranking: Annotated[
+        Literal["bm25", "dense", "hybrid"] | None,
+        typer.Option(help="By default hybrid with an encoder, bm25 without."),
+    ] = None,
+    hnsw: Annotated[bool, typer.Option("--hnsw", help="A graph, for millions of vectors.")] = False,
+) -> None:
+    """Build a search index: BM25, vectors of an encoder, or both."""
+    from fieldcraft.data.sources import ensure_corpus
+    from fieldcraft.tools.search.index import build_index
+
+    with tempfile.TemporaryDirectory() as draft:
+        passages = ensure_corpus(corpus, Path(draft, "corpus.jsonl"))
+        index = build_index(passages, out, k1, b, ranking=ranking, encoder=encoder, hnsw=hnsw)
+    print(f"{out}: {len(index)} passages")
+
+
+@serve_app.command("search")
+def serve(
+    index: Annotated[Path, typer.Option(help="A folder that 'fieldcraft index' wrote.")],
+    host: str = "127.0.0.1",
+    port: int = 8000,
+) -> None:
+    """A search server with the interfaces of Search-R1 and AutoCoA: POST /retrieve."""
+    from fieldcraft.tools.search.server import serve_search
+
+    serve_search(index, host, port)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def bench(
+    context: typer.Context, name: Annotated[str, typer.Argument(help="As in engine.")]
+) -> None:
+    """A comparison of bench/, with its own options behind its name; from a checkout only."""
+    folder = Path(__file__).parents[2] / "bench"
+    scripts = {script.stem: script for script in sorted(folder.glob("*.py"))}
+    if not scripts:
+        raise UserError("bench/ is not part of the installed package: run it from a checkout.")
+    if name not in scripts:
+        raise UserError(f"there is no comparison '{name}': use one of {', '.join(scripts)}.")
+    raise typer.Exit(subprocess.call([sys.executable, str(scripts[name]), *context.args]))

@@ -1,0 +1,158 @@
+"""Commands about runs: run, check, recipes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from importlib import resources
+from itertools import takewhile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fieldcraft.cli.app import (
+    STOPPED,
+    Overrides,
+    RecipeName,
+    app,
+)
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.evals.tables import results_table, seeds_table, tool_table
+from fieldcraft.recipes.loading import load_recipe, shipped
+from fieldcraft.records.events import Events, write_metrics
+from fieldcraft.records.files import read_json
+from fieldcraft.runs.folder import RunFolder, find_run, open_run
+from fieldcraft.terminal.progress import TerminalSink
+from fieldcraft.terminal.trajectories import (
+    print_collection,
+)
+
+
+@app.command()
+def run(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run's folder, by default runs/RECIPE[-seedN].")
+    ] = None,
+) -> None:
+    """Every stage of a recipe; what is done already is skipped."""
+    settings = load_recipe(recipe, overrides or [])
+    seed = f"-seed{settings.seed}" if settings.seed else ""
+    folder = out or Path("runs", f"{settings.recipe}{seed}")
+    console = Console()
+    if settings.collect is not None:
+        _collect(settings, folder, console)
+        return
+    if RunFolder(folder, settings).done:
+        report = read_json(open_run(folder, settings).report_json)
+    else:
+        if not (folder / "recipe.json").exists():
+            _refuse_unsound(settings)
+        try:
+            report = _execute(settings, folder, console)
+        except KeyboardInterrupt:
+            print(STOPPED, file=sys.stderr)
+            raise typer.Exit(130) from None
+    one = folder
+    if settings.seeds:
+        one = folder / f"seed-{settings.seeds[0]}"
+        console.print(seeds_table(report["rows"]))
+    else:
+        seconds = {stage["name"]: stage["seconds"] for stage in report["stages"]}
+        console.print(results_table(report["evals"], seconds), tool_table(report["evals"]))
+    print(f"{folder / 'report.json'}\n{folder / 'report.html'}")
+    print(f"fieldcraft ask --model {shlex.quote(str(one))} {shlex.quote(_question(one))}")
+
+
+def _execute(settings: Recipe, folder: Path, console: Console) -> dict[str, Any]:
+    """One run, or one for every seed of the recipe."""
+    if settings.seeds:
+        from fieldcraft.runs.seeds import sweep
+
+        return sweep(settings, folder, console)
+    from fieldcraft.runs.run import run_recipe
+
+    return run_recipe(settings, folder, Events([write_metrics, TerminalSink(console)]))
+
+
+def _collect(settings: Recipe, folder: Path, console: Console) -> None:
+    """A run that has a teacher and no stages."""
+    if RunFolder(folder, settings).done:
+        open_run(folder, settings)
+    else:
+        from fieldcraft.runs.collect import collect
+
+        try:
+            collect(settings, folder, Events([TerminalSink(console)]))
+        except KeyboardInterrupt:
+            print(STOPPED, file=sys.stderr)
+            raise typer.Exit(130) from None
+    print_collection(read_json(folder / "collect" / "summary.json"), console)
+    for name in ("collect/demonstrations.jsonl", "collect/pairs.jsonl", "report.html"):
+        print(folder / name)
+    print(f"fieldcraft show {shlex.quote(str(folder))}")
+
+
+def _refuse_unsound(recipe: Recipe) -> None:
+    """Before a run begins, and so before its folder is made: its files and settings. What is only
+    estimated refuses no run."""
+    from fieldcraft.runs.check import ESTIMATED, check_recipe
+
+    found: list[str] = []
+
+    def report(name: str, notes: Sequence[str], problems: Sequence[str]) -> None:
+        found.extend([] if name in ESTIMATED else problems)
+
+    check_recipe(recipe, Path.cwd(), report)
+    _refuse(found)
+
+
+def _refuse(problems: Sequence[str]) -> None:
+    """Print every problem, and exit with 2 if there is one."""
+    for problem in problems:
+        print(f"fieldcraft: {problem}", file=sys.stderr)
+    if problems:
+        raise typer.Exit(2)
+
+
+def _question(run: Path) -> str:
+    """A question of the run's last evaluation, to ask next."""
+    folder = find_run(run)
+    last = folder.evaluation(folder.evaluations()[-1])
+    with last.trajectories.open(encoding="utf-8") as file:
+        question: str = json.loads(file.readline())["task"]["question"]
+    return question
+
+
+@app.command()
+def check(recipe: RecipeName, overrides: Overrides = None) -> None:
+    """What would go wrong with a recipe, before it costs anything."""
+    from fieldcraft.runs.check import check_recipe
+
+    settings = load_recipe(recipe, overrides or [])
+    console = Console()
+
+    def report(name: str, notes: Sequence[str], problems: Sequence[str]) -> None:
+        mark = Text("wrong ", "red") if problems else Text("fine  ", "green")
+        console.print(mark + Text(f"{name}  ") + Text("; ".join(notes), "dim"), soft_wrap=True)
+
+    _refuse(check_recipe(settings, Path.cwd(), report))
+
+
+@app.command()
+def recipes() -> None:
+    """The recipes that come with fieldcraft."""
+    table = Table.grid(padding=(0, 2))
+    for name in shipped():
+        text = (resources.files("fieldcraft.recipes") / f"{name}.yaml").read_text("utf-8")
+        comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
+        first = " ".join(line.strip("# ") for line in comment).partition(". ")[0].rstrip(".")
+        table.add_row(Text(name, "bold"), Text(first))
+    Console().print(table)

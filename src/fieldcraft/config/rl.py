@@ -1,0 +1,180 @@
+"""What stages of reinforcement learning can set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BeforeValidator, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+
+from fieldcraft.config.names import Kind, find, name_of, require
+from fieldcraft.config.sections import Endpoint, Optim, Rate, Section, Share
+from fieldcraft.config.stages import Footprint, Stage, StageKind
+
+SIMULATED_SHARE = 5 / 6  # AutoCoA's
+
+
+class Weighted(Section):
+    """A reward of the user's with settings: they are the arguments of its class."""
+
+    model_config = ConfigDict(extra="allow")
+
+    weight: float
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self.model_extra or {}
+
+
+def _by_name(rewards: Any) -> Any:
+    """From Python a reward may be given as its class."""
+    if not isinstance(rewards, Mapping):
+        return rewards
+    return {k if isinstance(k, str) else name_of(k): weight for k, weight in rewards.items()}
+
+
+Rewards = Annotated[dict[str, float | Weighted], BeforeValidator(_by_name)]
+
+
+class Critic(Section):
+    """The value function of PPO: a scalar head on the hidden states of the policy, which it leaves
+    as they are, or on those of a model of its own."""
+
+    backbone: Literal["policy", "own"] = "own"
+    optim: Optim | None = None  # None: that of the stage
+    clip: PositiveFloat = 0.5  # how far a value may move in a step
+    gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
+    gae_lambda: Annotated[float, Field(ge=0, le=1)] = 1.0
+
+
+class Rl(Stage):
+    """Reinforcement learning: one clipped surrogate, of which every algorithm is a setting.
+
+    `algorithm` sets the keys that config/algorithms.py lists for it; what the recipe says itself
+    wins. docs/algorithms.md explains every key.
+    """
+
+    kind: ClassVar[StageKind] = "rl"
+
+    type: Literal["rl"] = "rl"
+    algorithm: str = "grpo"
+    steps: PositiveInt
+    observations: Literal["real", "simulated", "mixed"] = "real"
+    simulated_share: Share = SIMULATED_SHARE  # of the steps of a mixed stage
+    simulator: Literal["policy", "frozen", "endpoint"] = "policy"
+    simulator_stage: str | None = None  # whose model is frozen; None: the one the stage starts from
+    endpoint: Endpoint | None = None
+    questions: PositiveInt = 32  # of a step
+    group: PositiveInt = 8  # rollouts of a question
+    temperature: PositiveFloat = 1.0
+    # what is rewarded
+    rewards: Rewards = Field(default={"em": 1.0})  # and their weights
+    accuracy: str = "em"  # the reward by which a right answer scores 1
+    call_smoothing: PositiveFloat | None = None  # OTC's c; None: budget.max_calls
+    overlong_penalty: Rate = 0.0  # for the longest rollouts
+    overlong_limit: PositiveInt | None = None  # policy tokens; None: budget.total_tokens
+    overlong_cache: PositiveInt | None = None  # tokens below it; None: a fifth of the limit
+    # which rollouts are trained on
+    keep_groups: Literal["all", "mixed-accuracy", "mixed-reward"] = "all"
+    max_batches: PositiveInt = 10  # sampled in a step to fill it with groups that are kept
+    train_truncated: bool = True
+    # what stops the run
+    max_tool_failures: Share = 0.9  # of a step's calls
+    collapse_share: Share | None = 0.5  # of its best, below which exact match has collapsed
+    # advantages
+    baseline: Literal["none", "group", "others", "critic"] = "group"
+    scale: Literal["none", "group", "batch"] = "group"
+    critic: Critic = Critic()
+    # the loss
+    loss_weight: Literal["sequence", "token", "constant"] = "sequence"
+    ratio: Literal["token", "sequence"] = "token"
+    clip: Literal["ppo", "cispo"] = "ppo"
+    clip_low: PositiveFloat = 0.2
+    clip_high: PositiveFloat = 0.2
+    dual_clip: Annotated[float, Field(gt=1)] | None = None
+    kl_coef: Rate = 0.0
+    kl_in: Literal["loss", "reward"] = "loss"
+    entropy_coef: Rate = 0.0
+    llds_coef: Rate = 0.0
+    # between sampler and trainer
+    importance: Literal["token", "sequence"] = "token"
+    importance_cap: PositiveFloat | None = None  # None: no weight
+    reject: Literal["token", "sequence", "geometric"] | None = None
+    reject_low: Share = 0.5
+    reject_high: Annotated[float, Field(gt=1)] = 2.0
+    # optimiser steps for one sampling step
+    epochs: PositiveInt = 1
+    minibatches: PositiveInt = 1
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, data: Any) -> Any:
+        """Put the keys of the named algorithm below those that are given."""
+        if not isinstance(data, dict):
+            return data
+        return {**find(Kind.ALGORITHM, str(data.get("algorithm", "grpo"))), **data}
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        """Raises ValueError for settings that would do nothing, or not what they say."""
+        if self.llds_coef and self.epochs * self.minibatches == 1:
+            raise ValueError(
+                "llds_coef acts from the second optimiser step of a sampling step on: raise"
+                " minibatches or epochs"
+            )
+        if self.dual_clip is not None and self.clip == "cispo":
+            raise ValueError("dual_clip belongs to clip: ppo; remove it")
+        if self.baseline == "critic" and self.scale == "group":
+            raise ValueError("a critic gives every token its own baseline: scale none or batch")
+        self._agree_on_names()
+        self._agree_on_simulator()
+        return self
+
+    def _agree_on_names(self) -> None:
+        for name in (*self.rewards, self.accuracy):
+            require(Kind.REWARD, name)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of every reward."""
+        return {n: w if isinstance(w, float) else w.weight for n, w in self.rewards.items()}
+
+    @property
+    def graders(self) -> set[str]:
+        return {*self.rewards, self.accuracy}
+
+    @property
+    def reads_stages(self) -> tuple[str, ...]:
+        return () if self.simulator_stage is None else (self.simulator_stage,)
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return () if self.endpoint is None else (self.endpoint,)
+
+    @property
+    def rollout_steps(self) -> dict[str, int]:
+        return {self.observations: self.steps}
+
+    @property
+    def simulation_temperature(self) -> float | None:
+        return None if self.observations == "real" else self.temperature
+
+    @property
+    def footprint(self) -> Footprint:
+        frozen = self.simulator == "frozen"
+        return Footprint(
+            critics=(self.baseline, self.critic.backbone) == ("critic", "own"),
+            frozen=frozen,
+            references=self.kl_coef > 0,
+            rollouts=self.questions * self.group,
+        )
+
+    def _agree_on_simulator(self) -> None:
+        if self.simulator != "policy" and self.observations == "real":
+            raise ValueError("a simulator writes nothing with observations: real; use simulated")
+        if self.simulated_share != SIMULATED_SHARE and self.observations != "mixed":
+            raise ValueError("simulated_share belongs to observations: mixed; remove it")
+        if self.simulator_stage is not None and self.simulator != "frozen":
+            raise ValueError("simulator_stage belongs to simulator: frozen; remove it")
+        if (self.endpoint is not None) != (self.simulator == "endpoint"):
+            raise ValueError("simulator: endpoint and the section endpoint need each other")

@@ -1,0 +1,172 @@
+"""Learning from groups of rollouts: advantages, and the optimiser steps of one sampling step.
+
+It knows no tools and no engine: `sampler.py` does.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from fieldcraft.algos.losses import Surrogate
+from fieldcraft.config.rl import Rl
+from fieldcraft.train.batch import Unit, to_sample
+from fieldcraft.train.credit import Scored, assign_advantages
+from fieldcraft.train.critic import Critic
+from fieldcraft.train.lora import Adapter
+from fieldcraft.train.sampler import Group, equal
+from fieldcraft.train.stages.base import Row
+from fieldcraft.train.trainer import Trainer
+from fieldcraft.types import Author, Status, Trajectory
+
+# Metrics that are means over the tokens trained on; those of equal groups have no part in them.
+OF_TRAINED = (
+    *("entropy", "ratio", "clip_fraction", "sampler_gap", "kl_ref", "llds"),
+    *("importance", "rejected"),
+)
+
+
+class Reference(Protocol):
+    """What a KL term is taken to."""
+
+    def fill_logprobs(self, units: Sequence[Unit], field: str, temperature: float) -> None: ...
+
+
+class AdapterStart:
+    """The reference of a trainer with an adapter: the same model with the adapter as it is now, so
+    there is no second copy of the model."""
+
+    def __init__(self, trainer: Trainer, adapter: Adapter) -> None:
+        self.trainer = trainer
+        self.adapter = adapter
+        adapter.keep_start()
+
+    def fill_logprobs(self, units: Sequence[Unit], field: str, temperature: float) -> None:
+        with self.adapter.at_start():
+            self.trainer.fill_logprobs(units, field, temperature)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyLearner:
+    """Turns the rollouts of a step into optimiser steps.
+
+    `reference` is needed only for a KL term, `critic` for `baseline: critic`. `total_tokens` is the
+    budget of a rollout, by which `loss_weight: constant` divides.
+    """
+
+    settings: Rl
+    trainer: Trainer
+    reference: Reference | None
+    critic: Critic | None
+    total_tokens: int
+    seed: int
+
+    def learn(self, groups: Sequence[Group], number: int) -> Row:
+        """All optimiser steps of sampling step `number`; metrics are means over them, and empty if
+        there is nothing to learn."""
+        units, total = self._units(groups)
+        return self._train(units, total, number) if units else {}
+
+    def _units(self, groups: Sequence[Group]) -> tuple[list[Unit], float]:
+        """Samples with advantages, and what the loss is divided by. A group without a gradient is
+        counted in the divisor and left out of the computation."""
+        s = self.settings
+        scored = [
+            [
+                Scored(to_sample(t, {Author.POLICY} if self._trains(t) else ()), t.reward)
+                for t in group
+                if t.reward is not None
+            ]
+            for group in groups
+        ]
+        trained = [m.sample for members in scored for m in members if m.sample.weight.any()]
+        total = float(sum(sample.weight.sum() for sample in trained))
+        if s.loss_weight == "sequence":
+            total = float(len(trained))
+        elif s.loss_weight == "constant":
+            total = float(len(trained) * self.total_tokens)
+        scored = [
+            members
+            for group, members in zip(groups, scored, strict=True)
+            if not (equal(group) and self._equal_is_still())
+        ]
+        units: list[Unit] = [
+            (m.sample,) for members in scored for m in members if m.sample.weight.any()
+        ]
+        if units:
+            self._fill(units)
+        assign_advantages(scored, s)
+        if s.loss_weight == "sequence":
+            for (sample,) in units:
+                sample.weight /= sample.weight.sum()
+        return units, total
+
+    def _trains(self, trajectory: Trajectory) -> bool:
+        return self.settings.train_truncated or trajectory.status is not Status.TRUNCATED
+
+    def _equal_is_still(self) -> bool:
+        """Whether a group of equal rewards has exactly no gradient."""
+        s = self.settings
+        compared = s.baseline in ("group", "others") and s.scale != "batch"
+        return compared and not (s.kl_coef or s.entropy_coef or s.llds_coef)
+
+    def _fill(self, units: Sequence[Unit]) -> None:
+        """What the samples have to know of the models as they are before the step."""
+        s = self.settings
+        if s.importance_cap is not None or s.reject is not None:
+            self.trainer.fill_logprobs(units, "old_logp", s.temperature)
+        if self.reference is not None:
+            self.reference.fill_logprobs(units, "ref_logp", s.temperature)
+        if self.critic is not None:
+            self.critic.fill_values(units)
+
+    def _train(self, units: list[Unit], total: float, number: int) -> Row:
+        """All optimiser steps share one learning rate: the schedule counts sampling steps. So do
+        their losses the divisor, cut into equal parts: a token weighs the same, whichever
+        mini-batch it falls into."""
+        s = self.settings
+        objective = surrogate(s)
+        rows: list[Row] = []
+        for part, share in self._parts(units, number):
+            self.trainer.done = number
+            divisor = total * share
+            row = self.trainer.step(part, objective, divisor, s.temperature)
+            trained = sum(float(sample.weight.sum()) for unit in part for sample in unit)
+            row |= {name: row[name] * divisor / trained for name in OF_TRAINED if name in row}
+            if self.critic is not None:
+                self.critic.done = number
+                row |= {f"critic/{k}": v for k, v in self.critic.step(part, divisor).items()}
+            rows.append(row)
+        return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
+
+    def _parts(self, units: list[Unit], number: int) -> Iterator[tuple[list[Unit], float]]:
+        """(mini-batch, its share of an epoch), dealt anew in every epoch."""
+        s = self.settings
+        count = min(s.minibatches, len(units))
+        for epoch in range(s.epochs):
+            dealt = list(units)
+            if count > 1:
+                random.Random(f"{self.seed}:{number}:{epoch}").shuffle(dealt)
+            for part in range(count):
+                yield dealt[part::count], 1 / count
+
+
+def surrogate(s: Rl) -> Surrogate:
+    """The loss of a stage."""
+    return Surrogate(
+        ratio=s.ratio,
+        clip=s.clip,
+        clip_low=s.clip_low,
+        clip_high=s.clip_high,
+        dual_clip=s.dual_clip,
+        importance=s.importance,
+        importance_cap=s.importance_cap,
+        reject=s.reject,
+        reject_low=s.reject_low,
+        reject_high=s.reject_high,
+        kl_coef=s.kl_coef if s.kl_in == "loss" else 0.0,
+        entropy_coef=s.entropy_coef,
+        llds_coef=s.llds_coef,
+    )

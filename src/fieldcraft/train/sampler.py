@@ -1,0 +1,129 @@
+"""Sampling for reinforcement learning: questions, rollouts in groups, and their rewards.
+
+It knows no weights and no losses: `learner.py` does, and the stage lets the two take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil
+
+from fieldcraft.config.rl import Rl
+from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.records.events import Sink, TrajectoryDone, nobody
+from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.rollout.loop import Policy, Simulator, rollout, rollouts
+from fieldcraft.rollout.simulators import PolicySimulator
+from fieldcraft.train.epochs import draw
+from fieldcraft.types import PolicyEngine, Task, Trajectory
+
+Group = Sequence[Trajectory]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The groups of a step to train on, everything that was sampled for them, and in how many
+    batches of questions."""
+
+    groups: list[Group]
+    trajectories: list[Trajectory]
+    batches: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampler:
+    """Samples the rollouts of one step at a time.
+
+    `frozen`, an engine, simulates for `simulator: frozen`, and `remote` writes observations for
+    `simulator: endpoint`.
+    """
+
+    settings: Rl
+    tasks: Sequence[Task]
+    env: ToolEnvironment
+    engine: PolicyEngine
+    rubric: Rubric
+    seed: int
+    frozen: PolicyEngine | None = None
+    remote: Simulator | None = None
+    name: str = "rl"  # of the stage, in events
+    emit: Sink = nobody
+
+    async def sample(self, number: int) -> Sampled:
+        """The rollouts of step `number`, with their rewards.
+
+        Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2): groups that teach nothing are
+        replaced by those of further questions, until the step is full or `max_batches` are sampled;
+        then the step takes what there is. Every step owns `max_batches` batches of questions,
+        whether it uses them or not, so what it sees follows from its number alone.
+        """
+        s = self.settings
+        most = 1 if s.keep_groups == "all" else s.max_batches
+        kept: list[Group] = []
+        flat: list[Trajectory] = []
+        for batch in range(most):
+            chosen = draw(self.seed, number * most + batch, len(self.tasks), s.questions)
+            found = await self._batch([self.tasks[i] for i in chosen], number, batch)
+            for group in found:
+                self.rubric.score(group)
+            flat += [trajectory for group in found for trajectory in group]
+            kept += filter(self._teaches, found)
+            if len(kept) >= s.questions:
+                break
+        return Sampled(kept[: s.questions], flat, batch + 1)
+
+    async def sleep(self) -> None:
+        """Nothing is sampled for a while: the caches make room for training."""
+        await self.engine.sleep()
+        if self.frozen is not None:
+            await self.frozen.sleep()
+
+    async def _batch(self, tasks: Sequence[Task], number: int, batch: int) -> list[Group]:
+        s = self.settings
+        policy = Policy(engine=self.engine, temperature=s.temperature, seed=self.seed)
+        simulator = self._simulator(policy) if simulates(s, number) else None
+        first = batch * s.questions
+        jobs = [
+            (task, f"{number}/{p}/{g}")
+            for p, task in enumerate(tasks, start=first)
+            for g in range(s.group)
+        ]
+        done = await rollouts(
+            jobs,
+            lambda task, key: rollout(task, policy, self.env, key, simulator),
+            len(jobs),
+            lambda trajectory: self.emit(TrajectoryDone(self.name, trajectory)),
+        )
+        await self.rubric.prepare(done)
+        return [done[p * s.group : (p + 1) * s.group] for p in range(len(tasks))]
+
+    def _simulator(self, policy: Policy) -> Simulator:
+        """Who writes the observations. A frozen model samples as the policy does, in an engine with
+        sessions of its own."""
+        return self.remote or PolicySimulator(replace(policy, engine=self.frozen or policy.engine))
+
+    def _teaches(self, group: Group) -> bool:
+        """Whether dynamic sampling keeps a group: some of its graded rollouts are right and some
+        wrong, or their rewards differ (which also keeps what OTC has to say about groups in which
+        all are right)."""
+        s = self.settings
+        if s.keep_groups == "mixed-accuracy":
+            scores = [t.rewards[s.accuracy] for t in group if t.reward is not None]
+            return 0 < scores.count(1.0) < len(scores) - scores.count(None)
+        return s.keep_groups == "all" or not equal(group)
+
+
+def equal(group: Group) -> bool:
+    """Whether the rollouts that could be graded all have the same reward."""
+    return len({t.reward for t in group if t.reward is not None}) < 2
+
+
+def simulates(s: Rl, number: int) -> bool:
+    """Whether the observations of a step are simulated. In a mixed stage that follows from the
+    step's number alone: of the first n steps, n * simulated_share are, rounded up."""
+    if s.observations != "mixed":
+        return s.observations == "simulated"
+    share = Fraction(s.simulated_share).limit_denominator(1000)  # 5/6, not the float beside it
+    return ceil((number + 1) * share) > ceil(number * share)

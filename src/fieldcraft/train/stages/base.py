@@ -1,0 +1,123 @@
+"""What a type of stage is. The built-in ones are beside this file, one each; a user's own is found
+as `module:Name` and is treated the same.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self
+
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.rl import Rl
+from fieldcraft.config.sections import Optim
+from fieldcraft.config.stages import Stage
+from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.records.events import Sink
+from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.train.trainer import Trainer
+from fieldcraft.train.watch import Watch
+from fieldcraft.types import Dialect, PolicyEngine, Task, Trajectory
+
+Row = dict[str, Any]
+Pair = tuple[Trajectory, Trajectory]  # chosen, rejected; both begin with the same shared prefix
+
+
+class Data(Protocol):
+    """The data of a run, in its dialect. `check` offers the first examples of it."""
+
+    @property
+    def recipe(self) -> Recipe: ...
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    def trajectories(self, data: str, count: int | None) -> Sequence[Trajectory]:
+        """At most `count` demonstrations of a data set. Raises UserError if there is none."""
+        ...
+
+    def pairs(self, data: str, count: int | None) -> Sequence[Pair]: ...
+
+
+class Material(Data, Protocol):
+    """What a run gives a stage to be made of."""
+
+    @property
+    def name(self) -> str:
+        """Of the stage."""
+        ...
+
+    @property
+    def folder(self) -> Path:
+        """Of the stage, for what it keeps there."""
+        ...
+
+    @property
+    def emit(self) -> Sink: ...
+
+    def trainer(self, optim: Optim, steps: int) -> Trainer:
+        """On the model that the stage starts from: all its weights, or an adapter."""
+        ...
+
+    def model(self, stage: str | None) -> Any:
+        """A model to read: that of an earlier stage, or a second copy of the one that the stage
+        starts from (None), in the type of weights that are only read."""
+        ...
+
+    def trainable_copy(self) -> Any:
+        """A second copy of the model that the stage starts from, in float32."""
+        ...
+
+    def training_questions(self) -> Sequence[Task]: ...
+
+    def environment(self) -> ToolEnvironment:
+        """With the tools of the recipe."""
+        ...
+
+    def engine(self, model: Any) -> PolicyEngine:
+        """An engine that samples from a model in this process."""
+        ...
+
+    def rubric(self, settings: Rl) -> Rubric: ...
+
+    def fidelity(self, trajectories: Sequence[Trajectory]) -> Row:
+        """How true simulated observations are, as metrics; empty where it cannot be told."""
+        ...
+
+
+class StageType(ABC):
+    """One stage while it runs. `train/loop.py` calls `step` for every step that no checkpoint has
+    behind it, and keeps metrics and checkpoints.
+
+    A step is a function of its number, the weights and `state_dict` alone, so that a run that was
+    killed and resumed ends with the same numbers.
+    """
+
+    Settings: ClassVar[type[Stage]]  # the keys of a recipe
+    trainer: Trainer
+    watch: Watch | None = None  # what stops it when it has collapsed
+
+    @classmethod
+    @abstractmethod
+    async def open(cls, settings: Any, material: Material) -> Self:
+        """Make the stage from what a run has. Raises UserError where something is missing."""
+
+    @abstractmethod
+    async def step(self, number: int) -> Row:
+        """Do step `number`, counted from 0, and return its metrics, `tokens` among them: how many
+        were computed."""
+
+    def state_dict(self) -> Row:
+        """What a checkpoint keeps beside the trainer."""
+        return {}
+
+    def load_state_dict(self, state: Row) -> None:
+        """Take over what `state_dict` returned. Raises ValueError for the state of another."""
+        if state:
+            raise ValueError(f"{type(self).__name__} keeps no state, but was given {state}")
+
+    @classmethod
+    def problems(cls, settings: Any, name: str, data: Data, notes: list[str]) -> Iterator[str]:
+        """What would go wrong, a sentence each; what was looked at goes to `notes`."""
+        yield from ()

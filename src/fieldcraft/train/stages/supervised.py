@@ -1,0 +1,71 @@
+"""What stages over a data set share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from fieldcraft.algos.losses import Contrastive, CrossEntropy
+from fieldcraft.train.batch import Unit
+from fieldcraft.train.epochs import draw
+from fieldcraft.train.stages.base import Data, Row, StageType
+from fieldcraft.train.trainer import Trainer
+from fieldcraft.types import Trajectory
+
+
+class SupervisedStage(StageType):
+    """Steps over units of samples, in shuffled epochs.
+
+    Args:
+        trainer: what is trained.
+        units: the data.
+        objective: the loss.
+        batch: units of a step.
+        seed: of the order.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        units: Sequence[Unit],
+        objective: CrossEntropy | Contrastive,
+        batch: int,
+        seed: int,
+    ) -> None:
+        self.trainer = trainer
+        self.units = units
+        self.objective = objective
+        self.batch = batch
+        self.seed = seed
+
+    async def step(self, number: int) -> Row:
+        chosen = [self.units[i] for i in draw(self.seed, number, len(self.units), self.batch)]
+        metrics = self.trainer.step(chosen, self.objective, self.divisor(chosen))
+        return {**metrics, "tokens": sum(len(sample) for unit in chosen for sample in unit)}
+
+    def divisor(self, chosen: Sequence[Unit]) -> float:
+        """What the loss is divided by: the weight of the batch."""
+        return sum(float(sample.weight.sum()) for unit in chosen for sample in unit)
+
+
+def length_problems(
+    name: str, found: Sequence[Trajectory], data: Data, notes: list[str]
+) -> Iterator[str]:
+    """Examples that are longer than a rollout may be."""
+    limit = data.recipe.budget.total_tokens
+    longest = max(found, key=lambda t: len(t.ids))
+    notes.append(f"{len(found)} samples of up to {len(longest.ids)} tokens")
+    if len(longest.ids) > limit:
+        yield (
+            f"stage '{name}' trains on {len(longest.ids)} tokens (task '{longest.task.id}'), more"
+            f" than a rollout may have: raise budget.total_tokens={limit}."
+        )
+
+
+def few_problems(name: str, found: Sequence[Any], batch: int) -> Iterator[str]:
+    """A data set smaller than a batch."""
+    if len(found) < batch:
+        yield (
+            f"stage '{name}' has {len(found)} demonstrations, fewer than one batch of"
+            f" {batch}: give more, or lower batch."
+        )

@@ -1,0 +1,134 @@
+"""A stage of reinforcement learning whose rollouts are scripted."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from checkpoints import tiny_tokenizer
+from fieldcraft.algos.losses import Objective
+from fieldcraft.config.rl import Rl
+from fieldcraft.dialects import get_dialect
+from fieldcraft.engine.scripted import ScriptedEngine
+from fieldcraft.envs.environment import Budget, ToolEnvironment
+from fieldcraft.rewards.answers import ExactMatch
+from fieldcraft.rewards.rubric import AskingReward, Rubric
+from fieldcraft.train.batch import Sample, Unit
+from fieldcraft.train.stages.rl import RlStage
+from fieldcraft.types import (
+    Completion,
+    Reward,
+    Sampling,
+    Task,
+    Trajectory,
+)
+from training_parts import (
+    FixedTool,
+    rl_stage,
+)
+
+TOKENIZER = tiny_tokenizer()
+SEARCH = "<begin_search> Ada </end_search>"
+RIGHT = "So.\n</think>\n\n\\boxed{Northport}"
+WRONG = "Well, so.\n</think>\n\n\\boxed{Southport}"
+TASKS = [Task(str(i), f"Question {i}?", ("Northport",)) for i in range(2)]
+
+
+class KeyedEngine(ScriptedEngine):
+    """A script for every rollout of a step, by its place `question/member`."""
+
+    def __init__(self, scripts: dict[str, Sequence[str]]) -> None:
+        super().__init__(TOKENIZER, [])
+        self.scripts = scripts
+        self.slept = 0
+        self.version = 0
+
+    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+        place = session.partition("#")[0].partition("/")[2]
+        self.turns = list(self.scripts[place])
+        return await super().generate(ids, sampling, session)
+
+    async def sleep(self) -> None:
+        self.slept += 1
+
+    async def publish(self, version: int) -> None:
+        self.version = version
+
+
+class RecordingTrainer:
+    """Keeps what it is asked to train on."""
+
+    def __init__(self) -> None:
+        self.filled: list[tuple[int, str, float]] = []
+        self.samples: list[Sample] = []
+        self.objective: Objective | None = None
+        self.totals: list[float] = []  # of each optimiser step
+        self.parts: list[list[Sample]] = []
+        self.temperature = 0.0
+        self.done = 0
+
+    def fill_logprobs(self, units: Sequence[Unit], field: str, temperature: float) -> None:
+        self.filled.append((len(units), field, temperature))
+
+    def step(
+        self, units: Sequence[Unit], objective: Objective, total: float, temperature: float
+    ) -> dict[str, float]:
+        self.samples = [sample for unit in units for sample in unit]
+        self.parts.append(self.samples)
+        self.totals.append(total)
+        self.objective, self.temperature = objective, temperature
+        return {"loss": 0.25, "ratio": 0.5}
+
+
+def stage(
+    scripts: dict[str, Sequence[str]],
+    answer: Callable[[str], str] = "found {}".format,
+    budget: dict[str, int] | None = None,
+    reference: Any = None,
+    critic: Any = None,
+    **settings: Any,
+) -> tuple[RlStage, RecordingTrainer, KeyedEngine]:
+    given = {"type": "rl", "steps": 9, "questions": 2, "group": 2, "optim": {"lr": 1e-2}}
+    trainer, engine = RecordingTrainer(), KeyedEngine(scripts)
+    env = ToolEnvironment(
+        get_dialect("autocoa", TOKENIZER, ""), [FixedTool(answer)], Budget(**(budget or {}))
+    )
+    recorder: Any = trainer
+    return (
+        rl_stage(
+            settings=Rl.model_validate(given | settings),
+            tasks=TASKS,
+            env=env,
+            engine=engine,
+            rubric=Rubric([(ExactMatch(), 1.0)]),
+            trainer=recorder,
+            reference=reference,
+            critic=critic,
+            seed=0,
+        ),
+        trainer,
+        engine,
+    )
+
+
+def graded_by(rl: RlStage, recorded: Reward, weighted: Reward) -> None:
+    """Give the stage another rubric."""
+    rl.sampler = replace(rl.sampler, rubric=Rubric([(recorded, 0.0), (weighted, 1.0)]))
+
+
+MIXED = {"0/0": [SEARCH, RIGHT], "0/1": [WRONG], "1/0": [WRONG], "1/1": [WRONG]}
+
+
+class Asked(AskingReward):
+    """Accepts what the exact rule does not, and cannot tell about the rest."""
+
+    name = "judge"
+
+    async def ask(self, trajectory: Trajectory) -> float | None:
+        return 1.0 if trajectory.answer == "Southport" else None
+
+
+def written(trajectory_segments: Sequence[str]) -> list[int]:
+    """Ids of the policy's turns; the last one ends with the end-of-sequence token."""
+    *turns, last = trajectory_segments
+    ids = [i for turn in turns for i in TOKENIZER.encode(turn)]
+    return [*ids, *TOKENIZER.encode(last), TOKENIZER.eos_token_id]

@@ -1,0 +1,110 @@
+"""Steps of reinforcement learning of a real, tiny model."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fieldcraft.config.rl import Rl
+from fieldcraft.dialects.base import BaseDialect
+from fieldcraft.envs.environment import Budget, ToolEnvironment
+from fieldcraft.rewards.answers import StatelessReward
+from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.train.batch import Sample
+from fieldcraft.train.stages.rl import RlStage
+from fieldcraft.types import (
+    Trajectory,
+)
+from rl_parts import TASKS, TOKENIZER
+from training_parts import (
+    Chatty,
+    FixedTool,
+    assert_same,
+    chatty_engine,
+    make_trainer,
+    plain_logprobs_of,
+    rl_stage,
+    step,
+    weights,
+)
+
+# -- with a real model --------------------------------------------------------------------------
+
+
+class SaysMuch(StatelessReward):
+    """More for a longer answer: nearly every group of a random model differs in it."""
+
+    name = "much"
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+        return [float(len(t.ids)) for t in group]
+
+
+class Same(StatelessReward):
+    name = "same"
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+        return [1.0] * len(group)
+
+
+def real_stage(folder: Path, reward: Any, **settings: Any) -> RlStage:
+    trainer = make_trainer(folder, row_length=256)
+    given = {"type": "rl", "steps": 9, "questions": 2, "group": 4, "optim": {"lr": 1e-2}}
+    dialect: BaseDialect = Chatty(TOKENIZER, "")
+    return rl_stage(
+        settings=Rl.model_validate(given | settings),
+        tasks=TASKS,
+        env=ToolEnvironment(dialect, [FixedTool("found {}".format)], Budget(turn_tokens=8)),
+        engine=chatty_engine(trainer),
+        rubric=Rubric([(reward, 1.0)]),
+        trainer=trainer,
+        reference=None,
+        seed=0,
+    )
+
+
+@pytest.mark.parametrize("cap", [None, 2.0])
+def test_a_step_on_policy_has_ratio_one_and_moves_the_policy(
+    tmp_path: Path, cap: float | None
+) -> None:
+    rl = real_stage(tmp_path, SaysMuch(), importance_cap=cap)
+    for number in range(2):
+        before = weights(rl.trainer.model)
+        row = step(rl, number)
+        assert row["ratio"] == pytest.approx(1, abs=1e-4)
+        assert row["sampler_gap"] < 1e-4
+        assert row["grad_norm"] > 0
+        after = weights(rl.trainer.model)
+        assert any((before[name] != after[name]).any() for name in before)
+
+
+def test_equal_rewards_leave_the_weights_bit_for_bit(tmp_path: Path) -> None:
+    rl = real_stage(tmp_path, Same())
+    before = weights(rl.trainer.model)
+    row = step(rl, 0)
+    assert_same(before, weights(rl.trainer.model))
+    assert row["equal_groups"] == 1
+
+
+def test_what_is_rewarded_becomes_more_likely(tmp_path: Path) -> None:
+    rl = real_stage(tmp_path, SaysMuch())
+    rl.trainer.optim = rl.trainer.optim.model_copy(update={"lr": 1e-4})
+    seen: list[Sample] = []
+    units = rl.learner._units
+
+    def keep(groups: Any) -> Any:
+        found = units(groups)
+        seen.extend(sample for unit in found[0] for sample in unit)
+        return found
+
+    object.__setattr__(rl.learner, "_units", keep)
+    step(rl, 0)
+    gained = 0.0
+    for sample in seen:
+        spoken = sample.weight[1:] > 0
+        now = plain_logprobs_of(rl.trainer.model, sample.ids.tolist()).numpy()
+        change = now[spoken] - sample.sampled_logp[1:][spoken]
+        gained += float(np.dot(change, sample.advantage[1:][spoken]))
+    assert gained > 0

@@ -1,0 +1,72 @@
+"""Metrics of rollouts, and a step with a real model."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from fieldcraft.train.rollout_metrics import rollout_metrics
+from fieldcraft.types import (
+    Author,
+    Call,
+    Outcome,
+    Segment,
+    Status,
+    Trajectory,
+)
+from rl_parts import TASKS
+
+# -- metrics ------------------------------------------------------------------------------------
+
+
+def test_rates_by_hand() -> None:
+    def done(status: Status, reward: float | None, calls: Sequence[Outcome]) -> Trajectory:
+        return Trajectory(
+            replace(TASKS[0], meta={"calls_optimal": 1, "known": status is Status.ANSWERED}),
+            [
+                Segment(Author.PROMPT, [1] * 9, ""),
+                Segment(Author.POLICY, [1] * 6, "", [-float(reward or 9), *[-0.25] * 4, -math.inf]),
+            ],
+            [Call("search", {"query": "Ada"}, "", outcome, 0.5) for outcome in calls],
+            status,
+            well_formed=reward == 1,
+            rewards={"em": reward},
+            reward=None if reward is None else 2 * reward,
+        )
+
+    row = rollout_metrics(
+        [
+            done(Status.ANSWERED, 1.0, [Outcome.OK, Outcome.FAILED, Outcome.REFUSED]),
+            done(Status.TRUNCATED, 0.0, []),
+            done(Status.ERROR, None, [Outcome.OK, Outcome.MALFORMED]),
+            done(Status.ANSWERED, 0.0, []),
+        ]
+    )
+    assert row == {
+        "reward_mean": pytest.approx(2 / 3),
+        "em": pytest.approx(1 / 3),
+        "correct_logp_mean": -2 / 5,  # of the five tokens of the first whose chance is known
+        "calls_mean": 3 / 4,
+        "calls_written_mean": 5 / 4,
+        "calls_optimal_mean": 1,
+        "optimal_rate": 0,  # the only right answer took two
+        "needless_calls_mean": 1 / 4,
+        "missing_calls_mean": 2 / 4,
+        "calls_regret_mean": 3 / 4,
+        "tool_productivity": 1 / 3,
+        "offloading_rate": 1 / 2,
+        "tool_seconds_mean": 5 * 0.5 / 4,
+        "call_failed_rate": 1 / 5,
+        "call_malformed_rate": 1 / 5,
+        "call_refused_rate": 1 / 5,
+        "call_duplicate_rate": 1 / 5,
+        "policy_tokens_mean": 6,
+        "format_rate": 1 / 4,
+        "ungradable_rate": 1 / 4,
+        "tool_failure_rate": 1 / 5,
+        "status/answered": 0.5,
+        "status/no_answer": 0,
+        "status/truncated": 0.25,
+        "status/error": 0.25,
+    }

@@ -1,0 +1,115 @@
+"""What a step samples: dynamic sampling, and simulated observations."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from fieldcraft.rewards.answers import ExactMatch, StatelessReward
+from fieldcraft.train.epochs import draw
+from fieldcraft.types import (
+    Trajectory,
+)
+from rl_parts import MIXED, RIGHT, SEARCH, TASKS, TOKENIZER, WRONG, graded_by, stage, written
+from training_parts import (
+    never,
+    step,
+)
+
+# -- dynamic sampling ---------------------------------------------------------------------------
+
+RIGHTS = {"0/0": [RIGHT], "0/1": [RIGHT], "1/0": [WRONG], "1/1": [WRONG]}
+
+
+def test_a_step_is_filled_with_groups_that_teach() -> None:
+    """Batch 0 has a group that is all right and one that is all wrong, batch 1 a mixed one, batch 2
+    two: one is enough, and no fourth batch is sampled."""
+    scripts = {
+        **RIGHTS,
+        **{"2/0": [RIGHT], "2/1": [WRONG], "3/0": [WRONG], "3/1": [WRONG]},
+        **{"4/0": [WRONG], "4/1": [RIGHT], "5/0": [SEARCH, RIGHT], "5/1": [WRONG]},
+    }
+    rl, trainer, _ = stage(scripts, keep_groups="mixed-accuracy", scale="none", max_batches=4)
+    row = step(rl, 0)
+    assert (row["batches"], row["groups_kept"], row["equal_groups"]) == (3, 2, 0)
+    assert [max(s.advantage, key=abs) for s in trainer.samples] == [0.5, -0.5, -0.5, 0.5]
+    assert row["em"] == 5 / 12  # of everything that was sampled
+    assert row["tokens"] > sum(len(s.ids) for s in trainer.samples)
+
+
+def test_the_number_of_batches_is_bounded() -> None:
+    """Then the step goes on with what there is, be it nothing."""
+    scripts = {**RIGHTS, "2/0": [RIGHT], "2/1": [WRONG], "3/0": [WRONG], "3/1": [WRONG]}
+    rl, trainer, _ = stage(scripts, keep_groups="mixed-accuracy", max_batches=2)
+    row = step(rl, 0)
+    assert (row["batches"], row["groups_kept"], len(trainer.samples)) == (2, 1, 2)
+    rl, trainer, engine = stage(RIGHTS, keep_groups="mixed-accuracy", max_batches=1)
+    row = step(rl, 0)
+    assert (row["batches"], row["groups_kept"], trainer.samples) == (1, 0, [])
+    assert (engine.slept, engine.version) == (1, 1)
+
+
+def test_no_two_steps_share_a_batch_of_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[int] = []
+    real = draw
+
+    def recorded(seed: int, step: int, size: int, batch: int) -> list[int]:
+        places.append(step)
+        return real(seed, step, size, batch)
+
+    monkeypatch.setattr("fieldcraft.train.sampler.draw", recorded)
+    scripts = {**RIGHTS, **{f"{2 + int(k[0])}{k[1:]}": v for k, v in RIGHTS.items()}}
+    rl, _, _ = stage(scripts, keep_groups="mixed-accuracy", max_batches=2)
+    for number in range(2):
+        step(rl, number)
+    assert places == [0, 1, 2, 3]
+
+
+class Thrifty(StatelessReward):
+    """Like OTC: right answers differ in their calls."""
+
+    name = "thrifty"
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+        return [float(t.answer == "Northport") / (1 + t.executed_calls) for t in group]
+
+
+@pytest.mark.parametrize(("keep", "kept"), [("mixed-accuracy", 0), ("mixed-reward", 1)])
+def test_filters_look_at_accuracy_or_at_the_reward_as_told(keep: str, kept: int) -> None:
+    """Trap: the reward differs in a group in which all are right. By accuracy it teaches nothing;
+    whoever wants what OTC says about it filters by the reward."""
+    scripts = {**RIGHTS, "0/0": [SEARCH, RIGHT]}
+    rl, _, _ = stage(scripts, keep_groups=keep, max_batches=1)
+    graded_by(rl, ExactMatch(), Thrifty())
+    assert step(rl, 0)["groups_kept"] == kept
+
+
+def test_the_ungradable_make_no_group_mixed() -> None:
+    rl, _, _ = stage(MIXED, keep_groups="mixed-accuracy")
+
+    def group(*scores: float | None) -> list[Trajectory]:
+        return [Trajectory(TASKS[0], rewards={"em": s}, reward=s) for s in scores]
+
+    assert rl.sampler._teaches(group(1.0, None, 0.0))
+    assert not rl.sampler._teaches(group(1.0, None, 1.0))
+    assert not rl.sampler._teaches(group(None, 0.0))
+    assert not rl.sampler._teaches(group(None, None))
+
+
+# -- simulated observations ---------------------------------------------------------------------
+
+
+def test_simulation_calls_no_tool_and_trains_no_observation() -> None:
+    dream = " Ada was born in Northport. </search_result>"
+    rl, trainer, _ = stage(
+        {**MIXED, "0/0": [SEARCH, dream, RIGHT]}, never, observations="simulated"
+    )
+    row = step(rl, 0)
+    sample = trainer.samples[0]
+    spoken = sample.ids[sample.weight > 0].tolist()
+    assert spoken == written([SEARCH, RIGHT])
+    block = TOKENIZER.encode("\n\n<search_result>") + TOKENIZER.encode(dream)
+    block += TOKENIZER.encode("\n\n")
+    inserted = sample.ids[sample.weight == 0].tolist()
+    assert inserted[-len(block) :] == block
+    assert (sample.advantage[sample.weight == 0] == 0).all()
+    assert (row["calls_mean"], row["status/answered"]) == (0.25, 1)
