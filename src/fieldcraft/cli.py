@@ -27,7 +27,7 @@ from fieldcraft.config.sections import Dtype, JudgeModel
 from fieldcraft.config.stages import Sft
 from fieldcraft.data.steps_io import as_trajectory, read_demonstrations
 from fieldcraft.evals.tables import pairwise_table, results_table, seeds_table, tool_table
-from fieldcraft.recipes.loading import check_judge, load_recipe, recipe_of_run, shipped
+from fieldcraft.recipes.loading import check_judge, load_recipe, load_world, recipe_of_run, shipped
 from fieldcraft.records.files import atomic_folder, read_json, write_json
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.runs.folder import RunFolder
@@ -47,9 +47,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-world_app = typer.Typer(help="Write a synthetic world as files.", no_args_is_help=True)
 serve_app = typer.Typer(help="Serve what agents use over HTTP.", no_args_is_help=True)
-app.add_typer(world_app, name="world")
 app.add_typer(serve_app, name="serve")
 
 STOPPED = "fieldcraft: stopped; the same command goes on where this one stopped."
@@ -311,6 +309,7 @@ def evaluate(
         return
     if tasks is None:
         raise UserError("there are no questions to grade: give a file with --tasks.")
+    split = next(iter(agents.values())).recipe.evaluation.leading
     done, found = {}, {}
     for name, agent in agents.items():
         began = time.perf_counter()
@@ -318,8 +317,8 @@ def evaluate(
         concurrency = agent.recipe.evaluation.concurrency
         with StageProgress(name, len(questions), console) as progress:
             done[name] = evaluate(questions, answer, answer_rubric(judge), concurrency, progress)
-        found[name] = summarise(done[name]) | {"seconds": time.perf_counter() - began}
-    compared = against_first(done)
+        found[name] = summarise(done[name], split) | {"seconds": time.perf_counter() - began}
+    compared = against_first(done, split)
     console.print(results_table(found, {}), tool_table(found))
     if compared:
         console.print(pairwise_table(compared))
@@ -429,18 +428,21 @@ def _evaluation(run: Path, stage: str | None) -> Path:
 # -- worlds, indexes, servers ------------------------------------------------------------------
 
 
-@world_app.command("atlas")
-def world_atlas(
+@app.command()
+def world(
+    name: Annotated[str, typer.Argument(help="A world's name, or module:Name of your own.")],
     out: Out,
     overrides: Overrides = None,
-    recipe: Annotated[str, typer.Option(help="Whose world it is.")] = "autocoa-mini",
+    recipe: Annotated[
+        str, typer.Option(help="Whose settings it has, if that is its world.")
+    ] = "autocoa-mini",
     model: Annotated[bool, typer.Option("--model", help="Also a random tiny model.")] = False,
 ) -> None:
-    """The encyclopedia Atlas: its articles, and questions to train and to test on."""
-    from fieldcraft.runs.inputs import AtlasInputs
+    """Write a synthetic world as files: what is searched, and questions to train and to test on."""
+    from fieldcraft.runs.inputs import make_inputs
 
     _refuse_used(out)
-    inputs = AtlasInputs(load_recipe(recipe, overrides or []))
+    inputs = make_inputs(load_world(name, recipe, overrides or []))
     with atomic_folder(out) as draft:
         inputs.write_world(draft)
         if model:

@@ -10,8 +10,9 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from fieldcraft.config.recipe import Recipe, evaluated
-from fieldcraft.config.sections import Endpoint, JudgeModel, Optim, Teacher
+from fieldcraft.config.names import Kind, known, nearest, short
+from fieldcraft.config.recipe import Recipe, evaluated, split_titles, world_settings
+from fieldcraft.config.sections import Endpoint, JudgeModel, Optim, Teacher, World
 from fieldcraft.config.stages import Critic, Pairs, Rl, Sft
 from fieldcraft.types import UserError
 
@@ -34,6 +35,29 @@ def load_recipe(name: str, overrides: list[str]) -> Recipe:
 
     Raises UserError for an unknown name or key (naming the nearest) and for bad values.
     """
+    data = _read(name)
+    for override in overrides:
+        _apply(data, override)
+    return parse_recipe(data)
+
+
+def load_world(name: str, recipe: str, overrides: list[str]) -> Recipe:
+    """A recipe about a world: the one called `recipe` if its world has this name, else an empty one
+    with the world's own defaults, with `key.path=value` overrides.
+
+    Raises UserError as `load_recipe` does.
+    """
+    data = _read(recipe)
+    world = data.get("world")
+    if not isinstance(world, dict) or world.get("name") != name:
+        data = {"recipe": short(name), "world": {"name": name}, "stages": {}}
+    for override in overrides:
+        _apply(data, override)
+    return parse_recipe(data)
+
+
+def _read(name: str) -> dict[str, Any]:
+    """The contents of a recipe file, by shipped name or path."""
     if name in shipped():
         text = (resources.files("fieldcraft.recipes") / f"{name}.yaml").read_bytes()
     elif Path(name).is_file():
@@ -50,9 +74,7 @@ def load_recipe(name: str, overrides: list[str]) -> Recipe:
         raise UserError(f"{name} is not valid YAML: {' '.join(str(error).split())}.") from error
     if not isinstance(data, dict):
         raise UserError(f"{name} must be a YAML mapping with the keys of a recipe.")
-    for override in overrides:
-        _apply(data, override)
-    return parse_recipe(data)
+    return data
 
 
 def parse_recipe(data: dict[str, Any]) -> Recipe:
@@ -81,7 +103,39 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
         if path is not None and not path.exists():
             raise UserError(f"{key}={path} does not exist: give the path of an existing file.")
     _check_collection(recipe)
+    recipe = _with_whole_world(recipe, data)
+    _check_questions(recipe)
     return recipe
+
+
+def _with_whole_world(recipe: Recipe, data: dict[str, Any]) -> Recipe:
+    """The recipe with every setting of its world, those by default too."""
+    if recipe.world is None:
+        return recipe
+    try:
+        settings = world_settings(recipe.world.name).model_validate(recipe.world.settings)
+    except ValidationError as error:
+        raise UserError(_sentence(error, data, "world")) from error
+    world = World(name=recipe.world.name, **settings.model_dump(mode="json"))
+    return recipe.model_copy(update={"world": world})
+
+
+def _check_questions(recipe: Recipe) -> None:
+    """There must be questions, of splits that exist."""
+    if recipe.world is None and recipe.tasks is None:
+        raise UserError(
+            f"recipe '{recipe.recipe}' has no questions: give tasks=FILE, or world.name= with one"
+            f" of {', '.join(known(Kind.WORLD))}."
+        )
+    splits = {*split_titles(recipe), *([] if recipe.tasks is None else ["heldout"])}
+    for name in recipe.evaluation.splits:
+        if name not in splits:
+            near = nearest(f"evaluation.splits.{name}", [f"evaluation.splits.{s}" for s in splits])
+            raise UserError(f"unknown key 'evaluation.splits.{name}'; did you mean {near}?")
+    if recipe.tasks is not None and not recipe.evaluation.splits.get("heldout"):
+        raise UserError(
+            "tasks=FILE needs evaluation.splits.heldout=, the number of questions to test on."
+        )
 
 
 def _check_names(recipe: Recipe) -> None:
@@ -183,11 +237,13 @@ def _apply(data: dict[str, Any], override: str) -> None:
         raise UserError(f"the value of '{override}' is not valid YAML; quote it.") from error
 
 
-def _sentence(error: ValidationError, data: dict[str, Any]) -> str:
+def _sentence(error: ValidationError, data: dict[str, Any], *section: str) -> str:
+    """The first problem of what stands in a section of a recipe, by default in all of it."""
     problem = error.errors()[0]
     kinds = {"sft", "contrastive", "rl"}
     # pydantic puts the tag of a discriminated union into the location; the file does not have it.
-    parts = [str(p) for i, p in enumerate(problem["loc"]) if not (i == 2 and p in kinds)]
+    where = (*section, *problem["loc"])
+    parts = [str(p) for i, p in enumerate(where) if not (i == 2 and p in kinds)]
     place = ".".join(parts)
     if problem["type"] == "extra_forbidden":
         fields = _fields_at(parts[:-1], data)
@@ -216,6 +272,9 @@ def _fields_at(parts: list[str], data: dict[str, Any]) -> list[str]:
         inner: dict[str, type[BaseModel]] = {"optim": Optim, "critic": Critic, "endpoint": Endpoint}
         return list(inner.get(parts[-1], kind).model_fields)
     section: type[BaseModel] = Recipe
+    if parts[0] == "world":
+        section = world_settings(data["world"]["name"])
+        parts = parts[1:]
     for part in parts:
         annotation = section.model_fields[part].annotation
         section = next(  # a section, or one that may be null

@@ -17,10 +17,10 @@ from fieldcraft.config.stages import Rl
 from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.evals.fidelity import Verdicts, judge_by_tool, judge_by_world, summarise_fidelity
+from fieldcraft.evals.fidelity import judge_by_tool, summarise_fidelity
 from fieldcraft.evals.metrics import exact_match
 from fieldcraft.evals.run import answer_rubric, evaluate
-from fieldcraft.runs.inputs import AtlasInputs, Inputs, make_inputs
+from fieldcraft.runs.inputs import Inputs, make_inputs
 from fieldcraft.runs.run import make_environment, open_search
 from fieldcraft.recipes.loading import recipe_of_run
 from fieldcraft.rollout.loop import Policy, Simulator, rollout
@@ -30,6 +30,7 @@ from fieldcraft.terminal import StageProgress
 from fieldcraft.train.checkpoint import save_weights
 from fieldcraft.train.model import load_model, load_tokenizer
 from fieldcraft.types import Task, Tool, Trajectory, UserError
+from fieldcraft.worlds.base import Verdicts
 
 Runner = Callable[[Task, str], Coroutine[Any, Any, Trajectory]]
 
@@ -166,14 +167,16 @@ def measure_simulator(
 
 
 def _verdicts(agent: Agent, dreamt: Sequence[Trajectory], tool: Tool) -> Verdicts:
-    """By the run's own world, or by what its search returns."""
-    if isinstance(agent.inputs, AtlasInputs):
-        return [v for t in dreamt for v in judge_by_world(agent.inputs.world, t)]
+    """By the run's own world where that can tell, else by what its search returns."""
 
-    async def by_tool() -> Verdicts:
-        return [v for t in dreamt for v in await judge_by_tool(tool, t)]
+    async def verdicts(trajectory: Trajectory) -> Verdicts:
+        by_world = agent.inputs.judge(trajectory) if agent.inputs is not None else None
+        return await judge_by_tool(tool, trajectory) if by_world is None else by_world
 
-    return asyncio.run(by_tool())
+    async def every() -> Verdicts:
+        return [v for t in dreamt for v in await verdicts(t)]
+
+    return asyncio.run(every())
 
 
 def _simulation_temperature(recipe: Recipe) -> float:

@@ -19,7 +19,6 @@ from fieldcraft.data.teachers import ChatTeacher, Oracle, Teacher, Way
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.endpoints.openai import ChatEndpoint
 from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
-from fieldcraft.runs.inputs import AtlasInputs
 from fieldcraft.runs.run import Run
 from fieldcraft.terminal import StageProgress
 from fieldcraft.train.model import load_model, load_tokenizer
@@ -52,8 +51,7 @@ def make_teacher(run: Run) -> Teacher:
     """The teacher of a recipe and, if it is no oracle, the search tool it uses."""
     recipe = run.recipe
     if recipe.teacher.model is None:
-        assert isinstance(run.inputs, AtlasInputs), "parse_recipe sees to that"
-        return Oracle(run.inputs.world, recipe.seed)
+        return Oracle(run.inputs.oracle, recipe.seed)
     if recipe.teacher.url is None:
         chat = _local(run, Path(recipe.teacher.model))
     else:

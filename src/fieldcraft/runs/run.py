@@ -33,7 +33,7 @@ from fieldcraft.evals.metrics import summarise
 from fieldcraft.evals.pairwise import one_after_another
 from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
 from fieldcraft.evals.run import answer_rubric, evaluate
-from fieldcraft.runs.inputs import AtlasInputs, make_inputs
+from fieldcraft.runs.inputs import make_inputs
 from fieldcraft.rewards.answers import F1, RULES, CoverEM, ExactMatch, Format
 from fieldcraft.rewards.judge import VERDICT_RULE, Judge
 from fieldcraft.rewards.length import SoftOverlong
@@ -300,7 +300,7 @@ class Run:
             frozen=self._frozen(stage, dialect, start) if stage.simulator == "frozen" else None,
             remote=self._remote(name, stage),
             seed=self.recipe.seed,
-            **self._measures(),
+            fidelity=partial(fidelity_row, self.inputs.judge),
         )
 
     def _reference(self, stage: Rl, trainer: Trainer, start: Path) -> Reference:
@@ -326,12 +326,6 @@ class Run:
             return None
         endpoint = open_endpoint(stage.endpoint, self.folder.path / name / "simulator.sqlite")
         return ChatSimulator(endpoint, self.recipe.search.topk, stage.temperature, self.recipe.seed)
-
-    def _measures(self) -> dict[str, Any]:
-        """Where the truth is known, simulated observations are held against it."""
-        if not isinstance(self.inputs, AtlasInputs):
-            return {}
-        return {"fidelity": partial(fidelity_row, self.inputs.world)}
 
     def _engine(self, model: Any, dialect: Dialect) -> LocalEngine:
         return LocalEngine(
@@ -380,7 +374,7 @@ class Run:
                 progress,
             )
         write_trajectories(folder / f"{name}.jsonl", done)
-        summary = summarise(done)
+        summary = summarise(done, self.recipe.evaluation.leading)
         seconds = time.perf_counter() - began
         write_json(folder / f"{name}.json", {"seconds": seconds, "summary": summary})
         self.console.print(_headline(name, summary), highlight=False, soft_wrap=True)
@@ -417,7 +411,8 @@ class Run:
         found = []
         for name in (n for n in self.recipe.stages if n in samples):
             line = [n for n in (*first, *lineage(self.recipe, name)) if n in samples]
-            found += one_after_another({n: samples[n] for n in line[-2:]})
+            pair = {n: samples[n] for n in line[-2:]}
+            found += one_after_another(pair, self.recipe.evaluation.leading)
         return found
 
     def versions(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import yaml
 from rich.console import Console
 from rich.text import Text
 
-from fieldcraft.config.recipe import Recipe, dump_recipe
+from fieldcraft.config.recipe import Recipe, dump_recipe, split_titles
 from fieldcraft.config.stages import Rl
 from fieldcraft.evals.report import write_report
 from fieldcraft.evals.seeds import build_table, write_page
@@ -37,7 +37,8 @@ def sweep(recipe: Recipe, out: Path, console: Console) -> dict[str, Any]:
         table = build_table(recipe, reports)
         write_report(table, out / "report.json")
         links = {seed: f"seed-{seed}/report.html" for seed in recipe.seeds}
-        write_page(table, links, _curves(recipe, out), out / "report.html")
+        page = out / "report.html"
+        write_page(table, links, _curves(recipe, out), split_titles(recipe), page)
     return table
 
 
