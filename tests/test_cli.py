@@ -44,9 +44,9 @@ TINY = (
     "stages.rl2.steps=1",
     "stages.rl2.questions=2",
     "stages.rl2.group=2",
-    "evaluation.heldout=4",
-    "evaluation.train_region=2",
-    "evaluation.known=2",
+    "evaluation.splits.heldout=4",
+    "evaluation.splits.train=2",
+    "evaluation.splits.known=2",
     "budget.turn_tokens=40",
     "budget.total_tokens=200",
 )
@@ -328,7 +328,7 @@ def test_a_search_server_that_does_not_answer(
 ) -> None:
     url = "http://127.0.0.1:9"  # the port "discard", on which nothing listens
     for command in (["run", "--out", str(tmp_path / "run")], ["check"]):
-        small = ["evaluation.heldout=1", "evaluation.workflows=[]", "budget.turn_tokens=8"]
+        small = ["evaluation.splits.heldout=1", "evaluation.workflows=[]", "budget.turn_tokens=8"]
         assert status(*command, "hotpotqa", *given(files), f"search.url={url}", *small) == 2
         assert f"No search server answers at {url} (the server cannot be" in sentence(capsys)
     assert not (tmp_path / "run").exists()
@@ -626,7 +626,7 @@ def test_show_the_report_and_unknown_stages(
 
 def test_world_atlas_is_written_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "world"
-    settings = ["world.people=30", "evaluation.heldout=5", "scratch.layers=2"]
+    settings = ["world.people=30", "evaluation.splits.heldout=5", "scratch.layers=2"]
     assert status("world", "atlas", *settings, "--model", "--out", out) == 0
     names = ["corpus.jsonl", "evaluation.jsonl", "model", "train.jsonl"]
     assert capsys.readouterr().out.splitlines() == [str(out / name) for name in names]

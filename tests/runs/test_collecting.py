@@ -124,7 +124,7 @@ def settings(folder: Path, url: str, counts: dict[str, int], *more: str) -> list
         f"tasks={folder / 'tasks.jsonl'}",
         f"corpus={folder / 'corpus.jsonl'}",
         "search.topk=1",
-        "evaluation.heldout=1",
+        "evaluation.splits.heldout=1",
         "collect.tries=2",
         *more,
     ]
@@ -379,7 +379,7 @@ def test_what_the_oracle_shows_can_be_trained_on(
             {
                 "recipe": "train",
                 "needs": ["model", "demonstrations", "pairs"],
-                "evaluation": {"heldout": 1, "workflows": []},
+                "evaluation": {"splits": {"heldout": 1}, "workflows": []},
                 "budget": {"turn_tokens": 4, "total_tokens": 1024},
                 "stages": {
                     "sft1": {

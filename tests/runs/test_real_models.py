@@ -35,7 +35,7 @@ SHORT = (
     *(f"stages.{name}.epochs=0.5" for name in STAGES[1:3]),
     *(f"stages.{name}.{key}" for name in STAGES[3:] for key in ("steps=1", "questions=2")),
     *(f"stages.{name}.group=2" for name in STAGES[3:]),
-    "evaluation.heldout=2",
+    "evaluation.splits.heldout=2",
 )
 # What their config.json holds, and how many parameters that makes.
 SHAPES: dict[str, tuple[dict[str, int], str]] = {

@@ -22,7 +22,7 @@ RECIPE = """
 recipe: tiny
 device: cpu
 instruction: ""
-world: {people: 40, variants: 3}
+world: {name: atlas, people: 40, variants: 3}
 scratch: {layers: 2, width: 32, heads: 2}
 search: {topk: 1}
 budget: {max_calls: 2, turn_tokens: 16, total_tokens: 200}
@@ -49,7 +49,7 @@ stages:
     entropy_coef: 0.01 # so that steps train, whatever this model is rewarded for
     kl_coef: 0.1
     optim: {lr: 1.0e-3}
-evaluation: {heldout: 8, train_region: 2, known: 2}
+evaluation: {splits: {heldout: 8, train: 2, known: 2}}
 """
 SECONDS = 120  # after which a run that hangs fails
 

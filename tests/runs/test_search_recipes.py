@@ -18,7 +18,7 @@ from fieldcraft.recipes.loading import load_recipe
 RECIPES = ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b")
 TOWNS = {"Ada Lind": "Northport", "Bo Berg": "Southport", "Cy Dahl": "Eastport"}
 TINY = [
-    *("budget.turn_tokens=12", "evaluation.heldout=1", "device=cpu"),
+    *("budget.turn_tokens=12", "evaluation.splits.heldout=1", "device=cpu"),
     *("stages.rl.steps=2", "stages.rl.questions=2", "stages.rl.group=2", "stages.rl.minibatches=2"),
     *("stages.rl.optim.warmup=0", "stages.rl.optim.lr=0.001"),
 ]

@@ -203,7 +203,7 @@ TINY = (
     *("stages.base.steps=2", "stages.base.examples=40"),
     *("stages.sft2.steps=1", "stages.sft2.examples=40"),
     *("stages.rl2.steps=1", "stages.rl2.questions=2", "stages.rl2.group=2"),
-    *("evaluation.heldout=4", "evaluation.train_region=2", "evaluation.known=2"),
+    *("evaluation.splits.heldout=4", "evaluation.splits.train=2", "evaluation.splits.known=2"),
 )
 
 

@@ -21,7 +21,7 @@ RECIPE = """
 recipe: tiny
 device: cpu
 instruction: ""
-world: {people: 30, variants: 3}
+world: {name: atlas, people: 30, variants: 3}
 scratch: {layers: 2, width: 32, heads: 2}
 search: {topk: 1}
 budget: {max_calls: 2, turn_tokens: 40, total_tokens: 200}
@@ -56,7 +56,7 @@ stages:
     temperature: 0.5
     entropy_coef: 0.01 # so that steps train, whatever this model is rewarded for
     optim: {lr: 1.0e-3}
-evaluation: {heldout: 4, train_region: 2, known: 2, workflows: []}
+evaluation: {splits: {heldout: 4, train: 2, known: 2}, workflows: []}
 """
 
 
