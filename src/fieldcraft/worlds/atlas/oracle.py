@@ -172,7 +172,7 @@ def found_by(world: Atlas, action: Action) -> Observation:
     """The observation that the search tool gives. Raises ValueError for a query that is no name:
     what a ranking finds for it, the world does not know."""
     name = action.arguments.get("query")
-    if name not in world.entities:
+    if not isinstance(name, str) or name not in world.entities:
         raise ValueError(f"the world does not know what a search for {name!r} finds")
     passage = world.passage(name)
     return Observation(f'result 1: "{passage["title"]}"\n{passage["text"]}')
