@@ -82,7 +82,9 @@ def small_model(seed: int = 0) -> PreTrainedModel:
 def settings(**given: Any) -> Rl:
     """An `rl` stage as a recipe would have it."""
     stage = {"type": "rl", "steps": 60, "questions": 4, "group": 12, "optim": {"lr": 0.01}} | given
-    rl = parse_recipe({"recipe": "bandit", "stages": {"rl": stage}}).stages["rl"]
+    rl = parse_recipe(
+        {"recipe": "bandit", "world": {"name": "atlas"}, "stages": {"rl": stage}}
+    ).stages["rl"]
     assert isinstance(rl, Rl)
     return rl
 

@@ -24,7 +24,7 @@ from checkpoints import write_tiny_checkpoint
 from fieldcraft import cli
 from fieldcraft.data.steps_io import StepPair, write_pairs
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.runs.inputs import AtlasInputs
+from fieldcraft.runs.inputs import make_inputs
 from fieldcraft.types import Action, Answer, Task, Thought
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,7 +32,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs
 
 TINY = ["world.people=40", "world.variants=2", "scratch.layers=2", "scratch.width=32"]
 TINY += ["scratch.heads=2", "budget.turn_tokens=12"]
-TINY += [f"evaluation.{split}=4" for split in ("heldout", "train_region", "known")]
+TINY += [f"evaluation.splits.{split}=4" for split in ("heldout", "train", "known")]
 STEPS = {
     "sft": ["steps=1", "epochs=null", "examples=4", "batch=2"],
     "rl": ["steps=1", "questions=1", "group=2"],
@@ -55,24 +55,24 @@ SHORTER = {  # what a command begins with -> what is added to it
         *shrink("rl", "rl2-alone", "rl1", "rl1-longer", "rl2", "rl2-real"),
     ],
     "fieldcraft run otc-table": [
-        *(*TINY, "seeds=[0]", "evaluation.mixed=2"),
-        *("evaluation.four_hops=2", "evaluation.unseen_chains=2"),
+        *(*TINY, "seeds=[0]", "evaluation.splits.mixed=2"),
+        *("evaluation.splits.four_hops=2", "evaluation.splits.unseen_chains=2"),
         *shrink("sft", "base", "sft"),
         *shrink("rl", "em-grpo", "otc-grpo", "em-ppo", "otc-ppo"),
     ],
     "fieldcraft run autocoa-data": ["collect.questions=20", "collect.contrast=8"],
     "fieldcraft run smoke": [*TINY, *shrink("sft", "base", "sft2"), *shrink("rl", "rl2")],
     "fieldcraft run hotpotqa": [
-        *("evaluation.heldout=1", "budget.turn_tokens=12"),
+        *("evaluation.splits.heldout=1", "budget.turn_tokens=12"),
         *shrink("sft", "sft"),
         *shrink("rl", "rl"),
     ],
 }
-REAL = ["budget.turn_tokens=12", "budget.total_tokens=2048", "evaluation.heldout=1"]
+REAL = ["budget.turn_tokens=12", "budget.total_tokens=2048", "evaluation.splits.heldout=1"]
 REAL += [*shrink("sft", "sft1", "sft2", "sft3"), *shrink("rl", "rl1", "rl2")]
 SHORTER |= {f"fieldcraft {word} autocoa-1.5b": REAL for word in ("check", "run")}
 for own in ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b"):
-    tiny = ["evaluation.heldout=1", "budget.turn_tokens=12", "budget.total_tokens=2048"]
+    tiny = ["evaluation.splits.heldout=1", "budget.turn_tokens=12", "budget.total_tokens=2048"]
     SHORTER[f"fieldcraft run {own} "] = [*tiny, *shrink("rl", "rl")]
 SMALLER = {"steps=200, questions=32, group=8": "steps=1, questions=1, group=2"}
 NOT_RUN = ("fieldcraft bench ",)  # minutes, and data that is not part of the project
@@ -215,7 +215,7 @@ def test_the_file_map_is_the_tree():
 
 
 def test_the_question_of_the_readme_is_one_that_the_demo_is_tested_on():
-    inputs = AtlasInputs(load_recipe("autocoa-mini", []))
+    inputs = make_inputs(load_recipe("autocoa-mini", []))
     questions = {t.question for t in inputs.evaluation_tasks() if t.meta["split"] == "heldout"}
     asked = re.search(
         r'^fieldcraft ask .*"(.*)"$', (ROOT / "README.md").read_text("utf-8"), re.MULTILINE

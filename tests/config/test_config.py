@@ -9,7 +9,7 @@ import yaml
 from pydantic import BaseModel
 
 from fieldcraft.config.names import BUILT_IN, Kind, find
-from fieldcraft.config.recipe import Recipe, count_options, dump_recipe
+from fieldcraft.config.recipe import Recipe, count_options, dump_recipe, world_settings
 from fieldcraft.config.rl import Critic, Rl
 from fieldcraft.config.sections import Endpoint, Optim
 from fieldcraft.config.stages import Pairs, Sft
@@ -19,6 +19,7 @@ from fieldcraft.types import UserError
 MOST_OPTIONS = 142
 RECIPE: dict[str, Any] = {
     "recipe": "small",
+    "world": {"name": "atlas"},
     "stages": {
         "sft1": {"type": "sft", "data": "demonstrations", "steps": 5, "optim": {"lr": 0.001}},
         "pairs": {"type": "contrastive", "data": "pairs", "steps": 5, "optim": {"lr": 0.001}},
@@ -81,7 +82,9 @@ def test_every_option_is_counted() -> None:
 
     stage_keys = {name for kind in (Sft, Pairs, Rl) for name in kind.model_fields}
     assert count_options() == (
-        len(keys(Recipe) | keys(Optim) | keys(Critic) | keys(Endpoint)) + len(stage_keys)
+        len(keys(Recipe) | keys(Optim) | keys(Critic) | keys(Endpoint))
+        + len(stage_keys)
+        + len(world_settings("atlas").model_fields)
     )
 
 
@@ -106,7 +109,9 @@ def test_overrides_reach_every_depth_as_yaml_values(path: str) -> None:
     sft, rl = recipe.stages["sft1"], recipe.stages["rl1"]
     assert isinstance(sft, Sft)
     assert isinstance(rl, Rl)
-    assert (recipe.seed, recipe.world.people, sft.optim.lr) == (7, 40, 2e-4)
+    assert recipe.world is not None
+    assert recipe.world.settings["people"] == 40
+    assert (recipe.seed, sft.optim.lr) == (7, 2e-4)
     assert (sft.train_on, sft.evaluate) == (("policy", "tool"), False)
     assert (rl.importance_cap, rl.rewards) == (2.5, {"f1": 0.5, "format": 1.0})
     assert (recipe.search.url, recipe.instruction) == (None, None)

@@ -18,8 +18,9 @@ from fieldcraft.data.teachers import Oracle, Way
 from fieldcraft.endpoints.openai import Usage
 from fieldcraft.rewards.answers import exact_match
 from fieldcraft.types import Action, Answer, Observation, Task, Thought, UserError
-from fieldcraft.worlds.atlas.curriculum import train_tasks
 from fieldcraft.worlds.atlas.facts import deal
+from fieldcraft.worlds.atlas.oracle import AtlasOracle
+from fieldcraft.worlds.atlas.questions import train_tasks
 
 TASKS = [Task(f"t{i}", f"who {i}?", ("Oslo",)) for i in range(8)]
 SEARCH = (Thought("I look."), Action("search", {"query": "x"}), Observation("..."))
@@ -251,7 +252,7 @@ def test_the_oracle_knows_what_was_taught_and_guesses_or_searches_the_rest(tmp_p
     world = deal(people=60, taught=0.4, heldout=0.5, seed=0)
     tasks = train_tasks(world, 0, 120)
     found = Collection(tmp_path, tasks, Collect(contrast=40, tries=2), seed=0)
-    oracle = Oracle(world, 0)
+    oracle = Oracle(AtlasOracle(world), 0)
     asyncio.run(found.run(oracle, 8, lambda ended, kept: None))
     found.write(oracle)
     shown = read_demonstrations(tmp_path / "demonstrations.jsonl")

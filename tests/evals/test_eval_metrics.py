@@ -128,21 +128,23 @@ def test_the_optimum_is_left_out_when_only_some_tasks_know_it():
     )
 
 
-def test_splits_are_apart_and_heldout_leads():
-    found = summarise([make("a", 1.0, split="train"), make("b", 0.0, split="heldout")])
+def test_splits_are_apart_and_one_leads():
+    questions = [make("a", 1.0, split="train"), make("b", 0.0, split="heldout")]
+    found = summarise(questions, "heldout")
     assert (found["n"], found["em"], found["split"]) == (1, 0.0, "heldout")
     assert {name: part["em"] for name, part in found["splits"].items()} == {
         "heldout": 0.0,
         "train": 1.0,
     }
     known = [make("a", 1.0, "o", split="known", known=True), make("b", 0.0, "", split="heldout")]
-    assert summarise(known)["offloading_rate"] == 1.0
-    assert summarise(known)["splits"]["heldout"]["offloading_rate"] is None
-    mixed = summarise([make("a", 1.0, split="mixed"), make("b", 0.0, split="heldout")])
-    assert (mixed["n"], mixed["em"], mixed["split"]) == (1, 1.0, "mixed")
-    both = summarise([make("a", 1.0, split="train"), make("b", 0.0, split="dev")])
-    assert (both["n"], both["em"], both["split"]) == (2, 0.5, "all")
-    assert "splits" not in summarise([make("a", 1.0, split="heldout")])
+    assert summarise(known, "heldout")["offloading_rate"] == 1.0
+    assert summarise(known, "heldout")["splits"]["heldout"]["offloading_rate"] is None
+    other = summarise(questions, "train")
+    assert (other["n"], other["em"], other["split"]) == (1, 1.0, "train")
+    for split in (None, "mixed"):  # none leads, or one that has no questions
+        both = summarise(questions, split)
+        assert (both["n"], both["em"], both["split"]) == (2, 0.5, "all")
+    assert "splits" not in summarise([make("a", 1.0, split="heldout")], "heldout")
 
 
 def test_samples_of_one_question_do_not_narrow_the_interval():

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import runpy
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,9 @@ from rich.console import Console
 from fieldcraft.config.recipe import dump_recipe
 from fieldcraft.evals.charts import CURVES, gain_against_fidelity
 from fieldcraft.evals.fidelity import (
-    Verdict,
     fidelity_row,
     fidelity_table,
     judge_by_tool,
-    judge_by_world,
     summarise_fidelity,
 )
 from fieldcraft.recipes.loading import load_recipe
@@ -26,6 +25,8 @@ from fieldcraft.tools.search.index import build_index
 from fieldcraft.tools.search.tool import SearchTool
 from fieldcraft.types import Call, Outcome, Task, ToolError, Trajectory, UserError
 from fieldcraft.worlds.atlas.facts import RELATIONS, Atlas, Entity, deal
+from fieldcraft.worlds.atlas.fidelity import judge_by_world
+from fieldcraft.worlds.base import Verdict
 from training_parts import FixedTool
 
 ENTITIES = {
@@ -49,6 +50,7 @@ FACTS = {
 }
 WORLD = Atlas(ENTITIES, FACTS, {})
 PATH = ("Ada Lin", "employer", "headquarters", "country")
+TRUTH = partial(judge_by_world, WORLD)
 ADA = (
     'result 1: "Ada Lin"\n'
     "Ada Lin is a person with the employer {}, the birthplace {}, the mentor {}."
@@ -259,7 +261,9 @@ def test_rates_by_hand() -> None:
 
 
 def test_a_row_of_metrics_has_no_rate_of_nothing() -> None:
-    row = fidelity_row(WORLD, [simulation(("AcMe", REAL_ACME)), simulation(("x", ""))])
+    row = fidelity_row(
+        partial(judge_by_world, WORLD), [simulation(("AcMe", REAL_ACME)), simulation(("x", ""))]
+    )
     assert row == {
         **{"fidelity/n": 1, "fidelity/unknown": 1},
         **{"fidelity/holds": 1.0, "fidelity/contradicts": 0.0, "fidelity/well_formed": 1.0},
@@ -267,7 +271,10 @@ def test_a_row_of_metrics_has_no_rate_of_nothing() -> None:
         "fidelity/untaught/contradicts": 0.0,
         "fidelity/untaught/well_formed": 1.0,
     }
-    assert fidelity_row(WORLD, [simulation()]) == {"fidelity/n": 0, "fidelity/unknown": 0}
+    assert fidelity_row(TRUTH, [simulation()]) == {
+        "fidelity/n": 0,
+        "fidelity/unknown": 0,
+    }
 
 
 def test_the_table_shows_taught_and_untaught_apart() -> None:
@@ -288,7 +295,7 @@ def test_the_chart_shows_every_simulator_and_the_report_the_curve() -> None:
     assert "var(--stage1)" in svg
     small = gain_against_fidelity([("sft3-0", 0.0, -0.004), ("sft3-450", 0.75, 0.005)]).svg
     assert ">0.002<" in small.replace("\u2212", "-")  # labels keep the digits that tell them apart
-    row = fidelity_row(WORLD, [simulation(("AcMe", REAL_ACME))])
+    row = fidelity_row(TRUTH, [simulation(("AcMe", REAL_ACME))])
     assert {curve.key for curve in CURVES} & row.keys() == {"fidelity/holds"}
 
 

@@ -72,10 +72,15 @@ def test_the_other_way_round_mirrors():
         assert one[key] == -other[key]
 
 
-def test_heldout_questions_lead():
+def test_one_split_leads():
     baseline = [made("a", 0.0, split="train"), made("b", 0.0, split="heldout")]
     model = [made("a", 1.0, split="train"), made("b", 0.0, split="heldout")]
-    assert (compare(baseline, model)["n"], compare(baseline, model)["gained"]) == (1, 0)
+    led = compare(baseline, model, "heldout")
+    assert (led["n"], led["gained"]) == (1, 0)
+    every = compare(baseline, model)
+    assert (every["n"], every["gained"]) == (2, 1)
+    [entry] = one_after_another({"x": baseline, "y": model}, "train")
+    assert (entry["n"], entry["gained"]) == (1, 1)
 
 
 def test_other_questions_cannot_be_compared():

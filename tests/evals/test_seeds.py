@@ -40,7 +40,9 @@ STAGES = {
 
 
 def recipe(**changes: Any) -> Recipe:
-    return parse_recipe({"recipe": "small", "seeds": [0, 1], "stages": STAGES} | changes)
+    return parse_recipe(
+        {"recipe": "small", "world": {"name": "atlas"}, "seeds": [0, 1], "stages": STAGES} | changes
+    )
 
 
 def entry(em: float, by_calls: dict[str, dict[str, Any]], **changes: Any) -> dict[str, Any]:
@@ -216,7 +218,7 @@ def page(tmp_path: Path, titles: dict[str, str], *ems: float) -> str:
     reports = {seed: report(em) for seed, em in enumerate(ems)}
     table = build_table(recipe(seeds=list(reports), rows=titles), reports)
     links = {seed: f"seed-{seed}/report.html" for seed in reports}
-    write_page(table, links, {}, tmp_path / "report.html")
+    write_page(table, links, {}, {}, tmp_path / "report.html")
     return (tmp_path / "report.html").read_text("utf-8")
 
 
@@ -251,7 +253,7 @@ def test_the_page_shows_splits_and_learning_curves(tmp_path: Path) -> None:
     ]
     curves = {"one": [steps, steps[:7]], "two": [steps, steps]}
     table = build_table(settings, reports)
-    write_page(table, {}, curves, tmp_path / "report.html")
+    write_page(table, {}, curves, {"mixed": "As in training"}, tmp_path / "report.html")
     shown = (tmp_path / "report.html").read_text("utf-8")
     assert ATTACK not in shown
     assert "As in training" in shown
@@ -393,9 +395,11 @@ def test_the_rivals_of_otc_table_go_on_from_one_model_and_differ_in_what_they_sa
         em, otc = (rl[f"{reward}-{algorithm}"] for reward in ("em", "otc"))
         assert (em.algorithm, em.model_copy(update={"rewards": otc.rewards})) == (algorithm, otc)
     assert table.stages["sft"].model_dump()["data"] == "wasteful"
-    kinds = table.evaluation
-    assert min(kinds.mixed, kinds.four_hops, kinds.unseen_chains) >= 100
-    assert table.world.reserved_chains > 0
+    splits = table.evaluation.splits
+    assert min(splits["mixed"], splits["four_hops"], splits["unseen_chains"]) >= 100
+    assert table.evaluation.leading == "mixed"
+    assert table.world is not None
+    assert table.world.settings["reserved_chains"] > 0
     made = report(0.5)
     made["evals"] = dict.fromkeys(table.rows.values(), made["evals"]["base"])
     made["stages"] = [{"name": name, "seconds": 1.0} for name in table.stages]

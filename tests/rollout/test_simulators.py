@@ -174,7 +174,7 @@ def test_a_recipe_can_name_an_endpoint(tmp_path: Path, capsys: pytest.CaptureFix
             f"recipe: r\nmodel: {tmp_path}/model\ntasks: {tmp_path}/tasks.jsonl\n"
             f"corpus: {tmp_path}/corpus.jsonl\ninstruction: ''\n"
             "budget: {turn_tokens: 8, total_tokens: 128}\n"
-            f"evaluation: {{heldout: 1, workflows: []}}\nstages:\n  rl1: {stage}\n"
+            f"evaluation: {{splits: {{heldout: 1}}, workflows: []}}\nstages:\n  rl1: {stage}\n"
         )
         with pytest.raises(SystemExit) as ended:
             main([command, str(tmp_path / "r.yaml"), *more])

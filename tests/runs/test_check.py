@@ -16,7 +16,7 @@ from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from fieldcraft.runs import check as preflight
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.runs.inputs import AtlasInputs
+from fieldcraft.runs.inputs import WorldInputs
 from fieldcraft.runs.check import check_recipe, rl_problems
 from fieldcraft.recipes.loading import load_recipe, parse_recipe
 from fieldcraft.types import Author, Segment, Status, Task, Trajectory
@@ -86,7 +86,7 @@ def write(path: Path, records: list[dict[str, str]]) -> Path:
 
 def test_the_world_is_sound() -> None:
     seen = Seen()
-    assert problems_of(world("evaluation.heldout=10"), seen) == []
+    assert problems_of(world("evaluation.splits.heldout=10"), seen) == []
     assert list(seen.notes) == [
         "device",
         "questions",
@@ -244,7 +244,7 @@ def test_a_contrastive_stage_without_pairs(tmp_path: Path, checkpoint: Path) -> 
 
 def test_pairs_of_the_world() -> None:
     seen = Seen()
-    given = [*SMALL, "evaluation.heldout=10", "scratch.heads=1", "seed=1"]
+    given = [*SMALL, "evaluation.splits.heldout=10", "scratch.heads=1", "seed=1"]
     assert problems_of(load_recipe("autocoa-mini", given), seen) == []
     assert seen.notes["stage sft1"][0].startswith("400 samples of up to ")
 
@@ -263,7 +263,7 @@ def test_an_encoder_that_is_not_there(tmp_path: Path, checkpoint: Path) -> None:
 def test_demonstrations_that_break_the_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
     segments = [Segment(Author.PROMPT, [1], "a"), Segment(Author.POLICY, [2], "b")]
     bad = Trajectory(Task("7", "Why?", ("So",)), segments, status=Status.ANSWERED)
-    monkeypatch.setattr(AtlasInputs, "trajectories", lambda *_: [bad] * 40)
+    monkeypatch.setattr(WorldInputs, "trajectories", lambda *_: [bad] * 40)
     assert problems_of(world())[0] == (
         "40 of 40 demonstrations of stage 'base' break the grammar of 'autocoa', such as that of"
         " task '7': mend or remove them."

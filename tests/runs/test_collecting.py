@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from checkpoints import write_tiny_checkpoint
-from fieldcraft.runs import run as pipeline
+from fieldcraft.runs import context
 from fieldcraft.cli.main import main
 from fieldcraft.data.steps_io import read_demonstrations, read_pairs
 from fieldcraft.data.teachers import Oracle
@@ -124,7 +124,7 @@ def settings(folder: Path, url: str, counts: dict[str, int], *more: str) -> list
         f"tasks={folder / 'tasks.jsonl'}",
         f"corpus={folder / 'corpus.jsonl'}",
         "search.topk=1",
-        "evaluation.heldout=1",
+        "evaluation.splits.heldout=1",
         "collect.tries=2",
         *more,
     ]
@@ -348,7 +348,7 @@ def _is_right(row: dict[str, Any]) -> bool:
 
 @pytest.fixture
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "fastest_threads", lambda _: Threads(1, 1))
+    monkeypatch.setattr(context, "fastest_threads", lambda _: Threads(1, 1))
 
 
 def test_a_checkpoint_as_teacher(tmp_path: Path, one_thread: None) -> None:
@@ -379,7 +379,7 @@ def test_what_the_oracle_shows_can_be_trained_on(
             {
                 "recipe": "train",
                 "needs": ["model", "demonstrations", "pairs"],
-                "evaluation": {"heldout": 1, "workflows": []},
+                "evaluation": {"splits": {"heldout": 1}, "workflows": []},
                 "budget": {"turn_tokens": 4, "total_tokens": 1024},
                 "stages": {
                     "sft1": {

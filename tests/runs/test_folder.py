@@ -5,16 +5,19 @@ from typing import Any
 
 import pytest
 
+from fieldcraft.config.recipe import dump_recipe
 from fieldcraft.records.metrics import MetricsLog
-from fieldcraft.runs.folder import RunFolder
+from fieldcraft.recipes.loading import parse_recipe
+from fieldcraft.runs.folder import RunFolder, open_run
 from fieldcraft.records.files import atomic_folder, read_json, write_json
 from fieldcraft.types import UserError
 
-RECIPE: dict[str, Any] = {
-    "recipe": "mini",
-    "seed": 0,
-    "stages": {"sft": {"steps": 5, "optim": {"lr": 0.1, "warmup": 0}}},
-}
+SFT = {"type": "sft", "data": "d", "steps": 5, "optim": {"lr": 0.1, "warmup": 0}}
+RECIPE: dict[str, Any] = {"recipe": "mini", "world": {"name": "atlas"}, "stages": {"sft": SFT}}
+
+
+def opened(path: Path, recipe: dict[str, Any] = RECIPE) -> RunFolder:
+    return open_run(path, parse_recipe(recipe))
 
 
 class Killed(BaseException):
@@ -104,8 +107,8 @@ def test_rewinding_forgets_steps_that_are_done_again(tmp_path: Path) -> None:
 
 
 def test_the_same_recipe_goes_on(tmp_path: Path) -> None:
-    RunFolder(tmp_path / "run", RECIPE)
-    RunFolder(tmp_path / "run", RECIPE)
+    opened(tmp_path / "run")
+    opened(tmp_path / "run")
     assert read_json(tmp_path / "run" / "recipe.json") == RECIPE
 
 
@@ -124,9 +127,9 @@ def test_the_same_recipe_goes_on(tmp_path: Path) -> None:
 def test_another_recipe_is_refused_by_its_first_difference(
     tmp_path: Path, other: dict[str, Any], difference: str
 ) -> None:
-    RunFolder(tmp_path / "run", RECIPE)
+    opened(tmp_path / "run")
     with pytest.raises(UserError, match=difference) as caught:
-        RunFolder(tmp_path / "run", other)
+        opened(tmp_path / "run", other)
     assert "'mini'" in str(caught.value)
     assert "--out" in str(caught.value)
     assert read_json(tmp_path / "run" / "recipe.json") == RECIPE
@@ -134,26 +137,25 @@ def test_another_recipe_is_refused_by_its_first_difference(
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
-    RunFolder(tmp_path / "letters", RECIPE)  # empty, so nothing is lost
+    opened(tmp_path / "letters")  # empty, so nothing is lost
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "me.jpg").touch()
     (tmp_path / "file").touch()
     for name in ("photos", "file"):
         with pytest.raises(UserError, match="is not a run"):
-            RunFolder(tmp_path / name, RECIPE)
+            opened(tmp_path / name)
     assert names(tmp_path / "photos") == ["me.jpg"]
 
 
 def test_a_run_killed_while_its_first_file_was_written_begins_again(tmp_path: Path) -> None:
-    with pytest.raises(TypeError):
-        RunFolder(tmp_path / "run", {"recipe": object()})
-    assert names(tmp_path / "run") == []
-    RunFolder(tmp_path / "run", RECIPE)
-    assert read_json(tmp_path / "run" / "recipe.json") == RECIPE
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".recipe.json.draft").write_text("{")
+    opened(tmp_path / "run")
+    assert read_json(tmp_path / "run" / "recipe.json") == dump_recipe(parse_recipe(RECIPE))
 
 
 def test_a_part_is_made_once(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "run", RECIPE)
+    folder = opened(tmp_path / "run")
     made = []
 
     def make(draft: Path) -> None:

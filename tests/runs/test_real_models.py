@@ -13,14 +13,15 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
 from checkpoints import r1_tokenizer, write_tiny_r1
-from fieldcraft.runs import run as pipeline
+from fieldcraft.runs import context
 from fieldcraft.cli.main import main
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.data.autocoa import write_demonstrations, write_pairs
 from fieldcraft.data.steps_io import StepPair
 from fieldcraft.engine.threads import Threads
-from fieldcraft.runs.run import Run
+from fieldcraft.records.events import Events, write_metrics
+from fieldcraft.runs.run import run_recipe
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.train.model import load_model, load_tokenizer
 from fieldcraft.train.trainer import Trainer
@@ -35,7 +36,7 @@ SHORT = (
     *(f"stages.{name}.epochs=0.5" for name in STAGES[1:3]),
     *(f"stages.{name}.{key}" for name in STAGES[3:] for key in ("steps=1", "questions=2")),
     *(f"stages.{name}.group=2" for name in STAGES[3:]),
-    "evaluation.heldout=2",
+    "evaluation.splits.heldout=2",
 )
 # What their config.json holds, and how many parameters that makes.
 SHAPES: dict[str, tuple[dict[str, int], str]] = {
@@ -196,8 +197,8 @@ def execute(
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "step", counted)
-        patch.setattr(pipeline, "fastest_threads", lambda _: Threads(1, 1))
-        Run(recipe, out, Console(file=StringIO())).execute()
+        patch.setattr(context, "fastest_threads", lambda _: Threads(1, 1))
+        run_recipe(recipe, out, Events([write_metrics]))
 
 
 def test_a_run_with_adapters_goes_on_where_it_was_killed(

@@ -1,6 +1,6 @@
 """A run that is killed again and again ends with the numbers of one that was not."""
 
-import io
+import asyncio
 import json
 import multiprocessing
 import sys
@@ -15,14 +15,15 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from fieldcraft.engine.threads import Threads
-from fieldcraft.runs.run import Run
+from fieldcraft.records.events import Events
+from fieldcraft.runs.context import Context
 from fieldcraft.recipes.loading import load_recipe
 
 RECIPE = """
 recipe: tiny
 device: cpu
 instruction: ""
-world: {people: 40, variants: 3}
+world: {name: atlas, people: 40, variants: 3}
 scratch: {layers: 2, width: 32, heads: 2}
 search: {topk: 1}
 budget: {max_calls: 2, turn_tokens: 16, total_tokens: 200}
@@ -49,18 +50,18 @@ stages:
     entropy_coef: 0.01 # so that steps train, whatever this model is rewarded for
     kl_coef: 0.1
     optim: {lr: 1.0e-3}
-evaluation: {heldout: 8, train_region: 2, known: 2}
+evaluation: {splits: {heldout: 8, train: 2, known: 2}}
 """
 SECONDS = 120  # after which a run that hangs fails
 
 
 def run(recipe: str, out: str) -> None:
     """What `fieldcraft run RECIPE --out OUT` does, in a process of its own."""
-    from fieldcraft.runs import run as pipeline
+    from fieldcraft.runs import context
     from fieldcraft.cli.main import main
 
     # a clock's choice, in each run its own
-    vars(pipeline)["fastest_threads"] = lambda _: Threads(1, 1)
+    vars(context)["fastest_threads"] = lambda _: Threads(1, 1)
     sys.stdout = sys.stderr = (Path(out).parent / "output").open("a")
     main(["run", recipe, "--out", out])
 
@@ -117,7 +118,7 @@ def test_killed_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     recipe.write_text(RECIPE)
     # A server that has imported everything forks each process, so that a start costs no seconds.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fieldcraft.cli", "fieldcraft.runs.run"])
+    context.set_forkserver_preload(["fieldcraft.cli.main", "fieldcraft.runs.run"])
 
     def start(out: Path) -> Any:
         process = context.Process(target=run, args=(str(recipe), str(out)))
@@ -163,7 +164,7 @@ def test_a_run_that_goes_on_uses_as_many_threads(tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(RECIPE)
     recipe = load_recipe(str(tmp_path / "tiny.yaml"), [])
     before = torch.get_num_threads()
-    started = Run(recipe, tmp_path / "run", Console(file=io.StringIO()))
+    started = asyncio.run(Context.open(recipe, tmp_path / "run", Events()))
     (tmp_path / "run" / "threads.json").write_text(f'{{"training": {before + 1}, "sampling": 3}}')
     started.use_threads(model=None)  # no model is measured
     assert started.threads == Threads(before + 1, 3)

@@ -11,14 +11,15 @@ from rich.console import Console
 from checkpoints import write_tiny_checkpoint
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.runs.run import Run
+from fieldcraft.records.events import Events, write_metrics
+from fieldcraft.runs.run import run_recipe
 from fieldcraft.runs.check import check_recipe
 from fieldcraft.recipes.loading import load_recipe
 
 RECIPES = ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b")
 TOWNS = {"Ada Lind": "Northport", "Bo Berg": "Southport", "Cy Dahl": "Eastport"}
 TINY = [
-    *("budget.turn_tokens=12", "evaluation.heldout=1", "device=cpu"),
+    *("budget.turn_tokens=12", "evaluation.splits.heldout=1", "device=cpu"),
     *("stages.rl.steps=2", "stages.rl.questions=2", "stages.rl.group=2", "stages.rl.minibatches=2"),
     *("stages.rl.optim.warmup=0", "stages.rl.optim.lr=0.001"),
 ]
@@ -113,7 +114,7 @@ def test_they_are_sound_as_they_are(name: str, given: list[str], tmp_path: Path)
 )
 def test_they_run(name: str, changes: list[str], given: list[str], tmp_path: Path) -> None:
     recipe = load_recipe(name, [*given, *TINY, *changes])
-    report = Run(recipe, tmp_path / "run", Console(file=io.StringIO())).execute()
+    report = run_recipe(recipe, tmp_path / "run", Events([write_metrics]))
     assert set(report["evals"]) == {"base", "rag", "rl"}
     rows = (tmp_path / "run/rl/metrics.jsonl").read_text().splitlines()
     assert [json.loads(row)["step"] for row in rows] == [0, 1]

@@ -159,7 +159,7 @@ def test_the_folder_is_that_of_one_sweep(child: Path) -> None:
     with pytest.raises(UserError, match="holds a run of recipe 'smoke' with other settings"):
         sweep(recipe("world.people=41"), child / "out", Console(file=io.StringIO()))
     with (
-        RunFolder(child / "out", json.loads((child / "out/recipe.json").read_text())).alone(),
+        RunFolder(child / "out", recipe()).alone(),
         pytest.raises(UserError, match="is being worked on by another process"),
     ):
         sweep(recipe(), child / "out", Console(file=io.StringIO()))
@@ -168,10 +168,10 @@ def test_the_folder_is_that_of_one_sweep(child: Path) -> None:
 def test_ctrl_c_ends_every_run(child: Path) -> None:
     order(child, dict.fromkeys(range(3), "hang"))
     program = (
-        "import sys; from fieldcraft import cli; from fieldcraft.runs import seeds as sweep;"
+        "import sys; from fieldcraft.cli import main, runs; from fieldcraft.runs import seeds as sweep;"
         f"sweep.RUN = {module.RUN!r};"
-        "cli._refuse_unsound = lambda recipe: None;"
-        "cli.main(sys.argv[1:])"
+        "runs._refuse_unsound = lambda recipe: None;"
+        "main.main(sys.argv[1:])"
     )
     command = ["run", "smoke", "seeds=[0,1,2]", "side_by_side=2", "--out", str(child / "out")]
     process = subprocess.Popen(
@@ -203,7 +203,7 @@ TINY = (
     *("stages.base.steps=2", "stages.base.examples=40"),
     *("stages.sft2.steps=1", "stages.sft2.examples=40"),
     *("stages.rl2.steps=1", "stages.rl2.questions=2", "stages.rl2.group=2"),
-    *("evaluation.heldout=4", "evaluation.train_region=2", "evaluation.known=2"),
+    *("evaluation.splits.heldout=4", "evaluation.splits.train=2", "evaluation.splits.known=2"),
 )
 
 

@@ -11,9 +11,11 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from fieldcraft.runs import run as pipeline
+from fieldcraft.runs import context, evaluating, training
+from fieldcraft.train import model
 from fieldcraft.engine.threads import Threads
-from fieldcraft.runs.run import Run
+from fieldcraft.records.events import Events, write_metrics
+from fieldcraft.runs.run import run_recipe
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.metrics import MetricsLog
 
@@ -21,7 +23,7 @@ RECIPE = """
 recipe: tiny
 device: cpu
 instruction: ""
-world: {people: 30, variants: 3}
+world: {name: atlas, people: 30, variants: 3}
 scratch: {layers: 2, width: 32, heads: 2}
 search: {topk: 1}
 budget: {max_calls: 2, turn_tokens: 40, total_tokens: 200}
@@ -56,7 +58,7 @@ stages:
     temperature: 0.5
     entropy_coef: 0.01 # so that steps train, whatever this model is rewarded for
     optim: {lr: 1.0e-3}
-evaluation: {heldout: 4, train_region: 2, known: 2, workflows: []}
+evaluation: {splits: {heldout: 4, train: 2, known: 2}, workflows: []}
 """
 
 
@@ -64,15 +66,15 @@ evaluation: {heldout: 4, train_region: 2, known: 2, workflows: []}
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Measuring what is fastest would give each run another number."""
     before = torch.get_num_threads()
-    monkeypatch.setattr(pipeline, "fastest_threads", lambda _: Threads(1, 1))
+    monkeypatch.setattr(context, "fastest_threads", lambda _: Threads(1, 1))
     yield
     torch.set_num_threads(before)
 
 
-def start(folder: Path, *overrides: str) -> Run:
+def run(folder: Path) -> None:
     recipe = folder.parent / "tiny.yaml"
     recipe.write_text(RECIPE)
-    return Run(load_recipe(str(recipe), list(overrides)), folder, Console(file=io.StringIO()))
+    run_recipe(load_recipe(str(recipe), []), folder, Events([write_metrics]))
 
 
 def rows(run: Path) -> list[dict[str, Any]]:
@@ -95,9 +97,10 @@ def test_a_mixed_stage_with_a_frozen_simulator(
         loaded.append(path)
         return load(path, *settings)
 
-    load = pipeline.load_model
-    monkeypatch.setattr(pipeline, "load_model", load_model)
-    start(whole).execute()
+    load = model.load_model
+    for module in (context, evaluating, training):
+        monkeypatch.setattr(module, "load_model", load_model)
+    run(whole)
     # what is trained, what simulates, and then the result of the stage is evaluated
     assert loaded[-3:] == [
         whole / "sft4" / "model",
@@ -126,9 +129,9 @@ def test_a_mixed_stage_with_a_frozen_simulator(
 
     monkeypatch.setattr(MetricsLog, "append", die)
     with pytest.raises(KeyboardInterrupt):
-        start(killed).execute()
+        run(killed)
     monkeypatch.setattr(MetricsLog, "append", append)
     assert len(rows(killed)) == 3
-    start(killed).execute()
+    run(killed)
     assert rows(killed) == found
     assert same_weights(killed / "rl1", whole / "rl1")

@@ -112,14 +112,15 @@ def evaluate(
         return
     if tasks is None:
         raise UserError("there are no questions to grade: give a file with --tasks.")
+    split = next(iter(agents.values())).recipe.evaluation.leading
     done, found = {}, {}
     terminal = TerminalSink(console)
     for name, agent in agents.items():
         began = time.perf_counter()
         answers = agent.answer(questions, choose_device(device), judge, name, terminal)
         done[name] = asyncio.run(answers)
-        found[name] = summarise(done[name]) | {"seconds": time.perf_counter() - began}
-    compared = against_first(done)
+        found[name] = summarise(done[name], split) | {"seconds": time.perf_counter() - began}
+    compared = against_first(done, split)
     console.print(results_table(found, {}), tool_table(found))
     if compared:
         console.print(pairwise_table(compared))

@@ -16,9 +16,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-world_app = typer.Typer(help="Write a synthetic world as files.", no_args_is_help=True)
 serve_app = typer.Typer(help="Serve what agents use over HTTP.", no_args_is_help=True)
-app.add_typer(world_app, name="world")
 app.add_typer(serve_app, name="serve")
 
 STOPPED = "fieldcraft: stopped; the same command goes on where this one stopped."

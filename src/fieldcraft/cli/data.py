@@ -16,25 +16,27 @@ from fieldcraft.cli.app import (
     app,
     refuse_used,
     serve_app,
-    world_app,
 )
-from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.recipes.loading import load_world
 from fieldcraft.records.files import atomic_folder
 from fieldcraft.types import UserError
 
 
-@world_app.command("atlas")
-def world_atlas(
+@app.command()
+def world(
+    name: Annotated[str, typer.Argument(help="A world's name, or module:Name of your own.")],
     out: Out,
     overrides: Overrides = None,
-    recipe: Annotated[str, typer.Option(help="Whose world it is.")] = "autocoa-mini",
+    recipe: Annotated[
+        str, typer.Option(help="Whose settings it has, if that is its world.")
+    ] = "autocoa-mini",
     model: Annotated[bool, typer.Option("--model", help="Also a random tiny model.")] = False,
 ) -> None:
-    """The encyclopedia Atlas: its articles, and questions to train and to test on."""
-    from fieldcraft.runs.inputs import AtlasInputs
+    """Write a synthetic world as files: what is searched, and questions to train and to test on."""
+    from fieldcraft.runs.inputs import make_inputs
 
     refuse_used(out)
-    inputs = AtlasInputs(load_recipe(recipe, overrides or []))
+    inputs = make_inputs(load_world(name, recipe, overrides or []))
     with atomic_folder(out) as draft:
         inputs.write_world(draft)
         if model:
@@ -85,7 +87,7 @@ def bench(
     context: typer.Context, name: Annotated[str, typer.Argument(help="As in engine.")]
 ) -> None:
     """A comparison of bench/, with its own options behind its name; from a checkout only."""
-    folder = Path(__file__).parents[2] / "bench"
+    folder = Path(__file__).parents[3] / "bench"
     scripts = {script.stem: script for script in sorted(folder.glob("*.py"))}
     if not scripts:
         raise UserError("bench/ is not part of the installed package: run it from a checkout.")

@@ -84,6 +84,13 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
 }
 
 
+# What a named part must be, where that can be told.
+BASES: Mapping[Kind, str] = {
+    Kind.WORLD: "fieldcraft.worlds.base:World",
+    Kind.STAGE: "fieldcraft.train.stages.base:StageType",
+}
+
+
 def known(kind: Kind) -> dict[str, str]:
     """Every name of a kind that needs no module in it, and where it is: `module:Name`."""
     found = {entry.name: entry.value for entry in entry_points(group=kind.group)}
@@ -101,8 +108,13 @@ def _worlds() -> dict[str, str]:
 
 
 def find(kind: Kind, name: str) -> Any:
-    """What a name stands for. Raises UserError as `require` and `load` do."""
-    return load(require(kind, name))
+    """What a name stands for. Raises UserError as `require` and `load` do, and for something that
+    is not of its kind."""
+    found = load(require(kind, name))
+    base = BASES.get(kind)
+    if base is not None and not (isinstance(found, type) and issubclass(found, load(base))):
+        raise UserError(f"'{name}' is no {kind}: make it a subclass of {base.replace(':', '.')}.")
+    return found
 
 
 def require(kind: Kind, name: str) -> str:
@@ -171,10 +183,15 @@ def nearest(name: str, names: Collection[str]) -> str:
     return f"'{near[0]}'" if near else "another"
 
 
+def _owner_of_init(part: type) -> type:
+    """The class whose constructor a class has, which may be inherited."""
+    return next(kind for kind in part.__mro__ if "__init__" in vars(kind))
+
+
 def settings_of(part: Any, given: Collection[str] = ()) -> type[BaseModel]:
     """What a recipe can set of a class or a function: its arguments, but those that are `given` by
     the framework, with their types and defaults."""
-    written = vars(part).get("__init__", part) if isinstance(part, type) else part
+    written = vars(_owner_of_init(part))["__init__"] if isinstance(part, type) else part
     hints = get_type_hints(written, include_extras=True)
     fields: dict[str, Any] = {}
     for parameter in inspect.signature(part).parameters.values():

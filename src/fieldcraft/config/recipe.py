@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, InstanceOf, PositiveInt, SerializeAsAny
 
-from fieldcraft.config.names import Kind, find, short
+from fieldcraft.config.names import Kind, find, known, settings_of, short
 from fieldcraft.config.rl import Critic, Rl
 from fieldcraft.config.sections import (
     Collect,
@@ -41,7 +42,8 @@ STAGES: dict[str, type[Stage]] = {"sft": Sft, "contrastive": Pairs, "rl": Rl}
 
 class Recipe(Section):
     """A whole run. `model`, `tasks`, `corpus`, `demonstrations` and `pairs` are files of the user;
-    where they are null, the world makes them. With `collect` it has a teacher and no stages."""
+    without `tasks` the world makes all that is null. With `collect` it has a teacher and no stages.
+    """
 
     recipe: str
     seed: int = 0
@@ -58,7 +60,7 @@ class Recipe(Section):
     needs: tuple[Literal["model", "tasks", "corpus", "demonstrations", "pairs"], ...] = ()
     dialect: str = "autocoa"
     instruction: str | None = None
-    world: World = World()
+    world: World | None = None
     scratch: Scratch = Scratch()
     search: Search = Search()
     judge: JudgeModel = JudgeModel()
@@ -78,11 +80,11 @@ def stage_settings(name: str) -> type[Stage]:
     if name in STAGES:
         return STAGES[name]
     found = find(Kind.STAGE, name)
-    settings = vars(found).get("Settings") if isinstance(found, type) else None
+    settings = vars(found).get("Settings")
     if not (isinstance(settings, type) and issubclass(settings, Stage)):
         raise UserError(
-            f"'{name}' is no stage type: subclass fieldcraft.StageType and give it a class Settings"
-            " that subclasses fieldcraft.Stage."
+            f"the stage type '{name}' has no settings: give it a class Settings, a subclass of"
+            " fieldcraft.Stage."
         )
     return settings
 
@@ -106,9 +108,22 @@ def dump_recipe(recipe: Recipe) -> dict[str, Any]:
     return recipe.model_dump(mode="json")
 
 
+def world_settings(name: str) -> type[BaseModel]:
+    """What a recipe can set of a world. Raises UserError where there is none of that name."""
+    return settings_of(find(Kind.WORLD, name), ["seed"])
+
+
+def split_titles(recipe: Recipe) -> Mapping[str, str]:
+    """The splits of a recipe's world, and what their questions are; none without a world."""
+    if recipe.world is None:
+        return {}
+    titles: Mapping[str, str] = find(Kind.WORLD, recipe.world.name).splits
+    return titles
+
+
 def count_options(section: type[BaseModel] = Recipe) -> int:
-    """How many keys a recipe can set (each kind of section counted once)."""
-    sections = (
+    """How many keys a recipe can set (each kind of section, and each world, counted once)."""
+    sections: tuple[type[BaseModel], ...] = (
         section,
         World,
         Scratch,
@@ -122,6 +137,7 @@ def count_options(section: type[BaseModel] = Recipe) -> int:
         Teacher,
         Collect,
         Evaluation,
+        *map(world_settings, known(Kind.WORLD)),
     )
     own = set(Sft.model_fields) | set(Pairs.model_fields) | set(Rl.model_fields)
     return sum(len(s.model_fields) for s in sections) + len(own)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -11,6 +11,7 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    model_validator,
 )
 
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -25,13 +26,16 @@ class Section(BaseModel):
 
 
 class World(Section):
-    """The synthetic world Atlas; see fieldcraft.worlds.atlas.facts.deal."""
+    """A synthetic world by name; its other keys are settings of that world's own."""
 
-    people: PositiveInt = 200
-    taught: Share = 0.4
-    heldout: Share = 0.5
-    variants: PositiveInt = 400  # re-deals of the untaught facts that demonstrations are drawn from
-    reserved_chains: int = Field(default=0, ge=0, le=9)  # pairs of relations kept out of training
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All keys but the name."""
+        return dict(self.model_extra or {})
 
 
 class Scratch(Section):
@@ -108,14 +112,22 @@ class Lora(Section):
 class Evaluation(Section):
     """Greedy evaluation of every stage on the same questions."""
 
-    heldout: PositiveInt = 500
-    train_region: PositiveInt = 100
-    known: PositiveInt = 100
-    mixed: NonNegativeInt = 0  # starting at known and held-out entities alike
-    four_hops: NonNegativeInt = 0  # one more than any question of training has
-    unseen_chains: NonNegativeInt = 0  # along the world's reserved chains
+    # how many questions of which of the world's splits, the leading one first; a user's own
+    # questions have the split `heldout` alone
+    splits: dict[str, NonNegativeInt] = Field(default={"heldout": 500})
     workflows: tuple[str, ...] = ("workflow",)  # around the first model
     concurrency: PositiveInt = 256
+
+    @model_validator(mode="after")
+    def _asks_something(self) -> Self:
+        if not any(self.splits.values()):
+            raise ValueError("an evaluation needs questions: give a split, as in {heldout: 500}")
+        return self
+
+    @property
+    def leading(self) -> str:
+        """The split that a report's headline is of: the first one with questions."""
+        return next(name for name, size in self.splits.items() if size)
 
 
 class Teacher(Section):

@@ -12,8 +12,8 @@ from fieldcraft.agents.chat import Chat
 from fieldcraft.agents.prompted import Attempt, End, Prompted
 from fieldcraft.data.contrast import contrast
 from fieldcraft.data.steps_io import StepPair
-from fieldcraft.types import Answer, Step, Task, Thought
-from fieldcraft.worlds.atlas.facts import RELATIONS, Atlas, merge_thoughts, statement
+from fieldcraft.types import Task
+from fieldcraft.worlds import base
 
 
 class Way(StrEnum):
@@ -56,30 +56,17 @@ class ChatTeacher:
 
 @dataclass(frozen=True)
 class Oracle:
-    """It has read the whole encyclopedia, but answers as a model should that was taught only some
-    of it: without tools it has to guess every other fact."""
+    """The oracle of a world: with tools it answers as well as can be, without them it guesses."""
 
-    world: Atlas
+    oracle: base.Oracle
     seed: int
 
     async def attempt(self, task: Task, way: Way, key: str) -> Attempt:
-        path = tuple(task.meta["path"])
-        steps = self._guess(path, key) if way is Way.COT else self.world.demonstration(path)
+        if way is Way.COT:
+            steps = self.oracle.guess(task, random.Random(key))
+        else:
+            steps = self.oracle.demonstration(task)
         return Attempt(tuple(steps), End.ANSWERED)
-
-    def _guess(self, path: tuple[str, ...], key: str) -> list[Step]:
-        """The chain of statements, each untaught fact replaced by a name of the right kind."""
-        rng, world = random.Random(key), self.world
-        thoughts, subject = [], path[0]
-        for relation in path[1:]:
-            entity = world.entities[subject]
-            value = world.facts[subject, relation]
-            if entity.region != "taught":
-                kind = RELATIONS[entity.kind][relation]
-                value = rng.choice([*world.by_kind[kind, "taught"], *world.by_kind[kind, "train"]])
-            thoughts.append(Thought(statement(subject, relation, value)))
-            subject = value
-        return merge_thoughts([*thoughts, Answer(subject)])
 
     def pairs(
         self, task: Task, thinking: Sequence[Attempt], acting: Sequence[Attempt]
@@ -88,5 +75,5 @@ class Oracle:
         rng = random.Random(f"decisions:{self.seed}:{task.id}")
         return [
             StepPair(task, decision.before, decision.chosen, decision.rejected)
-            for decision in self.world.decisions(tuple(task.meta["path"]), rng)
+            for decision in self.oracle.decisions(task, rng)
         ]

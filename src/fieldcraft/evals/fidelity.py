@@ -6,8 +6,7 @@ query is; a tool that fails) has no verdict and is counted apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -16,79 +15,11 @@ from rich.text import Text
 
 from fieldcraft.rewards.answers import f1, normalise
 from fieldcraft.tools.search.passages import read_results
-from fieldcraft.types import Call, Outcome, Task, Tool, ToolError, Trajectory, UserError
-from fieldcraft.worlds.atlas.facts import Atlas, is_article, stated_facts
+from fieldcraft.types import Call, Outcome, Tool, ToolError, Trajectory
+from fieldcraft.worlds.base import Verdict, Verdicts, simulated_calls
 
 HEADS = {"holds": "holds", "contradicts": "contradicts", "well_formed": "form", "f1": "F1"}
 RATES = tuple(HEADS)
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What one simulated observation is worth; None is what cannot be told.
-
-    `holds`: it says what the real one would have said and the step needed. `contradicts`: it says
-    something else of what the truth is known of. `well_formed`: it reads as results of the tool.
-    `f1`: shared words with the real text. `taught`: the base model was taught the entity.
-    """
-
-    well_formed: bool
-    holds: bool | None
-    contradicts: bool | None = None
-    f1: float | None = None
-    taught: bool | None = None
-
-
-Verdicts = list[Verdict | None]
-
-
-def simulated_calls(trajectory: Trajectory) -> list[Call]:
-    return [call for call in trajectory.calls if call.simulated]
-
-
-# -- against the truth of a world ----------------------------------------------------------------
-
-
-def judge_by_world(world: Atlas, trajectory: Trajectory) -> Verdicts:
-    """A verdict on each simulated call, without calling any tool.
-
-    Needed are the facts of the question's path that stand in the article of the searched entity and
-    that no earlier observation has told; where the path needs none of it, the whole article.
-    """
-    path = _path_facts(world, trajectory.task)
-    told: set[tuple[str, str]] = set()
-    found: Verdicts = []
-    for call in simulated_calls(trajectory):
-        stated = stated_facts(call.observation)
-        true = {(s, r) for s, r, v in stated if world.facts.get((s, r)) == v}
-        wrong = any(world.facts.get((s, r), v) != v for s, r, v in stated)
-        name = call.arguments.get("query")
-        if isinstance(name, str) and name in world.entities:
-            article = world.reveals(name)
-            needed = (path & article) - told or article
-            taught = world.entities[name].region == "taught"
-            form = call.outcome is Outcome.OK and _reads_as_articles(call.observation)
-            found.append(Verdict(form, needed <= true, wrong, taught=taught))
-        else:
-            found.append(None)
-        told |= true
-    return found
-
-
-def _path_facts(world: Atlas, task: Task) -> set[tuple[str, str]]:
-    """(subject, relation) along a question's path; none where the question names no path."""
-    path = task.meta.get("path")
-    try:
-        return {(s, r) for s, r, _ in world.hops(tuple(path))} if path else set()
-    except KeyError:
-        raise UserError(
-            f"task '{task.id}' is not of this run's world: give the questions of its world folder."
-        ) from None
-
-
-def _reads_as_articles(text: str) -> bool:
-    results = read_results(text)
-    return results is not None and all(is_article(title, body) for title, body in results)
 
 
 # -- against the real tool -----------------------------------------------------------------------
@@ -160,10 +91,18 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def fidelity_row(world: Atlas, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+def fidelity_row(
+    judge: Callable[[Trajectory], Verdicts | None], trajectories: Sequence[Trajectory]
+) -> dict[str, float]:
     """The metrics of a simulated step: `fidelity/holds`, `fidelity/taught/holds`, ... Rates of
-    nothing are left out."""
-    summary = summarise_fidelity([v for t in trajectories for v in judge_by_world(world, t)])
+    nothing are left out; there are none at all where `judge` cannot tell what is true."""
+    verdicts: Verdicts = []
+    for trajectory in trajectories:
+        judged = judge(trajectory)
+        if judged is None:
+            return {}
+        verdicts += judged
+    summary = summarise_fidelity(verdicts)
     row = {"fidelity/n": summary["n"], "fidelity/unknown": summary["unknown"]}
     for place, part in (("", summary), *((f"{p}/", summary[p]) for p in ("taught", "untaught"))):
         rates = {name: part[name] for name in RATES} if part else {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import sqrt
 from typing import Any
 
@@ -24,15 +24,15 @@ def wilson_interval(rate: float, n: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def summarise(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+def summarise(trajectories: Sequence[Trajectory], split: str | None = None) -> dict[str, Any]:
     """The entry of one stage or workflow in `report.json`.
 
     `rewards["em"]` (0, 1, or None where the answer cannot be graded) and `rewards["f1"]` must have
     been filled in, unweighted; "cover_em" and "judge" are None without those rewards. Rates are
     fractions of all trajectories; `em` and its like are means over the gradable ones. If the tasks
     carry several values of `meta["split"]`, the entry also has "splits", and its top-level numbers
-    are those of "mixed" or else "heldout" where there is one, else of all; `known` and
-    `offloading_rate` look at all questions in either case.
+    are those of the leading `split` where there is one, else of all; `known` and `offloading_rate`
+    look at all questions in either case.
 
     Raises UserError when there is nothing to summarise.
     """
@@ -41,25 +41,17 @@ def summarise(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     by_split = _by_split(trajectories)
     if len(by_split) < 2:
         return _summary(trajectories)
-    led = leading_split(by_split)
-    return _summary(by_split.get(led, trajectories)) | {
+    return _summary(by_split.get(split, trajectories)) | {
         "known": _knowledge(trajectories, known=True),
         "offloading_rate": tool_use(trajectories)["offloading_rate"],
-        "split": led,
+        "split": split if split in by_split else "all",
         "splits": {name: _summary(part) for name, part in by_split.items()},
     }
 
 
-def leading(trajectories: Sequence[Trajectory]) -> Sequence[Trajectory]:
+def leading(trajectories: Sequence[Trajectory], split: str | None) -> Sequence[Trajectory]:
     """Those that a summary's top-level numbers are of."""
-    by_split = _by_split(trajectories)
-    return by_split.get(leading_split(by_split), trajectories)
-
-
-def leading_split(splits: Collection[str]) -> str:
-    """The split that a summary's top-level numbers are of: mixed or else held-out questions where
-    there are any, "all" of them where there are neither."""
-    return next((split for split in ("mixed", "heldout") if split in splits), "all")
+    return _by_split(trajectories).get(split, trajectories)
 
 
 def _by_split(trajectories: Iterable[Trajectory]) -> dict[Any, list[Trajectory]]:

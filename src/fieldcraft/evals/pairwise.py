@@ -20,10 +20,12 @@ from fieldcraft.types import Trajectory
 Pair = tuple[Trajectory, Trajectory]  # the baseline's and the model's
 
 
-def compare(baseline: Sequence[Trajectory], model: Sequence[Trajectory]) -> dict[str, Any]:
+def compare(
+    baseline: Sequence[Trajectory], model: Sequence[Trajectory], split: str | None = None
+) -> dict[str, Any]:
     """`model` against `baseline`; both hold the trajectories of the same tasks in the same order.
 
-    Of the splits only the held-out one counts where there is one, as in `metrics.summarise`. Pairs
+    Only the leading `split` counts where there is one, as in `metrics.summarise`. Pairs
     that are not gradable on both sides are left out of everything and counted; without any other
     every figure is None. What is saved is a mean a question, positive where the model spends less;
     seconds are those that a question took among all that ran beside it. `p_value` is that of
@@ -33,7 +35,7 @@ def compare(baseline: Sequence[Trajectory], model: Sequence[Trajectory]) -> dict
     """
     if [t.task.id for t in baseline] != [t.task.id for t in model]:
         raise ValueError("only trajectories of the same tasks, in the same order, can be compared")
-    pairs = list(zip(leading(baseline), leading(model), strict=True))
+    pairs = list(zip(leading(baseline, split), leading(model, split), strict=True))
     graded = [pair for pair in pairs if all(t.right is not None for t in pair)]
     gained = [(b, m) for b, m in graded if m.right and not b.right]
     lost = [(b, m) for b, m in graded if b.right and not m.right]
@@ -78,19 +80,23 @@ def sign_test(wins: int, losses: int) -> float:
     return min(1.0, 2 * tail / 2**trials)
 
 
-def against_first(evaluated: Mapping[str, Sequence[Trajectory]]) -> list[dict[str, Any]]:
+def against_first(
+    evaluated: Mapping[str, Sequence[Trajectory]], split: str | None = None
+) -> list[dict[str, Any]]:
     """Every model against the first one."""
     first, *others = evaluated
-    return [_named(evaluated, first, other) for other in others]
+    return [_named(evaluated, first, other, split) for other in others]
 
 
-def one_after_another(evaluated: Mapping[str, Sequence[Trajectory]]) -> list[dict[str, Any]]:
+def one_after_another(
+    evaluated: Mapping[str, Sequence[Trajectory]], split: str | None = None
+) -> list[dict[str, Any]]:
     """Every stage against the one before it."""
-    return [_named(evaluated, before, after) for before, after in pairwise(evaluated)]
+    return [_named(evaluated, before, after, split) for before, after in pairwise(evaluated)]
 
 
 def _named(
-    evaluated: Mapping[str, Sequence[Trajectory]], baseline: str, model: str
+    evaluated: Mapping[str, Sequence[Trajectory]], baseline: str, model: str, split: str | None
 ) -> dict[str, Any]:
     names = {"baseline": baseline, "model": model}
-    return names | compare(evaluated[baseline], evaluated[model])
+    return names | compare(evaluated[baseline], evaluated[model], split)

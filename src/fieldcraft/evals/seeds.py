@@ -34,16 +34,6 @@ T975 = (
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
 
-# What the questions of a split are.
-SPLITS = {
-    "heldout": "Held-out entities",
-    "train": "The training region",
-    "known": "Wholly known",
-    "mixed": "As in training: known and held-out entities mixed",
-    "four_hops": "One hop more than in training",
-    "unseen_chains": "Relation chains never trained",
-}
-
 Report = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
 
@@ -152,11 +142,16 @@ def _kind(recipe: Recipe, name: str) -> str:
 
 
 def write_page(
-    table: Report, links: Mapping[int, str], curves: Mapping[str, Sequence[Rows]], path: Path
+    table: Report,
+    links: Mapping[int, str],
+    curves: Mapping[str, Sequence[Rows]],
+    titles: Mapping[str, str],
+    path: Path,
 ) -> None:
     """Write `report.html`: one file without network access, with links to the seeds' reports.
 
-    `curves` has the metric rows of stages of reinforcement learning, of every seed.
+    `curves` has the metric rows of stages of reinforcement learning, of every seed; `titles` says
+    of every split what its questions are.
     """
     environment = page_environment()
     compared = compared_rows(table["rows"])
@@ -173,7 +168,7 @@ def write_page(
         compared=[row["title"] for row in compared],
         charts=_charts(compared, slots),
         splits=list(table["rows"][0]["splits"]),
-        split_names=SPLITS,
+        split_names=titles,
         few=FEW,
         appendix={key: table[key] for key in ("config", "versions")},
         style=Markup(source(environment, "report.css")),

@@ -11,9 +11,15 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from fieldcraft.config.names import Kind, require, short
-from fieldcraft.config.recipe import Recipe, evaluations, stage_settings
-from fieldcraft.config.sections import JudgeModel, Teacher
+from fieldcraft.config.names import Kind, known, nearest, require, short
+from fieldcraft.config.recipe import (
+    Recipe,
+    evaluations,
+    split_titles,
+    stage_settings,
+    world_settings,
+)
+from fieldcraft.config.sections import JudgeModel, Teacher, World
 from fieldcraft.config.stages import Stage
 from fieldcraft.records.files import read_json
 from fieldcraft.types import UserError
@@ -37,6 +43,29 @@ def load_recipe(name: str, overrides: list[str]) -> Recipe:
 
     Raises UserError for an unknown name or key (naming the nearest) and for bad values.
     """
+    data = _read(name)
+    for override in overrides:
+        _apply(data, override)
+    return parse_recipe(data)
+
+
+def load_world(name: str, recipe: str, overrides: list[str]) -> Recipe:
+    """A recipe about a world: the one called `recipe` if its world has this name, else an empty one
+    with the world's own defaults, with `key.path=value` overrides.
+
+    Raises UserError as `load_recipe` does.
+    """
+    data = _read(recipe)
+    world = data.get("world")
+    if not isinstance(world, dict) or world.get("name") != name:
+        data = {"recipe": short(name), "world": {"name": name}, "stages": {}}
+    for override in overrides:
+        _apply(data, override)
+    return parse_recipe(data)
+
+
+def _read(name: str) -> dict[str, Any]:
+    """The contents of a recipe file, by shipped name or path."""
     if name in shipped():
         text = (resources.files("fieldcraft.recipes") / f"{name}.yaml").read_bytes()
     elif Path(name).is_file():
@@ -53,9 +82,7 @@ def load_recipe(name: str, overrides: list[str]) -> Recipe:
         raise UserError(f"{name} is not valid YAML: {' '.join(str(error).split())}.") from error
     if not isinstance(data, dict):
         raise UserError(f"{name} must be a YAML mapping with the keys of a recipe.")
-    for override in overrides:
-        _apply(data, override)
-    return parse_recipe(data)
+    return data
 
 
 def parse_recipe(data: dict[str, Any]) -> Recipe:
@@ -80,6 +107,8 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
         if path is not None and not path.exists():
             raise UserError(f"{key}={path} does not exist: give the path of an existing file.")
     _check_collection(recipe)
+    recipe = _with_whole_world(recipe)
+    _check_questions(recipe)
     return recipe
 
 
@@ -112,6 +141,37 @@ def _stage(name: str, data: Any, stages: dict[str, Any]) -> Stage:
 def _lacks(name: str, key: str, stages: dict[str, Any]) -> str:
     others = ", ".join(other for other in stages if other != name)
     return f"stage '{name}' has no '{key}'; the other stages are {others or 'none'}."
+
+
+def _with_whole_world(recipe: Recipe) -> Recipe:
+    """The recipe with every setting of its world, those by default too."""
+    if recipe.world is None:
+        return recipe
+    known_settings = world_settings(recipe.world.name)
+    try:
+        settings = known_settings.model_validate(recipe.world.settings)
+    except ValidationError as error:
+        raise UserError(_sentence(error, known_settings, ("world",))) from error
+    world = World(name=recipe.world.name, **settings.model_dump(mode="json"))
+    return recipe.model_copy(update={"world": world})
+
+
+def _check_questions(recipe: Recipe) -> None:
+    """There must be questions, of splits that exist."""
+    if recipe.world is None and recipe.tasks is None:
+        raise UserError(
+            f"recipe '{recipe.recipe}' has no questions: give tasks=FILE, or world.name= with one"
+            f" of {', '.join(known(Kind.WORLD))}."
+        )
+    splits = {*split_titles(recipe), *([] if recipe.tasks is None else ["heldout"])}
+    for name in recipe.evaluation.splits:
+        if name not in splits:
+            near = nearest(f"evaluation.splits.{name}", [f"evaluation.splits.{s}" for s in splits])
+            raise UserError(f"unknown key 'evaluation.splits.{name}'; did you mean {near}?")
+    if recipe.tasks is not None and not recipe.evaluation.splits.get("heldout"):
+        raise UserError(
+            "tasks=FILE needs evaluation.splits.heldout=, the number of questions to test on."
+        )
 
 
 def _check_names(recipe: Recipe) -> None:

@@ -29,6 +29,7 @@ from fieldcraft.runs.inputs import Inputs, make_inputs
 from fieldcraft.train.checkpoint import save_weights
 from fieldcraft.train.model import load_model, load_tokenizer
 from fieldcraft.types import Task, Tool, Trajectory, UserError
+from fieldcraft.worlds.base import Verdicts
 
 
 @dataclass(frozen=True)

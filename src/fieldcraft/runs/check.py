@@ -44,7 +44,6 @@ from fieldcraft.train.stages.base import Pair
 from fieldcraft.types import Answer, Dialect, Task, Tool, Trajectory, UserError
 
 EXAMPLES = 200  # of a world's data set that are made and looked at; all of a file's are
-VARIANTS = 20  # of a world's re-deals that these examples are drawn from
 ESTIMATED = ("memory", "disk")  # checks that compare with an estimate
 Report = Callable[[str, Sequence[str], Sequence[str]], None]
 
@@ -118,9 +117,7 @@ class Setup:
         yield from ()
 
     def find_questions(self, notes: list[str]) -> Iterator[str]:
-        world = self.recipe.world
-        few = world.model_copy(update={"variants": min(world.variants, VARIANTS)})
-        self.inputs = make_inputs(self.recipe.model_copy(update={"world": few}))
+        self.inputs = make_inputs(self.recipe).reduced()
         train, test = self.inputs.train_tasks(), self.inputs.evaluation_tasks()
         notes += [f"{len(train)} to train", f"{len(test)} to test"]
         self.tasks = train + test
@@ -204,7 +201,8 @@ def teacher_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
     """The teacher of a recipe that collects must answer, or at least be there."""
     settings = recipe.teacher
     if settings.model is None:
-        notes.append("the oracle of the world")
+        oracle = make_inputs(recipe).oracle
+        notes.append(f"the oracle of the world, {type(oracle).__name__}")
     elif settings.url is not None:
         asyncio.run(endpoint_of(settings, cache=None).check())
         notes.append(f"{settings.url} answers as {settings.model}")

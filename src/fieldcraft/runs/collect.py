@@ -19,7 +19,6 @@ from fieldcraft.evals.report import StageRecord, build_report, write_html, write
 from fieldcraft.records.events import Events, JobsDone, during
 from fieldcraft.runs.build import make_engine
 from fieldcraft.runs.context import Context
-from fieldcraft.runs.inputs import AtlasInputs
 from fieldcraft.train.model import load_model, load_tokenizer
 from fieldcraft.types import Tool
 
@@ -54,8 +53,7 @@ async def make_teacher(context: Context) -> Teacher:
     """The teacher of a recipe and, if it is no oracle, the tools it uses."""
     recipe = context.recipe
     if recipe.teacher.model is None:
-        assert isinstance(context.inputs, AtlasInputs), "parse_recipe sees to that"
-        return Oracle(context.inputs.world, recipe.seed)
+        return Oracle(context.inputs.oracle, recipe.seed)
     await context.open_tools()
     if recipe.teacher.url is None:
         chat = _local(context, Path(recipe.teacher.model))

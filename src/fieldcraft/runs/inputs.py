@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import json
 import random
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data import autocoa
-from fieldcraft.worlds.atlas.curriculum import (
-    Curriculum,
-    evaluation_tasks,
-    tokenizer_texts,
-    train_tasks,
-)
 from fieldcraft.dialects.demonstrations import encode_demonstration, encode_pair, reads_back
 from fieldcraft.data.sources import ensure_corpus, read_tasks, write_tasks
 from fieldcraft.data.steps_io import holds_steps, read_demonstrations, read_pairs
@@ -26,65 +21,70 @@ from fieldcraft.data.trajectories import read_trajectories
 from fieldcraft.dialects import dialect_class
 from fieldcraft.rewards.answers import is_right
 from fieldcraft.train.checkpoint import save_weights
-from fieldcraft.evals.fidelity import fidelity_row
 from fieldcraft.train.scratch import new_model, new_tokenizer
 from fieldcraft.train.stages.base import Pair
 from fieldcraft.types import Answer, Dialect, Task, Tool, Trajectory, UserError
-from fieldcraft.worlds.atlas import facts as atlas
+from fieldcraft.worlds.base import Oracle, Verdicts, World, make_world
 
 TRAIN_TASKS = 4000
 
 
-class Inputs(Protocol):
+class Inputs(ABC):
     """What stages ask for. Every method is a function of the recipe."""
 
+    @abstractmethod
     def write_world(self, folder: Path) -> None:
         """Write what the run is about as files: `corpus.jsonl` and questions."""
-        ...
 
+    @abstractmethod
     def write_model(self, folder: Path) -> None:
         """Write the first model, where the recipe names none."""
-        ...
 
+    @abstractmethod
     def trajectories(
         self, data: str, count: int | None, dialect: Dialect, tool: Tool
     ) -> list[Trajectory]:
         """At most `count` of the data set `data` of a stage. Raises UserError if it is unknown."""
-        ...
 
-    def pairs(self, data: str, count: int | None, dialect: Dialect, tool: Tool) -> list[Pair]: ...
+    @abstractmethod
+    def pairs(self, data: str, count: int | None, dialect: Dialect, tool: Tool) -> list[Pair]:
+        """At most `count` of the pairs `data` of a stage. Raises UserError if they are unknown."""
 
+    @abstractmethod
     def train_tasks(self) -> list[Task]: ...
 
-    def fidelity(self, trajectories: Sequence[Trajectory]) -> dict[str, Any]: ...
-
+    @abstractmethod
     def evaluation_tasks(self) -> list[Task]: ...
+
+    @property
+    def oracle(self) -> Oracle:
+        """Who knows the best way to answer. Raises UserError where there is none."""
+        raise UserError("the questions have no oracle: set teacher.model to have one as teacher.")
+
+    def judge(self, trajectory: Trajectory) -> Verdicts | None:
+        """A verdict on each simulated call; None where only the real tool can tell."""
+        return None
+
+    def reduced(self) -> Inputs:
+        """The same with less to make, of which examples are looked at before a run."""
+        return self
 
 
 def make_inputs(recipe: Recipe) -> Inputs:
-    """Files of the user where the recipe names them, the world Atlas where it does not."""
-    return AtlasInputs(recipe) if recipe.tasks is None else FileInputs(recipe)
+    """Files of the user where the recipe names them, its world where it does not."""
+    if recipe.tasks is not None:
+        return FileInputs(recipe)
+    assert recipe.world is not None, "parse_recipe sees to that"
+    return WorldInputs(recipe, make_world(recipe.world.name, recipe.world.settings, recipe.seed))
 
 
-class AtlasInputs:
-    """Everything made from the world."""
+class WorldInputs(Inputs):
+    """Everything made from a world."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, world: World) -> None:
         self.recipe = recipe
-        settings = recipe.world
+        self.world = world
         self._latest: tuple[tuple[str, int | None], list[Trajectory]] = (("", None), [])
-        self.world = atlas.deal(
-            settings.people,
-            settings.taught,
-            settings.heldout,
-            recipe.seed,
-            settings.reserved_chains,
-        )
-
-    def curriculum(self, dialect: Dialect, schemas: Sequence[dict[str, Any]]) -> Curriculum:
-        return Curriculum(
-            self.world, dialect, schemas, self.recipe.world.variants, self.recipe.seed
-        )
 
     def write_world(self, folder: Path) -> None:
         write_lines(folder / "corpus.jsonl", self.world.passages())
@@ -93,8 +93,8 @@ class AtlasInputs:
 
     def write_model(self, folder: Path) -> None:
         shape = self.recipe.scratch
-        tags = dialect_class(self.recipe.dialect).tags
-        tokenizer = new_tokenizer(tokenizer_texts(self.world, tags), atlas.SYLLABLES)
+        texts = self.world.tokenizer_texts(dialect_class(self.recipe.dialect).tags)
+        tokenizer = new_tokenizer(texts, self.world.syllables)
         model = new_model(
             tokenizer,
             layers=shape.layers,
@@ -107,45 +107,38 @@ class AtlasInputs:
     def trajectories(
         self, data: str, count: int | None, dialect: Dialect, tool: Tool
     ) -> list[Trajectory]:
-        curriculum = self.curriculum(dialect, [tool.schema])
-        makers = {
-            "base": curriculum.base,
-            "demonstrations": curriculum.demonstrations,
-            "wasteful": curriculum.wasteful,
-        }
-        if data not in makers:
-            raise UserError(f"the world has no data set '{data}': use {', '.join(makers)}.")
+        names = self.world.datasets
+        if data not in names:
+            raise UserError(f"the world has no data set '{data}': use {', '.join(names)}.")
         if self._latest[0] != (data, count):  # a run has one tokenizer and one tool
-            self._latest = (data, count), makers[data](curriculum.size(data, count))
+            made = self.world.demonstrations(data, count, dialect, [tool.schema])
+            self._latest = (data, count), made
         return self._latest[1]
 
     def pairs(self, data: str, count: int | None, dialect: Dialect, tool: Tool) -> list[Pair]:
-        if data != "pairs":
-            raise UserError(f"the world has no data set '{data}' of pairs: use pairs.")
-        curriculum = self.curriculum(dialect, [tool.schema])
-        return curriculum.pairs(curriculum.size(data, count))
-
-    def fidelity(self, trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-        return fidelity_row(self.world, trajectories)
+        names = self.world.pair_sets
+        if names and data not in names:
+            raise UserError(f"the world has no data set '{data}' of pairs: use {', '.join(names)}.")
+        return self.world.pairs(data, count, dialect, [tool.schema])
 
     def train_tasks(self) -> list[Task]:
-        return train_tasks(self.world, self.recipe.seed, TRAIN_TASKS)
+        return self.world.training_questions(TRAIN_TASKS)
 
     def evaluation_tasks(self) -> list[Task]:
-        wanted = self.recipe.evaluation
-        return evaluation_tasks(
-            self.world,
-            self.recipe.seed,
-            heldout=wanted.heldout,
-            train_region=wanted.train_region,
-            known=wanted.known,
-            mixed=wanted.mixed,
-            four_hops=wanted.four_hops,
-            unseen_chains=wanted.unseen_chains,
-        )
+        return self.world.evaluation_questions(self.recipe.evaluation.splits)
+
+    @property
+    def oracle(self) -> Oracle:
+        return self.world.oracle
+
+    def judge(self, trajectory: Trajectory) -> Verdicts | None:
+        return self.world.judge(trajectory)
+
+    def reduced(self) -> WorldInputs:
+        return WorldInputs(self.recipe, self.world.reduced())
 
 
-class FileInputs:
+class FileInputs(Inputs):
     """Questions, passages and demonstrations of the user's files."""
 
     def __init__(self, recipe: Recipe) -> None:
@@ -260,10 +253,7 @@ class FileInputs:
     def _first_test(self) -> int:
         """Position of the first question that is not trained on."""
         half = len(self.tasks) // 2
-        return len(self.tasks) - min(half, self.recipe.evaluation.heldout)
-
-    def fidelity(self, trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-        return {}
+        return len(self.tasks) - min(half, self.recipe.evaluation.splits["heldout"])
 
     def train_tasks(self) -> list[Task]:
         return self.tasks[: self._first_test]
@@ -271,7 +261,7 @@ class FileInputs:
     def evaluation_tasks(self) -> list[Task]:
         return [
             replace(task, meta={**task.meta, "split": "heldout"})
-            for task in self.tasks[self._first_test :][: self.recipe.evaluation.heldout]
+            for task in self.tasks[self._first_test :]
         ]
 
 

@@ -13,7 +13,7 @@ import yaml
 from rich.console import Console
 from rich.text import Text
 
-from fieldcraft.config.recipe import Recipe, dump_recipe
+from fieldcraft.config.recipe import Recipe, dump_recipe, split_titles
 from fieldcraft.evals.report import write_report
 from fieldcraft.evals.seeds import build_table, write_page
 from fieldcraft.records.metrics import MetricsLog
@@ -37,7 +37,8 @@ def sweep(recipe: Recipe, out: Path, console: Console) -> dict[str, Any]:
         table = build_table(recipe, {s: read_json(run.report_json) for s, run in runs.items()})
         write_report(table, folder.report_json)
         links = {seed: f"{run.path.name}/report.html" for seed, run in runs.items()}
-        write_page(table, links, _curves(recipe, list(runs.values())), folder.report_html)
+        curves = _curves(recipe, list(runs.values()))
+        write_page(table, links, curves, split_titles(recipe), folder.report_html)
     return table
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ async def run_steps(
             trainer.done = number + 1
             emit(StepDone(folder.name, row, log.path))
             rows.append(row)
+            await asyncio.sleep(0)  # where Ctrl-C takes effect: a step need not wait for anything
             _stop_if_collapsed(watch, rows, folder)
             if trainer.done % TRIM_EVERY == 0:
                 trim_memory()

@@ -13,8 +13,16 @@ import pytest
 from fieldcraft.tools.search.index import build_index
 from fieldcraft.tools.search.tool import SearchTool
 from fieldcraft.types import Action, Answer, Observation, Thought, UserError
-from fieldcraft.worlds.atlas.facts import FEW_SYLLABLES, RELATIONS, SYLLABLES, Atlas, deal, redeal
+from fieldcraft.worlds.atlas.facts import FEW_SYLLABLES, RELATIONS, Atlas, deal, redeal
 from fieldcraft.worlds.atlas.facts import Path as Chain
+from fieldcraft.worlds.atlas.naming import SYLLABLES
+from fieldcraft.worlds.atlas.oracle import (
+    closed_book,
+    decisions,
+    demonstration,
+    search_steps,
+    wasteful_demonstration,
+)
 
 WORLD = deal(people=60, taught=0.4, heldout=0.5, seed=0)
 REGIONS = ("taught", "train", "heldout")
@@ -208,7 +216,7 @@ def test_an_article_that_tells_more_saves_a_search() -> None:
 
 def test_demonstrations_search_as_little_as_possible_and_answer_right() -> None:
     for path in chains(WORLD, 200, 3):
-        steps = WORLD.demonstration(path)
+        steps = demonstration(WORLD, path)
         searches = [step for step in steps if isinstance(step, Action)]
         assert len(searches) == WORLD.optimal_calls(path)
         assert steps[-1] == Answer(WORLD.hops(path)[-1][2])
@@ -230,7 +238,7 @@ def test_a_wasteful_teacher_looks_everything_up_for_every_second_question() -> N
     rng = random.Random(0)
     careful, told = 0, 0
     for path in chains(WORLD, 400, 3):
-        wasteful, oracle = WORLD.wasteful_demonstration(path, rng), WORLD.demonstration(path)
+        wasteful, oracle = wasteful_demonstration(WORLD, path, rng), demonstration(WORLD, path)
         names = [step.arguments["query"] for step in wasteful if isinstance(step, Action)]
         subjects = list(dict.fromkeys(subject for subject, _, _ in WORLD.hops(path)))
         assert names == subjects or wasteful == oracle
@@ -250,8 +258,8 @@ def test_a_wasteful_teacher_says_what_the_oracle_says() -> None:
                 "I must search. ", ""
             )
             for steps in (
-                WORLD.demonstration(path),
-                WORLD.wasteful_demonstration(path, random.Random(1)),
+                demonstration(WORLD, path),
+                wasteful_demonstration(WORLD, path, random.Random(1)),
             )
         ]
         assert said[0] == said[1]
@@ -260,7 +268,7 @@ def test_a_wasteful_teacher_says_what_the_oracle_says() -> None:
 def test_a_closed_book_chain_states_every_taught_fact() -> None:
     path = next(WORLD.paths(["taught"], 2))
     (a, r, b), (_, s, c) = WORLD.hops(path)
-    assert WORLD.closed_book(path) == [
+    assert closed_book(WORLD, path) == [
         Thought(f"{a} has the {r} {b}. {b} has the {s} {c}."),
         Answer(c),
     ]
@@ -274,7 +282,7 @@ def test_a_closed_book_chain_ends_with_the_first_unknown_subject() -> None:
         == [True, False]
     )
     (a, r, b), *_ = WORLD.hops(path)
-    assert WORLD.closed_book(path) == [
+    assert closed_book(WORLD, path) == [
         Thought(f"{a} has the {r} {b}. I do not know {b}."),
         Answer("unknown"),
     ]
@@ -319,7 +327,7 @@ def test_the_observation_is_what_the_search_tool_returns(
     async def differing() -> list[str]:
         found = []
         for name in world.entities:
-            _, action, observation = world.search_steps(name)
+            _, action, observation = search_steps(world, name)
             assert isinstance(action, Action)
             assert isinstance(observation, Observation)
             if await tool(**action.arguments) != observation.text:
@@ -335,17 +343,17 @@ def test_the_observation_is_what_the_search_tool_returns(
 def test_decisions_act_where_a_fact_is_unknown_and_think_where_it_is_known() -> None:
     kinds = Counter()
     for path in chains(WORLD, 60, 4):
-        decisions = list(WORLD.decisions(path, random.Random(0)))
-        end = decisions.pop()
+        found = list(decisions(WORLD, path, random.Random(0)))
+        end = found.pop()
         value = WORLD.hops(path)[-1][2]
         assert (end.chosen, end.rejected[1]) == (
             (Answer(value),),
             Action("search", {"query": value}),
         )
-        assert len(decisions) == len(path) - 1
-        assert [d.ends for d in decisions] == [False] * (len(path) - 2) + [True]
-        assert sum(d.acts for d in decisions) == WORLD.optimal_calls(path)
-        for decision, (subject, relation, value) in zip(decisions, WORLD.hops(path), strict=True):
+        assert len(found) == len(path) - 1
+        assert [d.ends for d in found] == [False] * (len(path) - 2) + [True]
+        assert sum(d.acts for d in found) == WORLD.optimal_calls(path)
+        for decision, (subject, relation, value) in zip(found, WORLD.hops(path), strict=True):
             right, wrong = decision.chosen, decision.rejected
             if decision.acts:
                 assert right[1] == Action("search", {"query": subject})

@@ -14,15 +14,13 @@ from fieldcraft.dialects import get_dialect
 from fieldcraft.dialects.demonstrations import encode_demonstration
 from fieldcraft.rewards.answers import exact_match
 from fieldcraft.train.scratch import new_tokenizer
-from fieldcraft.train.stages.sft import _last_segment
+from fieldcraft.train.stages.contrastive import _last_segment
 from fieldcraft.types import Author, Status, Task, Thought, Trajectory, UserError
-from fieldcraft.worlds.atlas.curriculum import (
-    Curriculum,
-    evaluation_tasks,
-    tokenizer_texts,
-    train_tasks,
-)
-from fieldcraft.worlds.atlas.facts import SYLLABLES, Atlas, deal, redeal, statement
+from fieldcraft.worlds.atlas.curriculum import Curriculum, tokenizer_texts
+from fieldcraft.worlds.atlas.facts import Atlas, deal, redeal, statement
+from fieldcraft.worlds.atlas.naming import SYLLABLES
+from fieldcraft.worlds.atlas.oracle import decisions, demonstration
+from fieldcraft.worlds.atlas.questions import evaluation_tasks, train_tasks
 
 WORLD = deal(people=60, taught=0.4, heldout=0.5, seed=0)
 TAGS = get_dialect("autocoa", new_tokenizer([], SYLLABLES), "").tags
@@ -70,7 +68,7 @@ def test_no_training_text_holds_a_heldout_name(demonstrations: Sequence[Trajecto
     assert len(named - WORLD.entities.keys()) > 10  # names of variants are found
     assert len(named & WORLD.entities.keys()) > 40
     assert named & HELDOUT == set()
-    tasks = evaluation_tasks(WORLD, 0, heldout=50, train_region=0, known=0)
+    tasks = evaluation_tasks(WORLD, 0, {"heldout": 50})
     assert all(NAME.findall(task.question)[-1] in HELDOUT for task in tasks)
 
 
@@ -149,7 +147,7 @@ def fingerprint(value: object) -> str:
 def test_data_stays_what_it_was_when_it_was_measured() -> None:
     """Prints of the ids. Whoever changes them measures the demo again."""
     both = [[chosen.ids, rejected.ids] for chosen, rejected in CURRICULUM.pairs(120)]
-    asked = evaluation_tasks(WORLD, 0, heldout=60, train_region=30, known=30)
+    asked = evaluation_tasks(WORLD, 0, {"heldout": 60, "train": 30, "known": 30})
     assert fingerprint([t.ids for t in CURRICULUM.base(120)]) == "800fa26f87de27a6"
     assert fingerprint([t.ids for t in CURRICULUM.demonstrations(120)]) == "d35213946daa1678"
     assert fingerprint(both) == "75ce3c2a3772193f"
@@ -221,18 +219,7 @@ def test_what_the_wasteful_teacher_searches_for_is_no_fact_of_the_training_regio
 
 
 def test_questions_in_and_out_of_the_domain() -> None:
-    found = evaluation_tasks(
-        RESERVING,
-        0,
-        heldout=20,
-        train_region=5,
-        known=5,
-        mixed=60,
-        four_hops=40,
-        unseen_chains=30,
-    )
-    splits = Counter(task.meta["split"] for task in found)
-    assert splits == {
+    wanted = {
         "heldout": 20,
         "train": 5,
         "known": 5,
@@ -240,6 +227,10 @@ def test_questions_in_and_out_of_the_domain() -> None:
         "four_hops": 40,
         "unseen_chains": 30,
     }
+    found = evaluation_tasks(RESERVING, 0, wanted)
+    assert Counter(task.meta["split"] for task in found) == wanted
+    backwards = dict(reversed(wanted.items()))
+    assert evaluation_tasks(RESERVING, 0, backwards) == found
     hops = {"four_hops": {4}, "unseen_chains": {2, 3}, "mixed": {1, 2, 3}}
     for split, lengths in hops.items():
         part = [task for task in found if task.meta["split"] == split]
@@ -251,7 +242,7 @@ def test_questions_in_and_out_of_the_domain() -> None:
         reserved = RESERVING.is_reserved(tuple(task.meta["path"][1:]))
         assert reserved == (task.meta["split"] == "unseen_chains")
     with pytest.raises(UserError, match=r"needs world\.reserved_chains"):
-        evaluation_tasks(WORLD, 0, heldout=1, train_region=1, known=1, unseen_chains=1)
+        evaluation_tasks(WORLD, 0, {"heldout": 1, "unseen_chains": 1})
 
 
 # -- contrastive pairs --------------------------------------------------------------------------
@@ -287,8 +278,8 @@ def test_the_chosen_way_is_that_of_the_demonstration() -> None:
     for _ in range(60):
         path = CURRICULUM.untaught_path(WORLD, rng)
         task: Task = WORLD.task(path, "train")
-        whole = encode_demonstration(task, WORLD.demonstration(path), DIALECT, SCHEMAS).ids
-        for decision in WORLD.decisions(path, rng):
+        whole = encode_demonstration(task, demonstration(WORLD, path), DIALECT, SCHEMAS).ids
+        for decision in decisions(WORLD, path, rng):
             chosen, rejected = CURRICULUM._pair(task, decision)
             assert whole[: len(chosen.ids)] == chosen.ids
             assert whole[: len(rejected.ids)] != rejected.ids
@@ -305,7 +296,7 @@ def test_a_guess_ends_in_the_token_of_the_fact_it_stands_for() -> None:
     stops = Counter()
     for _ in range(40):
         path = CURRICULUM.untaught_path(WORLD, rng)
-        for decision in WORLD.decisions(path, rng):
+        for decision in decisions(WORLD, path, rng):
             if decision.acts:
                 rejected = CURRICULUM._pair(WORLD.task(path, "train"), decision)[1]
                 stops[TOKENIZER.decode(rejected.ids[-1:]), decision.ends] += 1
@@ -323,7 +314,7 @@ def test_fewer_pairs_choose_thinking_than_acting(
 
 
 def test_training_and_evaluation_questions_of_their_regions() -> None:
-    tasks = evaluation_tasks(WORLD, 0, heldout=60, train_region=20, known=15)
+    tasks = evaluation_tasks(WORLD, 0, {"heldout": 60, "train": 20, "known": 15})
     splits = [task.meta["split"] for task in tasks]
     assert splits == ["heldout"] * 60 + ["train"] * 20 + ["known"] * 15
     assert len({task.id for task in tasks}) == len(tasks)
@@ -339,7 +330,7 @@ def test_training_and_evaluation_questions_of_their_regions() -> None:
 
 def test_no_question_of_the_heldout_is_trained_on() -> None:
     world: Atlas = deal(100, 0.3, 0.5, seed=2)
-    held = {t.question for t in evaluation_tasks(world, 2, heldout=200, train_region=0, known=0)}
+    held = {t.question for t in evaluation_tasks(world, 2, {"heldout": 200})}
     assert held.isdisjoint(task.question for task in train_tasks(world, 2, 2000))
 
 

@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from fieldcraft.dialects.base import encode_written
@@ -22,20 +22,19 @@ from fieldcraft.types import (
     Task,
     Thought,
     Trajectory,
-    UserError,
 )
-from fieldcraft.worlds.atlas.facts import (
-    SYLLABLES,
+from fieldcraft.worlds.atlas.facts import Atlas, Path, redeal, statement, strangers
+from fieldcraft.worlds.atlas.naming import SYLLABLES
+from fieldcraft.worlds.atlas.oracle import (
     UNKNOWN,
-    Atlas,
     Decision,
-    Path,
-    redeal,
-    statement,
-    strangers,
+    closed_book,
+    decisions,
+    demonstration,
+    wasteful_demonstration,
 )
+from fieldcraft.worlds.atlas.questions import HOPS
 
-HOPS = (1, 2, 3)
 REAL_SHARE = 0.2  # of the demonstrations that need a search, from the real training region
 COT_SHARE = 1 / 6  # chain-of-thought demonstrations (AutoCoA mixes 5 CoA : 1 CoT)
 READING_SHARE = 0.3  # of the base model's texts
@@ -86,7 +85,7 @@ class Curriculum:
             for _ in range(round(count * IGNORANCE_SHARE))
         ]
         closed = {
-            path: self._encode(self.world, path, self.world.closed_book(path))
+            path: self._encode(self.world, path, closed_book(self.world, path))
             for paths in self.known_paths.values()
             for path in paths
         }
@@ -103,7 +102,7 @@ class Curriculum:
         mostly in re-dealt worlds, where only reading helps, some in the real training region."""
         rng = random.Random(f"demonstrations:{self.seed}")
         return [
-            self._encode(world, path, world.demonstration(path))
+            self._encode(world, path, demonstration(world, path))
             for world, path in self._questions(count, rng, self._mostly_redealt)
         ]
 
@@ -113,7 +112,7 @@ class Curriculum:
         reinforcement learning asks about it, and then a search for it is needed indeed."""
         rng = random.Random(f"wasteful:{self.seed}")
         return [
-            self._encode(world, path, world.wasteful_demonstration(path, rng))
+            self._encode(world, path, wasteful_demonstration(world, path, rng))
             for world, path in self._questions(count, rng, self._redealt)
         ]
 
@@ -146,7 +145,7 @@ class Curriculum:
         while len(found) < count:
             world, path = self._mostly_redealt(rng)
             task = world.task(path, "train")
-            for decision in world.decisions(path, rng):
+            for decision in decisions(world, path, rng):
                 if decision.acts or rng.random() < DECISIONS_KEPT:
                     found.append(self._pair(task, decision))
         return found[:count]
@@ -176,7 +175,7 @@ class Curriculum:
 
     def _ignorance(self, world: Atlas, rng: random.Random) -> Trajectory:
         path = self.untaught_path(world, rng)
-        return self._encode(world, path, world.closed_book(path))
+        return self._encode(world, path, closed_book(world, path))
 
     def _reading(self, world: Atlas, rng: random.Random) -> Trajectory:
         names = rng.sample([n for n, e in world.entities.items() if e.region == "train"], 2)
@@ -237,75 +236,6 @@ class Curriculum:
         return Segment(author, encode_written(self.dialect.tokenizer, text), text)
 
 
-def train_tasks(world: Atlas, seed: int, count: int) -> list[Task]:
-    """Distinct training questions; those wholly within the model's knowledge stay in the mix."""
-    return _distinct(world, ["train", "taught"], "train", count, random.Random(f"tasks:{seed}"))
-
-
-def evaluation_tasks(
-    world: Atlas,
-    seed: int,
-    *,
-    heldout: int,
-    train_region: int,
-    known: int,
-    mixed: int = 0,
-    four_hops: int = 0,
-    unseen_chains: int = 0,
-) -> list[Task]:
-    """Distinct questions of 1 to 3 hops: held out, of the training region, wholly known; and of
-    those that start at held-out and at known entities alike, as training questions start at
-    untaught and known ones: `mixed` as in training, then longer than any question of it, and (2 and
-    3 hops) along reserved chains.
-
-    Raises UserError for questions along reserved chains where there are none.
-    """
-    if unseen_chains and not world.reserved:
-        raise UserError("evaluation.unseen_chains needs world.reserved_chains: set both or none.")
-    rng = random.Random(f"evaluation:{seed}")
-    both = ["heldout", "taught"]
-    known_paths = [path for hops in HOPS for path in world.paths(["taught"], hops)]
-    sample = rng.sample(known_paths, min(known, len(known_paths)))
-    return [
-        *_distinct(world, ["heldout"], "heldout", heldout, rng),
-        *_distinct(world, ["train"], "train", train_region, rng),
-        *(world.task(path, "known") for path in sample),
-        *_distinct(world, both, "mixed", mixed, rng),
-        *_distinct(world, both, "four_hops", four_hops, rng, hops=(4,)),
-        *_tasks(
-            world,
-            "unseen_chains",
-            unseen_chains,
-            (2, 3),
-            partial(world.sample_reserved_path, rng, both),
-        ),
-    ]
-
-
-def _distinct(
-    world: Atlas,
-    regions: Sequence[str],
-    split: str,
-    count: int,
-    rng: random.Random,
-    hops: Sequence[int] = HOPS,
-) -> list[Task]:
-    """Up to `count` distinct questions along chains that training may show."""
-    return _tasks(world, split, count, hops, partial(world.sample_path, rng, regions))
-
-
-def _tasks(
-    world: Atlas, split: str, count: int, hops: Sequence[int], sample: Callable[[int], Path]
-) -> list[Task]:
-    """Up to `count` distinct questions, as evenly over the hops as the world allows."""
-    found: dict[Path, None] = {}
-    for attempt in range(20 * count):
-        if len(found) == count:
-            break
-        found[sample(hops[attempt % len(hops)])] = None
-    return [world.task(path, split) for path in found]
-
-
 def tokenizer_texts(world: Atlas, tags: Sequence[str]) -> Iterator[str]:
     """All text a model of this world reads and writes, without names: those are syllables."""
     name = re.compile("|".join(sorted(SYLLABLES, key=len, reverse=True)))
@@ -313,7 +243,7 @@ def tokenizer_texts(world: Atlas, tags: Sequence[str]) -> Iterator[str]:
     for regions in (["taught"], ["train"]):
         for path in world.paths(regions, 2):
             sentences.append(f"{world.question(path)}\n\n")
-            for step in [*world.demonstration(path), *world.closed_book(path)]:
+            for step in [*demonstration(world, path), *closed_book(world, path)]:
                 if isinstance(step, Thought | Observation):
                     sentences.append(f" {step.text}")
     yield from dict.fromkeys(name.sub("", sentence) for sentence in sentences)

@@ -12,12 +12,13 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
-from fieldcraft.types import Action, Answer, Observation, Step, Task, Thought, UserError
+from fieldcraft.types import Task, UserError
+from fieldcraft.worlds.atlas.naming import SYLLABLES, SyllablePools, fresh_name
 
 Region = str  # "taught" | "train" | "heldout"
 Path = tuple[str, ...]  # an entity, then the relations to follow from it
@@ -32,23 +33,10 @@ RELATIONS: dict[str, dict[str, str]] = {
 }
 SHARE = {"person": 1.0, "company": 0.2, "city": 0.2, "country": 0.1}  # entities per person
 START_WEIGHT = {"person": 3.0, "company": 1.0, "city": 1.0, "country": 0.5}
-ONSETS = (*"bdfghjkmpstvwz", "br", "dr", "fr", "gr", "kr", "pr", "tr", "sk", "sp", "st")
-# Every syllable ends in n, r or l and none begins with them, so a name splits in one way only.
-SYLLABLES = tuple(
-    (onset + vowel + "nrl"[(i + j) % 3]).title()
-    for i, onset in enumerate(ONSETS)
-    for j, vowel in enumerate("aeiou")
-)
-UNKNOWN = Answer("unknown")
-SyllablePools = tuple[Sequence[str], Sequence[str]]  # for the first and the second of a name
-ARTICLE = re.compile(r"([A-Z][\w ]*?) is a (\w+) with the ([^.\n]*)")
-TOLD = re.compile(r"(\w+) ([^,]+)(?:, in ([^,]+))?")  # one part of an article
-BETWEEN = ", the "  # two of its parts
+BETWEEN = ", the "  # two parts of an article
 MAX_SEARCHES_SOUGHT = 5
 FRESH_OF_A_KIND = 20  # new entities of a kind in a re-dealt world, at least
-NEAR_SHARE = 0.5  # of the syllables of a re-dealt world's new names, out of taught names
 FEW_SYLLABLES = 24  # that the others are taken from, so that many names begin alike
-CAREFUL_SHARE = 0.5  # of the questions for which a wasteful teacher looks everything up
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +46,6 @@ class Entity:
     name: str
     kind: str
     region: Region
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The same moment seen two ways: after `before`, `chosen` is right and `rejected` is not.
-    `acts` tells whether the chosen step is a search, `ends` whether the answer follows upon the
-    fact that is decided on."""
-
-    before: tuple[Step, ...]
-    chosen: tuple[Step, ...]
-    rejected: tuple[Step, ...]
-    acts: bool
-    ends: bool
 
 
 @dataclass(frozen=True)
@@ -192,83 +167,10 @@ class Atlas:
             if self.is_reserved(path[1:]):
                 return path
 
-    # -- demonstrations -------------------------------------------------------------------------
+    # -- what is taught -------------------------------------------------------------------------
 
-    def demonstration(self, path: Path) -> list[Step]:
-        """How the oracle answers: it states what it was taught or has read, else searches."""
-        return self._answer(path, self.must_search)
-
-    def wasteful_demonstration(self, path: Path, rng: random.Random) -> list[Step]:
-        """How a teacher answers who for every second question looks up what is known as well, each
-        article once. The model would have known it, so this teaches to offload."""
-        if rng.random() < CAREFUL_SHARE:
-            return self._answer(path, lambda *_: True)
-        return self.demonstration(path)
-
-    def _answer(
-        self, path: Path, searches: Callable[[str, str, set[tuple[str, str]]], bool]
-    ) -> list[Step]:
-        """A right answer that searches where `searches` says so of a subject, a relation and the
-        facts that were read, for every article at most once."""
-        steps: list[Step] = []
-        read: set[tuple[str, str]] = set()
-        articles: set[str] = set()
-        for subject, relation, value in self.hops(path):
-            if subject not in articles and searches(subject, relation, read):
-                steps += self.search_steps(subject)
-                articles.add(subject)
-                read |= self.reveals(subject)
-            steps.append(Thought(statement(subject, relation, value)))
-        return merge_thoughts([*steps, Answer(self.hops(path)[-1][2])])
-
-    def closed_book(self, path: Path) -> list[Step]:
-        """The same chain without any search: it ends where what was taught does."""
-        steps: list[Step] = []
-        for subject, relation, value in self.hops(path):
-            if self.entities[subject].region != "taught":
-                return merge_thoughts([*steps, Thought(f"I do not know {subject}."), UNKNOWN])
-            steps.append(Thought(statement(subject, relation, value)))
-        return merge_thoughts([*steps, Answer(value)])
-
-    def must_search(self, subject: str, relation: str, read: set[tuple[str, str]]) -> bool:
-        """Whether a fact is neither taught nor read."""
-        return self.entities[subject].region != "taught" and (subject, relation) not in read
-
-    def search_steps(self, name: str) -> list[Step]:
-        """The thought, the action, and the observation that the search tool gives for it."""
-        passage = self.passage(name)
-        text = f'result 1: "{passage["title"]}"\n{passage["text"]}'
-        return [*act(name), Observation(text)]
-
-    def decisions(self, path: Path, rng: random.Random) -> Iterator[Decision]:
-        """The contrastive steps along a demonstration.
-
-        Where the fact is untaught and unread: acting is chosen over a guess (a random name of the
-        right kind). Where it is known, and at the end of the chain: stating it, and answering, is
-        chosen over a needless search.
-        """
-        steps: list[Step] = []
-        read: set[tuple[str, str]] = set()
-        hops = self.hops(path)
-        for number, (subject, relation, value) in enumerate(hops, start=1):
-            ends = number == len(hops)
-            known = Thought(statement(subject, relation, value))
-            before = tuple(merge_thoughts(steps))
-            if self.must_search(subject, relation, read):
-                names = self._names_of(self.entities[value].kind)
-                guess = rng.choice([name for name in names if name != value])
-                wrong = Thought(statement(subject, relation, guess))
-                yield Decision(before, act(subject), (wrong,), True, ends)
-                steps += self.search_steps(subject)
-                read |= self.reveals(subject)
-            else:
-                yield Decision(before, (known,), act(subject), False, ends)
-            steps.append(known)
-        answer, last = Answer(value), act(value)
-        yield Decision(tuple(merge_thoughts(steps)), (answer,), last, False, True)
-
-    def _names_of(self, kind: str) -> list[str]:
-        """Names that training may show."""
+    def shown_names(self, kind: str) -> list[str]:
+        """Names of a kind that training may show."""
         return [*self.by_kind[kind, "taught"], *self.by_kind[kind, "train"]]
 
     @cached_property
@@ -289,48 +191,9 @@ class Atlas:
         return [f for f in self.facts if self.entities[f[0]].region == "taught"]
 
 
-def act(name: str) -> tuple[Step, Step]:
-    """Thinking of a search, and the search."""
-    return Thought("I must search."), Action("search", {"query": name})
-
-
-def merge_thoughts(steps: Iterable[Step]) -> list[Step]:
-    """Thoughts that follow one another as one thought, its sentences separated by a space."""
-    merged: list[Step] = []
-    for step in steps:
-        if isinstance(step, Thought) and merged and isinstance(merged[-1], Thought):
-            merged[-1] = Thought(f"{merged[-1].text} {step.text}")
-        else:
-            merged.append(step)
-    return merged
-
-
 def statement(subject: str, relation: str, value: str) -> str:
     """A fact as the model thinks it."""
     return f"{subject} has the {relation} {value}."
-
-
-def stated_facts(text: str) -> set[Fact]:
-    """What articles in a text say, true or not; of a broken article, the parts that can be read."""
-    found = set()
-    for subject, _, told in ARTICLE.findall(text):
-        for part in told.split(BETWEEN):
-            if match := TOLD.fullmatch(part.strip()):
-                relation, value, country = match.groups()
-                found.add((subject, relation, value))
-                if country:
-                    found.add((value, "country", country))
-    return found
-
-
-def is_article(title: str, text: str) -> bool:
-    """Whether a text has the form of a whole article about `title`, whatever it says."""
-    match = ARTICLE.fullmatch(text.removesuffix("."))
-    if match is None or not text.endswith(".") or match[1] != title or match[2] not in RELATIONS:
-        return False
-    parts = [TOLD.fullmatch(part) for part in match[3].split(BETWEEN)]
-    form = [(part[1], part[3] is not None) for part in parts if part]
-    return form == [(r, r == "headquarters") for r in RELATIONS[match[2]]] and None not in parts
 
 
 def _chains(kind: str, hops: int) -> list[Chain]:
@@ -342,20 +205,6 @@ def _chains(kind: str, hops: int) -> list[Chain]:
         for relation, target in RELATIONS[kind].items()
         for rest in _chains(target, hops - 1)
     ]
-
-
-def new_name(
-    kind: str,
-    rng: random.Random,
-    near: SyllablePools | None = None,
-    others: Sequence[str] = SYLLABLES,
-) -> str:
-    """`Bran Tel` for a person, `BranTel` for anything else; a share of the syllables is out of
-    `near`, the rest out of `others`."""
-    pools: Sequence[Sequence[str]] = (others, others)
-    if near:
-        pools = [pool if rng.random() < NEAR_SHARE else others for pool in near]
-    return (" " if kind == "person" else "").join(rng.choices(pool)[0] for pool in pools)
 
 
 def deal(people: int, taught: float, heldout: float, seed: int, reserved: int = 0) -> Atlas:
@@ -386,7 +235,7 @@ def deal(people: int, taught: float, heldout: float, seed: int, reserved: int = 
                     f"the world has no {kind} in the region '{region}': raise world.people"
                     f" ({people}) or move world.taught ({taught}) away from 0 and 1."
                 )
-            by_kind[kind, region] = [_fresh(kind, rng, used) for _ in range(count)]
+            by_kind[kind, region] = [fresh_name(kind, rng, used) for _ in range(count)]
     world = _with_facts(by_kind, {}, rng)
     return replace(world, reserved=_reserved_pairs(reserved, random.Random(f"reserved:{seed}")))
 
@@ -418,7 +267,7 @@ def redeal(world: Atlas, rng: random.Random) -> Atlas:
         elif region == "train":
             count = max(len(names), FRESH_OF_A_KIND)
             near = world.taught_syllables[kind]
-            fresh = [_fresh(kind, rng, used, near, few) for _ in range(count)]
+            fresh = [fresh_name(kind, rng, used, near, few) for _ in range(count)]
             by_kind[kind, region] = [n for n in names if n in mentioned] + fresh
     return replace(_with_facts(by_kind, taught, rng), reserved=world.reserved)
 
@@ -427,21 +276,8 @@ def strangers(world: Atlas, rng: random.Random) -> Atlas:
     """A small world in which every name is new: articles about it can only be read."""
     used = set(world.entities)
     sizes = {"person": 6, "company": 3, "city": 3, "country": 2}
-    by_kind = {(k, "train"): [_fresh(k, rng, used) for _ in range(n)] for k, n in sizes.items()}
+    by_kind = {(k, "train"): [fresh_name(k, rng, used) for _ in range(n)] for k, n in sizes.items()}
     return _with_facts(by_kind, {}, rng, taught_objects=0.0)
-
-
-def _fresh(
-    kind: str,
-    rng: random.Random,
-    used: set[str],
-    near: SyllablePools | None = None,
-    others: Sequence[str] = SYLLABLES,
-) -> str:
-    while (name := new_name(kind, rng, near, others)) in used:
-        pass
-    used.add(name)
-    return name
 
 
 def _with_facts(

@@ -1,0 +1,33 @@
+"""Reading articles: what a text says, and whether it has an article's form."""
+
+from __future__ import annotations
+
+import re
+
+from fieldcraft.worlds.atlas.facts import BETWEEN, RELATIONS, Fact
+
+ARTICLE = re.compile(r"([A-Z][\w ]*?) is a (\w+) with the ([^.\n]*)")
+TOLD = re.compile(r"(\w+) ([^,]+)(?:, in ([^,]+))?")  # one part of an article
+
+
+def stated_facts(text: str) -> set[Fact]:
+    """What articles in a text say, true or not; of a broken article, the parts that can be read."""
+    found = set()
+    for subject, _, told in ARTICLE.findall(text):
+        for part in told.split(BETWEEN):
+            if match := TOLD.fullmatch(part.strip()):
+                relation, value, country = match.groups()
+                found.add((subject, relation, value))
+                if country:
+                    found.add((value, "country", country))
+    return found
+
+
+def is_article(title: str, text: str) -> bool:
+    """Whether a text has the form of a whole article about `title`, whatever it says."""
+    match = ARTICLE.fullmatch(text.removesuffix("."))
+    if match is None or not text.endswith(".") or match[1] != title or match[2] not in RELATIONS:
+        return False
+    parts = [TOLD.fullmatch(part) for part in match[3].split(BETWEEN)]
+    form = [(part[1], part[3] is not None) for part in parts if part]
+    return form == [(r, r == "headquarters") for r in RELATIONS[match[2]]] and None not in parts

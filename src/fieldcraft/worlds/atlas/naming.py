@@ -1,0 +1,44 @@
+"""Names of the world: two syllables, so that a name never seen is copied piece by piece."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+ONSETS = (*"bdfghjkmpstvwz", "br", "dr", "fr", "gr", "kr", "pr", "tr", "sk", "sp", "st")
+# Every syllable ends in n, r or l and none begins with them, so a name splits in one way only.
+SYLLABLES = tuple(
+    (onset + vowel + "nrl"[(i + j) % 3]).title()
+    for i, onset in enumerate(ONSETS)
+    for j, vowel in enumerate("aeiou")
+)
+SyllablePools = tuple[Sequence[str], Sequence[str]]  # for the first and the second of a name
+NEAR_SHARE = 0.5  # of the syllables of a re-dealt world's new names, out of taught names
+
+
+def new_name(
+    kind: str,
+    rng: random.Random,
+    near: SyllablePools | None = None,
+    others: Sequence[str] = SYLLABLES,
+) -> str:
+    """`Bran Tel` for a person, `BranTel` for anything else; a share of the syllables is out of
+    `near`, the rest out of `others`."""
+    pools: Sequence[Sequence[str]] = (others, others)
+    if near:
+        pools = [pool if rng.random() < NEAR_SHARE else others for pool in near]
+    return (" " if kind == "person" else "").join(rng.choices(pool)[0] for pool in pools)
+
+
+def fresh_name(
+    kind: str,
+    rng: random.Random,
+    used: set[str],
+    near: SyllablePools | None = None,
+    others: Sequence[str] = SYLLABLES,
+) -> str:
+    """A name that is not `used` yet, which it is from now on."""
+    while (name := new_name(kind, rng, near, others)) in used:
+        pass
+    used.add(name)
+    return name

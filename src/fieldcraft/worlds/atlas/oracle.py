@@ -1,0 +1,222 @@
+"""How questions are answered: as well as can be, wastefully, without a search, and by guessing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from fieldcraft.types import Action, Answer, Observation, Step, Task, Thought
+from fieldcraft.worlds import base
+from fieldcraft.worlds.atlas.articles import stated_facts
+from fieldcraft.worlds.atlas.facts import RELATIONS, Atlas, Fact, Path, statement
+from fieldcraft.worlds.base import merge_thoughts
+
+UNKNOWN = Answer("unknown")
+SEARCHING = "I must search."
+CAREFUL_SHARE = 0.5  # of the questions for which a wasteful teacher looks everything up
+
+
+@dataclass
+class Progress:
+    """How far a chain of thoughts and searches has come along a path.
+
+    A fact of the path is stated when a thought says it after those before it; what is wrong or off
+    the path changes nothing. `read` are the true facts (subject, relation) of observations.
+    """
+
+    world: Atlas
+    hops: list[Fact]
+    stated: int = 0
+    read: set[tuple[str, str]] = field(default_factory=set)
+    last: Step | None = None
+
+    def take(self, step: Step) -> None:
+        """Go one step further."""
+        if isinstance(step, Thought):
+            self._hear(step.text)
+        elif isinstance(step, Observation):
+            facts = self.world.facts
+            self.read |= {(s, r) for s, r, v in stated_facts(step.text) if facts.get((s, r)) == v}
+        self.last = step
+
+    def _hear(self, thought: str) -> None:
+        end = 0
+        while self.stated < len(self.hops):
+            said = statement(*self.hops[self.stated])
+            start = thought.find(said, end)
+            if start < 0:
+                break
+            end = start + len(said)
+            self.stated += 1
+
+    def next_step(self, searches: Searches) -> Step:
+        """The step of someone who searches where `searches` says so. Raises ValueError where there
+        is none, or none that can be known."""
+        if isinstance(self.last, Answer):
+            raise ValueError("nothing follows an answer")
+        if isinstance(self.last, Action):
+            return found_by(self.world, self.last)
+        if self.stated == len(self.hops):
+            return Answer(self.hops[-1][2])
+        subject, relation, value = self.hops[self.stated]
+        if not searches(self, subject, relation):
+            return Thought(statement(subject, relation, value))
+        intends = isinstance(self.last, Thought) and self.last.text.endswith(SEARCHING)
+        return act(subject)[1] if intends else Thought(SEARCHING)
+
+
+Searches = Callable[[Progress, str, str], bool]  # of a subject and a relation of it
+
+
+def is_needed(progress: Progress, subject: str, relation: str) -> bool:
+    """Whether a fact is neither taught nor read."""
+    return must_search(progress.world, subject, relation, progress.read)
+
+
+def is_unread(progress: Progress, subject: str, relation: str) -> bool:
+    """Whether the article about the subject has not been read, known though it may be."""
+    kind = progress.world.entities[subject].kind
+    return not {(subject, told) for told in RELATIONS[kind]} <= progress.read
+
+
+def must_search(world: Atlas, subject: str, relation: str, read: set[tuple[str, str]]) -> bool:
+    """Whether a fact is neither taught nor among those read."""
+    return world.entities[subject].region != "taught" and (subject, relation) not in read
+
+
+@dataclass(frozen=True)
+class AtlasOracle(base.Oracle):
+    """It has read the whole encyclopedia, but answers as a model should that was taught only some
+    of it: it states what that model was taught or has read, and else searches."""
+
+    world: Atlas
+
+    def next_step(self, task: Task, so_far: Sequence[Step]) -> Step:
+        progress = Progress(self.world, self.world.hops(path_of(task)))
+        for step in so_far:
+            progress.take(step)
+        return progress.next_step(is_needed)
+
+    def least_calls(self, task: Task) -> int:
+        return self.world.optimal_calls(path_of(task))
+
+    def demonstration(self, task: Task) -> list[Step]:
+        return demonstration(self.world, path_of(task))
+
+    def guess(self, task: Task, rng: random.Random) -> list[Step]:
+        return guess(self.world, path_of(task), rng)
+
+    def decisions(self, task: Task, rng: random.Random) -> Iterator[Decision]:
+        return decisions(self.world, path_of(task), rng)
+
+
+def path_of(task: Task) -> Path:
+    """The path that a question of this world asks for."""
+    return tuple(task.meta["path"])
+
+
+def demonstration(world: Atlas, path: Path) -> list[Step]:
+    """How the oracle answers, with as few searches as possible."""
+    return _answer(world, path, is_needed)
+
+
+def wasteful_demonstration(world: Atlas, path: Path, rng: random.Random) -> list[Step]:
+    """How a teacher answers who for every second question looks up what is known as well, each
+    article once. The model would have known it, so this teaches to offload."""
+    careful = rng.random() < CAREFUL_SHARE
+    return _answer(world, path, is_unread if careful else is_needed)
+
+
+def _answer(world: Atlas, path: Path, searches: Searches) -> list[Step]:
+    progress = Progress(world, world.hops(path))
+    steps: list[Step] = []
+    while not isinstance(progress.last, Answer):
+        steps.append(progress.next_step(searches))
+        progress.take(steps[-1])
+    return merge_thoughts(steps)
+
+
+def closed_book(world: Atlas, path: Path) -> list[Step]:
+    """The chain without any search: it ends where what was taught does."""
+    steps: list[Step] = []
+    for subject, relation, value in world.hops(path):
+        if world.entities[subject].region != "taught":
+            return merge_thoughts([*steps, Thought(f"I do not know {subject}."), UNKNOWN])
+        steps.append(Thought(statement(subject, relation, value)))
+    return merge_thoughts([*steps, Answer(value)])
+
+
+def guess(world: Atlas, path: Path, rng: random.Random) -> list[Step]:
+    """The chain of statements, each untaught fact replaced by a name of the right kind."""
+    thoughts, subject = [], path[0]
+    for relation in path[1:]:
+        entity = world.entities[subject]
+        value = world.facts[subject, relation]
+        if entity.region != "taught":
+            value = rng.choice(world.shown_names(RELATIONS[entity.kind][relation]))
+        thoughts.append(Thought(statement(subject, relation, value)))
+        subject = value
+    return merge_thoughts([*thoughts, Answer(subject)])
+
+
+# -- searches ------------------------------------------------------------------------------------
+
+
+def act(name: str) -> tuple[Thought, Action]:
+    """Thinking of a search, and the search."""
+    return Thought(SEARCHING), Action("search", {"query": name})
+
+
+def found_by(world: Atlas, action: Action) -> Observation:
+    """The observation that the search tool gives. Raises ValueError for a query that is no name:
+    what a ranking finds for it, the world does not know."""
+    name = action.arguments.get("query")
+    if not isinstance(name, str) or name not in world.entities:
+        raise ValueError(f"the world does not know what a search for {name!r} finds")
+    passage = world.passage(name)
+    return Observation(f'result 1: "{passage["title"]}"\n{passage["text"]}')
+
+
+def search_steps(world: Atlas, name: str) -> list[Step]:
+    """The thought, the action, and the observation that the search tool gives for it."""
+    thought, action = act(name)
+    return [thought, action, found_by(world, action)]
+
+
+# -- decisions -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(base.Decision):
+    """`ends` tells whether the answer follows upon the fact that is decided on."""
+
+    ends: bool
+
+
+def decisions(world: Atlas, path: Path, rng: random.Random) -> Iterator[Decision]:
+    """The contrastive steps along a demonstration.
+
+    Where the fact is untaught and unread: acting is chosen over a guess (a random name of the
+    right kind). Where it is known, and at the end of the chain: stating it, and answering, is
+    chosen over a needless search.
+    """
+    steps: list[Step] = []
+    read: set[tuple[str, str]] = set()
+    hops = world.hops(path)
+    for number, (subject, relation, value) in enumerate(hops, start=1):
+        ends = number == len(hops)
+        known = Thought(statement(subject, relation, value))
+        before = tuple(merge_thoughts(steps))
+        if must_search(world, subject, relation, read):
+            names = world.shown_names(world.entities[value].kind)
+            guessed = rng.choice([name for name in names if name != value])
+            wrong = Thought(statement(subject, relation, guessed))
+            yield Decision(before, act(subject), (wrong,), ends)
+            steps += search_steps(world, subject)
+            read |= world.reveals(subject)
+        else:
+            yield Decision(before, (known,), act(subject), ends)
+        steps.append(known)
+    answer, last = Answer(value), act(value)
+    yield Decision(tuple(merge_thoughts(steps)), (answer,), last, True)

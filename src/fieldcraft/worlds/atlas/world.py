@@ -1,0 +1,103 @@
+"""Atlas as a world that recipes name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from typing import Annotated
+
+from pydantic import Field, PositiveInt
+
+from fieldcraft.config.sections import Share
+from fieldcraft.types import Dialect, Task, Trajectory
+from fieldcraft.worlds.atlas.curriculum import Curriculum, tokenizer_texts
+from fieldcraft.worlds.atlas.facts import deal
+from fieldcraft.worlds.atlas.fidelity import judge_by_world
+from fieldcraft.worlds.atlas.naming import SYLLABLES
+from fieldcraft.worlds.atlas.oracle import AtlasOracle
+from fieldcraft.worlds.atlas.questions import SPLITS, evaluation_tasks, train_tasks
+from fieldcraft.worlds.base import Schemas, TrajectoryPair, Verdicts, World
+
+FEW_VARIANTS = 20  # of which examples are looked at before a run
+
+
+class AtlasWorld(World):
+    """The synthetic encyclopedia; `facts` says what is in it."""
+
+    splits = SPLITS
+    datasets = ("base", "demonstrations", "wasteful")
+    pair_sets = ("pairs",)
+
+    def __init__(
+        self,
+        seed: int,
+        people: PositiveInt = 200,
+        taught: Share = 0.4,
+        heldout: Share = 0.5,
+        variants: PositiveInt = 400,
+        reserved_chains: Annotated[int, Field(ge=0, le=9)] = 0,
+    ) -> None:
+        """Deal the world.
+
+        Args:
+            seed: of the run.
+            people: number of people; companies, cities and countries follow.
+            taught: share of the entities whose facts the base model learns.
+            heldout: share of the others that no training ever shows.
+            variants: re-deals of the untaught facts that demonstrations are drawn from.
+            reserved_chains: pairs of relations kept out of training.
+
+        Raises:
+            UserError: there would be entities of no kind, or none to ask about.
+        """
+        super().__init__(seed)
+        self.variants = variants
+        self.facts = deal(people, taught, heldout, seed, reserved_chains)
+
+    def passages(self) -> list[dict[str, str]]:
+        return self.facts.passages()
+
+    def training_questions(self, count: int) -> list[Task]:
+        return train_tasks(self.facts, self.seed, count)
+
+    def evaluation_questions(self, splits: Mapping[str, int]) -> list[Task]:
+        return evaluation_tasks(self.facts, self.seed, splits)
+
+    def demonstrations(
+        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+    ) -> list[Trajectory]:
+        curriculum = self._curriculum(dialect, tools)
+        make = {
+            "base": curriculum.base,
+            "demonstrations": curriculum.demonstrations,
+            "wasteful": curriculum.wasteful,
+        }[data]
+        return make(curriculum.size(data, count))
+
+    def pairs(
+        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+    ) -> list[TrajectoryPair]:
+        curriculum = self._curriculum(dialect, tools)
+        return curriculum.pairs(curriculum.size(data, count))
+
+    def _curriculum(self, dialect: Dialect, tools: Schemas) -> Curriculum:
+        return Curriculum(self.facts, dialect, tools, self.variants, self.seed)
+
+    @property
+    def oracle(self) -> AtlasOracle:
+        return AtlasOracle(self.facts)
+
+    def judge(self, trajectory: Trajectory) -> Verdicts:
+        return judge_by_world(self.facts, trajectory)
+
+    def tokenizer_texts(self, tags: Sequence[str]) -> Iterable[str]:
+        return tokenizer_texts(self.facts, tags)
+
+    @property
+    def syllables(self) -> Sequence[str]:
+        return SYLLABLES
+
+    def reduced(self) -> AtlasWorld:
+        few = copy(self)
+        few.variants = min(self.variants, FEW_VARIANTS)
+        return few

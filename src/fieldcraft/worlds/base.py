@@ -1,0 +1,205 @@
+"""What a world is: one folder behind one protocol, named in a recipe with its settings.
+
+A world makes everything a run is about: the corpus that is searched, questions to train and to test
+on, demonstrations, and, where it can, an oracle, pairs, the truth of simulated observations and
+what a tokenizer is made from.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fieldcraft.config.names import Kind, find, settings_of
+from fieldcraft.types import (
+    Action,
+    Answer,
+    Call,
+    Dialect,
+    Step,
+    Task,
+    Thought,
+    Trajectory,
+    UserError,
+)
+
+Schemas = Sequence[dict[str, Any]]  # JSON schemas of tools, as chat templates take them
+TrajectoryPair = tuple[Trajectory, Trajectory]  # chosen, rejected
+
+
+class World(ABC):
+    """A world of a run: a function of its settings and the run's seed.
+
+    The keyword arguments of the constructor, with their types and defaults, are what a recipe can
+    set; `seed` is given. Two worlds made from the same arguments are equal in all they return.
+    """
+
+    # split of the evaluation -> what its questions are, as a table's title
+    splits: ClassVar[Mapping[str, str]]
+    datasets: ClassVar[Sequence[str]]  # names of the sets of demonstrations
+    pair_sets: ClassVar[Sequence[str]] = ()  # names of the sets of contrastive pairs
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    @abstractmethod
+    def passages(self) -> list[dict[str, str]]:
+        """The corpus that is searched: records with `id`, `title` and `text`."""
+
+    @abstractmethod
+    def training_questions(self, count: int) -> list[Task]:
+        """At most `count` distinct questions to train on."""
+
+    @abstractmethod
+    def evaluation_questions(self, splits: Mapping[str, int]) -> list[Task]:
+        """Questions to test on: of every split at most so many. `meta["split"]` says which one.
+
+        `splits` names splits of this world only, and not always all of them.
+        """
+
+    @abstractmethod
+    def demonstrations(
+        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+    ) -> list[Trajectory]:
+        """The set `data`, one of `datasets`: at most `count` trajectories, None for all of it."""
+
+    def pairs(
+        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+    ) -> list[TrajectoryPair]:
+        """The set `data`, one of `pair_sets`: at most `count` pairs, None for all of it.
+
+        Both sides of a pair share their segments but for the last one, which is compared.
+        """
+        raise UserError("the world has no pairs: give pairs=FILE, or leave the stage out.")
+
+    @property
+    def oracle(self) -> Oracle:
+        """Who knows the best way to answer. Raises UserError where the world has none."""
+        raise UserError("the world has no oracle: set teacher.model to have a model as teacher.")
+
+    def judge(self, trajectory: Trajectory) -> Verdicts | None:
+        """A verdict on each simulated call by the truth of the world, without calling any tool;
+        None where a world cannot tell what is true.
+
+        Raises UserError for a question of another world.
+        """
+        return None
+
+    def tokenizer_texts(self, tags: Sequence[str]) -> Iterable[str]:
+        """Every text that a model of this world reads and writes, so that a tokenizer can be made
+        from them, without the names that `syllables` make up. `tags` are the dialect's.
+
+        Raises UserError where no model can be made from nothing.
+        """
+        raise UserError("the world makes no first model: give model=DIR, a checkpoint folder.")
+
+    @property
+    def syllables(self) -> Sequence[str]:
+        """What names consist of; none where names are words as others are."""
+        return ()
+
+    def reduced(self) -> World:
+        """A world that is made faster, of which examples are looked at before a run."""
+        return self
+
+
+# -- the oracle ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The same moment seen two ways: after `before`, `chosen` is right and `rejected` is not."""
+
+    before: tuple[Step, ...]
+    chosen: tuple[Step, ...]
+    rejected: tuple[Step, ...]
+
+    @property
+    def acts(self) -> bool:
+        """Whether the chosen way uses a tool."""
+        return any(isinstance(step, Action) for step in self.chosen)
+
+
+class Oracle(ABC):
+    """The best way to answer a world's questions for a model that was taught a part of it."""
+
+    @abstractmethod
+    def next_step(self, task: Task, so_far: Sequence[Step]) -> Step:
+        """The best step after any beginning, also after mistakes and needless calls; after an
+        action it is the observation that the tool returns.
+
+        Raises ValueError after an answer, and after an action whose observation the world does not
+        know.
+        """
+
+    @abstractmethod
+    def least_calls(self, task: Task) -> int:
+        """The least number of calls after which the model can know the answer."""
+
+    @abstractmethod
+    def guess(self, task: Task, rng: random.Random) -> list[Step]:
+        """An attempt without tools: what the model was not taught is guessed."""
+
+    @abstractmethod
+    def decisions(self, task: Task, rng: random.Random) -> Iterable[Decision]:
+        """The decisions on the way to the answer, each with a wrong alternative."""
+
+    def demonstration(self, task: Task) -> list[Step]:
+        """The best way from the question to the answer."""
+        steps: list[Step] = []
+        while not steps or not isinstance(steps[-1], Answer):
+            steps.append(self.next_step(task, steps))
+        return merge_thoughts(steps)
+
+
+def merge_thoughts(steps: Iterable[Step]) -> list[Step]:
+    """Thoughts that follow one another as one thought, its sentences separated by a space."""
+    merged: list[Step] = []
+    for step in steps:
+        if isinstance(step, Thought) and merged and isinstance(merged[-1], Thought):
+            merged[-1] = Thought(f"{merged[-1].text} {step.text}")
+        else:
+            merged.append(step)
+    return merged
+
+
+# -- what simulated observations are worth -------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one simulated observation is worth; None is what cannot be told.
+
+    `holds`: it says what the real one would have said and the step needed. `contradicts`: it says
+    something else of what the truth is known of. `well_formed`: it reads as results of the tool.
+    `f1`: shared words with the real text. `taught`: the base model was taught the entity.
+    """
+
+    well_formed: bool
+    holds: bool | None
+    contradicts: bool | None = None
+    f1: float | None = None
+    taught: bool | None = None
+
+
+Verdicts = list[Verdict | None]  # None: a call whose real observation cannot be told
+
+
+def simulated_calls(trajectory: Trajectory) -> list[Call]:
+    """The calls whose observations a simulator wrote, in their order."""
+    return [call for call in trajectory.calls if call.simulated]
+
+
+# -- from a recipe -------------------------------------------------------------------------------
+
+
+def make_world(name: str, settings: Mapping[str, Any], seed: int) -> World:
+    """The world of a recipe. Raises UserError for an unknown name, and pydantic's ValidationError
+    for wrong settings."""
+    kind = find(Kind.WORLD, name)
+    checked = settings_of(kind, ["seed"]).model_validate(dict(settings))
+    world: World = kind(seed=seed, **dict(checked))
+    return world

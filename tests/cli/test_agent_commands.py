@@ -1,0 +1,168 @@
+"""The commands ask, eval and export."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.responses import PlainTextResponse
+
+from chat_server import answering, completion
+from cli_parts import TINY, lines, sentence, status
+from fieldcraft.records.trajectories import read_trajectories
+from fieldcraft.rollout.loop import rollout
+from fieldcraft.runs import agent, evaluating
+from fieldcraft.train import sampler
+from fieldcraft.types import Status, Task, Trajectory
+from serving import serving
+
+
+def test_ask_shows_what_the_last_stage_writes(
+    done: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded = read_trajectories(done / "evaluations" / "rl2.jsonl")[0]
+    assert status("ask", "--model", done, recorded.task.question) == 0
+    shown = capsys.readouterr().out
+    assert recorded.task.question in " ".join(shown.split())
+    assert "not graded" in shown
+    assert recorded.status.value in shown
+    assert "gold" not in shown
+
+
+def test_ask_a_bare_checkpoint_with_a_search_index(
+    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index = tmp_path / "index"
+    assert status("index", files["corpus"], "--out", index) == 0
+    assert capsys.readouterr().out == f"{index}: 4 passages\n"
+    options = ["--model", files["model"], "--dialect", "hermes", "--index", index]
+    assert status("ask", *options, "Who made film 1?") == 0
+    assert "Who made film 1?" in capsys.readouterr().out
+
+
+def test_ask_refuses_two_searches(
+    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--model", files["model"], "--index", tmp_path, "--search-url", "http://h"]
+    assert status("ask", *options, "Why?") == 2
+    assert sentence(capsys) == ("there can be one search: give --index or --search-url, not both.")
+
+
+def test_eval_compares_models(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = done / "world" / "evaluation.jsonl"
+    models = ["--model", done / "rl2", "--model", done / "base"]
+    assert status("eval", *models, "--tasks", tasks, "--limit", 3, "--out", tmp_path) == 0
+    shown = capsys.readouterr().out
+    report = json.loads((tmp_path / "eval.json").read_text())
+    assert report["n"] == 3
+    assert list(report["evals"]) == [str(done / "rl2"), str(done / "base")]
+    recorded = read_trajectories(done / "evaluations" / "rl2.jsonl")[:3]
+    found = report["evals"][str(done / "rl2")]
+    assert found["n"] == 3
+    assert found["em"] == sum(t.rewards["em"] or 0.0 for t in recorded) / 3
+    assert found["seconds"] > 0
+    [compared] = report["pairwise"]
+    assert (compared["baseline"], compared["model"]) == tuple(report["evals"])
+    assert compared["n"] == 3
+    bare = report["evals"][str(done / "base")]
+    assert compared["calls_saved_mean"] == found["calls_mean"] - bare["calls_mean"]
+    assert compared["em_difference"] == bare["em"] - found["em"]
+    assert "McNemar" in shown
+    assert shown.rstrip().endswith("eval.json")
+    assert "judge" not in shown
+    assert "judge" not in report
+
+
+def test_eval_asks_a_judge(done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(task: Task, *_: object) -> Trajectory:
+        return Trajectory(task, answer=f"{task.answers[0]} it is", status=Status.ANSWERED)
+
+    monkeypatch.setattr(agent, "rollout", answer)
+    asked = [{"question": f"Who is {name}?", "answer": name} for name in ("Vir", "Ser")]
+    app, got = answering(completion("Hello."), completion("Verdict: correct"))
+    with serving(app) as url:
+        given = ["--model", done / "base", "--tasks", lines(tmp_path / "tasks.jsonl", asked)]
+        judge = ["--judge-url", f"{url}/v1", "--judge-model", "m", "--judge-votes", 2]
+        assert status("eval", *given, *judge, "--out", tmp_path) == 0
+    report = json.loads((tmp_path / "eval.json").read_text())
+    assert report["judge"] == {
+        "url": f"{url}/v1", "model": "m", "votes": 2, "api_key_env": "OPENAI_API_KEY"
+    }  # fmt: skip
+    [entry] = report["evals"].values()
+    assert (entry["em"], entry["cover_em"]) == (0.0, 1.0)
+    assert (entry["judge"], entry["judge_ungradable"]) == (1.0, 0)
+    assert len(got) == 1 + 2 * 2  # the check, then two votes on each of two answers
+    assert (tmp_path / "judge.sqlite").exists()
+
+
+def test_a_judge_that_is_not_there_stops_an_eval_before_it_begins(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = lines(tmp_path / "tasks.jsonl", [{"question": "Who is Vir?", "answer": "Vir"}])
+    given = ["eval", "--model", done / "base", "--tasks", tasks, "--judge-model", "m"]
+    assert status(*given) == 2
+    assert "a judge needs both a url and a model" in sentence(capsys)
+    with serving(answering(PlainTextResponse("who?", 401))[0]) as url:
+        assert status(*given, "--judge-url", f"{url}/v1") == 2
+    assert "The model 'm' does not answer" in sentence(capsys)
+
+
+def test_a_run_with_a_judge_as_its_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answered(*given: Any) -> Trajectory:
+        trajectory = await rollout(*given)
+        trajectory.answer = "Nobody"  # a model this small does not get so far
+        return trajectory
+
+    for module in (evaluating, sampler):
+        monkeypatch.setattr(module, "rollout", answered)
+    app, got = answering(completion("Verdict: correct"))
+    with serving(app) as url:
+        judge = [f"judge.url={url}/v1", "judge.model=m", "judge.votes=1"]
+        stage = ["stages.rl2.rewards={judge: 1.0}", "evaluation.workflows=[]"]
+        assert status("run", "smoke", *TINY, *judge, *stage, "--out", tmp_path / "run") == 0
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert "judge/verdict-1" in report["versions"]["rules"]
+    assert {e["judge"] for e in report["evals"].values()} == {1.0}
+    [row] = [json.loads(r) for r in (tmp_path / "run/rl2/metrics.jsonl").read_text().splitlines()]
+    assert (row["reward_mean"], row["em"], row["ungradable_rate"]) == (1.0, 0.0, 0.0)
+    # "Nobody" as the answer to one question is judged once, whoever gives it.
+    judged = [text for text in (json.dumps(r["messages"]) for r in got) if "Say ok" not in text]
+    assert len(set(judged)) == len(judged) > 0
+    assert (tmp_path / "run" / "judge.sqlite").exists()
+
+
+def test_eval_measures_simulators_against_the_world(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = ["--model", done / "rl2", "--model", done / "sft2"]
+    assert status("eval", "--simulator", *models, "--limit", 3, "--out", tmp_path) == 0
+    shown = capsys.readouterr().out
+    assert shown.rstrip().endswith("simulator.json")
+    report = json.loads((tmp_path / "simulator.json").read_text())
+    assert (report["n"], list(report["simulators"])) == (3, [str(done / "rl2"), str(done / "sft2")])
+    for entry in report["simulators"].values():
+        assert (entry["n"], entry["temperature"], entry["seed"]) == (3, 1.0, 0)
+        assert entry["fidelity"]["f1"] is None  # by the world, not by the search
+        assert {0 <= entry[em] <= 1 for em in ("em_simulated", "em_real")} == {True}
+
+
+def test_eval_measures_simulators_against_an_index(
+    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status("index", files["corpus"], "--out", tmp_path / "index") == 0
+    options = ["--model", files["model"], "--tasks", files["tasks"], "--limit", 2]
+    assert status("eval", "--simulator", *options) == 2
+    assert "held against a search: give --index or --search-url" in capsys.readouterr().err
+    index = ["--index", tmp_path / "index"]
+    assert status("eval", "--simulator", "--model", files["model"], *index) == 2
+    assert "no questions to simulate for: give a file with --tasks" in capsys.readouterr().err
+    assert status("eval", "--simulator", *options, *index, "--out", tmp_path) == 0
+    report = json.loads((tmp_path / "simulator.json").read_text())
+    assert report["simulators"][str(files["model"])]["fidelity"]["taught"] is None
+
+
+def test_eval_needs_questions(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status("eval", "--model", done) == 2
+    assert sentence(capsys) == "there are no questions to grade: give a file with --tasks."

@@ -1,0 +1,188 @@
+"""Mistakes of the user end in one sentence and with status 2."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli_parts import TINY, demonstration, given, sentence, status
+from fieldcraft.cli import runs
+from fieldcraft.cli.main import main
+from fieldcraft.runs import check as preflight
+from fieldcraft.runs import memory, run
+from fieldcraft.types import UserError
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["run", "autocoa-mimi"], "did you mean 'autocoa-mini'?"),
+        (["run", "smoke", "sede=1"], "unknown key 'sede'; did you mean 'seed'?"),
+        (["run", "smoke", "world.poeple=9"], "did you mean 'world.people'?"),
+        (["run", "smoke", "stages.rl2.grup=9"], "did you mean 'stages.rl2.group'?"),
+        (["run", "smoke", "seed"], "'seed' is not an override: write key=value, as in seed=7."),
+        (["run", "smoke", "seed=[1"], "the value of 'seed=[1' is not valid YAML; quote it."),
+        (["run", "smoke", "seed=x"], "'seed' is wrong: input should be a valid integer"),
+        (["run", "hotpotqa"], "recipe 'hotpotqa' needs model=PATH on the command line."),
+        (["run", "smoke", "tasks=/none.jsonl"], "tasks=/none.jsonl does not exist"),
+        (["ask", "--model", "/none", "Why?"], "/none holds no model: give the folder of a run"),
+        (["eval", "--model", "/none", "--tasks", "/none.jsonl"], "/none.jsonl does not exist"),
+        (["show", "/none"], "/none is not a run: give a folder that 'fieldcraft run' wrote."),
+        (["index", "/none.jsonl", "--out", "/none"], "/none.jsonl does not exist"),
+        (["serve", "search", "--index", "/none"], "/none holds no search index; build one"),
+        (
+            ["bench", "speed"],
+            "there is no comparison 'speed': use one of answers, engine, fidelity, rankings,"
+            " search, words.",
+        ),
+    ],
+)
+def test_mistakes(
+    arguments: list[str],
+    complaint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert status(*arguments) == 2
+    assert complaint in sentence(capsys)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("key", "content", "complaint"),
+    [
+        ("corpus", '{"text": "a"}\nnot so\n', "line 2 is not JSON"),
+        ("corpus", '{"text": "a"}\n{"body": "b"}\n', "line 2 is not a passage"),
+        ("tasks", '{"question": "Who?"}\n', "line 1: the question has no answer"),
+        ("tasks", '{"question": "Who?", "answer": "I"}\n', "needs two questions or more"),
+        ("demonstrations", '{"question": "Who?"}\n', "line 1: this is no trajectory"),
+        ("demonstrations", json.dumps(demonstration("Bo")), "(1 with a wrong answer)"),
+    ],
+)
+def test_mistakes_in_files(
+    key: str,
+    content: str,
+    complaint: str,
+    files: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A run finds them before it does anything, and leaves nothing behind."""
+
+    def execute(*_: object) -> None:
+        raise AssertionError("a run over bad files begins")
+
+    files[key].write_text(content)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "run_recipe", execute)
+    before = {*tmp_path.iterdir()}
+    for command in ("check", "run"):
+        assert status(command, "hotpotqa", *given(files)) == 2
+        assert complaint in sentence(capsys)
+    assert {*tmp_path.iterdir()} == before
+
+
+def test_a_run_with_settings_that_cannot_work_does_not_begin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = ["stages.rl2.group=1", "stages.sft2.data=pears"]
+    assert status("run", "smoke", *TINY, *wrong, "--out", tmp_path / "run") == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("fieldcraft: the world has no data set 'pears'")
+    assert second.startswith("fieldcraft: stage 'rl2' has group=1")
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_run_is_refused_over_an_estimate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def execute(*_: object) -> None:
+        raise UserError("it begins")
+
+    monkeypatch.setattr(memory, "free_memory", lambda _: 1)
+    monkeypatch.setattr(run, "run_recipe", execute)
+    assert status("run", "smoke", *TINY, "--out", tmp_path / "run") == 2
+    assert sentence(capsys) == "it begins"
+    assert status("check", "smoke", *TINY) == 2
+    assert "of memory and cpu has 1e-09 GB" in sentence(capsys)
+
+
+def test_a_run_that_goes_on_is_not_checked_again(
+    done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def execute(*_: object) -> None:
+        raise UserError("it goes on")
+
+    def check(*_: object) -> None:
+        raise AssertionError("checked again")
+
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.json").symlink_to(done / "recipe.json")
+    monkeypatch.setattr(preflight, "check_recipe", check)
+    monkeypatch.setattr(run, "run_recipe", execute)
+    assert status("run", "smoke", *TINY, "--out", tmp_path / "run") == 2
+    assert sentence(capsys) == "it goes on"
+
+
+def test_a_checkpoint_without_a_tokenizer(
+    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (bare / name).symlink_to(files["model"] / name)
+    for command in (["run", "--out", str(tmp_path / "run")], ["check"]):
+        assert status(*command, "hotpotqa", *given(files | {"model": bare})) == 2
+        assert f"{bare} holds no tokenizer: copy tokenizer.json" in sentence(capsys)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_search_server_that_does_not_answer(
+    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = "http://127.0.0.1:9"  # the port "discard", on which nothing listens
+    for command in (["run", "--out", str(tmp_path / "run")], ["check"]):
+        small = ["evaluation.splits.heldout=1", "evaluation.workflows=[]", "budget.turn_tokens=8"]
+        assert status(*command, "hotpotqa", *given(files), f"search.url={url}", *small) == 2
+        assert f"No search server answers at {url} (the server cannot be" in sentence(capsys)
+    assert not (tmp_path / "run").exists()
+    options = ["--model", str(files["model"]), "--search-url", url]
+    assert status("ask", *options, "Why?") == 2
+    assert f"No search server answers at {url}" in sentence(capsys)
+
+
+def test_a_gpu_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert status("run", "smoke", "device=cuda", "--out", tmp_path / "run") == 2
+    assert sentence(capsys) == "device=cuda was asked for, but torch sees no GPU: use device=cpu."
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_command_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status("train") == 2
+    assert "No such command 'train'" in capsys.readouterr().err
+
+
+def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> list[str]:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(runs, "shipped", broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["recipes"])
+
+
+def test_a_mistake_among_rollouts_is_still_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> list[str]:
+        raise ExceptionGroup("rollouts", [ExceptionGroup("group", [UserError("mend it.")])])
+
+    monkeypatch.setattr(runs, "shipped", broken)
+    assert status("recipes") == 2
+    assert sentence(capsys) == "mend it."

@@ -1,0 +1,59 @@
+"""What the tests of the command line share."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fieldcraft.cli.main import main
+
+TINY = (
+    "world.people=30",
+    "world.variants=2",
+    "scratch.layers=2",
+    "scratch.width=16",
+    "scratch.heads=1",
+    "stages.base.steps=2",
+    "stages.base.examples=40",
+    "stages.sft2.steps=1",
+    "stages.sft2.examples=40",
+    "stages.rl2.steps=1",
+    "stages.rl2.questions=2",
+    "stages.rl2.group=2",
+    "evaluation.splits.heldout=4",
+    "evaluation.splits.train=2",
+    "evaluation.splits.known=2",
+    "budget.turn_tokens=40",
+    "budget.total_tokens=200",
+)
+
+
+def status(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def demonstration(answer: str) -> dict[str, str]:
+    search = "<|begin_of_query|> film 0 <|end_of_query|>"
+    read = "<|begin_of_documents|>(1)Title: Film 0 Text: Ada made it.<|end_of_documents|>"
+    written = f"I search. {search} {read} It is she. <answer> {answer} </answer>"
+    return {"question": "Who made it?", "answer": "Ada", "gen_text_store": written}
+
+
+def lines(path: Path, records: list[dict[str, str]]) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def given(files: dict[str, Path]) -> list[str]:
+    return [f"{key}={path}" for key, path in files.items()]
+
+
+def sentence(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line on stderr."""
+    error = capsys.readouterr().err
+    assert error.startswith("fieldcraft: ")
+    assert error.count("\n") == 1
+    return error.removeprefix("fieldcraft: ").rstrip()

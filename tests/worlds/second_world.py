@@ -1,0 +1,105 @@
+"""A world beside the shipped one: a code book. The model is taught what some codes mean, and has to
+search for the others. Nothing in the framework knows of it."""
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from fieldcraft.dialects.demonstrations import encode_demonstration
+from fieldcraft.types import Action, Answer, Dialect, Observation, Step, Task, Thought, Trajectory
+from fieldcraft.worlds.base import Decision, Oracle, Schemas, World
+
+WORDS = ("stone", "river", "cloud", "ember", "field")
+
+
+class CodeBook(World):
+    """Codes and the words that they stand for: a third taught, a third to train on, a third held
+    out."""
+
+    splits: ClassVar = {"heldout": "Codes of no training", "train": "Codes of the training"}
+    datasets: ClassVar = ("base", "demonstrations")
+
+    def __init__(self, seed: int, codes: Annotated[int, Field(ge=3)] = 30) -> None:
+        super().__init__(seed)
+        rng = random.Random(f"codes:{seed}")
+        names = [f"{a}{b}" for a in "bdfgklmnprstvz" for b in ("an", "el", "io", "ut")]
+        self.meaning = {name: rng.choice(WORDS) for name in rng.sample(names, codes)}
+        parts = [list(self.meaning)[i::3] for i in range(3)]
+        self.regions = dict(zip(("taught", "train", "heldout"), parts, strict=True))
+
+    def passages(self) -> list[dict[str, str]]:
+        return [
+            {"id": code, "title": code, "text": self.says(code)[0].text} for code in self.meaning
+        ]
+
+    def says(self, code: str) -> tuple[Thought, Observation]:
+        """What the model thinks who knows a code, and what a search for it returns."""
+        text = f"{code} means {self.meaning[code]}."
+        return Thought(text), Observation(f'result 1: "{code}"\n{text}')
+
+    def task(self, code: str, split: str) -> Task:
+        known = code in self.regions["taught"]
+        meta = {"split": split, "code": code, "known": known, "calls_optimal": int(not known)}
+        return Task(f"code:{code}", f"What does {code} mean?", (self.meaning[code],), meta)
+
+    def training_questions(self, count: int) -> list[Task]:
+        asked = [*self.regions["taught"], *self.regions["train"]]
+        return [self.task(code, "train") for code in asked[:count]]
+
+    def evaluation_questions(self, splits: Mapping[str, int]) -> list[Task]:
+        return [
+            self.task(code, split)
+            for split in self.splits
+            for code in self.regions[split][: splits.get(split, 0)]
+        ]
+
+    def demonstrations(
+        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+    ) -> list[Trajectory]:
+        codes = self.regions["taught"] if data == "base" else self.regions["train"]
+        tasks = [self.task(code, "train") for code in codes] * 10
+        return [
+            encode_demonstration(task, self.oracle.demonstration(task), dialect, tools)
+            for task in tasks[:count]
+        ]
+
+    @property
+    def oracle(self) -> "BookOracle":
+        return BookOracle(self)
+
+    def tokenizer_texts(self, tags: Sequence[str]) -> Iterable[str]:
+        for code in self.meaning:
+            thought, observation = self.says(code)
+            yield f"What does {code} mean?\n{thought.text}\n{observation.text}\n"
+        yield from ("I must search. ", *(f"{tag} {tag}\n" for tag in tags), "\\boxed{")
+
+
+class BookOracle(Oracle):
+    """It states what is taught or was found, and else searches."""
+
+    def __init__(self, book: CodeBook) -> None:
+        self.book = book
+
+    def next_step(self, task: Task, so_far: Sequence[Step]) -> Step:
+        code = task.meta["code"]
+        known, found = self.book.says(code)
+        if so_far and isinstance(so_far[-1], Action):
+            return found
+        if any(isinstance(step, Thought) and known.text in step.text for step in so_far):
+            return Answer(self.book.meaning[code])
+        return known if task.meta["known"] or found in so_far else Action("search", {"query": code})
+
+    def least_calls(self, task: Task) -> int:
+        return int(not task.meta["known"])
+
+    def guess(self, task: Task, rng: random.Random) -> list[Step]:
+        return [Thought("It may be this."), Answer(rng.choice(WORDS))]
+
+    def decisions(self, task: Task, rng: random.Random) -> list[Decision]:
+        search: tuple[Step, ...] = (Action("search", {"query": task.meta["code"]}),)
+        known = self.book.says(task.meta["code"])[:1]
+        if task.meta["known"]:
+            return [Decision((), known, search)]
+        return [Decision((), search, tuple(self.guess(task, rng)))]

@@ -1,0 +1,79 @@
+"""What every world has, and that the framework knows none of them."""
+
+from pathlib import Path
+
+import pytest
+from second_world import CodeBook
+
+from fieldcraft.config.names import Kind, find, known
+from fieldcraft.types import Answer, Call, Outcome, Task, Thought, Trajectory, UserError
+from fieldcraft.worlds.base import World, make_world, merge_thoughts, simulated_calls
+
+SOURCES = Path(__file__).parents[2] / "src" / "fieldcraft"
+WORLDS = SOURCES / "worlds"
+
+
+class Bare(CodeBook):
+    """A code book that can do nothing but what every world must."""
+
+    oracle = World.oracle
+    tokenizer_texts = World.tokenizer_texts
+
+
+def test_nothing_outside_a_worlds_folder_names_it() -> None:
+    """Recipes may, and are no source."""
+    folders = [path for path in WORLDS.iterdir() if (path / "__init__.py").exists()]
+    assert [folder.name for folder in folders] == list(known(Kind.WORLD)) == ["atlas"]
+    files = [*SOURCES.rglob("*.py"), *SOURCES.rglob("*.j2"), *SOURCES.rglob("*.css")]
+    assert len(files) > 100
+    for folder in folders:
+        naming = {path for path in files if folder.name in path.read_text("utf-8").lower()}
+        assert {path for path in naming if folder not in path.parents} == set()
+        assert naming  # its own files do
+
+
+def test_what_a_world_need_not_have() -> None:
+    world = Bare(seed=0)
+    with pytest.raises(UserError, match=r"has no oracle: set teacher\.model"):
+        world.oracle  # noqa: B018
+    with pytest.raises(UserError, match="makes no first model: give model=DIR"):
+        world.tokenizer_texts([])
+    with pytest.raises(UserError, match="has no pairs: give pairs=FILE"):
+        world.pairs("pairs", None, None, [])  # type: ignore[arg-type]
+    assert world.judge(Trajectory(Task("t", "?", ()))) is None
+    assert world.reduced() is world
+    assert world.syllables == ()
+
+
+def test_a_world_is_made_from_its_name_and_settings() -> None:
+    made = make_world("second_world:CodeBook", {"codes": 6}, seed=3)
+    assert isinstance(made, CodeBook)
+    assert made.seed == 3
+    assert len(made.passages()) == 6
+    assert made.passages() == CodeBook(3, codes=6).passages()
+    assert len(make_world("test_base:Bare", {}, seed=0).passages()) == 30  # an inherited setting
+
+
+@pytest.mark.parametrize("name", ["atals", "second_world:CodeBok", "second_world:WORDS"])
+def test_a_name_that_is_no_world(name: str) -> None:
+    with pytest.raises(UserError, match=r"'atlas'|'CodeBook'|is no world: make it a subclass"):
+        find(Kind.WORLD, name)
+
+
+def test_the_oracles_way_is_one_best_step_after_another() -> None:
+    book = CodeBook(seed=0)
+    [task] = book.evaluation_questions({"heldout": 1})
+    shown = book.oracle.demonstration(task)
+    assert shown[-1] == Answer(task.answers[0])
+    assert [type(step).__name__ for step in shown] == ["Action", "Observation", "Thought", "Answer"]
+    assert [book.oracle.next_step(task, shown[:i]) for i in range(4)] == shown
+
+
+def test_thoughts_that_follow_one_another_are_one() -> None:
+    a, b, end = Thought("A."), Thought("B."), Answer("x")
+    assert merge_thoughts([a, b, end, a]) == [Thought("A. B."), end, a]
+
+
+def test_simulated_calls_are_those_a_simulator_wrote() -> None:
+    calls = [Call("search", {}, "", Outcome.OK, 0.0, simulated=kind) for kind in (True, False)]
+    assert simulated_calls(Trajectory(Task("t", "?", ()), calls=calls)) == calls[:1]

@@ -1,0 +1,169 @@
+"""A world of one's own goes the whole way, from its name in a recipe to the report."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from second_world import CodeBook
+
+from fieldcraft.cli.main import main
+from fieldcraft.config.recipe import split_titles
+from fieldcraft.engine.threads import Threads
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.runs import context
+from fieldcraft.runs.inputs import make_inputs
+from fieldcraft.types import UserError
+
+WORLD = {"name": "second_world:CodeBook", "codes": 18}
+OPTIM = {"lr": 1e-2}
+SFT = {"type": "sft", "steps": 6, "batch": 4, "optim": OPTIM}
+RL = {"type": "rl", "steps": 2, "questions": 2, "group": 2, "optim": OPTIM}
+RECIPE: dict[str, Any] = {
+    "recipe": "codes",
+    "device": "cpu",
+    "instruction": "",
+    "world": WORLD,
+    "scratch": {"layers": 2, "width": 32, "heads": 2},
+    "search": {"topk": 1},
+    "budget": {"max_calls": 2, "turn_tokens": 24, "total_tokens": 250},
+    "stages": {
+        "base": SFT | {"data": "base"},
+        "sft": SFT | {"data": "demonstrations", "train_on": ["policy", "tool"]},
+        "rl": RL | {"observations": "simulated"},
+    },
+    "evaluation": {"splits": {"train": 3, "heldout": 4}, "workflows": ["workflow"]},
+}
+
+
+def write(path: Path, **changes: Any) -> str:
+    path.write_text(yaml.safe_dump(RECIPE | changes, sort_keys=False))
+    return str(path)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    return write(tmp_path / "codes.yaml")
+
+
+def status(*arguments: object) -> int:
+    try:
+        main([str(argument) for argument in arguments])
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_from_a_recipe_to_a_report(
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context, "fastest_threads", lambda _: Threads(1, 1))
+    out = tmp_path / "run"
+    assert status("run", recipe, "--out", out) == 0
+    report = json.loads((out / "report.json").read_text())
+    assert list(report["evals"]) == ["base", "workflow", "sft", "rl"]
+    entry = report["evals"]["rl"]
+    assert entry["split"] == "train"  # the first that the recipe names leads
+    assert {name: part["n"] for name, part in entry["splits"].items()} == {"heldout": 4, "train": 3}
+    assert report["config"]["world"] == WORLD
+    rows = lines(out / "rl" / "metrics.jsonl")
+    assert len(rows) == 2
+    assert not any("fidelity" in key for row in rows for key in row)  # it judges no observation
+    assert len(lines(out / "world" / "corpus.jsonl")) == 18
+    assert status("show", out) == 0
+
+
+def test_its_oracle_is_a_teacher(tmp_path: Path) -> None:
+    """12 questions that may be trained on, 6 of them taught; halves take turns."""
+    recipe = write(tmp_path / "codes.yaml", stages={}, collect={"contrast": 12})
+    out = tmp_path / "run"
+    assert status("run", recipe, "--out", out) == 0
+    acted = [
+        record
+        for record in lines(out / "collect" / "demonstrations.jsonl")
+        if record["metadata"]["way"] == "coa"
+    ]
+    assert len(acted) == 3  # a right answer of this half that did not search is not kept
+    for record in acted:
+        code, [word] = record["metadata"]["code"], record["golden_answers"]
+        text = f"{code} means {word}."
+        assert record["steps"] == [
+            {"action": "search", "arguments": {"query": code}},
+            {"observation": f'result 1: "{code}"\n{text}'},
+            {"thought": text},
+            {"answer": word},
+        ]
+    pairs = lines(out / "collect" / "pairs.jsonl")
+    acting = [pair for pair in pairs if "action" in pair["chosen"][0]]
+    assert (len(pairs) - len(acting), len(acting)) == (2, 6)  # a quarter may choose thinking
+
+
+def test_it_is_written_as_files(recipe: str, tmp_path: Path) -> None:
+    name, out = "second_world:CodeBook", tmp_path / "world"
+    assert status("world", name, "--recipe", recipe, "--out", out) == 0
+    assert len(lines(out / "corpus.jsonl")) == 18  # the recipe's
+    own = tmp_path / "own"
+    assert status("world", name, "evaluation.splits.heldout=2", "--model", "--out", own) == 0
+    assert len(lines(own / "corpus.jsonl")) == 30  # its default, for autocoa-mini is of another
+    assert len(lines(own / "evaluation.jsonl")) == 2
+    assert (own / "model" / "config.json").exists()
+
+
+def test_the_seed_is_the_runs(recipe: str) -> None:
+    asked = [
+        make_inputs(load_recipe(recipe, [given])).train_tasks()
+        for given in ("seed=0", "seed=0", "seed=1")
+    ]
+    assert asked[0] == asked[1] != asked[2]
+    assert len(asked[0]) == 12
+    assert split_titles(load_recipe(recipe, [])) == CodeBook.splits
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("world.code=9", "unknown key 'world.code'; did you mean 'world.codes'?"),
+        ("world.codes=2", "'world.codes' is wrong: input should be greater than or equal to 3."),
+        (
+            "evaluation.splits.helout=1",
+            "unknown key 'evaluation.splits.helout'; did you mean 'evaluation.splits.heldout'?",
+        ),
+        (
+            "evaluation.splits={heldout: 0}",
+            "'evaluation' is wrong: an evaluation needs questions: give a split, as in"
+            " {heldout: 500}.",
+        ),
+        (
+            "world.name=second_world:BookOracle",
+            "'second_world:BookOracle' is no world: make it a subclass of"
+            " fieldcraft.worlds.base.World.",
+        ),
+    ],
+)
+def test_mistakes_in_a_recipe(recipe: str, override: str, sentence: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load_recipe(recipe, [override])
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("stage", "sentence"),
+    [
+        (SFT | {"data": "bse"}, "the world has no data set 'bse': use base, demonstrations."),
+        (
+            SFT | {"type": "contrastive", "data": "pairs"},
+            "the world has no pairs: give pairs=FILE, or leave the stage out.",
+        ),
+    ],
+)
+def test_what_it_does_not_have(
+    tmp_path: Path, stage: dict[str, Any], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = write(tmp_path / "codes.yaml", stages={"only": stage})
+    assert status("run", recipe, "--out", tmp_path / "run") == 2
+    assert capsys.readouterr().err == f"fieldcraft: {sentence}\n"
