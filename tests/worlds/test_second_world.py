@@ -42,11 +42,6 @@ def write(path: Path, **changes: Any) -> str:
     return str(path)
 
 
-@pytest.fixture
-def recipe(tmp_path: Path) -> str:
-    return write(tmp_path / "codes.yaml")
-
-
 def status(*arguments: object) -> int:
     try:
         main([str(argument) for argument in arguments])
@@ -59,23 +54,47 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_from_a_recipe_to_a_report(
-    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pipeline, "fastest_threads", lambda _: Threads(1, 1))
-    out = tmp_path / "run"
-    assert status("run", recipe, "--out", out) == 0
-    report = json.loads((out / "report.json").read_text())
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    return write(tmp_path / "codes.yaml")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run."""
+    folder = tmp_path_factory.mktemp("done")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "fastest_threads", lambda _: Threads(1, 1))
+        assert status("run", write(folder / "codes.yaml"), "--out", folder / "run") == 0
+    return folder / "run"
+
+
+def test_from_a_recipe_to_a_report(done: Path) -> None:
+    report = json.loads((done / "report.json").read_text())
     assert list(report["evals"]) == ["base", "workflow", "sft", "rl"]
     entry = report["evals"]["rl"]
     assert entry["split"] == "train"  # the first that the recipe names leads
     assert {name: part["n"] for name, part in entry["splits"].items()} == {"heldout": 4, "train": 3}
+    assert [compared["n"] for compared in report["pairwise"]] == [3, 3]  # of that split alone
     assert report["config"]["world"] == WORLD
-    rows = lines(out / "rl" / "metrics.jsonl")
+    rows = lines(done / "rl" / "metrics.jsonl")
     assert len(rows) == 2
     assert not any("fidelity" in key for row in rows for key in row)  # it judges no observation
-    assert len(lines(out / "world" / "corpus.jsonl")) == 18
-    assert status("show", out) == 0
+    assert len(lines(done / "world" / "corpus.jsonl")) == 18
+    assert status("show", done) == 0
+
+
+def test_its_runs_are_graded_again(done: Path, tmp_path: Path) -> None:
+    tasks = done / "world" / "evaluation.jsonl"
+    models = ["--model", done / "rl", "--model", done / "sft"]
+    assert status("eval", *models, "--tasks", tasks, "--out", tmp_path) == 0
+    report = json.loads((tmp_path / "eval.json").read_text())
+    assert [entry["split"] for entry in report["evals"].values()] == ["train", "train"]
+    assert report["pairwise"][0]["n"] == 3
+    assert status("eval", "--simulator", *models[:2], "--limit", 2, "--out", tmp_path) == 0
+    [entry] = json.loads((tmp_path / "simulator.json").read_text())["simulators"].values()
+    assert entry["n"] == 2
+    assert entry["fidelity"]["taught"] is None  # held against the search, not against the world
 
 
 def test_its_oracle_is_a_teacher(tmp_path: Path) -> None:
