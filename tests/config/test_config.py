@@ -252,6 +252,54 @@ def test_a_recipe_that_collects_has_a_teacher_and_no_stages(path: str) -> None:
     assert load_recipe("autocoa-data", ["teacher.prices=[1, 2.5]"]).teacher.prices == (1.0, 2.5)
 
 
+def test_a_recipe_has_a_world_or_questions_of_the_users(tmp_path: Path, path: str) -> None:
+    (tmp_path / "x.yaml").write_text("recipe: x\nstages: {}")
+    bare = str(tmp_path / "x.yaml")
+    assert complaint(bare) == (
+        "recipe 'x' has no questions: give tasks=FILE, or world.name= with one of atlas."
+    )
+    assert "'world.name' is wrong: field required" in complaint(bare, "world.people=40")
+    assert "no world 'atals' among atlas; did you mean 'atlas'" in complaint(
+        bare, "world.name=atals"
+    )
+    assert load_recipe(bare, [f"tasks={path}"]).world is None
+    both = load_recipe(bare, [f"tasks={path}", "world.name=atlas"])
+    assert both.world is not None
+    assert both.tasks == Path(path)
+
+
+def test_the_world_is_written_down_whole(path: str) -> None:
+    world = load_recipe(path, ["world.people=40"]).world
+    assert world is not None
+    assert (world.name, world.settings) == (
+        "atlas",
+        {"people": 40, "taught": 0.4, "heldout": 0.5, "variants": 400, "reserved_chains": 0},
+    )
+
+
+def test_the_first_split_with_questions_leads(path: str) -> None:
+    assert load_recipe(path, []).evaluation.leading == "heldout"
+    splits = "evaluation.splits={mixed: 0, known: 2, heldout: 3}"
+    assert load_recipe(path, [splits]).evaluation.leading == "known"
+    for given, meant in (("four_hop", "four_hops"), ("mixd", "mixed")):
+        sentence = complaint(path, f"evaluation.splits.{given}=1")
+        assert sentence == (
+            f"unknown key 'evaluation.splits.{given}'; did you mean 'evaluation.splits.{meant}'?"
+        )
+
+
+def test_questions_of_the_users_have_one_split(tmp_path: Path, path: str) -> None:
+    (tmp_path / "x.yaml").write_text(f"recipe: x\nstages: {{}}\ntasks: {path}")
+    bare = str(tmp_path / "x.yaml")
+    assert complaint(bare, "evaluation.splits.known=1").endswith("'evaluation.splits.heldout'?")
+    assert "needs evaluation.splits.heldout=" in complaint(
+        path, f"tasks={path}", "evaluation.splits={known: 1}"
+    )
+    # a recipe of a world keeps its splits when it is given questions
+    mini = load_recipe("autocoa-mini", [f"tasks={path}"])
+    assert list(mini.evaluation.splits) == ["heldout", "train", "known"]
+
+
 def test_a_missing_recipe_is_answered_with_the_nearest(tmp_path: Path) -> None:
     for name in ("autocoa-mni", str(tmp_path), str(tmp_path / "no.yaml")):
         assert complaint(name).endswith("?")

@@ -271,6 +271,7 @@ def test_a_row_of_metrics_has_no_rate_of_nothing() -> None:
         "fidelity/untaught/contradicts": 0.0,
         "fidelity/untaught/well_formed": 1.0,
     }
+    assert fidelity_row(lambda _: None, [simulation()]) == {}  # nobody knows the truth
     assert fidelity_row(TRUTH, [simulation()]) == {
         "fidelity/n": 0,
         "fidelity/unknown": 0,

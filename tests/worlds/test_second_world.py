@@ -42,11 +42,6 @@ def write(path: Path, **changes: Any) -> str:
     return str(path)
 
 
-@pytest.fixture
-def recipe(tmp_path: Path) -> str:
-    return write(tmp_path / "codes.yaml")
-
-
 def status(*arguments: object) -> int:
     try:
         main([str(argument) for argument in arguments])
@@ -70,12 +65,26 @@ def test_from_a_recipe_to_a_report(
     entry = report["evals"]["rl"]
     assert entry["split"] == "train"  # the first that the recipe names leads
     assert {name: part["n"] for name, part in entry["splits"].items()} == {"heldout": 4, "train": 3}
+    assert [compared["n"] for compared in report["pairwise"]] == [3, 3]  # of that split alone
     assert report["config"]["world"] == WORLD
-    rows = lines(out / "rl" / "metrics.jsonl")
+    rows = lines(done / "rl" / "metrics.jsonl")
     assert len(rows) == 2
     assert not any("fidelity" in key for row in rows for key in row)  # it judges no observation
-    assert len(lines(out / "world" / "corpus.jsonl")) == 18
-    assert status("show", out) == 0
+    assert len(lines(done / "world" / "corpus.jsonl")) == 18
+    assert status("show", done) == 0
+
+
+def test_its_runs_are_graded_again(done: Path, tmp_path: Path) -> None:
+    tasks = done / "world" / "evaluation.jsonl"
+    models = ["--model", done / "rl", "--model", done / "sft"]
+    assert status("eval", *models, "--tasks", tasks, "--out", tmp_path) == 0
+    report = json.loads((tmp_path / "eval.json").read_text())
+    assert [entry["split"] for entry in report["evals"].values()] == ["train", "train"]
+    assert report["pairwise"][0]["n"] == 3
+    assert status("eval", "--simulator", *models[:2], "--limit", 2, "--out", tmp_path) == 0
+    [entry] = json.loads((tmp_path / "simulator.json").read_text())["simulators"].values()
+    assert entry["n"] == 2
+    assert entry["fidelity"]["taught"] is None  # held against the search, not against the world
 
 
 def test_its_oracle_is_a_teacher(tmp_path: Path) -> None:

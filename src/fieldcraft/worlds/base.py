@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fieldcraft.config.names import Kind, find, settings_of
+from fieldcraft.config.names import Kind, find
+from fieldcraft.config.recipe import world_settings
 from fieldcraft.types import (
     Action,
     Answer,
@@ -37,7 +38,8 @@ class World(ABC):
     set; `seed` is given. Two worlds made from the same arguments are equal in all they return.
     """
 
-    # split of the evaluation -> what its questions are, as a table's title
+    # split of the evaluation -> what its questions are, as a table's title; `heldout` is for
+    # questions that no training asks, which is checked before a run
     splits: ClassVar[Mapping[str, str]]
     datasets: ClassVar[Sequence[str]]  # names of the sets of demonstrations
     pair_sets: ClassVar[Sequence[str]] = ()  # names of the sets of contrastive pairs
@@ -199,7 +201,6 @@ def simulated_calls(trajectory: Trajectory) -> list[Call]:
 def make_world(name: str, settings: Mapping[str, Any], seed: int) -> World:
     """The world of a recipe. Raises UserError for an unknown name, and pydantic's ValidationError
     for wrong settings."""
-    kind = find(Kind.WORLD, name)
-    checked = settings_of(kind, ["seed"]).model_validate(dict(settings))
-    world: World = kind(seed=seed, **dict(checked))
+    checked = world_settings(name).model_validate(dict(settings))
+    world: World = find(Kind.WORLD, name)(seed=seed, **dict(checked))
     return world
