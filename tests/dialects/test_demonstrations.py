@@ -5,7 +5,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.dialects import DIALECTS, get_dialect
+from fieldcraft.config.names import BUILT_IN, Kind
+from fieldcraft.dialects import get_dialect
 from fieldcraft.dialects.demonstrations import encode_demonstration, encode_pair, reads_back
 from fieldcraft.types import (
     Action,
@@ -141,7 +142,7 @@ def encode(name: str, steps: list[Step]) -> Trajectory:
     return encode_demonstration(TASK, steps, get_dialect(name, word_tokenizer(), ""), [])
 
 
-@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize("name", BUILT_IN[Kind.DIALECT])
 def test_literal_tokens(name: str) -> None:
     demonstration = encode(name, STEPS)
     assert [(s.author, s.text, s.ids) for s in demonstration.segments] == LITERAL[name]
@@ -153,7 +154,7 @@ def test_literal_tokens(name: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize("name", BUILT_IN[Kind.DIALECT])
 def test_hostile_text_changes_nothing_but_its_own_tokens(name: str) -> None:
     """Whatever a tool or a question says, the policy's tokens, the calls, the answer and every
     structural token stay the same."""
@@ -252,7 +253,7 @@ def test_literal_tokens_of_a_pair(name: str) -> None:
             assert reads_back(side, way[-1], get_dialect(name, word_tokenizer(), ""))
 
 
-@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize("name", BUILT_IN[Kind.DIALECT])
 def test_a_side_of_a_pair_has_the_tokens_of_its_demonstration(name: str) -> None:
     """So each id is one that sampling could have left there, the border in the turn included."""
     tokenizer = tiny_tokenizer()

@@ -5,9 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.dialects import DIALECTS, get_dialect
+from fieldcraft.config.names import BUILT_IN, Kind
+from fieldcraft.dialects import get_dialect
 from fieldcraft.types import Action, Answer
 
+DIALECTS = BUILT_IN[Kind.DIALECT]
 DIALECT_OF = {name: get_dialect(name, tiny_tokenizer(), instruction="") for name in DIALECTS}
 NAMES = pytest.mark.parametrize("name", DIALECTS)
 PARTS = sorted(

@@ -6,8 +6,9 @@ import re
 import pytest
 
 from checkpoints import tiny_tokenizer
+from fieldcraft.config.sections import Limits
 from fieldcraft.dialects import get_dialect
-from fieldcraft.envs.environment import LIMIT_REACHED, Budget, ToolEnvironment
+from fieldcraft.envs.environment import LIMIT_REACHED, ToolEnvironment
 from fieldcraft.tools.base import tool
 from fieldcraft.types import Action, Call, Malformed, Outcome, ToolError
 
@@ -26,7 +27,7 @@ async def search(query: str) -> str:
     return f"found {query}"
 
 
-ENV = ToolEnvironment(get_dialect("hermes", tiny_tokenizer()), [search], Budget(max_calls=2))
+ENV = ToolEnvironment(get_dialect("hermes", tiny_tokenizer()), [search], Limits(max_calls=2))
 
 
 def execute(move: Action | Malformed, before: int = 0, env: ToolEnvironment = ENV) -> Call:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, PositiveInt
+from pydantic import BaseModel, Field, PositiveInt, field_validator
 
 from fieldcraft.config.sections import (
     Collect,
@@ -20,6 +20,7 @@ from fieldcraft.config.sections import (
     Search,
     Section,
     Teacher,
+    ToolChoice,
     World,
 )
 from fieldcraft.config.stages import (
@@ -57,6 +58,9 @@ class Recipe(Section):
     needs: tuple[Literal["model", "tasks", "corpus", "demonstrations", "pairs"], ...] = ()
     dialect: str = "autocoa"
     instruction: str | None = None
+    system: str | None = None  # a system prompt
+    template: dict[str, Any] = Field(default={})  # variables of the model's chat template
+    tools: tuple[ToolChoice, ...] = (ToolChoice(name="search"),)
     world: World = World()
     scratch: Scratch = Scratch()
     search: Search = Search()
@@ -70,6 +74,15 @@ class Recipe(Section):
     # of that table: title and the stage or workflow; empty: all of them
     rows: dict[str, str] = Field(default={})
     evaluation: Evaluation = Evaluation()
+
+    @field_validator("tools")
+    @classmethod
+    def _each_tool_once(cls, tools: tuple[ToolChoice, ...]) -> tuple[ToolChoice, ...]:
+        names = [tool.name for tool in tools]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"it names '{name}' twice, so remove one of the two")
+        return tools
 
 
 def evaluated(recipe: Recipe) -> list[str]:
@@ -93,6 +106,7 @@ def count_options(section: type[BaseModel] = Recipe) -> int:
         Search,
         JudgeModel,
         Limits,
+        ToolChoice,
         Lora,
         Optim,
         Critic,

@@ -71,7 +71,10 @@ class Agent:
     def load(self, device: torch.device) -> tuple[LocalEngine, ToolEnvironment]:
         """Its weights in an engine, and where it acts."""
         tokenizer = load_tokenizer(self.model)
-        dialect = get_dialect(self.recipe.dialect, tokenizer, self.recipe.instruction)
+        r = self.recipe
+        dialect = get_dialect(
+            r.dialect, tokenizer, r.instruction, template=r.template, system=r.system
+        )
         env = make_environment(self.recipe, dialect, self._tools())
         model = load_model(self.model, device).eval()
         return LocalEngine(model, tokenizer, max_rows=self.recipe.max_rows), env
@@ -139,7 +142,8 @@ def measure_simulator(
     Raises UserError for an agent without a search.
     """
     engine, env = agent.load(device)
-    if not env.tools:
+    search = next((tool for tool in env.tools if isinstance(tool, Tool)), None)
+    if search is None:
         raise UserError("a simulator is held against a search: give --index or --search-url.")
     temperature = _simulation_temperature(agent.recipe)
     policy = Policy(engine=engine, temperature=temperature, seed=agent.recipe.seed)
@@ -161,7 +165,7 @@ def measure_simulator(
         "seed": agent.recipe.seed,
         "em_simulated": exact_match(dreamt),
         "em_real": exact_match(real),
-        "fidelity": summarise_fidelity(_verdicts(agent, dreamt, env.tools[0])),
+        "fidelity": summarise_fidelity(_verdicts(agent, dreamt, search)),
     }
 
 

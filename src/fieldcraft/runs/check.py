@@ -176,7 +176,10 @@ class Setup:
         if self.recipe.lora is not None:
             Adapter(shapes, self.recipe.lora, self.recipe.seed)  # freezes all but itself
         self.trained = sum(p.numel() for p in shapes.parameters() if p.requires_grad)
-        self.dialect = get_dialect(self.recipe.dialect, tokenizer, self.recipe.instruction)
+        r = self.recipe
+        self.dialect = get_dialect(
+            r.dialect, tokenizer, r.instruction, template=r.template, system=r.system
+        )
         notes.append(f"{self.config.model_type}, {self.parameters:,} parameters")
         if self.recipe.lora is not None:
             notes.append(f"{self.trained:,} of an adapter")

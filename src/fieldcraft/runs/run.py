@@ -27,7 +27,7 @@ from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.endpoints.openai import ChatEndpoint
 from fieldcraft.engine.threads import Threads, fastest_threads
-from fieldcraft.envs.environment import Budget, ToolEnvironment
+from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.fidelity import fidelity_row
 from fieldcraft.evals.metrics import summarise
 from fieldcraft.evals.pairwise import one_after_another
@@ -90,7 +90,7 @@ def open_judge(settings: JudgeModel, cache: Path | None) -> Judge | None:
 
 def make_environment(recipe: Recipe, dialect: Dialect, tools: list[Tool]) -> ToolEnvironment:
     """The environment of a recipe with the given tools."""
-    return ToolEnvironment(dialect, tools, Budget(**recipe.budget.model_dump()))
+    return ToolEnvironment(dialect, tools, recipe.budget)
 
 
 def open_endpoint(settings: Endpoint, cache: Path | None) -> ChatEndpoint:
@@ -201,7 +201,10 @@ class Run:
         torch.set_num_threads(self.threads.training)
 
     def dialect(self, model: Path) -> Dialect:
-        return get_dialect(self.recipe.dialect, load_tokenizer(model), self.recipe.instruction)
+        r = self.recipe
+        return get_dialect(
+            r.dialect, load_tokenizer(model), r.instruction, template=r.template, system=r.system
+        )
 
     # -- training -------------------------------------------------------------------------------
 

@@ -12,11 +12,12 @@ import pytest
 
 from checkpoints import tiny_tokenizer
 from fieldcraft.algos.losses import Objective, Surrogate
+from fieldcraft.config.sections import Limits
 from fieldcraft.config.stages import Rl
 from fieldcraft.dialects import get_dialect
 from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.envs.environment import Budget, ToolEnvironment
+from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rewards.answers import ExactMatch, StatelessReward
 from fieldcraft.rewards.rubric import AskingReward, Rubric
 from fieldcraft.rollout.loop import Policy, rollout
@@ -108,7 +109,7 @@ def stage(
     given = {"type": "rl", "steps": 9, "questions": 2, "group": 2, "optim": {"lr": 1e-2}}
     trainer, engine = RecordingTrainer(), KeyedEngine(scripts)
     env = ToolEnvironment(
-        get_dialect("autocoa", TOKENIZER, ""), [FixedTool(answer)], Budget(**(budget or {}))
+        get_dialect("autocoa", TOKENIZER, ""), [FixedTool(answer)], Limits(**(budget or {}))
     )
     recorder: Any = trainer
     return (
@@ -591,7 +592,7 @@ def real_stage(folder: Path, reward: Any, **settings: Any) -> RlStage:
     return RlStage(
         settings=Rl.model_validate(given | settings),
         tasks=TASKS,
-        env=ToolEnvironment(dialect, [FixedTool("found {}".format)], Budget(turn_tokens=8)),
+        env=ToolEnvironment(dialect, [FixedTool("found {}".format)], Limits(turn_tokens=8)),
         engine=chatty_engine(trainer),
         rubric=Rubric([(reward, 1.0)]),
         trainer=trainer,
