@@ -17,13 +17,13 @@ from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Limits
 from fieldcraft.dialects.autocoa import AutoCoA
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.envs.environment import Budget, ToolEnvironment
+from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.runs.build import make_rubric
 from fieldcraft.train.critic import Critic
 from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.train.trainer import Trainer
-from fieldcraft.types import Action, Answer, Malformed, Task
+from fieldcraft.types import Action, Answer, Calls, Task
 from training_parts import FixedTool, rl_stage
 
 ANSWERS = "abcd"
@@ -51,10 +51,10 @@ class Letters(AutoCoA):
     def prompt_frame(self, tools: Sequence[dict[str, Any]]) -> tuple[str, str]:
         return "", ">"
 
-    def parse(self, written: Sequence[str]) -> Action | Answer | Malformed | None:
+    def parse(self, written: Sequence[str]) -> Answer | Calls | None:
         last = written[-1][-1]
         if last == "s":
-            return Action("search", {"query": written[-1]})
+            return (Action("search", {"query": written[-1]}),)
         return Answer(last) if last in ANSWERS else None
 
 
@@ -102,9 +102,7 @@ def bandit(seed: int = 0, **given: Any) -> RlStage:
     return rl_stage(
         settings=s,
         tasks=TASKS,
-        env=ToolEnvironment(
-            Letters(tokenizer, ""), [FixedTool(lambda _: "?")], Budget(**LIMITS.model_dump())
-        ),
+        env=ToolEnvironment(Letters(tokenizer, ""), [FixedTool(lambda _: "?")], LIMITS),
         engine=LocalEngine(model, tokenizer, max_rows=64),
         rubric=make_rubric(s, LIMITS),
         trainer=Trainer(model, s.optim, s.steps),

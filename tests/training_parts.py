@@ -12,11 +12,11 @@ from transformers import PreTrainedModel
 
 from checkpoints import Architecture, tiny_tokenizer
 from engine_parity import sharp_model
-from fieldcraft.config.sections import Optim
+from fieldcraft.config.sections import Limits, Optim
 from fieldcraft.config.stages import Stage
 from fieldcraft.dialects.autocoa import AutoCoA
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.envs.environment import Budget, ToolEnvironment
+from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.events import Events, write_metrics
 from fieldcraft.rollout.loop import Policy, rollout, rollouts
 from fieldcraft.rollout.simulators import PolicySimulator
@@ -28,7 +28,7 @@ from fieldcraft.train.stages.base import Material, Row, StageType
 from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.train.watch import Watch
-from fieldcraft.types import Action, Answer, Author, Malformed, Task, Trajectory
+from fieldcraft.types import Action, Answer, Author, Calls, Task, Trajectory
 
 
 def rl_stage(
@@ -170,10 +170,10 @@ class Chatty(AutoCoA):
 
     stop = ("e", "t", " ")
 
-    def parse(self, written: Sequence[str]) -> Action | Answer | Malformed | None:
+    def parse(self, written: Sequence[str]) -> Answer | Calls | None:
         if len(written) > 2:
             return Answer(written[-1])
-        return Action("search", {"query": written[-1]})
+        return (Action("search", {"query": written[-1]}),)
 
 
 def chatty_engine(trainer: Trainer, eos: int = 20) -> LocalEngine:
@@ -192,7 +192,7 @@ def chatty_rollouts(
 ) -> list[Trajectory]:
     tool = FixedTool(never if simulated else lambda query: OBSERVATION)
     env = ToolEnvironment(
-        Chatty(tiny_tokenizer(), ""), [tool], Budget(turn_tokens=12, total_tokens=400)
+        Chatty(tiny_tokenizer(), ""), [tool], Limits(turn_tokens=12, total_tokens=400)
     )
     policy = Policy(engine=engine, temperature=temperature)
     simulator = PolicySimulator(policy) if simulated else None

@@ -7,6 +7,7 @@ written once, when they are sampled or encoded, and never decoded and encoded ag
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
@@ -57,7 +58,7 @@ class Outcome(StrEnum):
     """What became of a call the policy wrote."""
 
     OK = "ok"
-    FAILED = "failed"  # the tool itself failed (ToolError); the model was told
+    FAILED = "failed"  # the tool itself failed (ToolError) or was too slow; the model was told
     MALFORMED = "malformed"  # unreadable, of no known tool, or with wrong arguments; not executed
     REFUSED = "refused"  # over the call budget; not executed
 
@@ -118,6 +119,19 @@ class Observation:
 
 
 Step = Thought | Action | Observation | Answer
+Calls = tuple[Action | Malformed, ...]  # of one policy turn, in the order they were written
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which of a turn's observations one is: `index` of `count`, from 0. One frame holds all
+    observations of a turn."""
+
+    index: int
+    count: int
+
+
+ALONE = Place(0, 1)
 
 
 @dataclass(slots=True)
@@ -133,7 +147,8 @@ class Segment:
 
 @dataclass(slots=True)
 class Call:
-    """One tool call of a trajectory and what came back."""
+    """One tool call of a trajectory and what came back. `observation` is what the model reads;
+    `cut` counts the characters of the tool's text that were left out of it."""
 
     tool: str
     arguments: dict[str, Any]
@@ -141,6 +156,7 @@ class Call:
     outcome: Outcome
     seconds: float
     simulated: bool = False
+    cut: int = 0
 
 
 @dataclass(slots=True)
@@ -237,6 +253,7 @@ class PolicyEngine(Engine, Protocol):
         ...
 
 
+@runtime_checkable
 class Tool(Protocol):
     """Something the policy can call."""
 
@@ -251,6 +268,23 @@ class Tool(Protocol):
             ToolError: any other failure that the model should read.
         """
         ...
+
+
+@runtime_checkable
+class StatefulTool(Protocol):
+    """A tool that keeps something for the length of one rollout, such as a Python session."""
+
+    name: str
+    schema: dict[str, Any]  # as that of a Tool
+
+    def open(self, task: Task) -> AbstractAsyncContextManager[Tool]:
+        """What is called during one rollout of `task`. It is entered before the first turn and
+        exited after the last, however the rollout ends. Rollouts run side by side, so everything
+        that a rollout may change belongs into what this returns."""
+        ...
+
+
+AnyTool = Tool | StatefulTool
 
 
 @runtime_checkable
@@ -295,7 +329,7 @@ class Dialect(Protocol):
 
     @property
     def stop(self) -> tuple[str, ...]:
-        """Strings that end a policy turn, besides the end-of-sequence token."""
+        """Strings that end a policy turn. Without any, only the end-of-sequence token does."""
         ...
 
     @property
@@ -310,8 +344,9 @@ class Dialect(Protocol):
         """Token ids up to where the policy starts to write. `tools` are JSON schemas."""
         ...
 
-    def parse(self, written: Sequence[str]) -> Action | Answer | Malformed | None:
-        """What the last policy turn asks for; `written` is all policy turns, oldest first."""
+    def parse(self, written: Sequence[str]) -> Answer | Calls | None:
+        """What the last policy turn asks for: its answer, its calls (at least one), or None for
+        neither. `written` is all policy turns, oldest first."""
         ...
 
     def write_thought(self, text: str) -> str:
@@ -319,20 +354,26 @@ class Dialect(Protocol):
         ...
 
     def write_action(self, action: Action) -> str:
-        """The call as the policy writes it, from its opening tag up to the stop string."""
+        """The call as the policy writes it, from its opening tag up to its closing tag."""
         ...
 
-    def observation_frame(self) -> tuple[str, str]:
-        """(opening, closing) of an observation block: a simulator writes what stands between, the
-        white space around the text included."""
+    def write_calls(self, actions: Sequence[Action]) -> str:
+        """All calls of one turn, as the policy writes them. Raises UserError for more calls than
+        the dialect allows in a turn."""
         ...
 
-    def write_observation(self, text: str) -> str:
+    def observation_frame(self, place: Place = ALONE) -> tuple[str, str]:
+        """What stands before and after an observation: a simulator writes what stands between, the
+        white space around the text included. What stands between two observations of a turn
+        belongs to the first."""
+        ...
+
+    def write_observation(self, text: str, place: Place = ALONE) -> str:
         """The whole observation block, tags and surrounding white space included."""
         ...
 
-    def encode_observation(self, text: str) -> list[int]:
-        """Token ids of `write_observation(text)`; only its frame may hold special tokens."""
+    def encode_observation(self, text: str, place: Place = ALONE) -> list[int]:
+        """Token ids of `write_observation`; only its frame may hold special tokens."""
         ...
 
     def write_answer(self, text: str) -> str:

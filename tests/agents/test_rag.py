@@ -4,9 +4,10 @@ import asyncio
 
 from checkpoints import tiny_tokenizer
 from fieldcraft.agents.rag import rag
+from fieldcraft.config.sections import Limits
 from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.envs.environment import Budget, ToolEnvironment
+from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rollout.loop import Policy
 from fieldcraft.tools.base import tool
 from fieldcraft.types import Author, Status, Task, ToolError, Trajectory
@@ -29,7 +30,7 @@ async def search(query: str) -> str:
 
 
 def play(*turns: str, **budget: int) -> Trajectory:
-    env = ToolEnvironment(DIALECT, [search], Budget(**budget))
+    env = ToolEnvironment(DIALECT, [search], Limits(**budget))
     return asyncio.run(rag(TASK, Policy(engine=ScriptedEngine(TOKENIZER, turns)), env, "key"))
 
 

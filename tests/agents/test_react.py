@@ -5,9 +5,10 @@ import re
 
 from checkpoints import tiny_tokenizer
 from fieldcraft.agents.react import react
+from fieldcraft.config.sections import Limits
 from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.envs.environment import Budget, ToolEnvironment
+from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rollout.loop import Policy
 from fieldcraft.tools.base import tool
 from fieldcraft.types import Author, Outcome, Status, Task, ToolError, Trajectory
@@ -35,7 +36,7 @@ async def search(query: str) -> str:
 
 def play(*turns: str, task: Task = TASK, **budget: int) -> tuple[Trajectory, ScriptedEngine]:
     engine = ScriptedEngine(TOKENIZER, turns)
-    env = ToolEnvironment(DIALECT, [search], Budget(**budget))
+    env = ToolEnvironment(DIALECT, [search], Limits(**budget))
     return asyncio.run(react(task, Policy(engine=engine), env, "key")), engine
 
 

@@ -4,9 +4,10 @@ import asyncio
 
 from checkpoints import tiny_tokenizer
 from fieldcraft.agents.reflexion import reflexion
+from fieldcraft.config.sections import Limits
 from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.envs.environment import Budget, ToolEnvironment
+from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rollout.loop import Policy
 from fieldcraft.tools.base import tool
 from fieldcraft.types import Author, Status, Task, Trajectory
@@ -32,7 +33,7 @@ def answer(text: str) -> tuple[str, str]:
 
 
 def play(*turns: str, **budget: int) -> Trajectory:
-    env = ToolEnvironment(DIALECT, [search], Budget(**budget))
+    env = ToolEnvironment(DIALECT, [search], Limits(**budget))
     engine = ScriptedEngine(TOKENIZER, turns)
     return asyncio.run(reflexion(TASK, Policy(engine=engine), env, "key"))
 

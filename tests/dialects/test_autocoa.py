@@ -69,7 +69,11 @@ def test_own_instruction_names_every_tag_and_precedes_the_question() -> None:
 )
 def test_parse(written: list[str], move: object) -> None:
     parsed = DIALECT.parse(written)
-    assert isinstance(parsed, Malformed) if move is Malformed else parsed == move
+    if move is Malformed:
+        [parsed] = parsed
+        assert isinstance(parsed, Malformed)
+    else:
+        assert parsed == ((move,) if isinstance(move, Action) else move)
 
 
 @pytest.mark.parametrize(

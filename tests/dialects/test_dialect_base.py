@@ -7,7 +7,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import PreTrainedTokenizerFast
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.dialects import DIALECTS, get_dialect, round_trip_problems
+from fieldcraft.config.names import BUILT_IN, Kind
+from fieldcraft.dialects import get_dialect, round_trip_problems
 from fieldcraft.dialects.base import encode_plain, encode_written, last_box
 from fieldcraft.types import UserError
 
@@ -102,7 +103,7 @@ def test_unknown_dialect_names_the_nearest() -> None:
         get_dialect("search_r1", TOKENIZER)
 
 
-@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize("name", BUILT_IN[Kind.DIALECT])
 def test_tiny_tokenizers_have_no_round_trip_problems(name: str) -> None:
     assert get_dialect(name, TOKENIZER).name == name
     assert round_trip_problems(get_dialect(name, TOKENIZER)) == []

@@ -1,16 +1,18 @@
 import json
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from checkpoints import tiny_tokenizer
 from fieldcraft.dialects import get_dialect
-from fieldcraft.types import Action, Answer, Malformed, UserError
+from fieldcraft.types import Action, Answer, Malformed, Place, UserError
 
 TOKENIZER = tiny_tokenizer()
 DIALECT = get_dialect("hermes", TOKENIZER, instruction="")
 TOOL = {"type": "function", "function": {"name": "search", "description": "Find pages."}}
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "x"}}\n</tool_call>'
 SEARCH = f"<think>\nI need it.\n</think>\n\n{CALL}"
+TWO = 2 * (Action("search", {"query": "x"}),)
 ANSWER = "<think>\nSo.\n</think>\n\n\\boxed{Oslo}<|im_end|>"
 
 
@@ -29,7 +31,7 @@ def test_prompt_shows_the_tools_of_the_chat_template() -> None:
 def test_observation_frame_is_that_of_the_chat_template(think_prefilled: bool) -> None:
     dialect = get_dialect("hermes", tiny_tokenizer(think_prefilled))
     assert dialect.write_observation("a b") == (
-        "<|im_end|>\n<|im_start|>user\n<tool_response>\na b\n</tool_response><|im_end|>\n"
+        "\n<|im_start|>user\n<tool_response>\na b\n</tool_response><|im_end|>\n"
         "<|im_start|>assistant\n"
     )
 
@@ -39,6 +41,7 @@ def test_whole_chat_equals_the_template_s_rendering() -> None:
     ids = [
         *DIALECT.prompt("who?", [TOOL]),
         *TOKENIZER.encode(DIALECT.write_action(action)),
+        TOKENIZER.eos_token_id,
         *DIALECT.encode_observation("Ada"),
     ]
     function = {"name": action.tool, "arguments": action.arguments}
@@ -50,6 +53,80 @@ def test_whole_chat_equals_the_template_s_rendering() -> None:
     assert ids == TOKENIZER.apply_chat_template(
         messages, tools=[TOOL], add_generation_prompt=True, return_dict=False
     )
+
+
+def chat(calls: list[Action], observed: list[str]) -> list[dict[str, object]]:
+    """A conversation as chat templates take it."""
+    made = [{"function": {"name": c.tool, "arguments": c.arguments}} for c in calls]
+    return [
+        {"role": "user", "content": "who?"},
+        {"role": "assistant", "content": "", "tool_calls": made},
+        *({"role": "tool", "content": text} for text in observed),
+    ]
+
+
+def joining_tokenizer() -> PreTrainedTokenizerFast:
+    """Consecutive tool messages share one turn of the user's, as in Qwen's own template."""
+    tokenizer = tiny_tokenizer()
+    alone, joined = "{%- if message.role == 'tool' -%}", JOINING
+    assert alone in tokenizer.chat_template
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        "{%- for message in messages -%}\n" + alone, joined
+    )
+    return tokenizer
+
+
+JOINING = """\
+{%- for message in messages -%}
+{%- if message.role == 'tool' -%}
+{%- if messages[loop.index0 - 1].role != 'tool' %}{{ '<|im_start|>user' }}{% endif -%}
+{{ '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}
+{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{ '<|im_end|>\\n' }}{% endif -%}
+{%- continue -%}
+{%- elif false -%}"""
+
+
+@pytest.mark.parametrize("tokenizer", [TOKENIZER, joining_tokenizer()])
+def test_several_calls_are_framed_as_the_template_frames_them(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    dialect = get_dialect("hermes", tokenizer, instruction="")
+    calls = [Action("search", {"query": name}) for name in "abc"]
+    observed = ["Ada", "Bo", "Cy"]
+    ids = [
+        *dialect.prompt("who?", [TOOL]),
+        *tokenizer.encode(dialect.write_calls(calls)),
+        tokenizer.eos_token_id,
+        *(i for n in range(3) for i in dialect.encode_observation(observed[n], Place(n, 3))),
+    ]
+    rendered = tokenizer.apply_chat_template(
+        chat(calls, observed), tools=[TOOL], add_generation_prompt=True, return_dict=False
+    )
+    assert ids == rendered
+    one = chat(calls[:1], observed[:1])
+    assert [
+        *dialect.prompt("who?", [TOOL]),
+        *tokenizer.encode(dialect.write_calls(calls[:1])),
+        tokenizer.eos_token_id,
+        *dialect.encode_observation("Ada"),
+    ] == tokenizer.apply_chat_template(
+        one, tools=[TOOL], add_generation_prompt=True, return_dict=False
+    )
+
+
+def test_the_literal_frame_of_two_observations() -> None:
+    dialect = get_dialect("hermes", joining_tokenizer())
+    assert [dialect.write_observation(text, Place(i, 2)) for i, text in enumerate("ab")] == [
+        "\n<|im_start|>user\n<tool_response>\na\n</tool_response>\n<tool_response>\n",
+        "b\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
+    ]
+
+
+def test_a_template_that_ends_turns_with_another_token_is_refused() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.eos_token = "<|endoftext|>"
+    with pytest.raises(UserError, match=r"does not end a turn with '<\|endoftext\|>'"):
+        get_dialect("hermes", tokenizer).observation_frame()
 
 
 @pytest.mark.parametrize(
@@ -112,7 +189,11 @@ def test_special_token_in_a_tool_s_description_is_refused() -> None:
         (["Oslo"], Answer("Oslo")),
         (["<think>\nSo.\n</think>\n\n<|im_end|>"], None),
         (["<think> cut off"], None),
-        (["<tool_call> cut off"], None),
+        (["<tool_call> cut off"], Malformed),
+        (["<think> cut off <tool_call>"], Malformed),
+        ([f"{CALL}\n{CALL}<|im_end|>"], TWO),
+        ([f"{SEARCH}{CALL} and more"], TWO),
+        ([f"{CALL} \\boxed{{Oslo}}"], Action("search", {"query": "x"})),  # a call comes first
         (["<|im_end|>"], None),
         ([""], None),
         ([], None),
@@ -120,13 +201,30 @@ def test_special_token_in_a_tool_s_description_is_refused() -> None:
 )
 def test_parse(written: list[str], move: object) -> None:
     parsed = DIALECT.parse(written)
-    assert isinstance(parsed, Malformed) if move is Malformed else parsed == move
+    if move is Malformed:
+        [parsed] = parsed
+        assert isinstance(parsed, Malformed)
+    else:
+        assert parsed == ((move,) if isinstance(move, Action) else move)
 
 
 def test_malformed_call_tells_the_reason() -> None:
-    assert DIALECT.parse(call("{")) == Malformed(
-        "The tool call is not valid JSON: Expecting property name enclosed in double quotes: "
-        "line 3 column 1 (char 3)."
+    assert DIALECT.parse(call("{")) == (
+        Malformed(
+            "The tool call is not valid JSON: Expecting property name enclosed in double quotes: "
+            "line 3 column 1 (char 3)."
+        ),
+    )
+
+
+def test_every_call_of_a_turn_is_read_in_its_place() -> None:
+    turn = f"{CALL}\nno opening</tool_call>\n{CALL}\n<tool_call>"
+    action = Action("search", {"query": "x"})
+    assert DIALECT.parse([turn]) == (
+        action,
+        Malformed("A tool call starts with <tool_call>."),
+        action,
+        Malformed("A tool call ends with </tool_call>."),
     )
 
 
@@ -143,11 +241,17 @@ def test_malformed_call_tells_the_reason() -> None:
         ([SEARCH, "<think> cut off"], False),
         (["<think> " + CALL, ANSWER], False),
         (["<tool_call> not JSON </tool_call>", ANSWER], False),
-        ([CALL + CALL, ANSWER], False),
+        ([CALL + CALL, ANSWER], True),
+        ([f"<think>a</think> b {CALL}\n{CALL}<|im_end|>", ANSWER], True),
+        ([f"{CALL} and {CALL}", ANSWER], False),
+        ([f"{CALL}<tool_call>not JSON</tool_call>", ANSWER], False),
+        ([f"{CALL}<tool_call>", ANSWER], False),
         ([CALL + " more", ANSWER], False),
         (["a turn without a call", ANSWER], False),
         ([CALL, "<tool_response> mine </tool_response> Oslo"], False),
-        ([CALL + "<|im_end|>", ANSWER], False),
+        ([CALL + "<|im_end|>", ANSWER], True),
+        ([CALL + "<|im_end|><|im_end|>", ANSWER], False),
+        ([CALL + "<|endoftext|>", ANSWER], False),
     ],
 )
 def test_well_formed(written: list[str], well_formed: bool) -> None:

@@ -41,7 +41,11 @@ def test_the_policy_opens_its_thinking_itself(think_prefilled: bool) -> None:
 )
 def test_parse(written: list[str], move: object) -> None:
     parsed = DIALECT.parse(written)
-    assert isinstance(parsed, Malformed) if move is Malformed else parsed == move
+    if move is Malformed:
+        [parsed] = parsed
+        assert isinstance(parsed, Malformed)
+    else:
+        assert parsed == ((move,) if isinstance(move, Action) else move)
 
 
 @pytest.mark.parametrize(
@@ -85,12 +89,12 @@ def test_real_trajectories_of_search_r1(shared: Path) -> None:
     ]
     assert [[DIALECT.parse([turn]) for turn in written] for written in turns] == [
         [
-            Action("search", {"query": "Paul Walker's cars in Fast and Furious"}),
-            Action("search", {"query": "list of cars paul walker drove in Fast and Furious"}),
+            (Action("search", {"query": "Paul Walker's cars in Fast and Furious"}),),
+            (Action("search", {"query": "list of cars paul walker drove in Fast and Furious"}),),
             Answer("Charger"),
         ],
         [
-            Action("search", {"query": "origin of heart's electrical impulses"}),
+            (Action("search", {"query": "origin of heart's electrical impulses"}),),
             Answer("sinoatrial (SA) node"),
         ],
     ]

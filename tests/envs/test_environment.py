@@ -6,10 +6,11 @@ import re
 import pytest
 
 from checkpoints import tiny_tokenizer
+from fieldcraft.config.sections import Limits
 from fieldcraft.dialects import get_dialect
-from fieldcraft.envs.environment import LIMIT_REACHED, Budget, ToolEnvironment
+from fieldcraft.envs.environment import LIMIT_REACHED, ToolEnvironment
 from fieldcraft.tools.base import tool
-from fieldcraft.types import Action, Call, Malformed, Outcome, ToolError
+from fieldcraft.types import Action, Call, Malformed, Outcome, Task, ToolError
 
 
 @tool
@@ -26,11 +27,27 @@ async def search(query: str) -> str:
     return f"found {query}"
 
 
-ENV = ToolEnvironment(get_dialect("hermes", tiny_tokenizer()), [search], Budget(max_calls=2))
+ENV = ToolEnvironment(get_dialect("hermes", tiny_tokenizer()), [search], Limits(max_calls=2))
+
+
+TASK = Task("t", "who?", ())
+
+
+def execute_all(
+    *moves: Action | Malformed, before: int = 0, env: ToolEnvironment = ENV
+) -> list[Call]:
+    """The calls of one turn."""
+
+    async def act() -> list[Call]:
+        async with env.open(TASK) as episode:
+            return await episode.execute(moves, before)
+
+    return asyncio.run(act())
 
 
 def execute(move: Action | Malformed, before: int = 0, env: ToolEnvironment = ENV) -> Call:
-    return asyncio.run(env.execute(move, before))
+    [call] = execute_all(move, before=before, env=env)
+    return call
 
 
 def test_a_call_is_run() -> None:

@@ -58,6 +58,7 @@ trajectories = st.builds(
             outcome=st.sampled_from(Outcome),
             seconds=numbers,
             simulated=st.booleans(),
+            cut=st.integers(min_value=0),
         ),
         max_size=3,
     ),
@@ -90,7 +91,7 @@ def test_the_line_names_every_field_and_rounds_logprobs_only():
     trajectory = Trajectory(
         Task("q1", "Wo?", ("Köln",), {"hops": 2}),
         segments=[Segment(Author.POLICY, [7, 2], "ja", [-0.12345678, -1.0], 3)],
-        calls=[Call("search", {"query": "Köln"}, "Rhein", Outcome.FAILED, 0.25, True)],
+        calls=[Call("search", {"query": "Köln"}, "Rhein", Outcome.FAILED, 0.25, True, 7)],
         status=Status.ANSWERED,
         answer="Köln",
         rewards={"em": 1.0, "judge": None},
@@ -115,6 +116,7 @@ def test_the_line_names_every_field_and_rounds_logprobs_only():
                 "outcome": "failed",
                 "seconds": 0.25,
                 "simulated": True,
+                "cut": 7,
             }
         ],
         "status": "answered",

@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from checkpoints import tiny_tokenizer
+from fieldcraft.config.sections import Limits
 from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.envs.environment import Budget, ToolEnvironment
+from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.run import answer_rubric
 from fieldcraft.rewards.answers import (
     RULES,
@@ -43,7 +44,7 @@ def search(query: str) -> str:
 
 def run(question: str, *turns: str) -> Trajectory:
     """A graded rollout in which the policy writes these turns; the gold answer is Oslo."""
-    env = ToolEnvironment(DIALECT, [search], Budget())
+    env = ToolEnvironment(DIALECT, [search], Limits())
     policy = Policy(engine=ScriptedEngine(TOKENIZER, turns))
     trajectory = asyncio.run(rollout(Task("q", question, ("Oslo",)), policy, env, "key"))
     answer_rubric().score([trajectory])

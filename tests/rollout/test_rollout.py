@@ -7,9 +7,10 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from checkpoints import tiny_tokenizer
+from fieldcraft.config.sections import Limits
 from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.envs.environment import LIMIT_REACHED, Budget, ToolEnvironment
+from fieldcraft.envs.environment import LIMIT_REACHED, ToolEnvironment
 from fieldcraft.rollout.loop import Policy, rollout, rollouts
 from fieldcraft.rollout.simulators import PolicySimulator
 from fieldcraft.types import (
@@ -37,7 +38,7 @@ def env(
     answer: Callable[[str], str] = "found {}".format, dialect: str = "autocoa", **budget: int
 ) -> ToolEnvironment:
     return ToolEnvironment(
-        get_dialect(dialect, TOKENIZER, ""), [FixedTool(answer)], Budget(**budget)
+        get_dialect(dialect, TOKENIZER, ""), [FixedTool(answer)], Limits(**budget)
     )
 
 

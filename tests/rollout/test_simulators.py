@@ -17,10 +17,11 @@ from starlette.routing import Route
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from fieldcraft.cli.main import main
 from fieldcraft.config.rl import Rl
+from fieldcraft.config.sections import Limits
 from fieldcraft.dialects import get_dialect
 from fieldcraft.endpoints.openai import ChatEndpoint
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.envs.environment import Budget, ToolEnvironment
+from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rollout.loop import Policy, rollout
@@ -56,7 +57,7 @@ def answering(response: Response) -> tuple[Starlette, list[dict[str, Any]]]:
 
 def environment() -> ToolEnvironment:
     dialect = get_dialect("autocoa", TOKENIZER, "")
-    return ToolEnvironment(dialect, [FixedTool(never)], Budget(turn_tokens=99))
+    return ToolEnvironment(dialect, [FixedTool(never)], Limits(turn_tokens=99))
 
 
 def simulate(response: Response, **settings: Any) -> tuple[Trajectory, list[dict[str, Any]]]:

@@ -54,13 +54,23 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_from_a_recipe_to_a_report(
-    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(context, "fastest_threads", lambda _: Threads(1, 1))
-    out = tmp_path / "run"
-    assert status("run", recipe, "--out", out) == 0
-    report = json.loads((out / "report.json").read_text())
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    return write(tmp_path / "codes.yaml")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run."""
+    folder = tmp_path_factory.mktemp("done")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(context, "fastest_threads", lambda _: Threads(1, 1))
+        assert status("run", write(folder / "codes.yaml"), "--out", folder / "run") == 0
+    return folder / "run"
+
+
+def test_from_a_recipe_to_a_report(done: Path) -> None:
+    report = json.loads((done / "report.json").read_text())
     assert list(report["evals"]) == ["base", "workflow", "sft", "rl"]
     entry = report["evals"]["rl"]
     assert entry["split"] == "train"  # the first that the recipe names leads

@@ -17,17 +17,20 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from fieldcraft.agents.chat import NOTHING, Chat, Message
 from fieldcraft.dialects.base import last_box
 from fieldcraft.endpoints.openai import EndpointError, Reply, Usage
+from fieldcraft.envs.guards import TooSlow, guarded
+from fieldcraft.envs.opening import open_tools
 from fieldcraft.rewards.answers import is_right
 from fieldcraft.types import (
     Action,
     Answer,
+    AnyTool,
     Malformed,
     Observation,
     Step,
@@ -126,9 +129,10 @@ class Prompted:
     """
 
     chat: Chat
-    tools: Sequence[Tool]
+    tools: Sequence[AnyTool]
     max_calls: int
     turn_tokens: int
+    call_seconds: float
     temperature: float
 
     async def attempt(self, task: Task, key: str) -> Attempt:
@@ -137,6 +141,10 @@ class Prompted:
         A request or a tool that fails ends the attempt with its cause. What a tool returned is
         shown to the model and never read.
         """
+        async with open_tools(self.tools, task, self.call_seconds) as tools:
+            return await self._converse(task, key, tools)
+
+    async def _converse(self, task: Task, key: str, tools: Mapping[str, Tool]) -> Attempt:
         asked = with_tools(self.tools, self.max_calls) if self.tools else WITHOUT_TOOLS
         # One message of the user's: some models know no system message.
         messages = [{"role": "user", "content": f"{asked}\n\nQuestion: {task.question}"}]
@@ -169,7 +177,7 @@ class Prompted:
             if number == self.max_calls:
                 break
             try:
-                observed = await self._run(action)
+                observed = await self._run(tools[action.tool], action)
             except ToolError as error:
                 return ended(End.TOOL_FAILED, str(error))
             steps.append(Observation(observed))
@@ -189,12 +197,14 @@ class Prompted:
             seed=seed,
         )
 
-    async def _run(self, action: Action) -> str:
-        tool = next(tool for tool in self.tools if tool.name == action.tool)
-        return await tool(**action.arguments)
+    async def _run(self, tool: Tool, action: Action) -> str:
+        try:
+            return await guarded(tool(**action.arguments), self.call_seconds)
+        except TooSlow as error:
+            raise ToolError(f"the tool did not answer within {self.call_seconds:g} s") from error
 
 
-def with_tools(tools: Sequence[Tool], max_calls: int) -> str:
+def with_tools(tools: Sequence[AnyTool], max_calls: int) -> str:
     """The instruction that tells of the tools."""
     first = tools[0].schema["function"]
     arguments = dict.fromkeys(first["parameters"]["properties"], "...")
@@ -205,7 +215,7 @@ def with_tools(tools: Sequence[Tool], max_calls: int) -> str:
     )
 
 
-def read_turn(reply: Reply, tools: Sequence[Tool]) -> Turn:
+def read_turn(reply: Reply, tools: Sequence[AnyTool]) -> Turn:
     """The thought and the first action or answer of a reply.
 
     Where a reasoning model leaves its thought unsaid, its reasoning is the thought.
@@ -232,7 +242,7 @@ def read_turn(reply: Reply, tools: Sequence[Tool]) -> Turn:
     return Turn(thought, move, text[: marks[0].end() + end].strip())
 
 
-def _read_action(text: str, tools: Sequence[Tool]) -> tuple[Action | Malformed, int]:
+def _read_action(text: str, tools: Sequence[AnyTool]) -> tuple[Action | Malformed, int]:
     """The call at the beginning of `text`, and where it ends."""
     named = re.match(r"[`\"]?([\w-]+)[`\"]?\s*(?=\{)", text)
     if named is None:

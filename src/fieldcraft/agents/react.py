@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fieldcraft.agents.turns import conclude, look_up, prompt, write
+from fieldcraft.agents.turns import conclude, look_up
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.rollout.loop import Policy, session_of
+from fieldcraft.rollout.turns import Conversation, Policy, converse
 from fieldcraft.tools.search.bm25 import words
-from fieldcraft.types import Dialect, Task, Trajectory
+from fieldcraft.types import Dialect, StopReason, Task, Trajectory
 
 SENTENCE_ENDS = (".", "\n")
 
@@ -19,28 +19,27 @@ async def react(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> T
     calls are left; then the model goes on by itself to its answer. So a model that knows no tool
     can be compared with one that was trained to use it.
     """
-    trajectory = Trajectory(task)
-    prompt(trajectory, task.question, env)
-    async with session_of(trajectory, policy.engine, key) as session:
-        await think_and_look_up(trajectory, policy, env, session, key)
-    conclude(trajectory, env.dialect)
-    return trajectory
+    return await converse(task, policy, env, key, _react)
 
 
-async def think_and_look_up(
-    trajectory: Trajectory, policy: Policy, env: ToolEnvironment, session: str, key: str
-) -> None:
+async def _react(conversation: Conversation) -> None:
+    await think_and_look_up(conversation)
+    conclude(conversation)
+
+
+async def think_and_look_up(conversation: Conversation) -> None:
     """The alternation, from the end of a prompt to the end of the model's answer."""
+    trajectory, dialect = conversation.trajectory, conversation.episode.dialect
     query = trajectory.task.question
     said = set(words(query))
-    while query and len(trajectory.calls) < env.budget.max_calls:
-        await look_up(trajectory, query, env)
-        if not await write(trajectory, policy, env, session, key, SENTENCE_ENDS):
+    while query and len(trajectory.calls) < conversation.episode.budget.max_calls:
+        await look_up(conversation, query)
+        if await conversation.write(SENTENCE_ENDS) is not StopReason.STOP:
             return
-        thought = words(_without_tags(trajectory.segments[-1].text, env.dialect))
+        thought = words(_without_tags(trajectory.segments[-1].text, dialect))
         query = " ".join(word for word in thought if word not in said)
         said |= set(thought)
-    await write(trajectory, policy, env, session, key, ())
+    await conversation.write(stop=())
 
 
 def _without_tags(text: str, dialect: Dialect) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fieldcraft.agents.react import think_and_look_up
-from fieldcraft.agents.turns import conclude, prompt, write
-from fieldcraft.envs.environment import Budget, ToolEnvironment
+from fieldcraft.agents.turns import conclude
+from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rewards.answers import is_right
-from fieldcraft.rollout.loop import Policy, session_of
+from fieldcraft.rollout.turns import Conversation, Policy, converse
 from fieldcraft.types import Status, Task, Trajectory
 
 TRIALS = 3
@@ -24,30 +24,33 @@ async def reflexion(task: Task, policy: Policy, env: ToolEnvironment, key: str) 
     One trajectory holds all trials, so that every call and token counts; every trial may spend the
     whole budget, and the last one's answer is the answer.
     """
-    trajectory = Trajectory(task)
-    async with session_of(trajectory, policy.engine, key) as session:
-        question = task.question
-        for trial in range(TRIALS):
-            allowed = replace(env, budget=_extended(env.budget, trajectory))
-            first_turn = len(trajectory.policy_texts)
-            trajectory.status, trajectory.answer = Status.NO_ANSWER, None
-            prompt(trajectory, question, allowed)
-            await think_and_look_up(trajectory, policy, allowed, session, key)
-            conclude(trajectory, env.dialect, first_turn)
-            answer = trajectory.answer or ""
-            if trial == TRIALS - 1 or is_right(answer, task.answers):
-                break
-            prompt(trajectory, WRONG.format(question=task.question, answer=answer), allowed)
-            await write(trajectory, policy, allowed, session, key, ("\n",))
-            reflection = trajectory.policy_texts[-1].strip()
-            question = AGAIN.format(question=task.question, reflection=reflection)
-    return trajectory
+    return await converse(task, policy, env, key, _try_and_reflect)
 
 
-def _extended(budget: Budget, trajectory: Trajectory) -> Budget:
-    """A whole budget more than what the trajectory has spent."""
-    return replace(
-        budget,
-        max_calls=budget.max_calls + len(trajectory.calls),
-        total_tokens=budget.total_tokens + len(trajectory.ids),
-    )
+async def _try_and_reflect(conversation: Conversation) -> None:
+    trajectory = conversation.trajectory
+    task, trial = trajectory.task, conversation
+    for left in reversed(range(TRIALS)):
+        first_turn = len(trajectory.policy_texts)
+        await think_and_look_up(trial)
+        conclude(trial, first_turn)
+        answer = trajectory.answer or ""
+        if left == 0 or is_right(answer, task.answers):
+            return
+        trial.ask(WRONG.format(question=task.question, answer=answer))
+        await trial.write(stop=("\n",))
+        reflection = trajectory.policy_texts[-1].strip()
+        trial = _with_whole_budget(conversation)
+        trajectory.status, trajectory.answer = Status.NO_ANSWER, None
+        trial.ask(AGAIN.format(question=task.question, reflection=reflection))
+
+
+def _with_whole_budget(conversation: Conversation) -> Conversation:
+    """The conversation with a whole budget more than what the trajectory has spent."""
+    trajectory, budget = conversation.trajectory, conversation.episode.budget
+    more = {
+        "max_calls": budget.max_calls + len(trajectory.calls),
+        "total_tokens": budget.total_tokens + len(trajectory.ids),
+    }
+    episode = replace(conversation.episode, budget=budget.model_copy(update=more))
+    return replace(conversation, episode=episode)

@@ -2,62 +2,28 @@
 
 from __future__ import annotations
 
-from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.rollout.loop import Policy
-from fieldcraft.types import (
-    Action,
-    Answer,
-    Author,
-    Dialect,
-    Segment,
-    Status,
-    StopReason,
-    Trajectory,
-)
+from fieldcraft.rollout.turns import Conversation
+from fieldcraft.types import Action, Answer, Author, Segment, Status
 
 
-def prompt(trajectory: Trajectory, question: str, env: ToolEnvironment) -> None:
-    """Append the prompt with a question."""
-    ids = env.dialect.prompt(question, env.schemas)
-    trajectory.segments.append(Segment(Author.PROMPT, ids, env.dialect.tokenizer.decode(ids)))
+async def look_up(conversation: Conversation, query: str) -> None:
+    """Search, and append what was found. Where a turn is ended by its token alone, the token is
+    written too, since the model did not know that its turn was over."""
+    trajectory, dialect = conversation.trajectory, conversation.episode.dialect
+    end = dialect.tokenizer.eos_token_id
+    if not dialect.stop and trajectory.segments[-1].ids[-1:] != [end]:
+        ended = Segment(Author.TOOL, [end], dialect.tokenizer.decode([end]))
+        trajectory.segments.append(ended)
+    await conversation.act((Action("search", {"query": query}),))
 
 
-async def look_up(trajectory: Trajectory, query: str, env: ToolEnvironment) -> None:
-    """Search, and append what was found."""
-    call = await env.execute(Action("search", {"query": query}), len(trajectory.calls))
-    trajectory.calls.append(call)
-    ids = env.dialect.encode_observation(call.observation)
-    text = env.dialect.write_observation(call.observation)
-    trajectory.segments.append(Segment(Author.TOOL, ids, text))
-
-
-async def write(
-    trajectory: Trajectory,
-    policy: Policy,
-    env: ToolEnvironment,
-    session: str,
-    key: str,
-    stop: tuple[str, ...],
-) -> bool:
-    """Let the model write up to a stop string; whether it may go on after that."""
-    room = min(env.budget.turn_tokens, env.budget.total_tokens - len(trajectory.ids))
-    if room < 1:
-        trajectory.status = Status.TRUNCATED
-        return False
-    done = await policy.generate(trajectory, session, key, room, stop)
-    segment = Segment(Author.POLICY, done.ids, done.text, done.logprobs, done.version)
-    trajectory.segments.append(segment)
-    if done.reason is StopReason.LENGTH:
-        trajectory.status = Status.TRUNCATED
-    return done.reason is StopReason.STOP
-
-
-def conclude(trajectory: Trajectory, dialect: Dialect, first_turn: int = 0) -> None:
-    """Read the answer from what the model wrote since a turn of its own, turns glued together."""
-    if trajectory.status in (Status.TRUNCATED, Status.ERROR):
+def conclude(conversation: Conversation, first_turn: int = 0) -> None:
+    """Read the answer from what the model wrote since a turn of its own, turns glued together; a
+    truncated trajectory has none."""
+    trajectory, dialect = conversation.trajectory, conversation.episode.dialect
+    if trajectory.status is Status.TRUNCATED:
         return
-    written = "".join(trajectory.policy_texts[first_turn:])
-    match dialect.parse([written]):
-        case Answer(text):
-            trajectory.status, trajectory.answer = Status.ANSWERED, text
-    trajectory.well_formed = dialect.well_formed([written])
+    written = ["".join(trajectory.policy_texts[first_turn:])]
+    move = dialect.parse(written)
+    conversation.conclude(move if isinstance(move, Answer) else None)
+    trajectory.well_formed = dialect.well_formed(written)

@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, InstanceOf, PositiveInt, SerializeAsAny
+from pydantic import (
+    BaseModel,
+    Field,
+    InstanceOf,
+    PositiveInt,
+    SerializeAsAny,
+    field_validator,
+)
 
 from fieldcraft.config.names import Kind, find, known, settings_of, short
 from fieldcraft.config.rl import Critic, Rl
@@ -23,6 +30,7 @@ from fieldcraft.config.sections import (
     Search,
     Section,
     Teacher,
+    ToolChoice,
     World,
 )
 from fieldcraft.config.stages import Pairs, Sft, Stage
@@ -60,6 +68,9 @@ class Recipe(Section):
     needs: tuple[Literal["model", "tasks", "corpus", "demonstrations", "pairs"], ...] = ()
     dialect: str = "autocoa"
     instruction: str | None = None
+    system: str | None = None  # a system prompt
+    template: dict[str, Any] = Field(default={})  # variables of the model's chat template
+    tools: tuple[ToolChoice, ...] = (ToolChoice(name="search"),)
     world: World | None = None
     scratch: Scratch = Scratch()
     search: Search = Search()
@@ -73,6 +84,15 @@ class Recipe(Section):
     # of that table: title and the stage or workflow; empty: all of them
     rows: dict[str, str] = Field(default={})
     evaluation: Evaluation = Evaluation()
+
+    @field_validator("tools")
+    @classmethod
+    def _each_tool_once(cls, tools: tuple[ToolChoice, ...]) -> tuple[ToolChoice, ...]:
+        names = [tool.name for tool in tools]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"it names '{name}' twice, so remove one of the two")
+        return tools
 
 
 def stage_settings(name: str) -> type[Stage]:
@@ -130,6 +150,7 @@ def count_options(section: type[BaseModel] = Recipe) -> int:
         Search,
         JudgeModel,
         Limits,
+        ToolChoice,
         Lora,
         Optim,
         Critic,

@@ -77,11 +77,42 @@ class Endpoint(Section):
 
 
 class Limits(Section):
-    """What one trajectory may spend."""
+    """What one trajectory may spend, and what one call may."""
 
-    max_calls: PositiveInt = 6
+    max_calls: PositiveInt = 6  # attempts that were no proper call included
     turn_tokens: PositiveInt = 256
-    total_tokens: PositiveInt = 2048
+    total_tokens: PositiveInt = 2048  # prompt and observations included
+    # of one observation's text; the middle of a longer one is left out, and the model told so
+    observation_tokens: int = Field(default=2048, ge=64)
+    call_seconds: PositiveFloat = 60.0  # also of opening and of closing a tool
+    concurrent_calls: PositiveInt = 64  # that run at once, over all rollouts
+
+
+class ToolChoice(Section):
+    """A tool by name. Every key but `name` is a setting of the tool; a name alone may be written
+    as text."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, given: Any) -> Any:
+        return {"name": given} if isinstance(given, str) else given
+
+    @model_validator(mode="after")
+    def _search_has_a_section(self) -> Self:
+        if self.name == "search" and self.settings:
+            raise ValueError(
+                "the settings of the tool search are in the section search, so write"
+                f" search: {{{next(iter(self.settings))}: ...}}"
+            )
+        return self
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
 
 
 class Optim(Section):

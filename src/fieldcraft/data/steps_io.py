@@ -14,10 +14,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from fieldcraft.dialects.demonstrations import answered_calls
 from fieldcraft.records.jsonl import read_json_lines, write_json_lines
 from fieldcraft.rewards.answers import is_right
 from fieldcraft.types import (
@@ -25,9 +25,7 @@ from fieldcraft.types import (
     Action,
     Answer,
     Author,
-    Call,
     Observation,
-    Outcome,
     Segment,
     Status,
     Step,
@@ -155,7 +153,8 @@ def read_pairs(path: Path) -> list[StepPair]:
 def as_trajectory(task: Task, steps: Sequence[Step]) -> Trajectory:
     """Steps as a trajectory to look at: texts without tokens, the calls, and the exact match."""
     trajectory = Trajectory(task, error=str(task.meta.get("rejected", "")))
-    for step, following in pairwise([*steps, None]):
+    trajectory.calls += answered_calls(steps)
+    for step in steps:
         author, text = Author.POLICY, ""
         match step:
             case Thought(text):
@@ -165,9 +164,6 @@ def as_trajectory(task: Task, steps: Sequence[Step]) -> Trajectory:
                 plain = len(values) == 1 and isinstance(values[0], str)
                 shown = values[0] if plain else json.dumps(arguments, ensure_ascii=False)
                 text = f"\n<{tool}>{shown}</{tool}>"
-                if isinstance(following, Observation):
-                    call = Call(tool, arguments, following.text, Outcome.OK, seconds=0.0)
-                    trajectory.calls.append(call)
             case Observation(text):
                 author = Author.TOOL
             case Answer(text):

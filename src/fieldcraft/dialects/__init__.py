@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+import inspect
+from collections.abc import Mapping
+from typing import Any
 
-from fieldcraft.dialects.autocoa import AutoCoA
+from fieldcraft.config.names import Kind, find
 from fieldcraft.dialects.base import BaseDialect, round_trip_problems
-from fieldcraft.dialects.hermes import Hermes
-from fieldcraft.dialects.search_r1 import Otc, SearchR1
 from fieldcraft.types import Dialect, Tokenizer, UserError
 
-__all__ = ["DIALECTS", "BaseDialect", "dialect_class", "get_dialect", "round_trip_problems"]
-
-DIALECTS: dict[str, type[BaseDialect]] = {
-    dialect.name: dialect for dialect in (AutoCoA, SearchR1, Otc, Hermes)
-}
+__all__ = ["BaseDialect", "dialect_class", "get_dialect", "round_trip_problems"]
 
 
-def get_dialect(name: str, tokenizer: Tokenizer, instruction: str | None = None) -> Dialect:
-    """The dialect `name` bound to `tokenizer`; `instruction` replaces the text before the question
-    (None: the dialect's own, "": the question alone). Raises UserError for an unknown name."""
-    return dialect_class(name)(tokenizer, instruction)
+def get_dialect(
+    name: str,
+    tokenizer: Tokenizer,
+    instruction: str | None = None,
+    *,
+    template: Mapping[str, Any] | None = None,
+    system: str | None = None,
+) -> Dialect:
+    """The dialect `name` bound to `tokenizer`.
+
+    Args:
+        name: one that is built in, of an entry point, or `module:Name`.
+        tokenizer: of the model that speaks it.
+        instruction: replaces the text before the question (None: the dialect's own, "": the
+            question alone).
+        template: variables of the chat template, such as `enable_thinking`.
+        system: a system prompt.
+
+    Raises UserError for an unknown name, for a tokenizer that the dialect cannot be used with, and
+    for variables or a system prompt that the chat template does not have.
+    """
+    return dialect_class(name)(tokenizer, instruction, dict(template or {}), system)
 
 
 def dialect_class(name: str) -> type[BaseDialect]:
-    """The class of the dialect `name`. Raises UserError for an unknown name."""
-    if name not in DIALECTS:
-        near = get_close_matches(name, DIALECTS, n=1, cutoff=0)[0]
+    """The class of the dialect `name`. Raises UserError for an unknown name, and for one of
+    something else."""
+    found = find(Kind.DIALECT, name)
+    if not isinstance(found, type) or not issubclass(found, BaseDialect):
         raise UserError(
-            f"There is no dialect {name!r}; did you mean {near!r}? Known: {', '.join(DIALECTS)}."
+            f"'{name}' is no dialect: name a subclass of fieldcraft.dialects.BaseDialect."
         )
-    return DIALECTS[name]
+    if inspect.isabstract(found):
+        lacks = ", ".join(sorted(found.__abstractmethods__))
+        raise UserError(f"The dialect '{name}' is not complete: write its {lacks}.")
+    return found

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fieldcraft.dialects.base import OBSERVATION, SearchDialect, last_box, plain
-from fieldcraft.types import Action, Answer, Malformed
+from fieldcraft.types import Answer, Calls
 
 INSTRUCTION = """\
 You reason step by step and can search an encyclopedia while you think.
@@ -56,7 +56,7 @@ class AutoCoA(SearchDialect):
         before, after = super().prompt_frame(tools)
         return before, f"{after}<think>\n"
 
-    def parse(self, written: Sequence[str]) -> Action | Answer | Malformed | None:
+    def parse(self, written: Sequence[str]) -> Answer | Calls | None:
         if not any("</think>" in turn for turn in written[:-1]):
             call = self.read_call("".join(written[-1:]).partition("</think>")[0])
             if call is not None:

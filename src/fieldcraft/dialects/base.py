@@ -10,11 +10,22 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from fieldcraft.types import Action, Answer, Dialect, Malformed, Tokenizer, UserError
+from fieldcraft.dialects.templates import check_system, check_variables
+from fieldcraft.types import (
+    ALONE,
+    Action,
+    Answer,
+    Calls,
+    Dialect,
+    Malformed,
+    Place,
+    Tokenizer,
+    UserError,
+)
 
 OBSERVATION = "\0"  # stands between two policy turns where a grammar reads them as one text
 MARK = "\ue000"  # holds the place of plain text while a chat template is rendered
@@ -78,14 +89,23 @@ def last_box(text: str) -> str | None:
 
 @dataclass(frozen=True)
 class BaseDialect(ABC):
-    """A dialect bound to a tokenizer. `instruction` stands before the question in the user's
-    message; None means the dialect's own, "" the question alone.
+    """A dialect bound to a tokenizer.
 
-    Raises UserError for a tokenizer that makes special tokens out of plain text.
+    Args:
+        tokenizer: of the model that speaks the dialect.
+        instruction: stands before the question in the user's message; None means the dialect's
+            own, "" the question alone.
+        template: variables of the tokenizer's chat template.
+        system: a system prompt, in which special tokens count; None leaves it to the template.
+
+    Raises UserError for a tokenizer that makes special tokens out of plain text, for a variable
+    that its chat template never mentions, and for a system prompt that the template does not show.
     """
 
     tokenizer: Tokenizer
     instruction: str | None = None
+    template: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    system: str | None = None
 
     name: ClassVar[str]
     stop: ClassVar[tuple[str, ...]]
@@ -104,9 +124,13 @@ class BaseDialect(ABC):
                     "could forge one; use a tokenizer whose model does not contain its special "
                     "tokens, such as byte-level BPE."
                 )
+        if self.template:
+            check_variables(self.tokenizer, self.template)
+        if self.system is not None:
+            check_system(self.tokenizer, self.system, self.template)
 
     @abstractmethod
-    def parse(self, written: Sequence[str]) -> Action | Answer | Malformed | None: ...
+    def parse(self, written: Sequence[str]) -> Answer | Calls | None: ...
 
     @abstractmethod
     def write_thought(self, text: str) -> str: ...
@@ -118,7 +142,7 @@ class BaseDialect(ABC):
     def write_answer(self, text: str) -> str: ...
 
     @abstractmethod
-    def observation_frame(self) -> tuple[str, str]: ...
+    def observation_frame(self, place: Place = ALONE) -> tuple[str, str]: ...
 
     @abstractmethod
     def obeys_grammar(self, turns: str) -> bool:
@@ -133,16 +157,25 @@ class BaseDialect(ABC):
         content = f"{own}\n\n{MARK}" if own else MARK
         if self.tokenizer.chat_template is None:
             return content.removesuffix(MARK), "\n"
-        text: str = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": content}],
-            tools=list(tools) or None,
-            add_generation_prompt=True,
-            tokenize=False,
-        )
+        text = self.render([{"role": "user", "content": content}], tools)
         before, mark, after = text.partition(MARK)
         if not mark:
             raise UserError("The tokenizer's chat template does not show the user's message.")
         return before, without_think(after)
+
+    def render(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()
+    ) -> str:
+        """The chat template's text of a conversation, up to where the policy writes."""
+        system = [] if self.system is None else [{"role": "system", "content": self.system}]
+        text: str = self.tokenizer.apply_chat_template(
+            [*system, *messages],
+            tools=list(tools) or None,
+            add_generation_prompt=True,
+            tokenize=False,
+            **self.template,
+        )
+        return text
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
         before, after = self.prompt_frame(tools)
@@ -154,12 +187,20 @@ class BaseDialect(ABC):
             *encode_frame(self.tokenizer, after),
         ]
 
-    def write_observation(self, text: str) -> str:
-        opening, closing = self.observation_frame()
+    def write_calls(self, actions: Sequence[Action]) -> str:
+        if len(actions) != 1:
+            raise UserError(
+                f"The dialect {self.name} makes one call in a turn, not {len(actions)}; use the "
+                "dialect hermes, or let every action be followed by its observation."
+            )
+        return self.write_action(actions[0])
+
+    def write_observation(self, text: str, place: Place = ALONE) -> str:
+        opening, closing = self.observation_frame(place)
         return opening + self.padding + text + closing
 
-    def encode_observation(self, text: str) -> list[int]:
-        opening, closing = self.observation_frame()
+    def encode_observation(self, text: str, place: Place = ALONE) -> list[int]:
+        opening, closing = self.observation_frame(place)
         return [
             *encode_frame(self.tokenizer, opening),
             *encode_plain(self.tokenizer, self.padding + text),
@@ -172,7 +213,9 @@ class BaseDialect(ABC):
     def well_formed(self, written: Sequence[str]) -> bool:
         if not written or any(OBSERVATION in turn for turn in written):
             return False
-        turns = OBSERVATION.join((*written[:-1], self.without_eos(written[-1])))
+        # Where no string stops a turn, each ends with the end-of-sequence token, else the last one.
+        before = written[:-1] if self.stop else map(self.without_eos, written[:-1])
+        turns = OBSERVATION.join((*before, self.without_eos(written[-1])))
         forged = any(token in turns for token in special_tokens(self.tokenizer).values())
         return not forged and self.obeys_grammar(turns)
 
@@ -194,7 +237,7 @@ class SearchDialect(BaseDialect):
                 )
         return super().prompt(question, [])
 
-    def observation_frame(self) -> tuple[str, str]:
+    def observation_frame(self, place: Place = ALONE) -> tuple[str, str]:
         return self.frame
 
     def write_action(self, action: Action) -> str:
@@ -203,17 +246,17 @@ class SearchDialect(BaseDialect):
         opening, closing = self.call_tags
         return f"{opening} {action.arguments['query']} {closing}"
 
-    def read_call(self, text: str) -> Action | Malformed | None:
-        """The first call that is closed in `text`. What follows the closing tag is ignored: the
-        last sampled token may hold more characters than the stop string needs."""
+    def read_call(self, text: str) -> Calls | None:
+        """The first call that is closed in `text`. What follows it is ignored: the last sampled
+        token may hold more characters than the stop string needs."""
         opening, closing = self.call_tags
         head, closed, _ = text.partition(closing)
         if not closed:
             return None
         _, opened, query = head.rpartition(opening)
         if not opened or not query.strip():
-            return Malformed(f"Nothing to search for: write {opening} query {closing}.")
-        return Action("search", {"query": query.strip()})
+            return (Malformed(f"Nothing to search for: write {opening} query {closing}."),)
+        return (Action("search", {"query": query.strip()}),)
 
 
 def round_trip_problems(dialect: Dialect) -> list[str]:

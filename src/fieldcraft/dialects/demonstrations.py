@@ -3,14 +3,16 @@
 White space: the prompt ends where the policy starts to write; the text of a turn (its thoughts,
 then its call or answer, as the dialect writes them) is one string, encoded once; a turn ends
 exactly with its stop string, or else with the end-of-sequence token; the white space between a turn
-and an observation belongs to the observation. So every id of a policy segment is one that the
+and an observation belongs to the observation. Several actions in a row are the calls of one turn,
+and as many observations follow them. So every id of a policy segment is one that the
 policy could have sampled at that place, and every other id is one that a rollout puts there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby, pairwise
+from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from fieldcraft.dialects.base import encode_written
@@ -22,6 +24,7 @@ from fieldcraft.types import (
     Dialect,
     Observation,
     Outcome,
+    Place,
     Segment,
     Status,
     Step,
@@ -42,31 +45,18 @@ def encode_demonstration(
     shows it in `well_formed`. Steps may end in an action without its observation, or in a thought.
     Raises UserError for steps in an impossible order.
     """
-    check_order(task, steps)
-    trajectory = Trajectory(task)
+    turns = _turns(task, steps)
+    trajectory = Trajectory(task, calls=answered_calls(steps))
 
     def add(author: Author, ids: list[int]) -> None:
         trajectory.segments.append(Segment(author, ids, dialect.tokenizer.decode(ids)))
 
     add(Author.PROMPT, dialect.prompt(task.question, tools))
-    thoughts: list[str] = []
-    for step, following in pairwise([*steps, None]):
-        match step:
-            case Thought(text):
-                thoughts.append(text.strip())
-            case Action(tool, arguments):
-                add(Author.POLICY, encode_turn(dialect, thoughts, dialect.write_action(step)))
-                thoughts = []
-                if isinstance(following, Observation):
-                    call = Call(tool, arguments, following.text, Outcome.OK, seconds=0.0)
-                    trajectory.calls.append(call)
-            case Observation(text):
-                add(Author.TOOL, dialect.encode_observation(text))
-            case Answer(text):
-                add(Author.POLICY, encode_turn(dialect, thoughts, dialect.write_answer(text)))
-                thoughts = []
-    if thoughts:
-        add(Author.POLICY, encode_turn(dialect, thoughts, ""))
+    for turn in turns:
+        add(Author.POLICY, encode_turn(dialect, turn.thoughts, turn.end(dialect)))
+        for index, text in enumerate(turn.observations):
+            place = Place(index, len(turn.observations))
+            add(Author.TOOL, dialect.encode_observation(text, place))
 
     written = trajectory.policy_texts
     outcome = dialect.parse(written)
@@ -135,7 +125,10 @@ def reads_back(trajectory: Trajectory, last: Step, dialect: Dialect) -> bool:
         for author, segments in groupby(trajectory.segments, key=lambda s: s.author)
         if author is Author.POLICY
     ]
-    return dialect.parse(turns) == (None if isinstance(last, Thought) else last)
+    read = dialect.parse(turns)
+    return (read[-1] if isinstance(read, tuple) else read) == (
+        None if isinstance(last, Thought) else last
+    )
 
 
 def encode_turn(dialect: Dialect, thoughts: Sequence[str], end: str) -> list[int]:
@@ -145,14 +138,68 @@ def encode_turn(dialect: Dialect, thoughts: Sequence[str], end: str) -> list[int
     return ids if text.endswith(dialect.stop) else [*ids, dialect.tokenizer.eos_token_id]
 
 
-def check_order(task: Task, steps: Sequence[Step]) -> None:
+@dataclass(slots=True)
+class _Turn:
+    """What the policy wrote in one turn, and what its calls returned."""
+
+    thoughts: list[str] = field(default_factory=list)
+    actions: list[Action] = field(default_factory=list)
+    observations: list[str] = field(default_factory=list)
+    answer: Answer | None = None
+
+    def end(self, dialect: Dialect) -> str:
+        """The text after the thoughts."""
+        if self.answer is not None:
+            return dialect.write_answer(self.answer.text)
+        return dialect.write_calls(self.actions) if self.actions else ""
+
+
+def _turns(task: Task, steps: Sequence[Step]) -> list[_Turn]:
+    """The turns that steps make up. Raises UserError for an impossible order."""
     if not steps or isinstance(steps[0], Observation):
         raise UserError(f"The demonstration of task {task.id} must start with a thought or a move.")
-    for step, following in pairwise(steps):
-        if isinstance(step, Answer):
+    wrong_order = UserError(
+        f"In the demonstration of task {task.id} every action must be followed by its observation,"
+        " several actions in a row by as many, and an observation only by a thought or a move."
+    )
+    turns = [_Turn()]
+    for step in steps:
+        if turns[-1].observations and not isinstance(step, Observation):
+            turns.append(_Turn())
+        turn = turns[-1]
+        if turn.answer is not None:
             raise UserError(f"The demonstration of task {task.id} goes on after its answer.")
-        if isinstance(step, Action) != isinstance(following, Observation):
-            raise UserError(
-                f"In the demonstration of task {task.id} every action must be followed by its "
-                "observation, and an observation only by a thought or a move."
-            )
+        match step:
+            case Thought(text) if not turn.actions:
+                turn.thoughts.append(text.strip())
+            case Action():
+                turn.actions.append(step)
+            case Observation(text):
+                turn.observations.append(text)
+            case Answer() if not turn.actions:
+                turn.answer = step
+            case _:
+                raise wrong_order
+    for turn in turns:
+        if len(turn.observations) != len(turn.actions) and (
+            turn is not turns[-1] or turn.observations
+        ):
+            raise wrong_order
+    return turns
+
+
+def answered_calls(steps: Sequence[Step]) -> list[Call]:
+    """The calls that have an observation, in order: of the actions of a turn, the first has the
+    first observation after them, and so on."""
+    waiting: list[Action] = []
+    calls: list[Call] = []
+    for step in steps:
+        match step:
+            case Action():
+                waiting.append(step)
+            case Observation(text) if waiting:
+                action = waiting.pop(0)
+                calls.append(Call(action.tool, action.arguments, text, Outcome.OK, seconds=0.0))
+            case _:
+                waiting = []
+    return calls

@@ -1,11 +1,11 @@
 """Tool calls as the chat templates of Hermes and Qwen write them: JSON between <tool_call> tags.
 
-    policy       <think>\\nI need ...\\n</think>\\n\\n<tool_call>\\n{"name": ...}\\n</tool_call>
-    observation  <|im_end|>\\n<|im_start|>user\\n<tool_response>\\n ... <|im_start|>assistant\\n
+    policy       <think>\\nI need ...\\n</think>\\n\\n<tool_call>\\n{...}\\n</tool_call><|im_end|>
+    observation  \\n<|im_start|>user\\n<tool_response>\\n ... <|im_start|>assistant\\n
     policy       <think>\\nSo ...\\n</think>\\n\\n\\boxed{Zavrazhye}<|im_end|>
 
-What stands around an observation, the end of the policy's turn included, comes from the tokenizer's
-own chat template. A turn makes one call at most. Thinking is optional.
+A turn ends with the end-of-sequence token alone, so it can make several calls. What stands around
+and between its observations comes from the tokenizer's own chat template. Thinking is optional.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from fieldcraft.dialects.base import (
     special_tokens,
     without_think,
 )
-from fieldcraft.types import Action, Answer, Malformed, UserError
+from fieldcraft.types import ALONE, Action, Answer, Calls, Malformed, Place, UserError
 
 INSTRUCTION = """\
 Answer the question below. Think first, between <think> and </think>. Call a tool whenever it can \
-tell you more than you know for certain, one call at a time. When you know the answer, write it, \
-as short as it can be, as \\boxed{YOUR ANSWER}.
+tell you more than you know for certain; calls that do not need each other's results may share a \
+turn. When you know the answer, write it, as short as it can be, as \\boxed{YOUR ANSWER}.
 
 Question:"""
 
@@ -49,8 +49,9 @@ TAGS = (
 TEXT = plain(TAGS)
 THINK = rf"(?:\s*<think>{TEXT}</think>)?"
 GRAMMAR = re.compile(
-    rf"(?:{THINK}{TEXT}<tool_call>{TEXT}</tool_call>\s*{OBSERVATION})*{THINK}{TEXT}"
+    rf"(?:{THINK}{TEXT}(?:<tool_call>{TEXT}</tool_call>\s*)+{OBSERVATION})*{THINK}{TEXT}"
 )
+PROBE = Action("search", {"query": "x"})  # a call that a chat template is asked to write
 
 
 def read_call(payload: str) -> Action | Malformed:
@@ -67,10 +68,31 @@ def read_call(payload: str) -> Action | Malformed:
     return Malformed('A tool call must look like {"name": "...", "arguments": {...}}.')
 
 
+def _closed_call(text: str) -> Action | Malformed:
+    """The call that ends where `text` does, before its closing tag."""
+    _, opened, payload = text.rpartition("<tool_call>")
+    return read_call(payload) if opened else Malformed("A tool call starts with <tool_call>.")
+
+
+def _are_actions(parsed: Answer | Calls | None) -> bool:
+    return isinstance(parsed, tuple) and all(isinstance(call, Action) for call in parsed)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a chat template writes between two calls of a turn, and, after the token that ends the
+    turn, before, between and after the observations."""
+
+    separator: str
+    opening: str
+    between: str
+    closing: str
+
+
 @dataclass(frozen=True)
 class Hermes(BaseDialect):
     name = "hermes"
-    stop = ("</tool_call>",)
+    stop = ()
     tags = TAGS
     own_instruction = INSTRUCTION
 
@@ -89,47 +111,59 @@ class Hermes(BaseDialect):
         return before, after
 
     @cached_property
-    def frame(self) -> tuple[str, str]:
-        """What the chat template writes between a call's closing tag and the next turn."""
-        probe = Action("search", {"query": "x"})
-        function = {"name": probe.tool, "arguments": probe.arguments}
+    def frame(self) -> Frame:
+        """What the chat template writes around two calls of a turn and their observations."""
+        function = {"name": PROBE.tool, "arguments": PROBE.arguments}
         calls = [{"type": "function", "function": function}]
+        observed = {"role": "tool", "content": MARK}
         messages: list[dict[str, Any]] = [
             {"role": "user", "content": "question"},
-            {"role": "assistant", "content": "", "tool_calls": calls},
-            {"role": "tool", "content": MARK},
+            {"role": "assistant", "content": "", "tool_calls": 2 * calls},
+            observed,
+            observed,
         ]
         text = ""
         if self.tokenizer.chat_template is not None:
             # A template that was not made for tools may stumble over the call's arguments.
             with suppress(TemplateError, TypeError):
-                text = self.tokenizer.apply_chat_template(
-                    messages, add_generation_prompt=True, tokenize=False
-                )
-        before, mark, closing = text.partition(MARK)
-        head, _, opening = before.rpartition("</tool_call>")
-        if not mark or read_call(head.rpartition("<tool_call>")[2]) != probe:
+                text = self.render(messages)
+        before, _, rest = text.partition(MARK)
+        between, mark, closing = rest.partition(MARK)
+        head, _, second = before.rpartition("<tool_call>")
+        first, _, separator = head.rpartition("</tool_call>")
+        payload, _, ending = second.rpartition("</tool_call>")
+        written = (first.rpartition("<tool_call>")[2], payload)
+        if not mark or any(read_call(call) != PROBE for call in written):
             raise UserError(
                 "The tokenizer's chat template does not write tool calls as JSON between "
-                "<tool_call> tags, with the tool's response after them; use another dialect or a "
+                "<tool_call> tags, with the tools' responses after them; use another dialect or a "
                 "template that does."
             )
-        return opening, without_think(closing)
+        end = self.tokenizer.decode([self.tokenizer.eos_token_id])
+        space, ended, opening = ending.partition(end)
+        if not ended or space.strip():
+            raise UserError(
+                f"The tokenizer's chat template does not end a turn with {end!r}; set the "
+                "tokenizer's eos_token to what ends a turn."
+            )
+        return Frame(separator, opening, between, without_think(closing))
 
-    def observation_frame(self) -> tuple[str, str]:
-        return self.frame
+    def observation_frame(self, place: Place = ALONE) -> tuple[str, str]:
+        opening = "" if place.index else self.frame.opening
+        last = place.index == place.count - 1
+        return opening, self.frame.closing if last else self.frame.between
 
-    def parse(self, written: Sequence[str]) -> Action | Answer | Malformed | None:
+    def parse(self, written: Sequence[str]) -> Answer | Calls | None:
         turn = self.without_eos("".join(written[-1:]))
-        head, closed, _ = turn.partition("</tool_call>")
-        if closed:
-            _, opened, payload = head.rpartition("<tool_call>")
-            if not opened:
-                return Malformed("A tool call starts with <tool_call>.")
-            return read_call(payload)
+        *closed, rest = turn.split("</tool_call>")
+        calls = [_closed_call(text) for text in closed]
+        if "<tool_call>" in rest:
+            calls.append(Malformed("A tool call ends with </tool_call>."))
+        if calls:
+            return tuple(calls)
         _, thought, answer = turn.rpartition("</think>")
-        if "<tool_call>" in turn or ("<think>" in turn and not thought):
-            return None  # cut off in the middle
+        if "<think>" in turn and not thought:
+            return None  # it never stopped thinking
         tagged = re.findall(rf"<answer>({plain(['<answer>', '</answer>'])})</answer>", answer)
         text = last_box(answer) or (tagged[-1] if tagged else answer).strip()
         return Answer(text) if text else None
@@ -144,6 +178,9 @@ class Hermes(BaseDialect):
             payload = payload.replace(tag, f"\\u003c{tag[1:]}")
         return f"<tool_call>\n{payload}\n</tool_call>"
 
+    def write_calls(self, actions: Sequence[Action]) -> str:
+        return self.frame.separator.join(map(self.write_action, actions))
+
     def write_answer(self, text: str) -> str:
         return f"\\boxed{{{text}}}"
 
@@ -151,6 +188,6 @@ class Hermes(BaseDialect):
         *calls, final = turns.split(OBSERVATION)
         return (
             GRAMMAR.fullmatch(turns) is not None
-            and all(isinstance(self.parse([turn]), Action) for turn in calls)
+            and all(_are_actions(self.parse([turn])) for turn in calls)
             and isinstance(self.parse([final]), Answer)
         )

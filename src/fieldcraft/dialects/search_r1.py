@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fieldcraft.dialects.base import OBSERVATION, SearchDialect, plain
-from fieldcraft.types import Action, Answer, Malformed
+from fieldcraft.types import Answer, Calls
 
 INSTRUCTION = """\
 Answer the question below. Begin by reasoning between <think> and </think>, and reason again \
@@ -63,7 +63,7 @@ class SearchR1(SearchDialect):
     call_tags = ("<search>", "</search>")
     frame = ("\n\n<information>", "</information>\n\n")
 
-    def parse(self, written: Sequence[str]) -> Action | Answer | Malformed | None:
+    def parse(self, written: Sequence[str]) -> Answer | Calls | None:
         turn = "".join(written[-1:])
         head, answered, _ = turn.partition("</answer>")
         if not answered or "</search>" in head:

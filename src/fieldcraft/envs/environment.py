@@ -1,12 +1,18 @@
-"""The general tool environment: a dialect, tools, and budgets."""
+"""The general tool environment: a dialect, tools, and what one trajectory may spend."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fieldcraft.config.sections import Limits
+from fieldcraft.envs.guards import Gate, ToolDefect, TooSlow, guarded, shorten
+from fieldcraft.envs.opening import open_tools
 from fieldcraft.types import (
     Action,
     ArgumentError,
@@ -14,56 +20,117 @@ from fieldcraft.types import (
     Dialect,
     Malformed,
     Outcome,
+    StatefulTool,
+    Task,
     Tool,
     ToolError,
+    UserError,
 )
 
 LIMIT_REACHED = "The limit of calls is reached; answer with what you know."
+TOO_SLOW = "The tool did not answer within {:g} s."
 
 
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """What one trajectory may spend."""
+@dataclass(frozen=True)
+class Episode:
+    """Where the policy acts during one rollout: the tools are open. `tools` maps their names."""
 
-    max_calls: int = 6  # attempts that were no proper call included
-    turn_tokens: int = 256
-    total_tokens: int = 2048  # prompt and observations included
+    dialect: Dialect
+    tools: Mapping[str, Tool]
+    schemas: Sequence[dict[str, Any]]
+    budget: Limits
+    gate: Gate
+
+    async def execute(self, moves: Sequence[Action | Malformed], calls_before: int) -> list[Call]:
+        """Run the calls of one turn side by side; what came back, in their order.
+
+        `ToolError` becomes text for the model, and so does a time limit that passed; every other
+        exception is a defect of the tool, stops the other calls, and is raised. `calls_before`
+        counts every earlier attempt, so that a policy that never manages a proper call meets the
+        limit too.
+        """
+        if len(moves) == 1:  # a task would let other rollouts go first
+            return [await self._execute(moves[0], calls_before)]
+        try:
+            async with asyncio.TaskGroup() as group:
+                running = [
+                    group.create_task(self._execute(move, calls_before + index))
+                    for index, move in enumerate(moves)
+                ]
+        except ExceptionGroup as errors:
+            mistakes = errors.subgroup(UserError)
+            raise (mistakes or errors).exceptions[0] from None
+        return [task.result() for task in running]
+
+    def observed(self, call: Call) -> Call:
+        """The call with an observation that the model may read: no longer than the budget's."""
+        most = self.budget.observation_tokens
+        text, cut = shorten(call.observation, most, self.dialect.tokenizer)
+        return replace(call, observation=text, cut=cut)
+
+    async def _execute(self, move: Action | Malformed, calls_before: int) -> Call:
+        name, arguments = (move.tool, move.arguments) if isinstance(move, Action) else ("", {})
+        call = Call(name, arguments, "", Outcome.MALFORMED, 0.0)
+        if calls_before >= self.budget.max_calls:
+            return replace(call, observation=LIMIT_REACHED, outcome=Outcome.REFUSED)
+        if isinstance(move, Malformed):
+            return self.observed(replace(call, observation=move.reason))
+        tool = self.tools.get(name)
+        if tool is None:
+            known = ", ".join(self.tools) or "none"
+            reason = f"There is no tool {name!r}; known: {known}."
+            return self.observed(replace(call, observation=reason))
+        async with self.gate.here():
+            start = time.perf_counter()
+            text, outcome = await self._run(tool, arguments)
+            seconds = time.perf_counter() - start
+        return self.observed(replace(call, observation=text, outcome=outcome, seconds=seconds))
+
+    async def _run(self, tool: Tool, arguments: dict[str, Any]) -> tuple[str, Outcome]:
+        seconds = self.budget.call_seconds
+        try:
+            text = await guarded(_ask(tool, arguments), seconds)
+        except ArgumentError as error:
+            return str(error), Outcome.MALFORMED
+        except ToolError as error:
+            return str(error), Outcome.FAILED
+        except TooSlow:
+            return TOO_SLOW.format(seconds), Outcome.FAILED
+        if not isinstance(text, str):
+            raise ToolDefect(f"the tool '{tool.name}' returned {type(text).__name__}, not text")
+        return text, Outcome.OK
+
+
+async def _ask(tool: Tool, arguments: dict[str, Any]) -> Any:
+    return await tool(**arguments)
 
 
 @dataclass(frozen=True)
 class ToolEnvironment:
-    """Where a policy acts. Without tools a call gets an error that the policy can read."""
+    """Where a policy acts. Without tools a call gets an error that the policy can read.
+
+    Raises UserError for two tools of one name.
+    """
 
     dialect: Dialect
-    tools: Sequence[Tool] = ()
-    budget: Budget = field(default_factory=Budget)
+    tools: Sequence[Tool | StatefulTool] = ()
+    budget: Limits = field(default_factory=Limits)
+    gate: Gate = field(init=False, repr=False, compare=False)  # of all its rollouts
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gate", Gate(self.budget.concurrent_calls))
+        for name, count in Counter(tool.name for tool in self.tools).items():
+            if count > 1:
+                raise UserError(f"{count} tools are called '{name}'; give each a name of its own.")
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
         return [tool.schema for tool in self.tools]
 
-    async def execute(self, move: Action | Malformed, calls_before: int) -> Call:
-        """Run what the policy asked for. `ToolError` becomes text for the model; every other
-        exception is a defect of the tool and ends the trajectory.
-
-        `calls_before` counts every earlier attempt, so that a policy that never manages a proper
-        call meets the limit too.
-        """
-        name, arguments = (move.tool, move.arguments) if isinstance(move, Action) else ("", {})
-        if calls_before >= self.budget.max_calls:
-            return Call(name, arguments, LIMIT_REACHED, Outcome.REFUSED, 0.0)
-        if isinstance(move, Malformed):
-            return Call(name, arguments, move.reason, Outcome.MALFORMED, 0.0)
-        tool = next((tool for tool in self.tools if tool.name == name), None)
-        if tool is None:
-            known = ", ".join(tool.name for tool in self.tools) or "none"
-            reason = f"There is no tool {name!r}; known: {known}."
-            return Call(name, arguments, reason, Outcome.MALFORMED, 0.0)
-        start = time.perf_counter()
-        try:
-            text, outcome = await tool(**arguments), Outcome.OK
-        except ArgumentError as error:
-            text, outcome = str(error), Outcome.MALFORMED
-        except ToolError as error:
-            text, outcome = str(error), Outcome.FAILED
-        return Call(name, arguments, text, outcome, time.perf_counter() - start)
+    @asynccontextmanager
+    async def open(self, task: Task) -> AsyncIterator[Episode]:
+        """An episode for one rollout of a task: stateful tools are opened for it, and closed
+        however it ends. Raises what a tool raises on opening or closing, if nothing else was
+        raised before, and UserError as it is."""
+        async with open_tools(self.tools, task, self.budget.call_seconds) as tools:
+            yield Episode(self.dialect, tools, self.schemas, self.budget, self.gate)

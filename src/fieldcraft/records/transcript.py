@@ -64,7 +64,7 @@ def transcript(trajectory: Trajectory) -> list[Entry]:
     """The blocks of `trajectory` in order, cleaned for display; empty ones are left out."""
     entries: list[Entry] = []
     calls = list(trajectory.calls)
-    pending: Call | None = None
+    pending: list[Call] = []
     runs = [
         (side, "".join(segment.text for segment in segments))
         for side, segments in groupby(trajectory.segments, key=lambda s: _side(s.author))
@@ -72,20 +72,19 @@ def transcript(trajectory: Trajectory) -> list[Entry]:
     for index, (side, text) in enumerate(runs):
         last = index == len(runs) - 1
         if side is not Kind.THOUGHT:
-            entries.append(_observed(side, text, pending))
-            pending = None
+            entries += [_observed(text, call) for call in pending] or [Entry(side, text)]
+            pending = []
         elif last and trajectory.answer is not None:
             thought = _before(text, trajectory.answer)
             entries += [Entry(Kind.THOUGHT, thought), Entry(Kind.ANSWER, trajectory.answer)]
         elif calls and _belongs(calls, runs[index + 1 :]):
-            pending = calls.pop(0)
-            argument = _argument(pending)
-            entries.append(Entry(Kind.THOUGHT, _before(text, argument)))
-            entries.append(Entry(Kind.ACTION, argument, pending.tool))
+            pending = _take_turn(calls, runs[index + 1 :])
+            entries.append(Entry(Kind.THOUGHT, _before(text, _argument(pending[0]))))
+            entries += [Entry(Kind.ACTION, _argument(call), call.tool) for call in pending]
         else:
             entries.append(Entry(Kind.THOUGHT, text))
-    if pending is not None:  # the trajectory ended before the observation could be appended
-        entries.append(_observed(Kind.OBSERVATION, pending.observation, pending))
+    # of a trajectory that ended before its observations could be appended
+    entries += [_observed(call.observation, call) for call in pending]
     shown = [Entry(e.kind, _unframed(e.kind, clean(e.text)), clean(e.label)) for e in entries]
     return [entry for entry in shown if entry.text]
 
@@ -107,15 +106,30 @@ def _belongs(calls: list[Call], rest: list[tuple[Kind, str]]) -> bool:
     return len(observations) <= len(calls) or calls[0].observation.strip() in observations[0]
 
 
-def _observed(kind: Kind, text: str, call: Call | None) -> Entry:
-    if call is None:
-        return Entry(kind, text)
+def _take_turn(calls: list[Call], rest: list[tuple[Kind, str]]) -> list[Call]:
+    """Take the calls of one turn from those that are left. There are as many turns with calls as
+    observation blocks, so only what is more can be further calls of this turn: those whose
+    observations the block holds one after the other."""
+    observations = [text for side, text in rest if side is Kind.OBSERVATION]
+    taken = [calls.pop(0)]
+    while observations and len(calls) >= len(observations):
+        _, found, after = observations[0].partition(taken[-1].observation.strip())
+        if not found or calls[0].observation.strip() not in after:
+            break
+        observations[0] = after
+        taken.append(calls.pop(0))
+    return taken
+
+
+def _observed(text: str, call: Call) -> Entry:
+    """What came back from a call; `text` is the whole block."""
     marks = ["simulated"] if call.simulated else []
     if call.outcome is not Outcome.OK:
         marks.append(call.outcome.value)
     # The frame's tags are noise to a reader; what was cut or escaped differs and is shown as it is.
     inner = call.observation.strip()
-    return Entry(kind, inner if inner and inner in text else text, ", ".join(marks))
+    shown = inner if inner and inner in text else text
+    return Entry(Kind.OBSERVATION, shown, ", ".join(marks))
 
 
 def _unframed(kind: Kind, text: str) -> str:

@@ -7,9 +7,19 @@ from dataclasses import dataclass
 
 from fieldcraft.dialects.base import encode_frame
 from fieldcraft.endpoints.openai import ChatEndpoint, EndpointError
-from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.rollout.loop import Policy, seed_of
-from fieldcraft.types import Action, Author, Call, Outcome, Segment, StopReason, Trajectory
+from fieldcraft.envs.environment import Episode
+from fieldcraft.rollout.turns import Policy, seed_of
+from fieldcraft.types import (
+    Action,
+    Author,
+    Call,
+    Dialect,
+    Outcome,
+    Place,
+    Segment,
+    StopReason,
+    Trajectory,
+)
 
 SEARCH_ENGINE = """\
 You are the search engine of an encyclopedia. For the query you are given, write the passages that \
@@ -32,16 +42,22 @@ class PolicySimulator:
     policy: Policy
 
     async def observe(
-        self, trajectory: Trajectory, action: Action, env: ToolEnvironment, session: str, key: str
+        self,
+        trajectory: Trajectory,
+        action: Action,
+        place: Place,
+        episode: Episode,
+        session: str,
+        key: str,
     ) -> Call:
         start = time.perf_counter()
-        tokenizer = env.dialect.tokenizer
-        opening, closing = env.dialect.observation_frame()
-        end = closing.strip() or closing
+        tokenizer, budget = episode.dialect.tokenizer, episode.budget
+        opening, closing = episode.dialect.observation_frame(place)
+        end = _end_of_text(episode.dialect, closing)
         head = encode_frame(tokenizer, opening)
         trajectory.segments.append(Segment(Author.SIMULATOR, head, opening, [0.0] * len(head)))
-        room = env.budget.total_tokens - len(trajectory.ids)
-        limit = min(env.budget.turn_tokens, room)
+        room = budget.total_tokens - len(trajectory.ids)
+        limit = min(budget.turn_tokens, budget.observation_tokens, room)
         if limit < 1:
             return Call(action.tool, action.arguments, "", Outcome.FAILED, 0.0, simulated=True)
         done = await self.policy.generate(trajectory, session, key, limit, [end])
@@ -61,6 +77,13 @@ class PolicySimulator:
         self.policy.engine.release(session)
 
 
+def _end_of_text(dialect: Dialect, closing: str) -> str:
+    """The part of what follows an observation that a model writes to end it: its first tag, or
+    where no tag follows, all but the space around it."""
+    tags = [tag for tag in dialect.tags if tag in closing]
+    return min(tags, key=closing.index) if tags else closing.strip() or closing
+
+
 @dataclass(frozen=True)
 class ChatSimulator:
     """A remote chat model plays the search engine; it is shown the query and nothing else.
@@ -75,7 +98,13 @@ class ChatSimulator:
     seed: int = 0
 
     async def observe(
-        self, trajectory: Trajectory, action: Action, env: ToolEnvironment, session: str, key: str
+        self,
+        trajectory: Trajectory,
+        action: Action,
+        place: Place,
+        episode: Episode,
+        session: str,
+        key: str,
     ) -> Call:
         start = time.perf_counter()
         query = action.arguments.get("query", action.arguments)
@@ -87,7 +116,7 @@ class ChatSimulator:
         try:
             reply = await self.endpoint.chat(
                 messages,
-                max_tokens=env.budget.turn_tokens,
+                max_tokens=episode.budget.turn_tokens,
                 temperature=self.temperature,
                 seed=seed,
             )
@@ -96,11 +125,13 @@ class ChatSimulator:
             text, outcome = reply.text.strip(), Outcome.OK
         except EndpointError as error:
             text, outcome = f"Search failed: {error}.", Outcome.FAILED
-        ids = env.dialect.encode_observation(text)
-        block = env.dialect.write_observation(text)
-        trajectory.segments.append(Segment(Author.SIMULATOR, ids, block, [0.0] * len(ids)))
         seconds = time.perf_counter() - start
-        return Call(action.tool, action.arguments, text, outcome, seconds, simulated=True)
+        said = Call(action.tool, action.arguments, text, outcome, seconds, simulated=True)
+        call = episode.observed(said)
+        ids = episode.dialect.encode_observation(call.observation, place)
+        block = episode.dialect.write_observation(call.observation, place)
+        trajectory.segments.append(Segment(Author.SIMULATOR, ids, block, [0.0] * len(ids)))
+        return call
 
     def release(self, session: str) -> None:
         """It keeps nothing of a session."""

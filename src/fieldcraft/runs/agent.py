@@ -23,12 +23,12 @@ from fieldcraft.records.events import Sink, nobody
 from fieldcraft.records.files import atomic_folder
 from fieldcraft.rewards.rubric import AskingReward
 from fieldcraft.rollout.loop import Policy, rollout
-from fieldcraft.runs.build import make_dialect, make_engine, make_environment, open_search
+from fieldcraft.runs.build import SEARCH, make_dialect, make_engine, make_environment, open_tools
 from fieldcraft.runs.folder import RunFolder, find_run
 from fieldcraft.runs.inputs import Inputs, make_inputs
 from fieldcraft.train.checkpoint import save_weights
 from fieldcraft.train.model import load_model, load_tokenizer
-from fieldcraft.types import Task, Tool, Trajectory, UserError
+from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 from fieldcraft.worlds.base import Verdicts
 
 
@@ -94,10 +94,13 @@ class Agent:
             emit,
         )
 
-    async def _tools(self) -> list[Tool]:
-        if self.index is None and self.recipe.search.url is None:
-            return []
-        return [await open_search(self.recipe, self.index or self.model)]  # a server needs none
+    async def _tools(self) -> list[AnyTool]:
+        """Those of the recipe; without an index or a server there is no search."""
+        recipe = self.recipe
+        if self.index is None and recipe.search.url is None:
+            others = tuple(tool for tool in recipe.tools if tool.name != SEARCH)
+            recipe = recipe.model_copy(update={"tools": others})
+        return await open_tools(recipe, self.index or self.model)  # a server needs no index
 
 
 def find_agent(path: Path) -> Agent:

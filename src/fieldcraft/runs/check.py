@@ -27,7 +27,8 @@ from fieldcraft.dialects.demonstrations import encode_turn
 from fieldcraft.endpoints.opening import open_endpoint
 from fieldcraft.rewards.answers import is_right
 from fieldcraft.rewards.judge import Judge
-from fieldcraft.runs.build import make_dialect, make_rubric, open_judge
+from fieldcraft.tools.named import make_tool
+from fieldcraft.runs.build import SEARCH, make_dialect, make_rubric, open_judge
 from fieldcraft.runs.collect import endpoint_of
 from fieldcraft.runs.evaluating import find_workflow
 from fieldcraft.runs.inputs import Inputs, make_inputs
@@ -41,7 +42,7 @@ from fieldcraft.tools.search.tool import search_function
 from fieldcraft.train.lora import Adapter
 from fieldcraft.train.model import choose_device, load_tokenizer
 from fieldcraft.train.stages.base import Pair
-from fieldcraft.types import Answer, Dialect, Task, Tool, Trajectory, UserError
+from fieldcraft.types import Answer, Dialect, Task, Trajectory, UserError
 
 EXAMPLES = 200  # of a world's data set that are made and looked at; all of a file's are
 ESTIMATED = ("memory", "disk")  # checks that compare with an estimate
@@ -75,7 +76,7 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
     with tempfile.TemporaryDirectory() as draft:
         setup = Setup(recipe, Path(draft))
         sound = [look("device", setup.find_device), look("questions", setup.find_questions)]
-        sound += [look("search", setup.find_search)]
+        sound += [look("tools", setup.find_tools)]
         if recipe.collect is not None:
             look("teacher", partial(teacher_problems, recipe))
             return problems
@@ -104,7 +105,7 @@ class Setup:
     device: torch.device = field(init=False)
     inputs: Inputs = field(init=False)
     tasks: list[Task] = field(init=False)  # to train and to test on
-    tool: Tool = field(init=False)
+    schemas: list[dict[str, Any]] = field(init=False)  # of the tools
     judge: Judge | None = field(init=False)
     dialect: Dialect = field(init=False)
     config: Any = field(init=False)  # transformers' text configuration
@@ -128,27 +129,33 @@ class Setup:
                 " remove repeated questions."
             )
 
-    def find_search(self, notes: list[str]) -> Iterator[str]:
+    def find_tools(self, notes: list[str]) -> Iterator[str]:
+        """Only their schemas are needed: no index is built."""
+        self.schemas = []
+        for choice in self.recipe.tools:
+            if choice.name == SEARCH:
+                self.schemas.append(search_function(_nothing).schema)
+                notes += self._search_notes()
+            else:
+                self.schemas.append(make_tool(choice.name, choice.settings).schema)
+                notes.append(choice.name)
+        yield from ()
+
+    def _search_notes(self) -> Iterator[str]:
         search = self.recipe.search
-
-        async def nothing(query: str) -> Sequence[Passage]:
-            return []
-
-        self.tool = search_function(nothing)  # only its schema is needed: no index is built
         if search.url is not None:
             remote = RemoteSearchTool(search.url, search.topk, search.timeout_seconds)
             asyncio.run(remote.check())
-            notes.append(f"{search.url} answers")
-        elif self.recipe.corpus is not None:
+            yield f"{search.url} answers"
+            return
+        if self.recipe.corpus is not None:
             corpus = ensure_corpus(self.recipe.corpus, self.draft / "corpus.jsonl")
-            notes.append(f"{sum(1 for _ in read_corpus(corpus))} passages")
+            yield f"{sum(1 for _ in read_corpus(corpus))} passages"
         else:
-            notes.append("the world's articles")
-        if search.url is None:
-            index_settings(search.k1, search.b, search.ranking, search.encoder)
-            if search.encoder is not None:
-                notes.append(f"{Encoder(search.encoder).dimensions} dimensions of {search.encoder}")
-        yield from ()
+            yield "the world's articles"
+        index_settings(search.k1, search.b, search.ranking, search.encoder)
+        if search.encoder is not None:
+            yield f"{Encoder(search.encoder).dimensions} dimensions of {search.encoder}"
 
     def find_judge(self, notes: list[str]) -> Iterator[str]:
         judge = self.recipe.judge
@@ -195,6 +202,10 @@ class Setup:
     def find_weights(self, notes: list[str]) -> Iterator[str]:
         if not self.has_weights:
             yield f"{self.recipe.model} holds no weights: copy its .safetensors files there."
+
+
+async def _nothing(query: str) -> Sequence[Passage]:
+    return []
 
 
 def teacher_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
@@ -254,7 +265,7 @@ def budget_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
             f" the model: set budget.total_tokens={positions} or less."
         )
     longest = max(setup.tasks, key=lambda task: len(task.question))
-    prompt = len(setup.dialect.prompt(longest.question, [setup.tool.schema]))
+    prompt = len(setup.dialect.prompt(longest.question, setup.schemas))
     notes.append(f"the longest prompt has {prompt} of {budget.total_tokens} tokens")
     if prompt + 2 * budget.turn_tokens > budget.total_tokens:
         yield (
@@ -300,10 +311,10 @@ class FirstExamples:
         return self.setup.dialect
 
     def trajectories(self, data: str, count: int | None) -> Sequence[Trajectory]:
-        return self.setup.inputs.trajectories(data, self._few(count), self.dialect, self.setup.tool)
+        return self.setup.inputs.trajectories(data, self._few(count), self.dialect, self.setup.schemas)
 
     def pairs(self, data: str, count: int | None) -> Sequence[Pair]:
-        return self.setup.inputs.pairs(data, self._few(count), self.dialect, self.setup.tool)
+        return self.setup.inputs.pairs(data, self._few(count), self.dialect, self.setup.schemas)
 
     def _few(self, count: int | None) -> int | None:
         if self.recipe.tasks is not None:

@@ -20,7 +20,7 @@ from fieldcraft.records.events import Events, JobsDone, during
 from fieldcraft.runs.build import make_engine
 from fieldcraft.runs.context import Context
 from fieldcraft.train.model import load_model, load_tokenizer
-from fieldcraft.types import Tool
+from fieldcraft.types import AnyTool
 
 
 def collect(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
@@ -59,7 +59,7 @@ async def make_teacher(context: Context) -> Teacher:
         chat = _local(context, Path(recipe.teacher.model))
     else:
         chat = endpoint_of(recipe.teacher, cache=context.folder.collected / "replies.sqlite")
-    tools: dict[Way, list[Tool]] = {Way.COT: [], Way.COA: list(context.tools)}
+    tools: dict[Way, list[AnyTool]] = {Way.COT: [], Way.COA: list(context.tools)}
     return ChatTeacher(
         chat,
         {
@@ -68,6 +68,7 @@ async def make_teacher(context: Context) -> Teacher:
                 tools=used,
                 max_calls=recipe.budget.max_calls,
                 turn_tokens=recipe.budget.turn_tokens,
+                call_seconds=recipe.budget.call_seconds,
                 temperature=recipe.teacher.temperature,
             )
             for way, used in tools.items()

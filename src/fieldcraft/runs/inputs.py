@@ -27,6 +27,7 @@ from fieldcraft.types import Answer, Dialect, Task, Tool, Trajectory, UserError
 from fieldcraft.worlds.base import Oracle, Verdicts, World, make_world
 
 TRAIN_TASKS = 4000
+Schemas = Sequence[dict[str, Any]]  # of tools, as `Dialect.prompt` takes them
 
 
 class Inputs(ABC):
@@ -42,12 +43,12 @@ class Inputs(ABC):
 
     @abstractmethod
     def trajectories(
-        self, data: str, count: int | None, dialect: Dialect, tool: Tool
+        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[Trajectory]:
         """At most `count` of the data set `data` of a stage. Raises UserError if it is unknown."""
 
     @abstractmethod
-    def pairs(self, data: str, count: int | None, dialect: Dialect, tool: Tool) -> list[Pair]:
+    def pairs(self, data: str, count: int | None, dialect: Dialect, tools: Schemas) -> list[Pair]:
         """At most `count` of the pairs `data` of a stage. Raises UserError if they are unknown."""
 
     @abstractmethod
@@ -105,21 +106,21 @@ class WorldInputs(Inputs):
         save_weights(folder, model, tokenizer)
 
     def trajectories(
-        self, data: str, count: int | None, dialect: Dialect, tool: Tool
+        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[Trajectory]:
         names = self.world.datasets
         if data not in names:
             raise UserError(f"the world has no data set '{data}': use {', '.join(names)}.")
-        if self._latest[0] != (data, count):  # a run has one tokenizer and one tool
-            made = self.world.demonstrations(data, count, dialect, [tool.schema])
+        if self._latest[0] != (data, count):  # a run has one tokenizer and the same tools
+            made = self.world.demonstrations(data, count, dialect, tools)
             self._latest = (data, count), made
         return self._latest[1]
 
-    def pairs(self, data: str, count: int | None, dialect: Dialect, tool: Tool) -> list[Pair]:
+    def pairs(self, data: str, count: int | None, dialect: Dialect, tools: Schemas) -> list[Pair]:
         names = self.world.pair_sets
         if names and data not in names:
             raise UserError(f"the world has no data set '{data}' of pairs: use {', '.join(names)}.")
-        return self.world.pairs(data, count, dialect, [tool.schema])
+        return self.world.pairs(data, count, dialect, tools)
 
     def train_tasks(self) -> list[Task]:
         return self.world.training_questions(TRAIN_TASKS)
@@ -145,8 +146,12 @@ class FileInputs(Inputs):
         self.recipe = recipe
         if recipe.model is None and recipe.collect is None:
             raise UserError("tasks=FILE needs model=DIR, a checkpoint folder to start from.")
-        if recipe.corpus is None and recipe.search.url is None:
-            raise UserError("tasks=FILE needs corpus=FILE, or search.url= of a search server.")
+        searches = any(tool.name == "search" for tool in recipe.tools)
+        if searches and recipe.corpus is None and recipe.search.url is None:
+            raise UserError(
+                "tasks=FILE needs corpus=FILE, or search.url= of a search server, for the tool"
+                " search: give one of them, or tools= without search."
+            )
 
     def write_world(self, folder: Path) -> None:
         if self.recipe.corpus is not None:
@@ -158,7 +163,7 @@ class FileInputs(Inputs):
         raise AssertionError("the recipe names a model")
 
     def trajectories(
-        self, data: str, count: int | None, dialect: Dialect, tool: Tool
+        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[Trajectory]:
         """Imported demonstrations whose answers are right, in the run's dialect."""
         if data != "demonstrations" or self.recipe.demonstrations is None:
@@ -166,7 +171,7 @@ class FileInputs(Inputs):
                 f"data set '{data}' is unknown here: use data: demonstrations with"
                 " demonstrations=FILE."
             )
-        kept, reasons = self.usable_demonstrations(dialect, tool)
+        kept, reasons = self.usable_demonstrations(dialect, tools)
         if not kept:
             why = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
             raise UserError(
@@ -176,7 +181,7 @@ class FileInputs(Inputs):
         return kept[:count]
 
     def usable_demonstrations(
-        self, dialect: Dialect, tool: Tool
+        self, dialect: Dialect, tools: Schemas
     ) -> tuple[list[Trajectory], Counter[str]]:
         """Demonstrations to train on, and how many others were left out for which reason."""
         assert self.recipe.demonstrations is not None
@@ -195,7 +200,7 @@ class FileInputs(Inputs):
             if not right:
                 reasons["with a wrong answer"] += 1
                 continue
-            trajectory = encode_demonstration(task, steps, dialect, [tool.schema])
+            trajectory = encode_demonstration(task, steps, dialect, tools)
             if not trajectory.well_formed:
                 reasons["not well-formed"] += 1
             elif len(trajectory.ids) > self.recipe.budget.total_tokens:
@@ -204,14 +209,14 @@ class FileInputs(Inputs):
                 kept.append(trajectory)
         return kept, reasons
 
-    def pairs(self, data: str, count: int | None, dialect: Dialect, tool: Tool) -> list[Pair]:
+    def pairs(self, data: str, count: int | None, dialect: Dialect, tools: Schemas) -> list[Pair]:
         """Pairs of the user's file, in the run's dialect."""
         if data != "pairs" or self.recipe.pairs is None:
             raise UserError(
                 f"data set '{data}' of pairs is unknown here: use data: pairs with pairs=FILE, as"
                 " 'fieldcraft run autocoa-data' writes one."
             )
-        kept, reasons = self.usable_pairs(dialect, tool)
+        kept, reasons = self.usable_pairs(dialect, tools)
         if not kept:
             why = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
             raise UserError(
@@ -220,7 +225,7 @@ class FileInputs(Inputs):
             )
         return kept[:count]
 
-    def usable_pairs(self, dialect: Dialect, tool: Tool) -> tuple[list[Pair], Counter[str]]:
+    def usable_pairs(self, dialect: Dialect, tools: Schemas) -> tuple[list[Pair], Counter[str]]:
         """Pairs to train on, and how many others were left out for which reason."""
         assert self.recipe.pairs is not None
         kept: list[Pair] = []
@@ -230,7 +235,7 @@ class FileInputs(Inputs):
             read, reasons = read_pairs(self.recipe.pairs), Counter[str]()
         for pair in read:
             ways = (pair.chosen, pair.rejected)
-            sides = encode_pair(pair.task, pair.before, ways, dialect, [tool.schema])
+            sides = encode_pair(pair.task, pair.before, ways, dialect, tools)
             both = list(zip(sides, ways, strict=True))
             if not all(reads_back(side, way[-1], dialect) for side, way in both):
                 reasons[f"not as the dialect '{dialect.name}' reads it back"] += 1

@@ -12,7 +12,6 @@ def weather(city: str, days: int = 1) -> str:
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 from collections.abc import Callable
@@ -22,6 +21,7 @@ import docstring_parser
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
+from fieldcraft.tools.threads import in_thread
 from fieldcraft.types import ArgumentError, UserError
 
 
@@ -46,11 +46,11 @@ class FunctionTool:
             },
         }
 
-    async def __call__(self, **arguments: Any) -> str:
+    async def __call__(self, /, **arguments: Any) -> str:
         """Check the arguments, run, and return text; anything but a string is returned as JSON.
 
-        A plain function runs in a thread, so that it never stalls other trajectories; an async one
-        runs in the event loop.
+        A plain function runs in a thread of its own, so that it never stalls other trajectories; an
+        async one runs in the event loop.
 
         Raises:
             ArgumentError: the arguments do not fit the schema.
@@ -61,10 +61,12 @@ class FunctionTool:
         except ValidationError as error:
             raise ArgumentError(_complaint(self.name, error)) from error
         if inspect.iscoroutinefunction(self.function):
-            result = await self.function(**checked)
-        else:
-            result = await asyncio.to_thread(self.function, **checked)
-        return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+            return _as_text(await self.function(**checked))
+        return await in_thread(lambda: _as_text(self.function(**checked)))
+
+
+def _as_text(result: Any) -> str:
+    return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
 
 
 def tool(function: Callable[..., Any]) -> FunctionTool:

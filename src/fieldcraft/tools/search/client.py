@@ -97,7 +97,7 @@ class RemoteSearchTool:
         self.name: str = self._function.name
         self.schema: dict[str, Any] = self._function.schema
 
-    async def __call__(self, **arguments: Any) -> str:
+    async def __call__(self, /, **arguments: Any) -> str:
         """The passages for `query` as text, `No result.` when there is none.
 
         Raises:

@@ -1,0 +1,196 @@
+"""The only place where a turn is written: prompts, what a policy samples, what tools answer."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from fieldcraft.envs.environment import Episode, ToolEnvironment
+from fieldcraft.types import (
+    Action,
+    Answer,
+    Author,
+    Call,
+    Calls,
+    Completion,
+    Engine,
+    Place,
+    Sampling,
+    Segment,
+    Status,
+    StopReason,
+    Task,
+    Trajectory,
+    UserError,
+)
+
+_sessions = itertools.count()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """An engine and how to sample from it. `seed` and a rollout's key fix every random choice."""
+
+    engine: Engine
+    temperature: float = 1.0
+    seed: int = 0
+
+    async def generate(
+        self, trajectory: Trajectory, session: str, key: str, max_tokens: int, stop: Sequence[str]
+    ) -> Completion:
+        seed = seed_of(self.seed, key, trajectory)
+        sampling = Sampling(max_tokens, self.temperature, tuple(stop), seed)
+        return await self.engine.generate(trajectory.ids, sampling, session)
+
+
+def seed_of(seed: int, key: str, trajectory: Trajectory) -> int:
+    """Of what is sampled next in a trajectory: 48 bits that no other place shares."""
+    place = f"{seed}:{key}:{len(trajectory.segments)}"
+    return int.from_bytes(hashlib.blake2b(place.encode(), digest_size=6).digest())
+
+
+class Simulator(Protocol):
+    """Writes observations in place of the tools."""
+
+    async def observe(
+        self,
+        trajectory: Trajectory,
+        action: Action,
+        place: Place,
+        episode: Episode,
+        session: str,
+        key: str,
+    ) -> Call:
+        """Append the observation's segments to the trajectory and return the call. `place` says
+        which of its turn's observations it is."""
+        ...
+
+    def release(self, session: str) -> None:
+        """Forget what is kept of a session."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversation:
+    """A trajectory while it grows: who writes, where it acts, and the engine's session.
+
+    Every method appends to the trajectory and to nothing else.
+    """
+
+    trajectory: Trajectory
+    policy: Policy
+    episode: Episode
+    session: str
+    key: str
+    simulator: Simulator | None = None
+
+    def ask(self, question: str) -> None:
+        """Append the prompt with a question."""
+        append_prompt(self.trajectory, question, self.episode)
+
+    async def write(self, stop: Sequence[str]) -> StopReason:
+        """Let the policy write a turn, up to a stop string or its end. Where the budget ends it,
+        the trajectory is truncated."""
+        budget = self.episode.budget
+        room = min(budget.turn_tokens, budget.total_tokens - len(self.trajectory.ids))
+        reason = StopReason.LENGTH
+        if room >= 1:
+            done = await self.policy.generate(self.trajectory, self.session, self.key, room, stop)
+            segment = Segment(Author.POLICY, done.ids, done.text, done.logprobs, done.version)
+            self.trajectory.segments.append(segment)
+            reason = done.reason
+        if reason is StopReason.LENGTH:
+            self.trajectory.status = Status.TRUNCATED
+        return reason
+
+    async def act(self, calls: Calls) -> None:
+        """Run the calls of one turn and append what came back, in their order. The tools run side
+        by side; a simulator writes one observation after the other."""
+        if self.simulator is None:
+            answered = await self.episode.execute(calls, len(self.trajectory.calls))
+            for index, call in enumerate(answered):
+                self._append_observation(call, Place(index, len(calls)))
+            return
+        for index, move in enumerate(calls):
+            place, before = Place(index, len(calls)), len(self.trajectory.calls)
+            if isinstance(move, Action) and before < self.episode.budget.max_calls:
+                call = await self.simulator.observe(
+                    self.trajectory, move, place, self.episode, self.session, self.key
+                )
+                self.trajectory.calls.append(call)
+            else:
+                [call] = await self.episode.execute([move], before)
+                self._append_observation(call, place)
+
+    def _append_observation(self, call: Call, place: Place) -> None:
+        dialect = self.episode.dialect
+        self.trajectory.calls.append(call)
+        ids = dialect.encode_observation(call.observation, place)
+        text = dialect.write_observation(call.observation, place)
+        self.trajectory.segments.append(Segment(Author.TOOL, ids, text))
+
+    def conclude(self, answer: Answer | None) -> None:
+        """End the trajectory with the answer that was read, or without one."""
+        self.trajectory.status = Status.ANSWERED if answer else Status.NO_ANSWER
+        self.trajectory.answer = answer.text if answer else None
+
+
+def append_prompt(trajectory: Trajectory, question: str, env: Episode | ToolEnvironment) -> None:
+    """Append the prompt with a question."""
+    ids = env.dialect.prompt(question, env.schemas)
+    trajectory.segments.append(Segment(Author.PROMPT, ids, env.dialect.tokenizer.decode(ids)))
+
+
+async def converse(
+    task: Task,
+    policy: Policy,
+    env: ToolEnvironment,
+    key: str,
+    play: Callable[[Conversation], Awaitable[None]],
+    simulator: Simulator | None = None,
+) -> Trajectory:
+    """The trajectory that `play` leaves, which begins after the prompt with the task's question.
+
+    The tools are open meanwhile, and the engine has a session. A defect of a tool or an engine ends
+    this trajectory with Status.ERROR and its cause; a UserError is raised.
+    """
+    trajectory = Trajectory(task)
+    async with _session_of(trajectory, policy.engine, key) as session:
+        append_prompt(trajectory, task.question, env)
+        try:
+            async with env.open(task) as episode:
+                conversation = Conversation(
+                    trajectory=trajectory,
+                    policy=policy,
+                    episode=episode,
+                    session=session,
+                    key=key,
+                    simulator=simulator,
+                )
+                await play(conversation)
+        finally:
+            if simulator is not None:
+                simulator.release(session)
+    return trajectory
+
+
+@asynccontextmanager
+async def _session_of(trajectory: Trajectory, engine: Engine, key: str) -> AsyncIterator[str]:
+    """A session of the engine's in which the trajectory grows; a defect in it ends it there."""
+    session = f"{key}#{next(_sessions)}"
+    start = time.perf_counter()
+    try:
+        yield session
+    except UserError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the one boundary: a bad rollout is data
+        trajectory.status = Status.ERROR
+        trajectory.error = f"{type(error).__name__}: {error}"
+    finally:
+        engine.release(session)
+        trajectory.seconds += time.perf_counter() - start

@@ -1,0 +1,131 @@
+"""Tools that a recipe names: whatever a name stands for becomes a tool, or one clear sentence."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, get_args, get_type_hints
+
+from pydantic import ValidationError
+
+from fieldcraft.config.names import Kind, find, nearest, settings_of
+from fieldcraft.tools.base import FunctionTool
+from fieldcraft.types import StatefulTool, Tool, UserError
+
+
+def make_tool(name: str, settings: Mapping[str, Any]) -> Tool | StatefulTool:
+    """The tool of a recipe; `name` is one that is built in, of an entry point, or `module:Name`.
+
+    Raises UserError for an unknown name, wrong settings, and for what is no tool.
+    """
+    return as_tool(find(Kind.TOOL, name), name, settings)
+
+
+def as_tool(found: Any, name: str, settings: Mapping[str, Any]) -> Tool | StatefulTool:
+    """The tool that a name stands for, made with the settings of a recipe.
+
+    Args:
+        found: a tool, a typed function with a docstring, or a class or function that takes the
+            settings as keyword arguments and makes a tool. A function makes one where it says so:
+            its return type is a class that can be called or opened.
+        name: for messages.
+        settings: what the recipe says besides the name.
+
+    Raises UserError for wrong settings and for what is no tool.
+    """
+    if isinstance(found, type) or (inspect.isfunction(found) and _makes_tools(found, name)):
+        return _checked(_make(found, name, settings), name)
+    if settings:
+        raise UserError(
+            f"The tool '{name}' takes no settings, so remove '{next(iter(settings))}', or name a"
+            " class or function that makes the tool from settings."
+        )
+    return _checked(FunctionTool(found) if inspect.isfunction(found) else found, name)
+
+
+def _makes_tools(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function's return type is a tool, rather than what a call of one returns."""
+    try:
+        returned = get_type_hints(function).get("return")
+    except NameError as error:
+        raise UserError(
+            f"The tool '{name}' cannot be read, because a type hint is unknown ({error}); import"
+            " the type at the top of its module."
+        ) from error
+    return any("__call__" in dir(kind) or "open" in dir(kind) for kind in _classes(returned))
+
+
+def _classes(hint: Any) -> Iterator[type]:
+    """The classes in a type hint that may be a union."""
+    for kind in (hint, *get_args(hint)):
+        if isinstance(kind, type):
+            yield kind
+
+
+def _make(factory: Callable[..., Any], name: str, settings: Mapping[str, Any]) -> Any:
+    try:
+        section = settings_of(factory)
+    except (NameError, TypeError, ValueError) as error:
+        raise UserError(
+            f"The settings of the tool '{name}' cannot be read ({error}); give each argument of"
+            f" {factory.__name__} a type hint that its module imports."
+        ) from error
+    try:
+        checked = section.model_validate(dict(settings))
+    except ValidationError as error:
+        raise UserError(_sentence(error, name, list(section.model_fields))) from error
+    given = {key: getattr(checked, key) for key in checked.model_fields_set}
+    try:
+        return factory(**given)
+    except UserError:
+        raise
+    except Exception as error:
+        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(
+            f"The tool '{name}' cannot be made from its settings ({cause}); correct them."
+        ) from error
+
+
+def _sentence(error: ValidationError, name: str, known: list[str]) -> str:
+    problem = error.errors(include_url=False)[0]
+    key = str(problem["loc"][0])
+    if problem["type"] == "extra_forbidden":
+        advice = f"did you mean {nearest(key, known)}?" if known else "it takes none."
+        return f"The tool '{name}' has no setting '{key}'; {advice}"
+    if problem["type"] == "missing":
+        return f"The tool '{name}' needs the setting '{key}'; add it beside the name."
+    return f"The setting '{key}' of the tool '{name}' is wrong: {problem['msg'].lower()}."
+
+
+def _checked(made: Any, name: str) -> Tool | StatefulTool:
+    """`made`, if it has the shape of a tool."""
+    parts = dir(made)
+    for part in ("name", "schema"):
+        if part not in parts:
+            raise UserError(
+                f"'{name}' is no tool, because it has no '{part}'; write a typed function with a"
+                " docstring, or a class with name, schema, and __call__ or open."
+            )
+    if isinstance(made, type) or not isinstance(made, Tool | StatefulTool):
+        raise UserError(
+            f"'{name}' is no tool, because it can neither be called nor opened; give it"
+            " 'async def __call__(self, **arguments)' or 'def open(self, task)'."
+        )
+    match made.schema:
+        case {"type": "function", "function": {"name": str(told), "parameters": dict()}}:
+            if told != made.name or not told:
+                raise UserError(
+                    f"The tool '{name}' has the name {made.name!r} and, in its schema, {told!r};"
+                    " give both the same."
+                )
+        case _:
+            raise UserError(
+                f"The schema of the tool '{name}' is not in the form of chat templates; write"
+                " {'type': 'function', 'function': {'name', 'description', 'parameters'}}."
+            )
+    if not isinstance(made, StatefulTool) and not inspect.iscoroutinefunction(made.__call__):
+        raise UserError(
+            f"The tool '{name}' would block all rollouts, because its __call__ is not async; write"
+            " 'async def __call__'."
+        )
+    return made

@@ -1,0 +1,44 @@
+"""Plain functions run beside the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """Run a function in a daemon thread of its own; raises what it raises.
+
+    Unlike a thread of asyncio's pool it can be abandoned: where the caller stops waiting, a
+    function that never returns keeps neither the process from its end nor other calls from theirs.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def deliver(result: T | None, error: BaseException | None) -> None:
+        if not done.done():
+            done.set_result((result, error))
+
+    def work() -> None:
+        result, error = None, None
+        try:
+            result = context.run(function)
+        except BaseException as raised:  # noqa: BLE001 - it is raised again where it is awaited
+            error = raised
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(deliver, result, error)
+
+    threading.Thread(target=work, name="fieldcraft tool", daemon=True).start()
+    result, error = await done
+    if isinstance(error, KeyboardInterrupt):  # the user's own reaches the main thread alone
+        raise RuntimeError("the function raised KeyboardInterrupt") from error
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]
