@@ -17,19 +17,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from fieldcraft.agents.chat import NOTHING, Chat, Message
 from fieldcraft.dialects.base import last_box
 from fieldcraft.endpoints.openai import EndpointError, Reply, Usage
+from fieldcraft.envs.guards import ToolDefect, TooSlow, guarded
+from fieldcraft.envs.opening import open_tools
 from fieldcraft.rewards.answers import exact_match
 from fieldcraft.types import (
     Action,
     Answer,
     Malformed,
     Observation,
+    StatefulTool,
     Step,
     Task,
     Thought,
@@ -126,10 +129,11 @@ class Prompted:
     """
 
     chat: Chat
-    tools: Sequence[Tool]
+    tools: Sequence[Tool | StatefulTool]
     max_calls: int
     turn_tokens: int
     temperature: float
+    call_seconds: float = 60.0  # of one call, of opening and of closing a tool
 
     async def attempt(self, task: Task, key: str) -> Attempt:
         """Let the model think, act and answer. `key` fixes the seeds of its requests.
@@ -137,6 +141,13 @@ class Prompted:
         A request or a tool that fails ends the attempt with its cause. What a tool returned is
         shown to the model and never read.
         """
+        try:
+            async with open_tools(self.tools, task, self.call_seconds) as tools:
+                return await self._attempt(task, key, tools)
+        except ToolDefect as error:
+            return Attempt((), End.TOOL_FAILED, str(error))
+
+    async def _attempt(self, task: Task, key: str, tools: Mapping[str, Tool]) -> Attempt:
         asked = with_tools(self.tools, self.max_calls) if self.tools else WITHOUT_TOOLS
         # One message of the user's: some models know no system message.
         messages = [{"role": "user", "content": f"{asked}\n\nQuestion: {task.question}"}]
@@ -169,8 +180,9 @@ class Prompted:
             if number == self.max_calls:
                 break
             try:
-                observed = await self._run(action)
-            except ToolError as error:
+                asked_tool = tools[action.tool](**action.arguments)
+                observed = await guarded(asked_tool, self.call_seconds)
+            except (ToolError, TooSlow) as error:
                 return ended(End.TOOL_FAILED, str(error))
             steps.append(Observation(observed))
             messages += [
@@ -189,12 +201,8 @@ class Prompted:
             seed=seed,
         )
 
-    async def _run(self, action: Action) -> str:
-        tool = next(tool for tool in self.tools if tool.name == action.tool)
-        return await tool(**action.arguments)
 
-
-def with_tools(tools: Sequence[Tool], max_calls: int) -> str:
+def with_tools(tools: Sequence[Tool | StatefulTool], max_calls: int) -> str:
     """The instruction that tells of the tools."""
     first = tools[0].schema["function"]
     arguments = dict.fromkeys(first["parameters"]["properties"], "...")
@@ -205,7 +213,7 @@ def with_tools(tools: Sequence[Tool], max_calls: int) -> str:
     )
 
 
-def read_turn(reply: Reply, tools: Sequence[Tool]) -> Turn:
+def read_turn(reply: Reply, tools: Sequence[Tool | StatefulTool]) -> Turn:
     """The thought and the first action or answer of a reply.
 
     Where a reasoning model leaves its thought unsaid, its reasoning is the thought.
@@ -232,7 +240,7 @@ def read_turn(reply: Reply, tools: Sequence[Tool]) -> Turn:
     return Turn(thought, move, text[: marks[0].end() + end].strip())
 
 
-def _read_action(text: str, tools: Sequence[Tool]) -> tuple[Action | Malformed, int]:
+def _read_action(text: str, tools: Sequence[Tool | StatefulTool]) -> tuple[Action | Malformed, int]:
     """The call at the beginning of `text`, and where it ends."""
     named = re.match(r"[`\"]?([\w-]+)[`\"]?\s*(?=\{)", text)
     if named is None:

@@ -68,6 +68,7 @@ def make_teacher(run: Run) -> Teacher:
                 max_calls=recipe.budget.max_calls,
                 turn_tokens=recipe.budget.turn_tokens,
                 temperature=recipe.teacher.temperature,
+                call_seconds=recipe.budget.call_seconds,
             )
             for way, used in tools.items()
         },
