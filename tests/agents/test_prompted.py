@@ -1,7 +1,8 @@
 """Prompted ReAct: what is read from a reply, what is cut, and what ends an attempt."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from fieldcraft.types import (
     Observation,
     Task,
     Thought,
+    Tool,
     ToolError,
     UserError,
 )
@@ -137,6 +139,49 @@ def test_what_ends_an_attempt() -> None:
     assert (found.end, found.detail, found.failed) == (End.TOOL_FAILED, "Search failed.", True)
     found, _ = play("I would rather talk about something else.")
     assert (found.end, found.failed) == (End.MALFORMED, False)
+
+
+def test_tools_are_opened_for_an_attempt_and_have_a_time_limit() -> None:
+    class Opening:
+        name, schema = "search", search.schema
+        closed: list[str] = []  # noqa: RUF012
+
+        def __init__(self, on_open: float, on_call: float) -> None:
+            self.on_open, self.on_call = on_open, on_call
+
+        @asynccontextmanager
+        async def open(self, task: Task) -> AsyncIterator[Tool]:
+            await asyncio.sleep(self.on_open)
+
+            @tool
+            async def find(query: str) -> str:
+                """Find.
+
+                Args:
+                    query: what.
+                """
+                await asyncio.sleep(self.on_call)
+                return "found"
+
+            yield find
+            self.closed.append(task.id)
+
+    def attempt(*waits: float) -> Attempt:
+        script = Script(SEARCH, "Answer: Zavrazhye")
+        settings = {"max_calls": 2, "turn_tokens": 99, "temperature": 0.5, "call_seconds": 0.05}
+        workflow = Prompted(chat=script, tools=[Opening(*waits)], **settings)  # type: ignore[arg-type]
+        return asyncio.run(workflow.attempt(TASK, "key"))
+
+    assert attempt(0, 0).answer == "Zavrazhye"
+    assert Opening.closed == ["t"]
+    found = attempt(0, 60)
+    assert (found.end, found.detail) == (
+        End.TOOL_FAILED,
+        "The tool did not answer within 0.05 s.",
+    )
+    assert len(found.steps) == 2  # what was written before is kept
+    found = attempt(60, 0)
+    assert found.detail == "the tool 'search' did not open within 0.05 s"
 
 
 # -- reading a reply ---------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from fieldcraft.config.names import BUILT_IN, Kind, find
 from fieldcraft.config.recipe import Recipe, count_options, dump_recipe, world_settings
 from fieldcraft.config.rl import Critic, Rl
-from fieldcraft.config.sections import Endpoint, Optim
+from fieldcraft.config.sections import Endpoint, Optim, ToolChoice
 from fieldcraft.config.stages import Pairs, Sft
 from fieldcraft.recipes.loading import RESERVED, load_recipe, parse_recipe, shipped
 from fieldcraft.types import UserError
@@ -126,6 +126,29 @@ def test_the_last_override_wins_and_sections_may_be_new(path: str) -> None:
     assert load_recipe(path, ['recipe="a=b.c"']).recipe == "a=b.c"
 
 
+def test_tools_are_names_or_names_with_settings(path: str) -> None:
+    assert load_recipe(path, []).tools == (ToolChoice(name="search"),)
+    recipe = load_recipe(path, ["tools=[search, 'my:population', {name: 'my:Browser', pages: 3}]"])
+    assert [(tool.name, tool.settings) for tool in recipe.tools] == [
+        ("search", {}),
+        ("my:population", {}),
+        ("my:Browser", {"pages": 3}),
+    ]
+    assert dump_recipe(recipe)["tools"][1:] == [
+        {"name": "my:population"},
+        {"name": "my:Browser", "pages": 3},
+    ]
+    assert parse_recipe(dump_recipe(recipe)) == recipe
+    assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe
+    assert load_recipe(path, ["tools=[]"]).tools == ()
+
+
+def test_the_chat_template_and_a_system_prompt_can_be_set(path: str) -> None:
+    recipe = load_recipe(path, ["template.enable_thinking=false", "system=Be brief."])
+    assert (recipe.template, recipe.system) == ({"enable_thinking": False}, "Be brief.")
+    assert parse_recipe(dump_recipe(recipe)) == recipe
+
+
 # -- algorithms --------------------------------------------------------------------------------
 
 
@@ -214,6 +237,13 @@ def test_an_unknown_key_is_answered_with_the_nearest(path: str, override: str, m
         ("seed", ["'seed'", "key=value"]),
         ("=3", ["key=value"]),
         ("seed.x=3", ["'seed'"]),
+        ("tools=[search, search]", ["'tools'", "names 'search' twice"]),
+        ("tools=[{pages: 3}]", ["'tools.0.name'", "required"]),
+        ("tools=[3]", ["'tools.0'"]),
+        ("tools=[{name: search, topk: 3}]", ["'tools.0'", "write search: {topk: ...}"]),
+        ("budget.observation_tokens=8", ["'budget.observation_tokens'", "64"]),
+        ("budget.call_seconds=0", ["'budget.call_seconds'", "greater than 0"]),
+        ("template=3", ["'template'", "dictionary"]),
         ("stages.sft1.steps.x=3", ["'stages.sft1.steps.x'", "single value"]),
         ("search.url=[", ["search.url=[", "YAML"]),
         ("model=/does/not/exist", ["model=/does/not/exist", "does not exist"]),

@@ -1,5 +1,8 @@
 """Literal tokens: what every segment of a demonstration says, id by id, and who wrote it."""
 
+import asyncio
+from typing import Any
+
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -8,6 +11,9 @@ from checkpoints import tiny_tokenizer
 from fieldcraft.config.names import BUILT_IN, Kind
 from fieldcraft.dialects import get_dialect
 from fieldcraft.dialects.demonstrations import encode_demonstration, encode_pair, reads_back
+from fieldcraft.engine.scripted import ScriptedEngine
+from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.rollout.loop import Policy, rollout
 from fieldcraft.types import (
     Action,
     Answer,
@@ -227,6 +233,86 @@ def test_answer_that_the_dialect_cannot_read_is_no_answer() -> None:
 def test_impossible_orders_are_refused(steps: list[Step], problem: str) -> None:
     with pytest.raises(UserError, match=f"task q1 .*{problem}"):
         encode("autocoa", steps)
+
+
+# -- several calls in one turn -----------------------------------------------------------------
+
+SEVERAL: list[Step] = [
+    Thought("look"),
+    Action("search", {"query": "who"}),
+    Action("search", {"query": "Oslo"}),
+    Observation("Oslo"),
+    Observation("so"),
+    Answer("Oslo"),
+]
+
+
+def test_literal_tokens_of_several_calls() -> None:
+    demonstration = encode("hermes", SEVERAL)
+
+    def call(query: int) -> list[int]:
+        head = [24, 2, 28, 31, 32, 31, 29, 1, 31, 34, 31, 30, 1, 31, 33, 31, 29, 1, 28, 31, 35]
+        return [*head, 31, 29, 1, 31, query, 31, 11, 11, 2, 25]
+
+    assert [(s.author, s.ids) for s in demonstration.segments[1:]] == [
+        (Author.POLICY, [12, 2, 6, 2, 13, 3, *call(4), *call(8), END]),
+        (Author.TOOL, [USER, 26, 8, 27, END, USER, 26]),
+        (Author.TOOL, [7, 27, END, 37, 2]),
+        (Author.POLICY, [10, 8, 11, END]),
+    ]
+    assert [(c.arguments["query"], c.observation) for c in demonstration.calls] == [
+        ("who", "Oslo"),
+        ("Oslo", "so"),
+    ]
+    assert demonstration.well_formed
+    unanswered = encode("hermes", SEVERAL[:3])
+    assert unanswered.segments[1:] == demonstration.segments[1:2]
+    assert unanswered.calls == []
+
+
+@pytest.mark.parametrize("name", ["autocoa", "search-r1", "otc"])
+def test_a_dialect_with_one_call_a_turn_says_so(name: str) -> None:
+    with pytest.raises(UserError, match=f"{name} makes one call in a turn, not 2; use .* hermes"):
+        encode(name, SEVERAL)
+
+
+class Answering:
+    """The tool `search`, which says what a demonstration says, in its order."""
+
+    name = "search"
+    schema: dict[str, Any] = {"type": "function", "function": {"name": "search", "parameters": {}}}  # noqa: RUF012
+
+    def __init__(self, steps: list[Step]) -> None:
+        self.texts = iter([step.text for step in steps if isinstance(step, Observation)])
+
+    async def __call__(self, **arguments: Any) -> str:
+        return next(self.texts)
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [*((name, STEPS) for name in BUILT_IN[Kind.DIALECT]), ("hermes", SEVERAL)],
+)
+def test_what_sampling_leaves_is_what_a_demonstration_encodes(name: str, steps: list[Step]) -> None:
+    tokenizer = tiny_tokenizer()
+    dialect = get_dialect(name, tokenizer)
+    tool = Answering(steps)
+    shown = encode_demonstration(TASK, steps, dialect, [tool.schema])
+    end = tokenizer.decode([tokenizer.eos_token_id])
+    turns = [text.removesuffix(end) for text in shown.policy_texts]
+    policy = Policy(engine=ScriptedEngine(tokenizer, turns))
+    played = asyncio.run(rollout(TASK, policy, ToolEnvironment(dialect, [tool]), "key"))
+    assert [(s.author, s.ids, s.text) for s in played.segments] == [
+        (s.author, s.ids, s.text) for s in shown.segments
+    ]
+    assert [(c.arguments, c.observation) for c in played.calls] == [
+        (c.arguments, c.observation) for c in shown.calls
+    ]
+    assert (played.status, played.answer, played.well_formed) == (
+        shown.status,
+        shown.answer,
+        shown.well_formed,
+    )
 
 
 # -- pairs -------------------------------------------------------------------------------------

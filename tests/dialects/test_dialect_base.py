@@ -147,3 +147,92 @@ def test_search_dialects_refuse_other_tools(name: str) -> None:
     tool = {"type": "function", "function": {"name": "python"}}
     with pytest.raises(UserError, match="can only call `search`, not `python`"):
         get_dialect(name, TOKENIZER).prompt("who?", [tool])
+
+
+# -- what a recipe sets of the chat template ----------------------------------------------------
+
+
+def thinking_tokenizer() -> PreTrainedTokenizerFast:
+    """A template with a switch, as Qwen3's."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template += (
+        "{% if add_generation_prompt and enable_thinking is defined and not enable_thinking %}"
+        "{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}"
+        "{%- for tool in tools or [] %}{% if loop.first %}{% continue %}{% endif %}{% endfor %}"
+        "{% generation %}{% endgeneration %}"
+    )
+    return tokenizer
+
+
+@pytest.mark.parametrize("name", BUILT_IN[Kind.DIALECT])
+def test_variables_of_the_template_reach_prompts(name: str) -> None:
+    tokenizer = thinking_tokenizer()
+    plain = tokenizer.decode(get_dialect(name, tokenizer, "").prompt("who?", []))
+    off = get_dialect(name, tokenizer, "", template={"enable_thinking": False})
+    head, _, begun = plain.partition("<|im_start|>assistant\n")
+    assert tokenizer.decode(off.prompt("who?", [])) == (
+        f"{head}<|im_start|>assistant\n<think>\n\n</think>\n\n{begun}"
+    )
+    on = get_dialect(name, tokenizer, "", template={"enable_thinking": True})
+    assert tokenizer.decode(on.prompt("who?", [])) == plain
+
+
+def test_variables_of_the_template_reach_the_frame_of_observations() -> None:
+    off = get_dialect("hermes", thinking_tokenizer(), template={"enable_thinking": False})
+    assert off.observation_frame()[1].endswith("assistant\n<think>\n\n</think>\n\n")
+
+
+@pytest.mark.parametrize(
+    ("template", "given", "sentence"),
+    [
+        (None, "enable_thinking", "no chat template, so remove 'template'"),
+        ("{{ messages }}{{ thinking }}", "thinkin", "no variable 'thinkin'; did you mean 'thinkin"),
+        ("{{ messages }}{{ range(3) }}", "thinking", "no variable 'thinking'; remove it"),
+        ("{{ messages }}", "messages", "no variable 'messages'; remove it"),
+    ],
+)
+def test_a_variable_that_the_template_does_not_have_is_refused(
+    template: str | None, given: str, sentence: str
+) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = template
+    with pytest.raises(UserError, match=sentence):
+        get_dialect("autocoa", tokenizer, template={given: True})
+
+
+@pytest.mark.parametrize("name", BUILT_IN[Kind.DIALECT])
+def test_a_system_prompt_stands_before_the_question(name: str) -> None:
+    dialect = get_dialect(name, TOKENIZER, "", system="Be brief.")
+    text = TOKENIZER.decode(dialect.prompt("who?", []))
+    assert text.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nwho?<")
+    assert dialect.observation_frame() == get_dialect(name, TOKENIZER).observation_frame()
+
+
+@pytest.mark.parametrize(
+    ("template", "sentence"),
+    [
+        (None, "no chat template, so a system prompt has no place"),
+        ("{{ messages[-1].content }}", "does not show a system prompt"),
+        ("{{ raise_exception('No system!') }}", r"refuses a system prompt \(No system!\)"),
+    ],
+)
+def test_a_system_prompt_that_would_be_lost_is_refused(template: str | None, sentence: str) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = template
+    with pytest.raises(UserError, match=sentence):
+        get_dialect("autocoa", tokenizer, system="Be brief.")
+
+
+# -- dialects by name ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["json:loads", "json:JSONDecoder", "fieldcraft.types:UserError"])
+def test_what_is_no_dialect_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match=f"'{name}' is no dialect"):
+        get_dialect(name, TOKENIZER)
+
+
+def test_a_dialect_may_be_of_any_module_but_must_be_whole() -> None:
+    assert get_dialect("fieldcraft.dialects.hermes:Hermes", TOKENIZER).name == "hermes"
+    with pytest.raises(UserError, match="not complete: write its obeys_grammar, "):
+        get_dialect("fieldcraft.dialects.base:SearchDialect", TOKENIZER)

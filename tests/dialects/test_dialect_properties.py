@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from checkpoints import tiny_tokenizer
 from fieldcraft.config.names import BUILT_IN, Kind
 from fieldcraft.dialects import get_dialect
-from fieldcraft.types import Action, Answer
+from fieldcraft.types import Action, Answer, Place
 
 DIALECTS = BUILT_IN[Kind.DIALECT]
 DIALECT_OF = {name: get_dialect(name, tiny_tokenizer(), instruction="") for name in DIALECTS}
@@ -75,6 +75,33 @@ def test_json_calls_hold_any_text(tool: str, arguments: dict[str, object]) -> No
     action = Action(tool, arguments)
     dialect = DIALECT_OF["hermes"]
     assert dialect.parse([dialect.write_action(action)]) == (action,)
+
+
+@settings(deadline=None)
+@given(thought=plain, queries=st.lists(plain.filter(bool), min_size=1, max_size=4), answer=plain)
+def test_several_calls_come_back_and_are_well_formed(
+    thought: str, queries: list[str], answer: str
+) -> None:
+    dialect = DIALECT_OF["hermes"]
+    actions = [Action("search", {"query": query}) for query in queries]
+    turn = dialect.write_thought(thought) + dialect.write_calls(actions) + "<|im_end|>"
+    assert dialect.parse([turn]) == tuple(actions)
+    written = [turn, dialect.write_answer(answer or "x")]
+    assert dialect.well_formed(written) == ("\0" not in "".join(written))
+
+
+@settings(deadline=None)
+@given(texts=st.lists(tagged, min_size=1, max_size=4))
+def test_several_observations_are_frames_and_plain_text(texts: list[str]) -> None:
+    dialect = DIALECT_OF["hermes"]
+
+    places = [Place(i, len(texts)) for i in range(len(texts))]
+    written = zip(texts, places, strict=True)
+    ids = [i for text, place in written for i in dialect.encode_observation(text, place)]
+    whole = "".join(map(dialect.write_observation, texts, places))
+    assert dialect.tokenizer.decode(ids) == whole
+    harmless = [i for place in places for i in dialect.encode_observation("x", place)]
+    assert [i for i in ids if i <= 2] == [i for i in harmless if i <= 2]
 
 
 @NAMES

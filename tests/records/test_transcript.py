@@ -83,6 +83,60 @@ def test_a_malformed_attempt_without_a_call_does_not_shift_the_calls():
     assert transcript(Trajectory(TASK, valid + invalid, calls)) == found + told
 
 
+def test_several_calls_of_a_turn_are_shown_with_their_observations():
+    turn = (
+        '<think>All of it.</think>\n<tool_call>{"query": "Kelm"}</tool_call>\n'
+        '<tool_call>{</tool_call>\n<tool_call>{"query": "Bar"}</tool_call>'
+    )
+    trajectory = Trajectory(
+        TASK,
+        segments=[
+            segment(Author.POLICY, turn),
+            segment(Author.TOOL, "<response>It lies there.</response>\n<response>"),
+            segment(Author.TOOL, "No JSON.</response>\n<response>"),
+            segment(Author.TOOL, "It lies there.</response>"),
+            segment(Author.POLICY, '<tool_call>{"query": "Kelm"}</tool_call>'),
+            segment(Author.SIMULATOR, "<response>"),
+            segment(Author.SIMULATOR, "It lies there."),
+            segment(Author.SIMULATOR, "</response>"),
+            segment(Author.POLICY, "Bar"),
+        ],
+        calls=[
+            search("Kelm", "It lies there."),
+            Call("", {}, "No JSON.", Outcome.MALFORMED, 0.0),
+            search("Bar", "It lies there."),
+            search("Kelm", "It lies there.", simulated=True),
+        ],
+        answer="Bar",
+    )
+    assert transcript(trajectory) == [
+        Entry(Kind.THOUGHT, "All of it."),
+        Entry(Kind.ACTION, "Kelm", "search"),
+        Entry(Kind.ACTION, "{}"),
+        Entry(Kind.ACTION, "Bar", "search"),
+        Entry(Kind.OBSERVATION, "It lies there."),
+        Entry(Kind.OBSERVATION, "No JSON.", "malformed"),
+        Entry(Kind.OBSERVATION, "It lies there."),
+        Entry(Kind.ACTION, "Kelm", "search"),
+        Entry(Kind.OBSERVATION, "It lies there.", "simulated"),
+        Entry(Kind.ANSWER, "Bar"),
+    ]
+
+
+def test_equal_observations_of_two_turns_stay_apart():
+    turn = [segment(Author.POLICY, "<search>a</search>"), segment(Author.TOOL, "<r>found</r>")]
+    trajectory = Trajectory(TASK, 2 * turn, [search("a", "found"), search("a", "found")])
+    kinds = [entry.kind for entry in transcript(trajectory)]
+    assert kinds == [Kind.ACTION, Kind.OBSERVATION] * 2
+
+
+def test_a_cut_observation_says_so():
+    call = Call("search", {"query": "a"}, "long\n[9 characters left out]\n", Outcome.OK, 0.0, cut=9)
+    segments = [segment(Author.POLICY, "<search>a</search>"), segment(Author.TOOL, "<r>lo</r>")]
+    shown = transcript(Trajectory(TASK, segments, [call]))
+    assert shown[1] == Entry(Kind.OBSERVATION, "<r>lo</r>", "9 characters cut")
+
+
 def test_a_call_whose_observation_did_not_fit_is_still_shown():
     trajectory = Trajectory(
         TASK,

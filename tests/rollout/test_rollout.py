@@ -265,6 +265,15 @@ def test_an_observation_that_overflows_ends_the_trajectory() -> None:
     assert (found.status, found.executed_calls) == (Status.TRUNCATED, 1)
 
 
+def test_an_observation_that_is_too_long_is_cut_once_for_record_and_ids() -> None:
+    found = play([SEARCH, ANSWER], env(lambda query: "long " * 999, observation_tokens=64))
+    [call] = found.calls
+    assert call.cut > 4000
+    assert f"[{call.cut} characters left out]" in call.observation
+    assert found.segments[2].text == f"\n\n<search_result> {call.observation} </search_result>\n\n"
+    assert TOKENIZER.decode(found.segments[2].ids) == found.segments[2].text
+
+
 # -- simulated observations ---------------------------------------------------------------------
 
 

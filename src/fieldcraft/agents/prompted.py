@@ -24,7 +24,7 @@ from enum import StrEnum
 from fieldcraft.agents.chat import NOTHING, Chat, Message
 from fieldcraft.dialects.base import last_box
 from fieldcraft.endpoints.openai import EndpointError, Reply, Usage
-from fieldcraft.envs.guards import TooSlow, guarded
+from fieldcraft.envs.guards import ToolDefect, TooSlow, guarded
 from fieldcraft.envs.opening import open_tools
 from fieldcraft.rewards.answers import is_right
 from fieldcraft.types import (
@@ -132,7 +132,7 @@ class Prompted:
     tools: Sequence[AnyTool]
     max_calls: int
     turn_tokens: int
-    call_seconds: float
+    call_seconds: float  # of one call, of opening and of closing a tool
     temperature: float
 
     async def attempt(self, task: Task, key: str) -> Attempt:
@@ -141,10 +141,13 @@ class Prompted:
         A request or a tool that fails ends the attempt with its cause. What a tool returned is
         shown to the model and never read.
         """
-        async with open_tools(self.tools, task, self.call_seconds) as tools:
-            return await self._converse(task, key, tools)
+        try:
+            async with open_tools(self.tools, task, self.call_seconds) as tools:
+                return await self._attempt(task, key, tools)
+        except ToolDefect as error:
+            return Attempt((), End.TOOL_FAILED, str(error))
 
-    async def _converse(self, task: Task, key: str, tools: Mapping[str, Tool]) -> Attempt:
+    async def _attempt(self, task: Task, key: str, tools: Mapping[str, Tool]) -> Attempt:
         asked = with_tools(self.tools, self.max_calls) if self.tools else WITHOUT_TOOLS
         # One message of the user's: some models know no system message.
         messages = [{"role": "user", "content": f"{asked}\n\nQuestion: {task.question}"}]
@@ -177,8 +180,9 @@ class Prompted:
             if number == self.max_calls:
                 break
             try:
-                observed = await self._run(tools[action.tool], action)
-            except ToolError as error:
+                asked_tool = tools[action.tool](**action.arguments)
+                observed = await guarded(asked_tool, self.call_seconds)
+            except (ToolError, TooSlow) as error:
                 return ended(End.TOOL_FAILED, str(error))
             steps.append(Observation(observed))
             messages += [
@@ -196,12 +200,6 @@ class Prompted:
             stop=STOP if self.tools else (),
             seed=seed,
         )
-
-    async def _run(self, tool: Tool, action: Action) -> str:
-        try:
-            return await guarded(tool(**action.arguments), self.call_seconds)
-        except TooSlow as error:
-            raise ToolError(f"the tool did not answer within {self.call_seconds:g} s") from error
 
 
 def with_tools(tools: Sequence[AnyTool], max_calls: int) -> str:

@@ -15,12 +15,12 @@ from fieldcraft.envs.guards import Gate, ToolDefect, TooSlow, guarded, shorten
 from fieldcraft.envs.opening import open_tools
 from fieldcraft.types import (
     Action,
+    AnyTool,
     ArgumentError,
     Call,
     Dialect,
     Malformed,
     Outcome,
-    StatefulTool,
     Task,
     Tool,
     ToolError,
@@ -28,7 +28,6 @@ from fieldcraft.types import (
 )
 
 LIMIT_REACHED = "The limit of calls is reached; answer with what you know."
-TOO_SLOW = "The tool did not answer within {:g} s."
 
 
 @dataclass(frozen=True)
@@ -87,15 +86,14 @@ class Episode:
         return self.observed(replace(call, observation=text, outcome=outcome, seconds=seconds))
 
     async def _run(self, tool: Tool, arguments: dict[str, Any]) -> tuple[str, Outcome]:
-        seconds = self.budget.call_seconds
         try:
-            text = await guarded(_ask(tool, arguments), seconds)
+            text = await guarded(_ask(tool, arguments), self.budget.call_seconds)
         except ArgumentError as error:
             return str(error), Outcome.MALFORMED
         except ToolError as error:
             return str(error), Outcome.FAILED
-        except TooSlow:
-            return TOO_SLOW.format(seconds), Outcome.FAILED
+        except TooSlow as error:
+            return str(error), Outcome.FAILED
         if not isinstance(text, str):
             raise ToolDefect(f"the tool '{tool.name}' returned {type(text).__name__}, not text")
         return text, Outcome.OK
@@ -113,7 +111,7 @@ class ToolEnvironment:
     """
 
     dialect: Dialect
-    tools: Sequence[Tool | StatefulTool] = ()
+    tools: Sequence[AnyTool] = ()
     budget: Limits = field(default_factory=Limits)
     gate: Gate = field(init=False, repr=False, compare=False)  # of all its rollouts
 

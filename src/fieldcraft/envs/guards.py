@@ -41,7 +41,7 @@ async def guarded(work: Awaitable[T], seconds: float) -> T:
             return await work
     except TimeoutError as error:
         if limit.expired():
-            raise TooSlow(f"within {seconds:g} s") from error
+            raise TooSlow(f"The tool did not answer within {seconds:g} s.") from error
         raise
     except asyncio.CancelledError as error:
         if task is not None and task.cancelling():

@@ -7,12 +7,12 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from types import TracebackType
 
 from fieldcraft.envs.guards import ToolDefect, TooSlow, guarded
-from fieldcraft.types import StatefulTool, Task, Tool
+from fieldcraft.types import AnyTool, StatefulTool, Task, Tool
 
 
 @asynccontextmanager
 async def open_tools(
-    tools: Sequence[Tool | StatefulTool], task: Task, seconds: float
+    tools: Sequence[AnyTool], task: Task, seconds: float
 ) -> AsyncIterator[dict[str, Tool]]:
     """The tools by name, ready to be called during one rollout of `task`.
 

@@ -28,7 +28,7 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One block of a transcript. `label` is the tool of an action, or what is special about an
-    observation ("simulated", "failed", "refused"), else empty."""
+    observation ("simulated", "failed", "9 characters cut"), else empty."""
 
     kind: Kind
     text: str
@@ -79,7 +79,9 @@ def transcript(trajectory: Trajectory) -> list[Entry]:
             entries += [Entry(Kind.THOUGHT, thought), Entry(Kind.ANSWER, trajectory.answer)]
         elif calls and _belongs(calls, runs[index + 1 :]):
             pending = _take_turn(calls, runs[index + 1 :])
-            entries.append(Entry(Kind.THOUGHT, _before(text, _argument(pending[0]))))
+            for call in reversed(pending):
+                text = _before(text, _argument(call))
+            entries.append(Entry(Kind.THOUGHT, text))
             entries += [Entry(Kind.ACTION, _argument(call), call.tool) for call in pending]
         else:
             entries.append(Entry(Kind.THOUGHT, text))
@@ -126,6 +128,8 @@ def _observed(text: str, call: Call) -> Entry:
     marks = ["simulated"] if call.simulated else []
     if call.outcome is not Outcome.OK:
         marks.append(call.outcome.value)
+    if call.cut:
+        marks.append(f"{call.cut} characters cut")
     # The frame's tags are noise to a reader; what was cut or escaped differs and is shown as it is.
     inner = call.observation.strip()
     shown = inner if inner and inner in text else text

@@ -54,8 +54,9 @@ class PolicySimulator:
         tokenizer, budget = episode.dialect.tokenizer, episode.budget
         opening, closing = episode.dialect.observation_frame(place)
         end = _end_of_text(episode.dialect, closing)
-        head = encode_frame(tokenizer, opening)
-        trajectory.segments.append(Segment(Author.SIMULATOR, head, opening, [0.0] * len(head)))
+        if opening:  # else it stands at the end of the observation before
+            head = encode_frame(tokenizer, opening)
+            trajectory.segments.append(Segment(Author.SIMULATOR, head, opening, [0.0] * len(head)))
         room = budget.total_tokens - len(trajectory.ids)
         limit = min(budget.turn_tokens, budget.observation_tokens, room)
         if limit < 1:

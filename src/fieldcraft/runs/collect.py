@@ -68,8 +68,8 @@ async def make_teacher(context: Context) -> Teacher:
                 tools=used,
                 max_calls=recipe.budget.max_calls,
                 turn_tokens=recipe.budget.turn_tokens,
-                call_seconds=recipe.budget.call_seconds,
                 temperature=recipe.teacher.temperature,
+                call_seconds=recipe.budget.call_seconds,
             )
             for way, used in tools.items()
         },

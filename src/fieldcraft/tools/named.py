@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from fieldcraft.config.names import Kind, find, nearest, settings_of
 from fieldcraft.tools.base import FunctionTool
-from fieldcraft.types import StatefulTool, Tool, UserError
+from fieldcraft.types import AnyTool, StatefulTool, UserError
 
 
-def make_tool(name: str, settings: Mapping[str, Any]) -> Tool | StatefulTool:
+def make_tool(name: str, settings: Mapping[str, Any]) -> AnyTool:
     """The tool of a recipe; `name` is one that is built in, of an entry point, or `module:Name`.
 
     Raises UserError for an unknown name, wrong settings, and for what is no tool.
@@ -21,7 +21,7 @@ def make_tool(name: str, settings: Mapping[str, Any]) -> Tool | StatefulTool:
     return as_tool(find(Kind.TOOL, name), name, settings)
 
 
-def as_tool(found: Any, name: str, settings: Mapping[str, Any]) -> Tool | StatefulTool:
+def as_tool(found: Any, name: str, settings: Mapping[str, Any]) -> AnyTool:
     """The tool that a name stands for, made with the settings of a recipe.
 
     Args:
@@ -97,7 +97,7 @@ def _sentence(error: ValidationError, name: str, known: list[str]) -> str:
     return f"The setting '{key}' of the tool '{name}' is wrong: {problem['msg'].lower()}."
 
 
-def _checked(made: Any, name: str) -> Tool | StatefulTool:
+def _checked(made: Any, name: str) -> AnyTool:
     """`made`, if it has the shape of a tool."""
     parts = dir(made)
     for part in ("name", "schema"):
@@ -106,7 +106,7 @@ def _checked(made: Any, name: str) -> Tool | StatefulTool:
                 f"'{name}' is no tool, because it has no '{part}'; write a typed function with a"
                 " docstring, or a class with name, schema, and __call__ or open."
             )
-    if isinstance(made, type) or not isinstance(made, Tool | StatefulTool):
+    if isinstance(made, type) or not isinstance(made, AnyTool):
         raise UserError(
             f"'{name}' is no tool, because it can neither be called nor opened; give it"
             " 'async def __call__(self, **arguments)' or 'def open(self, task)'."
