@@ -9,9 +9,9 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "fieldcraft"
 # From low to high: a module may import those of its own entry and of the entries before it.
 LAYERS = (
-    *("__init__", "types", "config", "records", "terminal", "recipes", "algos", "dialects"),
+    *("version", "types", "config", "records", "terminal", "recipes", "algos", "dialects"),
     *("tools", "worlds", "endpoints", "rewards", "envs", "engine", "rollout", "agents", "data"),
-    *("train", "evals", "runs", "cli", "__main__"),
+    *("train", "evals", "runs", "__init__", "cli", "__main__"),
 )
 HEAVY = {"torch", "transformers", "safetensors"}
 MAY_BE_HEAVY = {"engine", "algos", "train", "runs"}
@@ -64,7 +64,7 @@ def test_no_import_of_the_package_hides_in_a_function() -> None:
     hidden = [
         f"{name}.{function.name} imports {target}"
         for name, path in FILES.items()
-        if name != "cli"
+        if layer(name) != "cli"
         for function in ast.walk(ast.parse(path.read_text()))
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         for target in filter(own, imports(function))

@@ -1,5 +1,81 @@
-"""fieldcraft: train language models that decide for themselves when to think, act and answer."""
+"""fieldcraft: train language models that decide for themselves when to think, act and answer.
+
+    import fieldcraft as fc
+
+    agent = fc.load("my-model", dialect="hermes", tools=[population])
+    rl = fc.Rl(steps=200, rewards={"em": 1.0}, optim=fc.Optim(lr=1e-6))
+    agent = agent.train("questions.jsonl", {"rl": rl}, out="runs/population")
+    print(agent.ask("How many people live in Turin?").answer)
+
+Names are imported when they are first used, so that `import fieldcraft` loads nothing heavy.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from fieldcraft.version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from fieldcraft.config.rl import Rl
+    from fieldcraft.config.sections import Optim
+    from fieldcraft.config.stages import Pairs, Sft, Stage
+    from fieldcraft.data.sources import read_tasks
+    from fieldcraft.dialects.base import BaseDialect
+    from fieldcraft.rewards.answers import StatelessReward
+    from fieldcraft.runs.agent import Agent, load
+    from fieldcraft.tools.base import tool
+    from fieldcraft.train.stages.base import StageType
+    from fieldcraft.types import Task, ToolError, Trajectory, UserError
+    from fieldcraft.worlds.base import World
+
+_MODULES = {
+    "Agent": "fieldcraft.runs.agent",
+    "BaseDialect": "fieldcraft.dialects.base",
+    "Optim": "fieldcraft.config.sections",
+    "Pairs": "fieldcraft.config.stages",
+    "Rl": "fieldcraft.config.rl",
+    "Sft": "fieldcraft.config.stages",
+    "Stage": "fieldcraft.config.stages",
+    "StageType": "fieldcraft.train.stages.base",
+    "StatelessReward": "fieldcraft.rewards.answers",
+    "Task": "fieldcraft.types",
+    "ToolError": "fieldcraft.types",
+    "Trajectory": "fieldcraft.types",
+    "UserError": "fieldcraft.types",
+    "World": "fieldcraft.worlds.base",
+    "load": "fieldcraft.runs.agent",
+    "read_tasks": "fieldcraft.data.sources",
+    "tool": "fieldcraft.tools.base",
+}
+
+__all__ = [
+    "Agent",
+    "BaseDialect",
+    "Optim",
+    "Pairs",
+    "Rl",
+    "Sft",
+    "Stage",
+    "StageType",
+    "StatelessReward",
+    "Task",
+    "ToolError",
+    "Trajectory",
+    "UserError",
+    "World",
+    "__version__",
+    "load",
+    "read_tasks",
+    "tool",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'fieldcraft' has no attribute '{name}'")
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

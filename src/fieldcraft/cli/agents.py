@@ -46,10 +46,9 @@ def ask(
     """Watch one agent think, act and answer, greedily."""
 
     from fieldcraft.runs.agent import find_agent
-    from fieldcraft.train.model import choose_device
 
-    agent = find_agent(model).with_options(dialect, index, search_url)
-    trajectory = asyncio.run(agent.trajectory(Task("asked", question, ()), choose_device(device)))
+    agent = find_agent(model).with_options(dialect, index, search_url, device)
+    trajectory = agent.ask(question)
     print_trajectory(trajectory, Console())
 
 
@@ -98,7 +97,6 @@ def evaluate(
     from fieldcraft.evals.pairwise import against_first
     from fieldcraft.runs.agent import find_agent
     from fieldcraft.runs.build import open_judge
-    from fieldcraft.train.model import choose_device
 
     console = Console()
     settings = JudgeModel(url=judge_url, model=judge_model, votes=judge_votes)
@@ -106,9 +104,9 @@ def evaluate(
     cache = None if out is None else out / "judge.sqlite"
     judge = asyncio.run(open_judge(settings, cache))
     questions = read_tasks(tasks)[:limit] if tasks else []
-    agents = {str(m): find_agent(m).with_options(dialect, index, search_url) for m in model}
+    agents = {str(m): find_agent(m).with_options(dialect, index, search_url, device) for m in model}
     if simulator:
-        _evaluate_simulators(agents, questions or _own_questions(agents, limit), device, out)
+        _evaluate_simulators(agents, questions or _own_questions(agents, limit), out)
         return
     if tasks is None:
         raise UserError("there are no questions to grade: give a file with --tasks.")
@@ -117,7 +115,7 @@ def evaluate(
     terminal = TerminalSink(console)
     for name, agent in agents.items():
         began = time.perf_counter()
-        answers = agent.answer(questions, choose_device(device), judge, name, terminal)
+        answers = agent.answer(questions, judge, name, terminal)
         done[name] = asyncio.run(answers)
         found[name] = summarise(done[name], split) | {"seconds": time.perf_counter() - began}
     compared = against_first(done, split)
@@ -141,18 +139,15 @@ def _own_questions(agents: Mapping[str, Any], limit: int | None) -> list[Task]:
 
 
 def _evaluate_simulators(
-    agents: Mapping[str, Any], questions: Sequence[Task], device: str, out: Path | None
+    agents: Mapping[str, Any], questions: Sequence[Task], out: Path | None
 ) -> None:
     from fieldcraft.evals.fidelity import fidelity_table
     from fieldcraft.runs.simulating import measure_simulator
-    from fieldcraft.train.model import choose_device
 
     console = Console()
     terminal = TerminalSink(console)
     found = {
-        name: asyncio.run(
-            measure_simulator(agent, questions, choose_device(device), name, terminal)
-        )
+        name: asyncio.run(measure_simulator(agent, questions, name, terminal))
         for name, agent in agents.items()
     }
     console.print(fidelity_table(found))

@@ -54,7 +54,7 @@ def run(
         report = read_json(open_run(folder, settings).report_json)
     else:
         if not (folder / "recipe.json").exists():
-            _refuse_unsound(settings)
+            _look_first(settings)
         try:
             report = _execute(settings, folder, console)
         except KeyboardInterrupt:
@@ -100,18 +100,14 @@ def _collect(settings: Recipe, folder: Path, console: Console) -> None:
     print(f"fieldcraft show {shlex.quote(str(folder))}")
 
 
-def _refuse_unsound(recipe: Recipe) -> None:
-    """Before a run begins, and so before its folder is made: its files and settings. What is only
-    estimated refuses no run."""
-    from fieldcraft.runs.check import ESTIMATED, check_recipe
+def _look_first(recipe: Recipe) -> None:
+    """Print everything that would stop the run, and exit with 2 if there is something."""
+    from fieldcraft.runs.check import Unsound, refuse_unsound
 
-    found: list[str] = []
-
-    def report(name: str, notes: Sequence[str], problems: Sequence[str]) -> None:
-        found.extend([] if name in ESTIMATED else problems)
-
-    check_recipe(recipe, Path.cwd(), report)
-    _refuse(found)
+    try:
+        refuse_unsound(recipe)
+    except Unsound as error:
+        _refuse(error.problems)
 
 
 def _refuse(problems: Sequence[str]) -> None:

@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
+from rich.console import Console
 
-from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.names import name_of
+from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.config.sections import Dtype
+from fieldcraft.config.stages import Stage
+from fieldcraft.data.sources import read_tasks, write_tasks
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.metrics import summarise
 from fieldcraft.evals.run import answer_rubric, evaluate
-from fieldcraft.records.events import Sink, nobody
+from fieldcraft.recipes.loading import build_recipe, parse_recipe
+from fieldcraft.records.events import Events, Sink, nobody, write_metrics
 from fieldcraft.records.files import atomic_folder
 from fieldcraft.rewards.rubric import AskingReward
 from fieldcraft.rollout.loop import Policy, rollout
 from fieldcraft.runs.build import SEARCH, make_dialect, make_engine, make_environment, open_tools
+from fieldcraft.runs.check import refuse_unsound
 from fieldcraft.runs.folder import RunFolder, find_run
 from fieldcraft.runs.inputs import Inputs, make_inputs
+from fieldcraft.runs.loop import run_async
+from fieldcraft.runs.run import run_recipe
+from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.train.checkpoint import save_weights
-from fieldcraft.train.model import load_model, load_tokenizer
+from fieldcraft.train.model import choose_device, load_model, load_tokenizer
 from fieldcraft.types import AnyTool, Task, Trajectory, UserError
-from fieldcraft.worlds.base import Verdicts
+
+Tools = Sequence[Any] | Mapping[Any, Mapping[str, Any]]
+# What an agent acts under, and so hands on to a run that trains it.
+HANDED_ON = ("dialect", "instruction", "system", "template", "tools", "search", "budget", "max_rows")
 
 
 @dataclass(frozen=True)
@@ -45,14 +54,78 @@ class Agent:
     index: Path | None
     inputs: Inputs | None = None
 
-    def with_options(self, dialect: str | None, index: Path | None, url: str | None) -> Agent:
+    # -- for programs ---------------------------------------------------------------------------
+
+    def ask(self, question: str) -> Trajectory:
+        """Think, act and answer, greedily; `answer` of the result is the answer, None without one.
+
+        Raises UserError for a tool or a search server that cannot be used.
+        """
+        return run_async(self.trajectory(Task("asked", question, ())))
+
+    def evaluate(self, tasks: Path | str | Sequence[Task]) -> dict[str, Any]:
+        """Answer questions greedily and grade them: `em`, `f1`, `calls_mean` and the other entries
+        of a report, see `evals.metrics.summarise`. `tasks` are questions or a file of them."""
+        questions = read_tasks(Path(tasks)) if isinstance(tasks, str | Path) else tasks
+        return summarise(run_async(self.answer(questions, None, "evaluation", nobody)))
+
+    def train(
+        self,
+        tasks: Path | str | Sequence[Task],
+        stages: Mapping[str, Stage],
+        *,
+        out: Path | str,
+        follow: Sink = nobody,
+        **settings: Any,
+    ) -> Agent:
+        """Train it, as `fieldcraft run` does, and return the agent that comes out.
+
+        The folder `out` is that of an ordinary run: the same call resumes one that was stopped, and
+        every command of the command line reads it.
+
+        Args:
+            tasks: questions with accepted answers, or a file of them. A part of them is kept out of
+                training and evaluated after every stage.
+            stages: settings of stages by name, in their order, such as `Rl(...)` and `Sft(...)`.
+            out: the run's folder.
+            follow: is told of every event of the run, see `records.events`.
+            settings: other keys of a recipe, such as corpus="passages.jsonl" or seed=1.
+
+        Raises:
+            UserError: for whatever `fieldcraft check` finds, in one sentence, before anything is
+                written, and for what stops a run.
+        """
+        folder = Path(out)
+        handed = {key: value for key, value in dump_recipe(self.recipe).items() if key in HANDED_ON}
+        searches = any(tool.name == SEARCH for tool in self.recipe.tools)
+        recipe = parse_recipe(
+            {
+                "recipe": folder.name,
+                "model": str(self.model),
+                "tasks": str(_file_of(tasks, folder)),
+                "evaluation": {} if searches else {"workflows": []},
+                "stages": {name: stage.model_dump(mode="json") for name, stage in stages.items()},
+                **handed,
+                **settings,
+            }
+        )
+        if not (folder / "recipe.json").exists():
+            refuse_unsound(recipe)
+        run_recipe(recipe, folder, Events([write_metrics, TerminalSink(Console()), follow]))
+        return find_agent(folder)
+
+    # -- for commands ---------------------------------------------------------------------------
+
+    def with_options(
+        self, dialect: str | None, index: Path | None, url: str | None, device: str | None = None
+    ) -> Agent:
         """The same agent with what the user wishes to be different. Raises UserError for two
         searches at once."""
         if index is not None and url is not None:
             raise UserError("there can be one search: give --index or --search-url, not both.")
-        recipe = self.recipe
-        if dialect is not None:
-            recipe = recipe.model_copy(update={"dialect": dialect})
+        wishes = {"dialect": dialect, "device": device}
+        changed = {key: wish for key, wish in wishes.items() if wish is not None}
+        recipe = self.recipe.model_copy(update=changed)
         if index is not None or url is not None:
             recipe = recipe.model_copy(
                 update={"search": recipe.search.model_copy(update={"url": url})}
@@ -60,31 +133,32 @@ class Agent:
             return replace(self, recipe=recipe, index=index or self.index, inputs=None)
         return replace(self, recipe=recipe)
 
-    async def load(self, device: torch.device) -> tuple[LocalEngine, ToolEnvironment]:
-        """Its weights in an engine, and where it acts."""
-        tokenizer = load_tokenizer(self.model)
-        env = make_environment(
-            self.recipe, make_dialect(self.recipe, tokenizer), await self._tools()
-        )
-        model = load_model(self.model, device).eval()
-        return make_engine(self.recipe, model, tokenizer, threads=None), env
+    @cached_property
+    def device(self) -> torch.device:
+        return choose_device(self.recipe.device)
 
-    async def trajectory(self, task: Task, device: torch.device) -> Trajectory:
+    @cached_property
+    def engine(self) -> LocalEngine:
+        """Its weights, ready to sample from; loaded once."""
+        model = load_model(self.model, self.device).eval()
+        return make_engine(self.recipe, model, load_tokenizer(self.model), threads=None)
+
+    async def environment(self) -> ToolEnvironment:
+        """Where it acts; its tools are opened anew."""
+        dialect = make_dialect(self.recipe, load_tokenizer(self.model))
+        return make_environment(self.recipe, dialect, await self._tools())
+
+    async def trajectory(self, task: Task) -> Trajectory:
         """The greedy rollout of one question."""
-        engine, env = await self.load(device)
-        return await rollout(task, Policy(engine=engine, temperature=0.0), env, task.id)
+        env = await self.environment()
+        return await rollout(task, Policy(engine=self.engine, temperature=0.0), env, task.id)
 
     async def answer(
-        self,
-        tasks: Sequence[Task],
-        device: torch.device,
-        judge: AskingReward | None,
-        name: str,
-        emit: Sink,
+        self, tasks: Sequence[Task], judge: AskingReward | None, name: str, emit: Sink
     ) -> list[Trajectory]:
         """Answer and grade questions greedily."""
-        engine, env = await self.load(device)
-        policy = Policy(engine=engine, temperature=0.0)
+        env = await self.environment()
+        policy = Policy(engine=self.engine, temperature=0.0)
         return await evaluate(
             tasks,
             lambda task, key: rollout(task, policy, env, key),
@@ -101,6 +175,50 @@ class Agent:
             others = tuple(tool for tool in recipe.tools if tool.name != SEARCH)
             recipe = recipe.model_copy(update={"tools": others})
         return await open_tools(recipe, self.index or self.model)  # a server needs no index
+
+
+def load(path: Path | str, *, tools: Tools | None = None, **settings: Any) -> Agent:
+    """The agent in a run, one of its stages, or a checkpoint folder.
+
+    Args:
+        path: its folder.
+        tools: what it may call, in place of its own: functions with `@tool`, classes, names as in a
+            recipe; or a mapping of such to their settings.
+        settings: other keys of a recipe, such as dialect="hermes" or budget={"max_calls": 4}.
+
+    Raises:
+        UserError: there is no agent, or a setting is wrong.
+    """
+    agent = find_agent(Path(path))
+    if tools is not None:
+        settings["tools"] = _choices(tools)
+    if not settings:
+        return agent
+    return replace(agent, recipe=build_recipe({**dump_recipe(agent.recipe), **settings}))
+
+
+def _choices(tools: Tools) -> list[dict[str, Any]]:
+    """Tools as a recipe names them."""
+    chosen = tools if isinstance(tools, Mapping) else {tool: {} for tool in tools}
+    return [
+        {**settings, "name": tool if isinstance(tool, str) else name_of(tool)}
+        for tool, settings in chosen.items()
+    ]
+
+
+def _file_of(tasks: Path | str | Sequence[Task], folder: Path) -> Path:
+    """The file of the questions; those that are given as objects are kept in the run's folder.
+
+    Raises UserError if the run in that folder is about other questions.
+    """
+    if isinstance(tasks, str | Path):
+        return Path(tasks)
+    file = RunFolder.questions_in(folder)
+    if not file.exists():
+        write_tasks(tasks, file)
+    elif read_tasks(file) != list(tasks):
+        raise UserError(f"{folder} holds a run about other questions: choose another folder.")
+    return file
 
 
 def find_agent(path: Path) -> Agent:
@@ -136,7 +254,8 @@ def export(path: Path, out: Path, dtype: Dtype) -> None:
 
 
 def _of_run(run: RunFolder, model: Path) -> Agent:
-    return Agent(model, run.recipe, run.index, make_inputs(run.recipe))
+    index = run.index if run.index.exists() else None
+    return Agent(model, run.recipe, index, make_inputs(run.recipe))
 
 
 def _last_finished(run: RunFolder) -> str:

@@ -95,6 +95,27 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
     return problems
 
 
+def refuse_unsound(recipe: Recipe) -> None:
+    """Before a run begins, and so before its folder is made: its files and settings. What is only
+    estimated refuses no run. Raises Unsound, a UserError, with all problems."""
+    found: list[str] = []
+
+    def report(name: str, notes: Sequence[str], problems: Sequence[str]) -> None:
+        found.extend([] if name in ESTIMATED else problems)
+
+    check_recipe(recipe, Path.cwd(), report)
+    if found:
+        raise Unsound(found)
+
+
+class Unsound(UserError):
+    """What is wrong with a recipe, a sentence each; the message is the first."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__(problems[0])
+        self.problems = list(problems)
+
+
 @dataclass
 class Setup:
     """What the checks look at, found piece by piece. Each step notes what it found and yields or

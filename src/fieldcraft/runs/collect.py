@@ -18,6 +18,7 @@ from fieldcraft.endpoints.openai import ChatEndpoint
 from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
 from fieldcraft.records.events import Events, JobsDone, during
 from fieldcraft.runs.build import make_engine
+from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.context import Context
 from fieldcraft.train.model import load_model, load_tokenizer
 from fieldcraft.types import AnyTool
@@ -29,7 +30,7 @@ def collect(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
     However it ends, the files in the folder `collect` hold what there is by then. Raises UserError
     if the teacher cannot be reached, or fails too often.
     """
-    return asyncio.run(_collect(recipe, out, events))
+    return run_async(_collect(recipe, out, events))
 
 
 async def _collect(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:

@@ -83,6 +83,11 @@ class RunFolder:
     def world(self) -> Path:
         return self.path / "world"
 
+    @staticmethod
+    def questions_in(path: Path) -> Path:
+        """Where a run keeps questions that a program gave it, before it begins."""
+        return path / "questions.jsonl"
+
     @property
     def index(self) -> Path:
         return self.path / "index"
@@ -173,11 +178,16 @@ def open_run(path: Path, recipe: Recipe) -> RunFolder:
             )
         if found != wanted:
             write_json(manifest, wanted)
-    elif path.exists() and (not path.is_dir() or {*path.iterdir()} - {draft_of(manifest)}):
+    elif path.exists() and (not path.is_dir() or {*path.iterdir()} - {*_before(path)}):
         raise UserError(f"{path} exists and is not a run: choose another folder with --out.")
     else:
         write_json(manifest, wanted)
     return RunFolder(path, recipe)
+
+
+def _before(path: Path) -> tuple[Path, Path]:
+    """What a folder may hold before a run begins in it."""
+    return draft_of(path / "recipe.json"), RunFolder.questions_in(path)
 
 
 def find_run(path: Path) -> RunFolder:

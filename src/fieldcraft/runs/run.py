@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.records.events import Events
 from fieldcraft.runs.context import Context
 from fieldcraft.runs.evaluating import evaluate_model, evaluate_workflows
+from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.reporting import write_run_report
 from fieldcraft.runs.training import train_stage
 from fieldcraft.train.memory import release_memory
@@ -20,7 +20,7 @@ def run_recipe(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
 
     One event loop serves the whole run. Raises UserError for what the user can correct.
     """
-    return asyncio.run(_run(recipe, out, events))
+    return run_async(_run(recipe, out, events))
 
 
 async def _run(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
