@@ -154,9 +154,7 @@ class Brackets(fc.BaseDialect):
 CAREFUL = {"baseline": "others", "scale": "none", "loss_weight": "token", "entropy_coef": 0.01}
 
 
-async def ask_first(
-    task: fc.Task, policy: Policy, env: ToolEnvironment, key: str
-) -> fc.Trajectory:
+async def ask_first(task: fc.Task, policy: Policy, env: ToolEnvironment, key: str) -> fc.Trajectory:
     """Code asks the tool about the last word of the question; the model answers."""
     return await converse(task, policy, env, key, _ask_first)
 
@@ -195,7 +193,9 @@ class Rejection(fc.StageType):
 
     async def step(self, number: int) -> dict[str, Any]:
         s = self.settings
-        chosen = [self.tasks[(number * s.questions + i) % len(self.tasks)] for i in range(s.questions)]
+        chosen = [
+            self.tasks[(number * s.questions + i) % len(self.tasks)] for i in range(s.questions)
+        ]
         jobs = [(t, f"{number}/{p}/{g}") for p, t in enumerate(chosen) for g in range(s.group)]
         policy = Policy(engine=self.engine, seed=self.seed)
         done = await rollouts(jobs, lambda t, key: rollout(t, policy, self.env, key), len(jobs))

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
-from checkpoints import write_tiny_checkpoint
 from own_parts import PEOPLE
 
+from checkpoints import write_tiny_checkpoint
 from fieldcraft.cli.main import main
 
 OPTIM = {"lr": 1e-2}

@@ -85,9 +85,7 @@ def test_killed_and_resumed(done: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
     for stage, step in (("reject", 1), ("rl", 2)):
 
-        def die(
-            log: MetricsLog, row: dict[str, Any], stage: str = stage, step: int = step
-        ) -> None:
+        def die(log: MetricsLog, row: dict[str, Any], stage: str = stage, step: int = step) -> None:
             append(log, row)
             if log.path.parent.name == stage and row["step"] == step:
                 raise KeyboardInterrupt

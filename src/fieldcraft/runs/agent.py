@@ -38,7 +38,16 @@ from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 
 Tools = Sequence[Any] | Mapping[Any, Mapping[str, Any]]
 # What an agent acts under, and so hands on to a run that trains it.
-HANDED_ON = ("dialect", "instruction", "system", "template", "tools", "search", "budget", "max_rows")
+HANDED_ON = (
+    "dialect",
+    "instruction",
+    "system",
+    "template",
+    "tools",
+    "search",
+    "budget",
+    "max_rows",
+)
 
 
 @dataclass(frozen=True)

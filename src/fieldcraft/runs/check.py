@@ -18,6 +18,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from fieldcraft.agents.chat import NO_TEMPLATE
+from fieldcraft.config.names import BUILT_IN, Kind
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.stages import Stage
@@ -25,15 +26,16 @@ from fieldcraft.data.sources import ensure_corpus
 from fieldcraft.dialects import round_trip_problems
 from fieldcraft.dialects.demonstrations import encode_turn
 from fieldcraft.endpoints.opening import open_endpoint
+from fieldcraft.envs.environment import same_names
 from fieldcraft.rewards.answers import is_right
 from fieldcraft.rewards.judge import Judge
-from fieldcraft.tools.named import make_tool
 from fieldcraft.runs.build import SEARCH, make_dialect, make_rubric, open_judge
 from fieldcraft.runs.collect import endpoint_of
 from fieldcraft.runs.evaluating import find_workflow
 from fieldcraft.runs.inputs import Inputs, make_inputs
 from fieldcraft.runs.memory import disk_problems, memory_problems
 from fieldcraft.runs.training import stage_type
+from fieldcraft.tools.named import make_tool
 from fieldcraft.tools.search.client import RemoteSearchTool
 from fieldcraft.tools.search.dense import Encoder
 from fieldcraft.tools.search.index import index_settings
@@ -160,7 +162,7 @@ class Setup:
             else:
                 self.schemas.append(make_tool(choice.name, choice.settings).schema)
                 notes.append(choice.name)
-        yield from ()
+        yield from same_names([schema["function"]["name"] for schema in self.schemas])
 
     def _search_notes(self) -> Iterator[str]:
         search = self.recipe.search
@@ -297,11 +299,16 @@ def budget_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
 
 
 def workflow_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
-    """Every workflow must be there."""
+    """Every workflow must be there, and so must what it calls."""
+    searches = any(tool.name == SEARCH for tool in recipe.tools)
     for name in recipe.evaluation.workflows:
         find_workflow(name)
+        if name in BUILT_IN[Kind.WORKFLOW] and not searches:
+            yield (
+                f"the workflow '{name}' searches, and tools has no search: set"
+                " evaluation.workflows=[], or add search to tools."
+            )
     notes.append(", ".join(recipe.evaluation.workflows) or "none")
-    yield from ()
 
 
 # -- stages ------------------------------------------------------------------------------------
@@ -332,7 +339,9 @@ class FirstExamples:
         return self.setup.dialect
 
     def trajectories(self, data: str, count: int | None) -> Sequence[Trajectory]:
-        return self.setup.inputs.trajectories(data, self._few(count), self.dialect, self.setup.schemas)
+        return self.setup.inputs.trajectories(
+            data, self._few(count), self.dialect, self.setup.schemas
+        )
 
     def pairs(self, data: str, count: int | None) -> Sequence[Pair]:
         return self.setup.inputs.pairs(data, self._few(count), self.dialect, self.setup.schemas)

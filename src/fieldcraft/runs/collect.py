@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ from fieldcraft.endpoints.openai import ChatEndpoint
 from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
 from fieldcraft.records.events import Events, JobsDone, during
 from fieldcraft.runs.build import make_engine
-from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.context import Context
+from fieldcraft.runs.loop import run_async
 from fieldcraft.train.model import load_model, load_tokenizer
 from fieldcraft.types import AnyTool
 
