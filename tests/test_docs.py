@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from checkpoints import write_tiny_checkpoint
-from fieldcraft import cli
+from fieldcraft.cli import main as cli
 from fieldcraft.data.steps_io import StepPair, write_pairs
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.inputs import make_inputs

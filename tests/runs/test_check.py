@@ -17,7 +17,8 @@ from fieldcraft.runs import check as preflight
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.runs.inputs import WorldInputs
-from fieldcraft.runs.check import check_recipe, rl_problems
+from fieldcraft.runs.check import check_recipe
+from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.recipes.loading import load_recipe, parse_recipe
 from fieldcraft.types import Author, Segment, Status, Task, Trajectory
 from serving import serving
@@ -90,26 +91,27 @@ def test_the_world_is_sound() -> None:
     assert list(seen.notes) == [
         "device",
         "questions",
-        "search",
+        "tools",
         "model",
         "judge",
         "weights",
         "dialect",
         "gold answers",
         "budget",
+        "workflows",
         "stage base",
         "stage sft2",
         "stage rl2",
         "memory",
         "disk",
     ]
-    assert seen.notes["search"] == ["the world's articles"]
+    assert seen.notes["tools"] == ["the world's articles"]
 
 
 def test_files_are_sound(tmp_path: Path, checkpoint: Path) -> None:
     seen = Seen()
     assert problems_of(files(tmp_path, checkpoint), seen) == []
-    assert seen.notes["search"] == ["4 passages"]
+    assert seen.notes["tools"] == ["4 passages"]
     assert seen.notes["questions"] == ["2 to train", "2 to test"]
     assert seen.notes["gold answers"] == ["4 of 4 score 1"]
 
@@ -223,7 +225,9 @@ def test_stages_of_the_world(override: str, complaint: str) -> None:
 def test_a_single_rollout_is_compared_with_nothing_only_where_groups_are() -> None:
     def problems(algorithm: str) -> list[str]:
         stage = {"type": "rl", "steps": 1, "group": 1, "optim": {"lr": 1.0}}
-        return list(rl_problems("rl", Rl.model_validate(stage | {"algorithm": algorithm})))
+        unused: Any = None  # its data is sampled
+        settings = Rl.model_validate(stage | {"algorithm": algorithm})
+        return list(RlStage.problems(settings, "rl", unused, []))
 
     assert [bool(problems(name)) for name in ("rloo", "dapo", "reinforce++", "ppo")] == [
         True,

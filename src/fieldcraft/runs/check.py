@@ -318,7 +318,7 @@ def stage_problems(setup: Setup, name: str, stage: Stage, notes: list[str]) -> I
     """What the stage's type finds in its first examples, and whether its remote models answer."""
     for endpoint in stage.endpoints:
         asyncio.run(open_endpoint(endpoint, cache=None))
-    yield from stage_type(stage).problems(stage, name, FirstExamples(setup), notes)
+    yield from stage_type(stage).problems(stage, name, FirstExamples(setup, notes), notes)
     if isinstance(stage, Rl):
         make_rubric(stage, setup.recipe.budget, setup.judge)  # finds every reward
 
@@ -329,6 +329,7 @@ class FirstExamples:
     the user's files all are read."""
 
     setup: Setup
+    notes: list[str]
 
     @property
     def recipe(self) -> Recipe:
@@ -339,9 +340,11 @@ class FirstExamples:
         return self.setup.dialect
 
     def trajectories(self, data: str, count: int | None) -> Sequence[Trajectory]:
-        return self.setup.inputs.trajectories(
-            data, self._few(count), self.dialect, self.setup.schemas
-        )
+        inputs, schemas = self.setup.inputs, self.setup.schemas
+        found = inputs.trajectories(data, self._few(count), self.dialect, schemas)
+        left_out = inputs.left_out(self.dialect, schemas).most_common()
+        self.notes.extend(f"{number} left out: {reason}" for reason, number in left_out)
+        return found
 
     def pairs(self, data: str, count: int | None) -> Sequence[Pair]:
         return self.setup.inputs.pairs(data, self._few(count), self.dialect, self.setup.schemas)

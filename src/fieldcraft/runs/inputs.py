@@ -51,6 +51,10 @@ class Inputs(ABC):
     def pairs(self, data: str, count: int | None, dialect: Dialect, tools: Schemas) -> list[Pair]:
         """At most `count` of the pairs `data` of a stage. Raises UserError if they are unknown."""
 
+    def left_out(self, dialect: Dialect, tools: Schemas) -> Counter[str]:
+        """How many demonstrations cannot be used, by the reason."""
+        return Counter()
+
     @abstractmethod
     def train_tasks(self) -> list[Task]: ...
 
@@ -179,6 +183,9 @@ class FileInputs(Inputs):
                 " budget.total_tokens or give another file."
             )
         return kept[:count]
+
+    def left_out(self, dialect: Dialect, tools: Schemas) -> Counter[str]:
+        return self.usable_demonstrations(dialect, tools)[1]
 
     def usable_demonstrations(
         self, dialect: Dialect, tools: Schemas
