@@ -13,6 +13,7 @@ from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rollout.loop import rollout, rollouts
 from fieldcraft.rollout.turns import Conversation, Policy, converse
 from fieldcraft.train.batch import to_sample
+from fieldcraft.train.epochs import draw
 from fieldcraft.train.stages.base import Material
 from fieldcraft.types import ALONE, Action, Answer, Author, Calls, Place, StopReason
 
@@ -193,9 +194,7 @@ class Rejection(fc.StageType):
 
     async def step(self, number: int) -> dict[str, Any]:
         s = self.settings
-        chosen = [
-            self.tasks[(number * s.questions + i) % len(self.tasks)] for i in range(s.questions)
-        ]
+        chosen = [self.tasks[i] for i in draw(self.seed, number, len(self.tasks), s.questions)]
         jobs = [(t, f"{number}/{p}/{g}") for p, t in enumerate(chosen) for g in range(s.group)]
         policy = Policy(engine=self.engine, seed=self.seed)
         done = await rollouts(jobs, lambda t, key: rollout(t, policy, self.env, key), len(jobs))

@@ -1,5 +1,6 @@
 """A run in which every part is the user's own: check, run, kill, resume, evaluate, show, ask."""
 
+import itertools
 import json
 import shutil
 from collections.abc import Iterator
@@ -50,8 +51,9 @@ def test_from_a_recipe_to_a_report(done: Path) -> None:
 
 
 def test_every_stage_trains(done: Path) -> None:
-    weights = [load_file(done / name / "model" / "model.safetensors") for name in report_stages()]
-    for one, other in zip(weights, weights[1:], strict=False):
+    stages = ("sft", "reject", "rl")
+    weights = [load_file(done / name / "model" / "model.safetensors") for name in stages]
+    for one, other in itertools.pairwise(weights):
         assert any(not torch.equal(tensor, other[name]) for name, tensor in one.items())
     kept = [row["kept"] for row in rows(done, "reject")]
     assert len(kept) == 3
@@ -59,10 +61,6 @@ def test_every_stage_trains(done: Path) -> None:
     for row in rows(done, "rl"):
         assert row["grad_norm"] > 0
         assert row["entropy"] > 0
-
-
-def report_stages() -> list[str]:
-    return ["sft", "reject", "rl"]
 
 
 def test_rewards_have_their_weights_and_settings(done: Path) -> None:

@@ -74,12 +74,15 @@ def _failing(reward: Reward) -> Iterator[None]:
 
 
 class Rubric:
-    """The weighted sum of rewards. A reward of weight 0 is only recorded.
+    """The weighted sum of rewards. A reward of weight 0 is only recorded. `accuracy` is the name of
+    the one that says which answers are right, where it has another than the settings call it by.
 
     Raises UserError for no reward, two rewards of one name, or a weight that is not finite.
     """
 
-    def __init__(self, rewards: Sequence[tuple[Reward, float]]) -> None:
+    def __init__(
+        self, rewards: Sequence[tuple[Reward, float]], accuracy: str | None = None
+    ) -> None:
         names = [reward.name for reward, _ in rewards]
         if not names:
             raise UserError("A rubric needs at least one reward.")
@@ -89,6 +92,7 @@ class Rubric:
             if not math.isfinite(weight):
                 raise UserError(f"The weight of the reward {reward.name} must be a finite number.")
         self.rewards = tuple(rewards)
+        self.accuracy = accuracy
 
     @property
     def names(self) -> list[str]:
@@ -142,7 +146,7 @@ class Rubric:
         names = {reward.name for reward, _ in self.rewards}
         if state.keys() != names:
             raise UserError(
-                f"The saved rewards are {sorted(state)}, the rubric has {sorted(names)}; go on "
+                f"The saved rewards are {sorted(state)}, the rubric has {sorted(names)}: resume "
                 "with the recipe that wrote the checkpoint."
             )
         for reward, _ in self.rewards:
