@@ -80,7 +80,7 @@ def test_group_of_errors_only() -> None:
 
 @pytest.mark.parametrize("scores", [[], [1.0, 1.0], [math.nan], [math.inf]])
 def test_broken_rewards_are_errors(scores: list[float]) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - the wording differs with the defect
+    with pytest.raises(UserError, match="the reward 'a' "):
         Rubric([(Fixed("a", scores), 1.0)]).score([Trajectory(TASK)])
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    Tag,
+    model_validator,
+)
 
 from fieldcraft.config.names import Kind, PartError, find, name_of, nearest, require
 from fieldcraft.config.sections import Endpoint, Optim, Rate, Section, Share
@@ -33,7 +42,15 @@ def _by_name(rewards: Any) -> Any:
     return {k if isinstance(k, str) else name_of(k): weight for k, weight in rewards.items()}
 
 
-Rewards = Annotated[dict[str, float | Weighted], BeforeValidator(_by_name)]
+def _kind_of_weight(weight: Any) -> str:
+    return "Weighted" if isinstance(weight, Mapping | Weighted) else "float"
+
+
+Weight = Annotated[
+    Annotated[float, Tag("float")] | Annotated[Weighted, Tag("Weighted")],
+    Discriminator(_kind_of_weight),  # so that a mistake in one is not told as one in the other
+]
+Rewards = Annotated[dict[str, Weight], BeforeValidator(_by_name)]
 
 
 class Critic(Section):

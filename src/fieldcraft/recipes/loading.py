@@ -133,7 +133,7 @@ def _stage(name: str, data: Any, stages: dict[str, Any]) -> Stage:
     except ValidationError as error:
         problem = error.errors()[0]
         if problem["type"] == "missing":
-            missing = ".".join(map(str, problem["loc"]))
+            missing = ".".join(_keys(problem["loc"]))
             raise UserError(_lacks(name, missing, stages)) from error
         raise UserError(_sentence(error, settings, ("stages", name))) from error
 
@@ -302,7 +302,7 @@ def _sentence(
     """What is wrong with the key that pydantic complains of first, `prefix` being where the section
     is in the recipe."""
     problem = error.errors()[0]
-    parts = [str(part) for part in problem["loc"] if part not in ("float", "Weighted")]
+    parts = _keys(problem["loc"])
     place = ".".join([*prefix, *parts])
     if problem["type"] == "extra_forbidden":
         near = get_close_matches(parts[-1], keys_of(section, parts[:-1]), n=1, cutoff=0.0)
@@ -310,6 +310,11 @@ def _sentence(
         return f"unknown key '{place}'; did you mean '{meant}'?"
     message = problem["msg"].removeprefix("Value error, ")
     return f"'{place}' is wrong: {message[0].lower()}{message[1:]}."
+
+
+def _keys(place: Sequence[str | int]) -> list[str]:
+    """Where pydantic found a problem, without the kinds of weight that it tells apart."""
+    return [str(part) for part in place if part not in ("float", "Weighted")]
 
 
 def keys_of(section: type[BaseModel], parts: Sequence[str]) -> list[str]:

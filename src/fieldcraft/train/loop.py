@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fieldcraft.config.names import shown
 from fieldcraft.config.stages import Stage
 from fieldcraft.records.events import Sink, StepDone, during
 from fieldcraft.records.metrics import MetricsLog
@@ -81,8 +82,13 @@ async def run_steps(
 
 async def _timed_step(stage: StageType, number: int) -> Row:
     start = time.perf_counter()
-    row = await stage.step(number)
+    row: object = await stage.step(number)
     seconds = time.perf_counter() - start
+    if not isinstance(row, dict) or "tokens" not in row:
+        raise UserError(
+            f"the stage type {type(stage).__name__} returned {shown(row)} for a step: return its"
+            " metrics as a dict, with 'tokens' among them."
+        )
     return {
         "step": number,
         **row,

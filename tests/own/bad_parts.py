@@ -1,0 +1,126 @@
+"""Parts that are wrong, one for every way."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import fieldcraft as fc
+from fieldcraft.config.rl import Rl
+from fieldcraft.train.stages.rl import RlStage
+
+NUMBER = 3
+UNKNOWN_KEY = {"base_line": "group"}
+
+
+@fc.tool
+def population(city: str) -> str:
+    """The second tool of this name.
+
+    Args:
+        city: its name.
+    """
+    return city
+
+
+class SpokenReward:
+    """It lacks everything but its name."""
+
+    name = "spoken"
+
+
+class Failing(fc.StatelessReward):
+    name = "failing"
+
+    def __call__(self, group: Sequence[fc.Trajectory]) -> list[float | None]:
+        raise KeyError("budget")
+
+
+class Unmakeable(fc.StatelessReward):
+    name = "unmakeable"
+
+    def __init__(self) -> None:
+        raise ZeroDivisionError("a defect")
+
+
+def too_few(group: Sequence[fc.Trajectory]) -> list[float | None]:
+    return [1.0]
+
+
+def wordy(group: Sequence[fc.Trajectory]) -> Any:
+    return ["good" for _ in group]
+
+
+def nothing(group: Sequence[fc.Trajectory]) -> Any:
+    return None
+
+
+async def awaited(group: Sequence[fc.Trajectory]) -> list[float | None]:
+    await asyncio.sleep(0)
+    return [0.0 for _ in group]
+
+
+class Mute(fc.BaseDialect):
+    name = "mute"
+    stop = tags = ()
+    own_instruction = ""
+
+
+class HalfWorld(fc.World):
+    splits = {"heldout": "All"}  # noqa: RUF012
+
+
+async def of_one(task: fc.Task) -> None: ...
+
+
+def blocking(task: Any, policy: Any, env: Any, key: str) -> None: ...
+
+
+async def forgetful(task: Any, policy: Any, env: Any, key: str) -> None: ...
+
+
+async def broken(task: Any, policy: Any, env: Any, key: str) -> None:
+    raise LookupError("no such page")
+
+
+async def rl(task: Any, policy: Any, env: Any, key: str) -> None:
+    """Called as a stage is."""
+
+
+async def base(task: Any, policy: Any, env: Any, key: str) -> None:
+    """Called as the row of the first model is."""
+
+
+async def ask_first(task: Any, policy: Any, env: Any, key: str) -> None:
+    """Called as another workflow is."""
+
+
+class Unset(fc.StageType):
+    """It has no settings."""
+
+    @classmethod
+    async def open(cls, settings: Any, material: Any) -> "Unset":
+        return cls()
+
+    async def step(self, number: int) -> dict[str, Any]:
+        return {"tokens": 0}
+
+
+class Unfinished(fc.StageType):
+    Settings = fc.Stage
+
+
+class WrongSettings(Unset):
+    Settings = dict  # type: ignore[assignment]
+
+
+class OwnRl(RlStage):
+    """A stage type that takes over the settings of another."""
+
+
+class Uncounted(RlStage):
+    """Its metrics lack what every step has to tell."""
+
+    Settings = Rl
+
+    async def step(self, number: int) -> dict[str, Any]:
+        return {}

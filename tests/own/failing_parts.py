@@ -1,0 +1,71 @@
+"""Parts that fail while a run is under way, as the tests tell them to."""
+
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import own_parts
+
+import fieldcraft as fc
+from fieldcraft.train.stages.rl import RlStage
+from fieldcraft.types import Tool
+
+broken_for: set[str] = set()  # ids of tasks whose tool cannot be opened
+fails_from = 99  # the number of a group that the reward is asked about
+asked = 0
+
+
+class Flaky(own_parts.Notes):
+    @asynccontextmanager
+    async def open(self, task: fc.Task) -> AsyncIterator[Tool]:
+        if task.id in broken_for:
+            raise OSError(f"no notebook for {task.id}")
+        async with super().open(task) as page:
+            yield page
+
+
+@fc.tool
+def endless(city: str) -> str:
+    """Never answers.
+
+    Args:
+        city: its name.
+    """
+    threading.Event().wait()
+    return city
+
+
+@fc.tool
+def huge(city: str) -> str:
+    """Answers at length.
+
+    Args:
+        city: its name.
+    """
+    return f"{city} " * (50_000_000 // (len(city) + 1))
+
+
+endless.name = huge.name = "population"
+for _tool in (endless, huge):
+    _tool.schema["function"]["name"] = "population"
+
+
+class Patient(fc.StatelessReward):
+    """Different for every rollout, until it fails."""
+
+    name = "patient"
+
+    def __call__(self, group: Sequence[fc.Trajectory]) -> list[float | None]:
+        global asked
+        asked += 1
+        if asked > fails_from:
+            raise KeyError("no such file")
+        return [float(place) for place, _ in enumerate(group)]
+
+
+class Counted(RlStage):
+    """A stage type that takes over the settings of another, and adds a metric."""
+
+    async def step(self, number: int) -> dict[str, Any]:
+        return {**await super().step(number), "mine": number}

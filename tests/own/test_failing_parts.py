@@ -1,0 +1,228 @@
+"""Parts that fail in the middle of a run: what others do is kept, and the cause is told."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import bad_parts
+import failing_parts
+import pytest
+import torch
+from own_recipe import OPTIM, recipe_of, rl, rows, sentence, status, write, write_files
+
+from fieldcraft.engine.threads import Threads
+from fieldcraft.runs import context
+from fieldcraft.train.loop import MOST_IDLE
+
+CITIES = {"Rome", "Oslo", "Bern", "Lima", "Kyiv", "Cairo", "Turin", "Nice"}
+NONE: dict[str, Any] = {"splits": {"heldout": 2}, "workflows": []}
+PATIENT = {"em": 1.0, "failing_parts:Patient": 1.0}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_files(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = torch.get_num_threads()
+    monkeypatch.setattr(context, "fastest_threads", lambda _: Threads(1, 1))
+    monkeypatch.setattr(failing_parts, "asked", 0)
+    yield
+    torch.set_num_threads(before)
+
+
+def run(model: Path, folder: Path, **changes: Any) -> int:
+    settings = {"evaluation": NONE, "stages": rl(), **changes}
+    recipe = write(folder / "own.yaml", recipe_of(model, **settings))
+    return status("run", recipe, "--out", folder / "run")
+
+
+# -- tools ---------------------------------------------------------------------------------------
+
+
+def test_a_tool_that_never_returns(model: Path, tmp_path: Path) -> None:
+    """In a process of its own, which has to end by itself."""
+    settings = recipe_of(
+        model,
+        tools=["failing_parts:endless"],
+        stages=rl(steps=1),
+        budget={"max_calls": 2, "turn_tokens": 12, "total_tokens": 200, "call_seconds": 0.05},
+    )
+    recipe = write(tmp_path / "own.yaml", settings)
+    command = [sys.executable, "-m", "fieldcraft", "run", recipe, "--out", tmp_path / "run"]
+    done = subprocess.run(
+        list(map(str, command)),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=Path(__file__).parent,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = (tmp_path / "run" / "evaluations" / "ask_first.jsonl").read_text().splitlines()
+    calls = [call for line in lines for call in json.loads(line)["calls"]]
+    assert [call["outcome"] for call in calls] == ["failed"] * 3
+    assert calls[0]["observation"] == "The tool did not answer within 0.05 s."
+
+
+def test_a_tool_that_returns_50_mb(model: Path, tmp_path: Path) -> None:
+    workflows = {"splits": {"heldout": 1}, "workflows": ["own_parts:ask_first"]}
+    budget = {"max_calls": 2, "turn_tokens": 12, "total_tokens": 400, "observation_tokens": 64}
+    changes = {"tools": ["failing_parts:huge"], "evaluation": workflows, "budget": budget}
+    assert run(model, tmp_path, stages=rl(steps=1), **changes) == 0
+    file = tmp_path / "run" / "evaluations" / "ask_first.jsonl"
+    [call] = json.loads(file.read_text())["calls"]
+    assert (call["outcome"], call["cut"] > 49_000_000) == ("ok", True)
+    assert file.stat().st_size < 50_000
+
+
+def test_a_group_that_raises_leaves_the_others_to_train(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = rl(steps=2, questions=3, rewards=PATIENT)
+    monkeypatch.setattr(failing_parts, "broken_for", CITIES - {"Rome", "Oslo", "Bern", "Lima"})
+    assert run(model, tmp_path, tools=["failing_parts:Flaky"], stages=stages) == 0
+    found = rows(tmp_path / "run", "rl")
+    broken = [row["status/error"] for row in found]
+    assert all(share in (0, 1 / 3, 2 / 3) for share in broken)  # whole groups
+    assert any(broken)
+    assert [row["ungradable_rate"] for row in found] == broken
+    assert all(row["grad_norm"] > 0 for row in found)
+
+
+def test_a_step_that_raises_stops_and_is_resumed(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stages = rl(steps=4, questions=1, rewards=PATIENT, checkpoint_every=1)
+    changes: dict[str, Any] = {"tools": ["failing_parts:Flaky"], "stages": stages}
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    whole.mkdir()
+    stopped.mkdir()
+    assert run(model, whole, **changes) == 0
+    asked = [row["step"] for row in rows(whole / "run", "rl")]
+    assert asked == [0, 1, 2, 3]
+
+    monkeypatch.setattr(failing_parts, "asked", 0)
+    monkeypatch.setattr(failing_parts, "fails_from", 2)  # as a defect of a reward does
+    capsys.readouterr()
+    assert run(model, stopped, **changes) == 2
+    said = sentence(capsys)
+    assert "the reward 'patient' failed (KeyError: 'no such file'): correct it and run" in said
+    assert [path.name for path in (stopped / "run" / "rl").glob("step-*")] == ["step-000002"]
+
+    monkeypatch.setattr(failing_parts, "fails_from", 99)
+    monkeypatch.setattr(failing_parts, "broken_for", CITIES)
+    assert run(model, stopped, **changes) == 2
+    said = sentence(capsys)
+    assert "all 2 rollouts of step 2 ended in an error, the last in 'OSError: no notebook" in said
+    assert [path.name for path in (stopped / "run" / "rl").glob("step-*")] == ["step-000002"]
+
+    monkeypatch.setattr(failing_parts, "broken_for", set())
+    assert run(model, stopped, **changes) == 0
+    assert rows(stopped / "run", "rl") == rows(whole / "run", "rl")
+
+
+# -- rewards, workflows and stage types ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Failing", "the reward 'failing' failed (KeyError: 'budget'): correct it and run"),
+        ("too_few", "'too_few' must return a list with one score for each of the 2 rollouts"),
+        ("nothing", "rollouts that it is given, not None: correct it."),
+        ("wordy", "the reward 'wordy' gave 'good', which is no score: return finite numbers"),
+    ],
+)
+def test_rewards(
+    model: Path, tmp_path: Path, name: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(model, tmp_path, stages=rl(rewards={f"bad_parts:{name}": 1.0})) == 2
+    assert said in sentence(capsys)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("broken", "the workflow 'bad_parts:broken' failed (LookupError: no such page): correct"),
+        ("forgetful", "the workflow 'bad_parts:forgetful' returned None, not a trajectory:"),
+    ],
+)
+def test_workflows(
+    model: Path, tmp_path: Path, name: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluation = {"splits": {"heldout": 2}, "workflows": [f"bad_parts:{name}"]}
+    assert run(model, tmp_path, evaluation=evaluation) == 2
+    assert said in sentence(capsys)
+
+
+def test_stage_types(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stages = rl(type="bad_parts:Uncounted", steps=1)
+    assert run(model, tmp_path, stages=stages) == 2
+    assert sentence(capsys).startswith(
+        f"the stage type {bad_parts.Uncounted.__name__} returned {{}} for a step: return its"
+    )
+
+
+def test_a_stage_type_takes_over_the_settings_of_another(model: Path, tmp_path: Path) -> None:
+    assert run(model, tmp_path, stages=rl(type="failing_parts:Counted")) == 0
+    assert [row["mine"] for row in rows(tmp_path / "run", "rl")] == [0, 1]
+
+
+# -- nothing to train ------------------------------------------------------------------------------
+
+CRITIC = {"algorithm": "ppo", "minibatches": 1}
+
+
+@pytest.mark.parametrize("algorithm", [{}, CRITIC, {"algorithm": "reinforce++"}])
+@pytest.mark.parametrize("steps", [2, MOST_IDLE + 2])
+def test_truncated_rollouts_alone(
+    model: Path,
+    tmp_path: Path,
+    algorithm: dict[str, Any],
+    steps: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A random model never ends its turn."""
+    stages = rl(steps=steps, train_truncated=False, checkpoint_every=1, **algorithm)
+    budget = {"max_calls": 2, "turn_tokens": 2, "total_tokens": 140}
+    in_a_row = min(steps, MOST_IDLE)
+    expected = (
+        f"stage 'rl' had nothing to train in {in_a_row} steps in a row, the last of them step"
+        f" {in_a_row - 1}, because every rollout ended at its token budget and train_truncated is"
+        " false: raise budget.turn_tokens and budget.total_tokens, or set train_truncated: true."
+    )
+    for _ in range(2):  # resumed, it decides the same
+        assert run(model, tmp_path, stages=stages, budget=budget) == 2
+        assert sentence(capsys) == expected
+        assert [row["step"] for row in rows(tmp_path / "run", "rl")] == list(range(in_a_row))
+
+
+def test_equal_rewards_are_no_reason_to_stop(model: Path, tmp_path: Path) -> None:
+    """None of the rollouts is right, so nothing is trained; they may differ later."""
+    assert run(model, tmp_path, stages=rl(steps=MOST_IDLE + 1)) == 0
+    found = rows(tmp_path / "run", "rl")
+    assert [row["equal_groups"] for row in found] == [1] * (MOST_IDLE + 1)
+    assert not any("loss" in row for row in found)
+
+
+def test_demonstrations_without_a_trainable_token(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that never call a tool have no token of one."""
+    record = {
+        **{"id": "a", "question": "Who?", "golden_answers": ["2"], "metadata": {}},
+        "steps": [{"answer": "2"}],
+    }
+    file = tmp_path / "bare.jsonl"
+    file.write_text(f"{json.dumps(record)}\n" * 2)
+    sft = {"type": "sft", "data": "demonstrations", "steps": 1, "batch": 2, "optim": OPTIM}
+    stages = {"sft": {**sft, "train_on": ["tool"]}}
+    assert run(model, tmp_path, stages=stages, demonstrations=str(file)) == 2
+    assert "2 of 2 demonstrations of stage 'sft' have no trainable token" in sentence(capsys)
+    assert not (tmp_path / "run").exists()
