@@ -15,7 +15,7 @@ from fieldcraft.rollout.turns import Conversation, Policy, converse
 from fieldcraft.train.batch import to_sample
 from fieldcraft.train.epochs import draw
 from fieldcraft.train.stages.base import Material
-from fieldcraft.types import ALONE, Action, Answer, Author, Calls, Place, StopReason
+from fieldcraft.types import ALONE, Action, Answer, Author, Calls, Place, StopReason, Tool
 
 PEOPLE = {"Rome": 2, "Oslo": 2, "Bern": 2, "Lima": 2, "Kyiv": 2, "Cairo": 2, "Turin": 2, "Nice": 2}
 
@@ -56,7 +56,7 @@ class Notes:
         self.pages = pages
 
     @asynccontextmanager
-    async def open(self, task: fc.Task) -> AsyncIterator["Page"]:
+    async def open(self, task: fc.Task) -> AsyncIterator[Tool]:
         type(self).opened += 1
         try:
             yield Page(self.pages)
@@ -71,10 +71,10 @@ class Page:
         self.room = room
         self.written: list[str] = []
 
-    async def __call__(self, text: str) -> str:
+    async def __call__(self, **arguments: Any) -> str:
         if len(self.written) == self.room:
             raise fc.ToolError("the page is full")
-        self.written.append(text)
+        self.written.append(arguments["text"])
         return " / ".join(self.written)
 
 

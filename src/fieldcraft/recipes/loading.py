@@ -95,7 +95,7 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
                 f"a stage cannot be called '{name}': choose another name, of letters, digits, -"
                 " and _, which becomes that of its folder."
             )
-    _check_names(recipe)
+    check_names(recipe)
     _check_seeds(recipe)
     for key in recipe.needs:
         path: Path | None = getattr(recipe, key)
@@ -174,9 +174,9 @@ def _check_questions(recipe: Recipe) -> None:
         )
 
 
-def _check_names(recipe: Recipe) -> None:
-    """Names must stand for something; stages that others start from, and those in the rows of a
-    table, must exist."""
+def check_names(recipe: Recipe) -> None:
+    """Raises UserError for a name that stands for nothing, and for stages that others start from,
+    or that are rows of a table, and do not exist."""
     require(Kind.DIALECT, recipe.dialect)
     for tool in recipe.tools:
         require(Kind.TOOL, tool.name)

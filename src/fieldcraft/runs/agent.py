@@ -20,7 +20,7 @@ from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.metrics import summarise
 from fieldcraft.evals.run import answer_rubric, evaluate
-from fieldcraft.recipes.loading import build_recipe, parse_recipe
+from fieldcraft.recipes.loading import build_recipe, check_names, parse_recipe
 from fieldcraft.records.events import Events, Sink, nobody, write_metrics
 from fieldcraft.records.files import atomic_folder
 from fieldcraft.rewards.rubric import AskingReward
@@ -203,7 +203,9 @@ def load(path: Path | str, *, tools: Tools | None = None, **settings: Any) -> Ag
         settings["tools"] = _choices(tools)
     if not settings:
         return agent
-    return replace(agent, recipe=build_recipe({**dump_recipe(agent.recipe), **settings}))
+    recipe = build_recipe({**dump_recipe(agent.recipe), **settings})
+    check_names(recipe)
+    return replace(agent, recipe=recipe)
 
 
 def _choices(tools: Tools) -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ learn nothing. Nothing is written but a temporary folder.
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from fieldcraft.runs.build import SEARCH, make_dialect, make_rubric, open_judge
 from fieldcraft.runs.collect import endpoint_of
 from fieldcraft.runs.evaluating import find_workflow
 from fieldcraft.runs.inputs import Inputs, make_inputs
+from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.memory import disk_problems, memory_problems
 from fieldcraft.runs.training import stage_type
 from fieldcraft.tools.named import make_tool
@@ -168,7 +168,7 @@ class Setup:
         search = self.recipe.search
         if search.url is not None:
             remote = RemoteSearchTool(search.url, search.topk, search.timeout_seconds)
-            asyncio.run(remote.check())
+            run_async(remote.check())
             yield f"{search.url} answers"
             return
         if self.recipe.corpus is not None:
@@ -182,7 +182,7 @@ class Setup:
 
     def find_judge(self, notes: list[str]) -> Iterator[str]:
         judge = self.recipe.judge
-        self.judge = asyncio.run(open_judge(judge, cache=None))
+        self.judge = run_async(open_judge(judge, cache=None))
         if self.judge is not None:
             notes.append(f"{judge.model} at {judge.url} answers, {judge.votes} votes an answer")
         else:
@@ -238,7 +238,7 @@ def teacher_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
         oracle = make_inputs(recipe).oracle
         notes.append(f"the oracle of the world, {type(oracle).__name__}")
     elif settings.url is not None:
-        asyncio.run(endpoint_of(settings, cache=None).check())
+        run_async(endpoint_of(settings, cache=None).check())
         notes.append(f"{settings.url} answers as {settings.model}")
     else:
         folder = Path(settings.model)
@@ -317,7 +317,7 @@ def workflow_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
 def stage_problems(setup: Setup, name: str, stage: Stage, notes: list[str]) -> Iterator[str]:
     """What the stage's type finds in its first examples, and whether its remote models answer."""
     for endpoint in stage.endpoints:
-        asyncio.run(open_endpoint(endpoint, cache=None))
+        run_async(open_endpoint(endpoint, cache=None))
     yield from stage_type(stage).problems(stage, name, FirstExamples(setup, notes), notes)
     if isinstance(stage, Rl):
         make_rubric(stage, setup.recipe.budget, setup.judge)  # finds every reward

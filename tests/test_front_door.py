@@ -1,0 +1,279 @@
+"""fieldcraft from Python: load, train, ask, evaluate, in a script, a notebook or a test."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import fieldcraft as fc
+from checkpoints import write_tiny_checkpoint
+from cli_parts import sentence, status
+from fieldcraft.engine.threads import Threads
+from fieldcraft.records.events import StepDone
+from fieldcraft.runs import context
+
+CITIES = ("Turin", "Rome", "Oslo", "Bern", "Lima", "Nice")
+TASKS = [fc.Task(city, f"How many people live in {city}?", ("7",)) for city in CITIES]
+BUDGET = {"max_calls": 2, "turn_tokens": 8, "total_tokens": 800}
+SMALL: dict[str, Any] = {
+    "seed": 1,
+    "device": "cpu",
+    "evaluation": {"splits": {"heldout": 2}, "workflows": []},
+}
+
+
+@fc.tool
+def population(city: str) -> str:
+    """How many people live in a city.
+
+    Args:
+        city: its name.
+    """
+    return f"7 live in {city}."
+
+
+class Placed(fc.StatelessReward):
+    """Different for every rollout of a group, so that every step trains."""
+
+    name = "placed"
+
+    def __init__(self, step: float = 1.0) -> None:
+        self.step = step
+
+    def __call__(self, group: Sequence[fc.Trajectory]) -> list[float | None]:
+        return [self.step * place for place, _ in enumerate(group)]
+
+
+def settings(steps: int = 2, **keys: Any) -> fc.Rl:
+    given = {"questions": 2, "group": 2, "checkpoint_every": 1, "optim": fc.Optim(lr=1e-3)}
+    return fc.Rl(**{"steps": steps, "rewards": {Placed: 1.0}, **given, **keys})
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("model") / "tiny", "qwen2")
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = torch.get_num_threads()
+    monkeypatch.setattr(context, "fastest_threads", lambda _: Threads(1, 1))
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def agent(model: Path) -> fc.Agent:
+    return fc.load(model, dialect="hermes", tools=[population], budget=BUDGET)
+
+
+def weights(agent: fc.Agent) -> dict[str, torch.Tensor]:
+    return load_file(agent.model / "model.safetensors")
+
+
+def same(one: fc.Agent, other: fc.Agent) -> bool:
+    found = weights(other)
+    return all(torch.equal(tensor, found[name]) for name, tensor in weights(one).items())
+
+
+# -- the whole way -------------------------------------------------------------------------------
+
+PROGRAM = """\
+import fieldcraft as fc
+from own_tools import Placed, population
+agent = fc.load({model!r}, dialect="hermes", tools=[population], budget={budget})
+rl = fc.Rl(steps=2, questions=2, group=2, rewards={{Placed: 1.0}}, optim=fc.Optim(lr=1e-3))
+tasks = [fc.Task(c, f"How many people live in {{c}}?", ("7",)) for c in {cities}]
+trained = agent.train(tasks, {{"rl": rl}}, out="runs/population", **{small})
+print(trained.ask("How many people live in Turin?").status)
+print(trained.evaluate(tasks)["n"])
+"""
+
+
+def test_a_program_of_twelve_lines(model: Path, tmp_path: Path) -> None:
+    """As a user runs it, with parts in a module beside it, and commands on its folder after it."""
+    source = Path(__file__).read_text("utf-8")
+    parts = source[source.index("@fc.tool") : source.index("def settings")]
+    head = "import fieldcraft as fc\nfrom collections.abc import Sequence\n\n"
+    (tmp_path / "own_tools.py").write_text(head + parts)
+    program = PROGRAM.format(model=str(model), budget=BUDGET, cities=CITIES, small=SMALL)
+    assert program.count("\n") <= 12
+    (tmp_path / "program.py").write_text(program)
+    done = python(tmp_path, "program.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split()[-2:] == ["truncated", "6"]
+    run = tmp_path / "runs" / "population"
+    assert (run / "report.html").exists()
+
+    asked = python(tmp_path, "-m", "fieldcraft", "ask", "--model", run, "How many?")
+    assert (asked.returncode, asked.stderr) == (0, "")
+    elsewhere = python(tmp_path / "runs", "-m", "fieldcraft", "ask", "--model", run, "How many?")
+    assert elsewhere.returncode == 2
+    assert "the import of 'own_tools' failed (ModuleNotFoundError" in elsewhere.stderr
+    assert elsewhere.stderr.count("\n") == 1
+
+
+def test_parts_of_a_script(model: Path, tmp_path: Path) -> None:
+    """They work while the script runs; a later command says that it does not have them."""
+    source = Path(__file__).read_text("utf-8")
+    parts = source[source.index("@fc.tool") : source.index("def settings")]
+    program = PROGRAM.format(model=str(model), budget=BUDGET, cities=CITIES, small=SMALL)
+    first, second, rest = program.split("\n", 2)
+    assert "own_tools" in second
+    head = f"{first}\nfrom collections.abc import Sequence\n\n"
+    (tmp_path / "program.py").write_text(head + parts + rest)
+    done = python(tmp_path, "program.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    asked = python(tmp_path, "-m", "fieldcraft", "ask", "--model", "runs/population", "How many?")
+    assert asked.returncode == 2
+    assert asked.stderr == (
+        "fieldcraft: '__main__:population' cannot be used, because it is part of a script that is"
+        " not running: define it in a module of its own and import it in the script.\n"
+    )
+
+
+def python(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_the_same_call_again_trains_nothing(agent: fc.Agent, tmp_path: Path) -> None:
+    stages = {"rl": settings(rewards={Placed: {"weight": 2.0, "step": 0.5}})}
+    steps: list[int] = []
+
+    def follow(event: Any) -> None:
+        if isinstance(event, StepDone):
+            steps.append(event.row["step"])
+
+    out = tmp_path / "run"
+    trained = agent.train(TASKS, stages, out=out, follow=follow, **SMALL)
+    assert steps == [0, 1]
+    assert not same(trained, agent)
+    again = agent.train(TASKS, stages, out=out, follow=follow, **SMALL)
+    assert steps == [0, 1]
+    assert (again.model, again.recipe) == (trained.model, trained.recipe)
+    assert trained.ask("How many people live in Rome?").task.id == "asked"
+    assert trained.evaluate(TASKS)["n"] == 6
+
+    with pytest.raises(fc.UserError, match="holds a run about other questions: choose another"):
+        agent.train(TASKS[1:], stages, out=out, **SMALL)
+    with pytest.raises(fc.UserError, match=r"other settings \(stages.rl.steps=2 there, 3 here\)"):
+        agent.train(TASKS, {"rl": settings(3)}, out=out, **SMALL)
+
+
+def test_interrupted_and_resumed(agent: fc.Agent, tmp_path: Path) -> None:
+    def die(event: Any) -> None:
+        if isinstance(event, StepDone) and event.row["step"] == 1:
+            raise KeyboardInterrupt
+
+    stages = {"rl": settings(3)}
+    whole = agent.train(TASKS, stages, out=tmp_path / "whole", **SMALL)
+    with pytest.raises(KeyboardInterrupt):
+        agent.train(TASKS, stages, out=tmp_path / "killed", follow=die, **SMALL)
+    assert not (tmp_path / "killed" / "rl" / "model").exists()
+    resumed = agent.train(TASKS, stages, out=tmp_path / "killed", **SMALL)
+    assert same(resumed, whole)
+    assert not same(resumed, agent)
+
+
+def test_commands_read_its_folder(
+    agent: fc.Agent, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    agent.train(TASKS, {"rl": settings(1)}, out=out, **SMALL)
+    for command in (("show", out), ("show", out, "--mask"), ("ask", "--model", out, "How many?")):
+        capsys.readouterr()
+        assert status(*command) == 0
+        assert "How many" in capsys.readouterr().out.replace("|", "")
+
+
+def test_in_a_running_loop(agent: fc.Agent, tmp_path: Path) -> None:
+    """As in a notebook."""
+
+    async def main() -> tuple[fc.Agent, dict[str, Any], fc.Trajectory]:
+        trained = agent.train(TASKS, {"rl": settings(1)}, out=tmp_path / "run", **SMALL)
+        return trained, trained.evaluate(TASKS[:2]), trained.ask("How many?")
+
+    trained, evaluated, asked = asyncio.run(main())
+    assert not same(trained, agent)
+    assert (evaluated["n"], asked.reward) == (2, None)
+
+
+# -- light and typed -----------------------------------------------------------------------------
+
+
+def test_its_import_is_light() -> None:
+    code = (
+        "import sys, fieldcraft; dir(fieldcraft);"
+        " print({'torch', 'transformers', 'pydantic'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_everything_that_it_offers_is_there() -> None:
+    assert [name for name in fc.__all__ if getattr(fc, name) is None] == []
+    with pytest.raises(AttributeError, match="module 'fieldcraft' has no attribute 'lod'"):
+        fc.lod  # type: ignore[attr-defined]  # noqa: B018
+
+
+# -- mistakes ------------------------------------------------------------------------------------
+
+
+def test_wrong_folders_and_keys(model: Path, tmp_path: Path) -> None:
+    for load, said in (
+        (lambda: fc.load(tmp_path / "none"), "none holds no model: give the folder of a run"),
+        (lambda: fc.load(model, dialct="hermes"), "unknown key 'dialct'; did you mean 'dialect'?"),
+        (lambda: fc.load(model, dialect="herms"), "did you mean 'hermes'"),
+        (lambda: fc.load(model, budget={"calls": 1}), "'budget.calls'; did you mean 'budget.max"),
+        (lambda: fc.load(model, tools=["serch"]), "no tool 'serch' among search"),
+    ):
+        with pytest.raises(fc.UserError) as caught:
+            load()
+        assert said in str(caught.value)
+        assert str(caught.value).count("\n") == 0
+
+
+def test_a_tool_within_a_function(model: Path) -> None:
+    @fc.tool
+    def inner(city: str) -> str:
+        """Not to be found again.
+
+        Args:
+            city: its name.
+        """
+        return city
+
+    with pytest.raises(fc.UserError, match="inner must be defined at the top of a module"):
+        fc.load(model, tools=[inner])
+
+
+def test_wrong_training(agent: fc.Agent, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    stages = {"rl": settings(1)}
+    for keys, said in (
+        ({"sed": 1}, "unknown key 'sed'; did you mean 'seed'?"),
+        ({"out": tmp_path}, "exists and is not a run: choose another folder"),
+        ({"tasks": "none.jsonl"}, "tasks=none.jsonl does not exist"),
+        ({"tasks": TASKS[:1]}, "needs two questions or more"),
+        ({"stages": {"evaluation": settings(1)}}, "a stage cannot be called 'evaluation'"),
+    ):
+        given: dict[str, Any] = {"tasks": TASKS, "stages": stages, "out": out, **SMALL, **keys}
+        (tmp_path / "other").touch()
+        with pytest.raises(fc.UserError) as caught:
+            agent.train(given.pop("tasks"), given.pop("stages"), **given)
+        assert said in str(caught.value)
+        assert not (out / "recipe.json").exists()
+
+
+def test_commands_say_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status("ask", "--model", tmp_path, "How many?") == 2
+    assert "holds no model" in sentence(capsys)
