@@ -18,10 +18,10 @@ from fieldcraft.rewards.judge import Judge
 from fieldcraft.rewards.length import SoftOverlong
 from fieldcraft.rewards.named import make_reward
 from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.tools.named import make_tool
 from fieldcraft.tools.search.client import RemoteSearchTool
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.tool import SearchTool
-from fieldcraft.tools.named import make_tool
 from fieldcraft.types import AnyTool, Dialect, Reward, Tokenizer, Tool
 
 SEARCH = "search"  # the tool that a run indexes its corpus for
@@ -69,9 +69,7 @@ def make_dialect(recipe: Recipe, tokenizer: Tokenizer) -> Dialect:
     )
 
 
-def make_environment(
-    recipe: Recipe, dialect: Dialect, tools: Sequence[AnyTool]
-) -> ToolEnvironment:
+def make_environment(recipe: Recipe, dialect: Dialect, tools: Sequence[AnyTool]) -> ToolEnvironment:
     """The environment of a recipe with the given tools."""
     return ToolEnvironment(dialect, tools, recipe.budget)
 

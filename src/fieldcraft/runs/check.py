@@ -27,13 +27,13 @@ from fieldcraft.dialects.demonstrations import encode_turn
 from fieldcraft.endpoints.opening import open_endpoint
 from fieldcraft.rewards.answers import is_right
 from fieldcraft.rewards.judge import Judge
-from fieldcraft.tools.named import make_tool
 from fieldcraft.runs.build import SEARCH, make_dialect, make_rubric, open_judge
 from fieldcraft.runs.collect import endpoint_of
 from fieldcraft.runs.evaluating import find_workflow
 from fieldcraft.runs.inputs import Inputs, make_inputs
 from fieldcraft.runs.memory import disk_problems, memory_problems
 from fieldcraft.runs.training import stage_type
+from fieldcraft.tools.named import make_tool
 from fieldcraft.tools.search.client import RemoteSearchTool
 from fieldcraft.tools.search.dense import Encoder
 from fieldcraft.tools.search.index import index_settings

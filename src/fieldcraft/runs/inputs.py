@@ -14,16 +14,16 @@ from typing import Any
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data import autocoa
-from fieldcraft.dialects.demonstrations import encode_demonstration, encode_pair, reads_back
 from fieldcraft.data.sources import ensure_corpus, read_tasks, write_tasks
 from fieldcraft.data.steps_io import holds_steps, read_demonstrations, read_pairs
 from fieldcraft.data.trajectories import read_trajectories
 from fieldcraft.dialects import dialect_class
+from fieldcraft.dialects.demonstrations import encode_demonstration, encode_pair, reads_back
 from fieldcraft.rewards.answers import is_right
 from fieldcraft.train.checkpoint import save_weights
 from fieldcraft.train.scratch import new_model, new_tokenizer
 from fieldcraft.train.stages.base import Pair
-from fieldcraft.types import Answer, Dialect, Task, Tool, Trajectory, UserError
+from fieldcraft.types import Answer, Dialect, Task, Trajectory, UserError
 from fieldcraft.worlds.base import Oracle, Verdicts, World, make_world
 
 TRAIN_TASKS = 4000

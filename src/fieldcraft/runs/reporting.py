@@ -40,9 +40,7 @@ def write_run_report(context: Context) -> dict[str, Any]:
     return report
 
 
-def _changes(
-    recipe: Recipe, samples: Mapping[str, Sequence[Trajectory]]
-) -> list[dict[str, Any]]:
+def _changes(recipe: Recipe, samples: Mapping[str, Sequence[Trajectory]]) -> list[dict[str, Any]]:
     """Every stage against the nearest evaluated model that it started from."""
     first = ["base"] if recipe.model else []
     found = []

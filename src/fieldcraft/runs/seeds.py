@@ -16,9 +16,9 @@ from rich.text import Text
 from fieldcraft.config.recipe import Recipe, dump_recipe, split_titles
 from fieldcraft.evals.report import write_report
 from fieldcraft.evals.seeds import build_table, write_page
+from fieldcraft.records.files import read_json
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.runs.folder import RunFolder, open_run
-from fieldcraft.records.files import read_json
 from fieldcraft.types import UserError
 
 RUN = (sys.executable, "-m", "fieldcraft", "run")
@@ -42,9 +42,7 @@ def sweep(recipe: Recipe, out: Path, console: Console) -> dict[str, Any]:
     return table
 
 
-def _curves(
-    recipe: Recipe, runs: Sequence[RunFolder]
-) -> dict[str, list[list[dict[str, Any]]]]:
+def _curves(recipe: Recipe, runs: Sequence[RunFolder]) -> dict[str, list[list[dict[str, Any]]]]:
     """The metric rows of every stage of reinforcement learning, of every seed."""
     return {
         name: [MetricsLog(run.stage(name).metrics).rows() for run in runs]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.evals.fidelity import judge_by_tool, summarise_fidelity
 from fieldcraft.evals.metrics import share_right
@@ -16,8 +14,8 @@ from fieldcraft.rollout.loop import Policy, Simulator, rollout
 from fieldcraft.rollout.simulators import PolicySimulator
 from fieldcraft.runs.agent import Agent
 from fieldcraft.runs.build import SEARCH
-from fieldcraft.worlds.base import Verdicts
 from fieldcraft.types import Task, Tool, Trajectory, UserError
+from fieldcraft.worlds.base import Verdicts
 
 
 async def measure_simulator(
