@@ -11,7 +11,7 @@ import importlib
 import inspect
 import pkgutil
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
 from importlib.metadata import entry_points
@@ -84,11 +84,19 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
 }
 
 
-# What a named part must be, where that can be told.
-BASES: Mapping[Kind, str] = {
-    Kind.WORLD: "fieldcraft.worlds.base:World",
-    Kind.STAGE: "fieldcraft.train.stages.base:StageType",
+# What a named class must be a subclass of, and the attributes that it must have.
+BASES: Mapping[Kind, tuple[str, Sequence[str]]] = {
+    Kind.DIALECT: (
+        "fieldcraft.dialects.base:BaseDialect",
+        ("name", "stop", "tags", "own_instruction"),
+    ),
+    Kind.WORLD: ("fieldcraft.worlds.base:World", ("splits", "datasets")),
+    Kind.STAGE: ("fieldcraft.train.stages.base:StageType", ("Settings",)),
 }
+
+
+class PartError(UserError):
+    """A name stands for nothing, or for something else than it should."""
 
 
 def known(kind: Kind) -> dict[str, str]:
@@ -108,47 +116,60 @@ def _worlds() -> dict[str, str]:
 
 
 def find(kind: Kind, name: str) -> Any:
-    """What a name stands for. Raises UserError as `require` and `load` do, and for something that
+    """What a name stands for. Raises PartError as `require` and `load` do, and for something that
     is not of its kind."""
     found = load(require(kind, name))
-    base = BASES.get(kind)
-    if base is not None and not (isinstance(found, type) and issubclass(found, load(base))):
-        raise UserError(f"'{name}' is no {kind}: make it a subclass of {base.replace(':', '.')}.")
+    if kind in BASES:
+        _check_class(kind, name, found)
     return found
+
+
+def _check_class(kind: Kind, name: str, found: Any) -> None:
+    base, attributes = BASES[kind]
+    if not (isinstance(found, type) and issubclass(found, load(base))):
+        raise PartError(f"'{name}' is no {kind}: make it a subclass of {base.replace(':', '.')}.")
+    abstract: Collection[str] = vars(found).get("__abstractmethods__", ())
+    lacks = [*sorted(abstract), *(a for a in attributes if a not in dir(found))]
+    if lacks:
+        raise PartError(f"the {kind} '{name}' is not complete: write its {', '.join(lacks)}.")
 
 
 def require(kind: Kind, name: str) -> str:
     """`module:Name` of what a name stands for; nothing is imported yet.
 
-    Raises UserError, which names the nearest, where there is no such name.
+    Raises PartError, which names the nearest, where there is no such name.
     """
     names = known(kind)
     if name in names or ":" in name:
         return names.get(name, name)
-    raise UserError(
+    raise PartError(
         f"there is no {kind} '{name}' among {', '.join(names)}; did you mean"
         f" {nearest(name, names)}, or one of your own, written as module:Name?"
     )
 
 
 def load(place: str) -> Any:
-    """The object at `module:Name`. Raises UserError for a module that cannot be imported, and for a
+    """The object at `module:Name`. Raises PartError for a module that cannot be imported, and for a
     name that it does not have."""
     module_name, _, attribute = place.partition(":")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
         found = importlib.import_module(module_name)
-    except Exception as error:
-        cause = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(
-            f"'{place}' cannot be used, because the import of '{module_name}' failed ({cause}):"
-            " correct the module, or start where Python finds it."
+    except (Exception, SystemExit) as error:  # a script may end where it is imported
+        raise PartError(
+            f"'{place}' cannot be used, because the import of '{module_name}' failed"
+            f" ({cause_of(error)}): correct the module, or start where Python finds it."
         ) from error
     for part in attribute.split("."):
         if part not in dir(found):
+            if module_name == "__main__":
+                raise PartError(
+                    f"'{place}' cannot be used, because it is part of a script that is not running:"
+                    " define it in a module of its own and import it in the script."
+                )
             public = [name for name in dir(found) if not name.startswith("_")]
-            raise UserError(
+            raise PartError(
                 f"'{place}' cannot be used, because '{module_name}' has no '{attribute}'; did you"
                 f" mean {nearest(part, public)}?"
             )
@@ -170,6 +191,16 @@ def name_of(part: Any) -> str:
             " that the run finds it again when it is resumed."
         )
     return place
+
+
+def cause_of(error: BaseException) -> str:
+    """What a part of the user's raised, in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def shown(value: object) -> str:
+    """A value in one short line."""
+    return " ".join(repr(value).split())[:60]
 
 
 def short(name: str) -> str:

@@ -15,7 +15,7 @@ from pydantic import (
     field_validator,
 )
 
-from fieldcraft.config.names import Kind, find, known, settings_of, short
+from fieldcraft.config.names import Kind, PartError, find, known, settings_of, short
 from fieldcraft.config.rl import Critic, Rl
 from fieldcraft.config.sections import (
     Collect,
@@ -34,7 +34,6 @@ from fieldcraft.config.sections import (
     World,
 )
 from fieldcraft.config.stages import Pairs, Sft, Stage
-from fieldcraft.types import UserError
 
 # How a teacher is reached, which a run that goes on may change: (section, key).
 FREE_KEYS = (
@@ -100,11 +99,10 @@ def stage_settings(name: str) -> type[Stage]:
     if name in STAGES:
         return STAGES[name]
     found = find(Kind.STAGE, name)
-    settings = vars(found).get("Settings")
+    settings = found.Settings
     if not (isinstance(settings, type) and issubclass(settings, Stage)):
-        raise UserError(
-            f"the stage type '{name}' has no settings: give it a class Settings, a subclass of"
-            " fieldcraft.Stage."
+        raise PartError(
+            f"the Settings of the stage type '{name}' must be a subclass of fieldcraft.Stage."
         )
     return settings
 

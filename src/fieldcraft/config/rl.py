@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
-from fieldcraft.config.names import Kind, find, name_of, require
+from fieldcraft.config.names import Kind, PartError, find, name_of, nearest, require
 from fieldcraft.config.sections import Endpoint, Optim, Rate, Section, Share
 from fieldcraft.config.stages import Footprint, Stage, StageKind
 
@@ -56,7 +56,7 @@ class Rl(Stage):
 
     kind: ClassVar[StageKind] = "rl"
 
-    type: Literal["rl"] = "rl"
+    type: str = "rl"
     algorithm: str = "grpo"
     steps: PositiveInt
     observations: Literal["real", "simulated", "mixed"] = "real"
@@ -112,7 +112,24 @@ class Rl(Stage):
         """Put the keys of the named algorithm below those that are given."""
         if not isinstance(data, dict):
             return data
-        return {**find(Kind.ALGORITHM, str(data.get("algorithm", "grpo"))), **data}
+        return {**cls._keys_of(str(data.get("algorithm", "grpo"))), **data}
+
+    @classmethod
+    def _keys_of(cls, algorithm: str) -> Mapping[str, Any]:
+        """Raises PartError for an algorithm that is no mapping of keys of this section."""
+        keys = find(Kind.ALGORITHM, algorithm)
+        if not isinstance(keys, Mapping):
+            raise PartError(
+                f"the algorithm '{algorithm}' is no mapping: write the keys of an rl stage, as in"
+                ' {"baseline": "group"}.'
+            )
+        for key in keys:
+            if key not in cls.model_fields:
+                raise PartError(
+                    f"the algorithm '{algorithm}' sets '{key}', which no rl stage has; did you mean"
+                    f" {nearest(str(key), cls.model_fields)}?"
+                )
+        return keys
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

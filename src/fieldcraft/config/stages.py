@@ -98,7 +98,7 @@ class Supervised(Stage):
 class Sft(Supervised):
     """Supervised fine-tuning on trajectories. `train_on` names whose tokens are trained."""
 
-    type: Literal["sft"] = "sft"
+    type: str = "sft"
     train_on: tuple[Literal["policy", "tool"], ...] = ("policy",)
 
     @property
@@ -109,5 +109,5 @@ class Sft(Supervised):
 class Pairs(Supervised):
     """Step-level contrastive training: chosen against rejected steps."""
 
-    type: Literal["contrastive"] = "contrastive"
+    type: str = "contrastive"
     alpha: Rate = 0.2

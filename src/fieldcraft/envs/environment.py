@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -103,6 +103,13 @@ async def _ask(tool: Tool, arguments: dict[str, Any]) -> Any:
     return await tool(**arguments)
 
 
+def same_names(names: Sequence[str]) -> Iterator[str]:
+    """A sentence for every name that several tools have."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            yield f"{count} tools are called '{name}': give each a name of its own."
+
+
 @dataclass(frozen=True)
 class ToolEnvironment:
     """Where a policy acts. Without tools a call gets an error that the policy can read.
@@ -117,9 +124,8 @@ class ToolEnvironment:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gate", Gate(self.budget.concurrent_calls))
-        for name, count in Counter(tool.name for tool in self.tools).items():
-            if count > 1:
-                raise UserError(f"{count} tools are called '{name}'; give each a name of its own.")
+        for problem in same_names([tool.name for tool in self.tools]):
+            raise UserError(problem)
 
     @property
     def schemas(self) -> list[dict[str, Any]]:

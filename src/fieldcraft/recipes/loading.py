@@ -11,7 +11,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from fieldcraft.config.names import Kind, known, nearest, require, short
+from fieldcraft.config.names import Kind, PartError, known, nearest, require, short
 from fieldcraft.config.recipe import (
     Recipe,
     evaluations,
@@ -178,9 +178,19 @@ def _check_names(recipe: Recipe) -> None:
     """Names must stand for something; stages that others start from, and those in the rows of a
     table, must exist."""
     require(Kind.DIALECT, recipe.dialect)
+    for tool in recipe.tools:
+        require(Kind.TOOL, tool.name)
+    called: dict[str, str] = {"base": "the first model"}
     for workflow in recipe.evaluation.workflows:
         require(Kind.WORKFLOW, workflow)
-        if short(workflow) in recipe.stages:
+        row = short(workflow)
+        if row in called:
+            raise UserError(
+                f"the workflow '{workflow}' and {called[row]} would both be the row '{row}' of the"
+                " report: give the function another name."
+            )
+        called[row] = f"the workflow '{workflow}'"
+        if row in recipe.stages:
             raise UserError(
                 f"the workflow '{workflow}' and a stage are both called '{short(workflow)}': choose"
                 " another name for the stage."
@@ -247,13 +257,16 @@ def check_judge(judge: JudgeModel, needed: bool) -> None:
 def recipe_of_run(run: Path) -> Recipe:
     """The recipe that a run folder was made with; the files it names may be gone by now.
 
-    Raises UserError if the folder is not one run's, or one of another version's.
+    Raises UserError if the folder is not one run's, or one of another version's, and PartError
+    where a part of the user's cannot be imported here.
     """
     file = run / "recipe.json"
     if not file.exists():
         raise UserError(f"{run} is not a run: give a folder that 'fieldcraft run' wrote.")
     try:
         recipe = build_recipe(read_json(file))
+    except PartError:  # of the user's, which is not where it was when the run began
+        raise
     except (UserError, ValueError) as error:
         raise UserError(
             f"{run} was made by another version of fieldcraft: use that version or run it anew."

@@ -6,9 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pydantic import ValidationError
-
-from fieldcraft.config.names import Kind, find, nearest, settings_of, short
+from fieldcraft.config.making import make_part
+from fieldcraft.config.names import Kind, find, short
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.types import Reward, Trajectory, UserError
 
@@ -37,15 +36,19 @@ def make_reward(name: str, settings: Mapping[str, Any], offered: Mapping[str, An
     reward.
     """
     part = find(Kind.REWARD, name)
-    if inspect.isfunction(part) and len(inspect.signature(part).parameters) == 1 and not settings:
+    if _is_function_of_a_group(part):
+        if settings:
+            raise UserError(
+                f"the reward '{name}' is a function, which takes no settings: remove"
+                f" '{next(iter(settings))}', or write a class."
+            )
         return FunctionReward(short(name), part)
     if not isinstance(part, type):
         raise UserError(
             f"the reward '{name}' is neither a class nor a function of a group of trajectories:"
             " write one of them, as docs/extending.md shows."
         )
-    given = {k: v for k, v in offered.items() if k in inspect.signature(part).parameters}
-    reward = part(**given, **_checked(name, part, settings, given))
+    reward = make_part(Kind.REWARD, name, part, settings, offered, ["weight"])
     if not isinstance(reward, Reward):
         raise UserError(
             f"the reward '{name}' lacks a name, a call, state_dict or load_state_dict: subclass"
@@ -54,21 +57,8 @@ def make_reward(name: str, settings: Mapping[str, Any], offered: Mapping[str, An
     return reward
 
 
-def _checked(
-    name: str, part: type, settings: Mapping[str, Any], given: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The settings with their types. Raises UserError for those that do not fit."""
-    model = settings_of(part, given)
-    try:
-        return dict(model.model_validate(settings))
-    except ValidationError as error:
-        problem = error.errors()[0]
-        key = str(problem["loc"][0])
-        if problem["type"] == "extra_forbidden":
-            meant = nearest(key, [*model.model_fields, "weight"])
-            raise UserError(
-                f"the reward '{name}' has no setting '{key}'; did you mean {meant}?"
-            ) from error
-        raise UserError(
-            f"the setting '{key}' of the reward '{name}' is wrong: {problem['msg'].lower()}."
-        ) from error
+def _is_function_of_a_group(part: Any) -> bool:
+    """A plain one: scores are computed, and what has to be asked for is an AskingReward."""
+    if not inspect.isfunction(part) or inspect.iscoroutinefunction(part):
+        return False
+    return len(inspect.signature(part).parameters) == 1

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, final
 
+from fieldcraft.config.names import cause_of, shown
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.types import Reward, Status, Trajectory, UserError
 
@@ -36,13 +39,50 @@ class Graded:
     errors: int
 
 
+def _scores(reward: Reward, group: Sequence[Trajectory]) -> list[float | None]:
+    """What a reward, which may be the user's, says about a group. Raises UserError as `score`."""
+    if not group:
+        return []
+    with _failing(reward):
+        found: Any = reward(group)
+    if not isinstance(found, Sequence) or len(found) != len(group):
+        raise UserError(
+            f"the reward '{reward.name}' must return a list with one score for each of the"
+            f" {len(group)} rollouts that it is given, not {shown(found)}: correct it."
+        )
+    for score in found:
+        if score is not None and not (isinstance(score, Real) and math.isfinite(score)):
+            raise UserError(
+                f"the reward '{reward.name}' gave {shown(score)}, which is no score: return finite"
+                " numbers, and None where a rollout cannot be graded."
+            )
+    return [None if score is None else float(score) for score in found]
+
+
+@contextmanager
+def _failing(reward: Reward) -> Iterator[None]:
+    """Whatever a reward raises becomes a sentence that names it."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"the reward '{reward.name}' failed ({cause_of(error)}): correct it and run the same"
+            " command again, which resumes here."
+        ) from error
+
+
 class Rubric:
-    """The weighted sum of rewards. A reward of weight 0 is only recorded.
+    """The weighted sum of rewards. A reward of weight 0 is only recorded. `accuracy` is the name of
+    the one that says which answers are right, where it has another than the settings call it by.
 
     Raises UserError for no reward, two rewards of one name, or a weight that is not finite.
     """
 
-    def __init__(self, rewards: Sequence[tuple[Reward, float]]) -> None:
+    def __init__(
+        self, rewards: Sequence[tuple[Reward, float]], accuracy: str | None = None
+    ) -> None:
         names = [reward.name for reward, _ in rewards]
         if not names:
             raise UserError("A rubric needs at least one reward.")
@@ -52,6 +92,7 @@ class Rubric:
             if not math.isfinite(weight):
                 raise UserError(f"The weight of the reward {reward.name} must be a finite number.")
         self.rewards = tuple(rewards)
+        self.accuracy = accuracy
 
     @property
     def names(self) -> list[str]:
@@ -62,7 +103,8 @@ class Rubric:
         sound = [t for t in trajectories if t.status is not Status.ERROR]
         for reward, _ in self.rewards:
             if isinstance(reward, AskingReward):
-                said = await asyncio.gather(*map(reward.ask, sound))
+                with _failing(reward):
+                    said = await asyncio.gather(*map(reward.ask, sound))
                 for trajectory, score in zip(sound, said, strict=True):
                     trajectory.rewards[reward.name] = score
 
@@ -70,18 +112,15 @@ class Rubric:
         """Fill `rewards` and `reward` of every trajectory of a task's group.
 
         One that ended in an error is not graded and no reward sees it; `reward` is also None where
-        a part with a weight is None. Raises ValueError if a reward returns the wrong number of
-        scores or one that is not finite.
+        a part with a weight is None. Raises UserError if a reward fails, returns the wrong number
+        of scores, or one that is no finite number.
         """
         errors = [t for t in group if t.status is Status.ERROR]
         sound = [t for t in group if t.status is not Status.ERROR]
         for trajectory in errors:
             trajectory.rewards = {reward.name: None for reward, _ in self.rewards}
         for reward, _ in self.rewards:
-            scores = reward(sound) if sound else []
-            for trajectory, score in zip(sound, scores, strict=True):
-                if score is not None and not math.isfinite(score):
-                    raise ValueError(f"The reward {reward.name} gave {score}.")
+            for trajectory, score in zip(sound, _scores(reward, sound), strict=True):
                 trajectory.rewards[reward.name] = score
         for trajectory in group:
             trajectory.reward = self._total(trajectory.rewards)
@@ -107,7 +146,7 @@ class Rubric:
         names = {reward.name for reward, _ in self.rewards}
         if state.keys() != names:
             raise UserError(
-                f"The saved rewards are {sorted(state)}, the rubric has {sorted(names)}; go on "
+                f"The saved rewards are {sorted(state)}, the rubric has {sorted(names)}: resume "
                 "with the recipe that wrote the checkpoint."
             )
         for reward, _ in self.rewards:

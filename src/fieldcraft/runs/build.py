@@ -88,9 +88,9 @@ def make_rubric(stage: Rl, budget: Limits, judge: Judge | None = None) -> Rubric
         made[judge.name] = judge
     offered: dict[str, Any] = {"smoothing": stage.call_smoothing or float(budget.max_calls)}
     for name in (stage.accuracy, *stage.rewards):
-        if name not in made:
-            own = stage.rewards.get(name)
-            settings = {} if own is None or isinstance(own, float) else own.settings
+        own = stage.rewards.get(name)
+        settings = {} if own is None or isinstance(own, float) else own.settings
+        if name not in made or settings:
             made[name] = make_reward(name, settings, offered)
         offered.setdefault("correct", made[stage.accuracy])
     weights = dict.fromkeys((*(reward.name for reward in RECORDED), stage.accuracy), 0.0)
@@ -99,4 +99,4 @@ def make_rubric(stage: Rl, budget: Limits, judge: Judge | None = None) -> Rubric
         limit = stage.overlong_limit or budget.total_tokens
         cache = stage.overlong_cache or max(limit // 5, 1)
         rewards.append((SoftOverlong(limit, cache), stage.overlong_penalty))
-    return Rubric(rewards)
+    return Rubric(rewards, made[stage.accuracy].name)

@@ -18,6 +18,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from fieldcraft.agents.chat import NO_TEMPLATE
+from fieldcraft.config.names import BUILT_IN, Kind
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.stages import Stage
@@ -25,6 +26,7 @@ from fieldcraft.data.sources import ensure_corpus
 from fieldcraft.dialects import round_trip_problems
 from fieldcraft.dialects.demonstrations import encode_turn
 from fieldcraft.endpoints.opening import open_endpoint
+from fieldcraft.envs.environment import same_names
 from fieldcraft.rewards.answers import is_right
 from fieldcraft.rewards.judge import Judge
 from fieldcraft.runs.build import SEARCH, make_dialect, make_rubric, open_judge
@@ -160,7 +162,7 @@ class Setup:
             else:
                 self.schemas.append(make_tool(choice.name, choice.settings).schema)
                 notes.append(choice.name)
-        yield from ()
+        yield from same_names([schema["function"]["name"] for schema in self.schemas])
 
     def _search_notes(self) -> Iterator[str]:
         search = self.recipe.search
@@ -297,11 +299,16 @@ def budget_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
 
 
 def workflow_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
-    """Every workflow must be there."""
+    """Every workflow must be there, and so must what it calls."""
+    searches = any(tool.name == SEARCH for tool in recipe.tools)
     for name in recipe.evaluation.workflows:
         find_workflow(name)
+        if name in BUILT_IN[Kind.WORKFLOW] and not searches:
+            yield (
+                f"the workflow '{name}' searches, and tools has no search: set"
+                " evaluation.workflows=[], or add search to tools."
+            )
     notes.append(", ".join(recipe.evaluation.workflows) or "none")
-    yield from ()
 
 
 # -- stages ------------------------------------------------------------------------------------

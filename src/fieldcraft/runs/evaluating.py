@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from fieldcraft.config.names import Kind, find, short
+from fieldcraft.config.names import Kind, cause_of, find, short, shown
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.metrics import summarise
 from fieldcraft.evals.run import answer_rubric, evaluate
@@ -36,15 +38,40 @@ async def evaluate_workflows(context: Context, model: Path) -> None:
 
 
 def find_workflow(name: str) -> Workflow:
-    """The workflow of a name. Raises UserError for something that cannot be called."""
+    """The workflow of a name. Raises UserError for something that is none."""
     found = find(Kind.WORKFLOW, name)
-    if not callable(found):
+    if not inspect.iscoroutinefunction(found) or not _takes_four(found):
         raise UserError(
-            f"the workflow '{name}' is no function: write async def {short(name)}(task, policy,"
-            " env, key), which returns a trajectory."
+            f"'{name}' is no workflow: write async def {short(name)}(task, policy, env, key), which"
+            " returns a trajectory."
         )
-    workflow: Workflow = found
-    return workflow
+
+    async def checked(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
+        try:
+            done: object = await found(task, policy, env, key)
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(
+                f"the workflow '{name}' failed ({cause_of(error)}): correct it and run the same"
+                " command again, which resumes here."
+            ) from error
+        if not isinstance(done, Trajectory):
+            raise UserError(
+                f"the workflow '{name}' returned {shown(done)}, not a trajectory: return what"
+                " fieldcraft.rollout.turns.converse gives."
+            )
+        return done
+
+    return checked
+
+
+def _takes_four(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind(*"1234")
+    except TypeError:
+        return False
+    return True
 
 
 async def _evaluate(

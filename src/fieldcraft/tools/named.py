@@ -6,9 +6,8 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_args, get_type_hints
 
-from pydantic import ValidationError
-
-from fieldcraft.config.names import Kind, find, nearest, settings_of
+from fieldcraft.config.making import make_part
+from fieldcraft.config.names import Kind, find
 from fieldcraft.tools.base import FunctionTool
 from fieldcraft.types import AnyTool, StatefulTool, UserError
 
@@ -34,10 +33,10 @@ def as_tool(found: Any, name: str, settings: Mapping[str, Any]) -> AnyTool:
     Raises UserError for wrong settings and for what is no tool.
     """
     if isinstance(found, type) or (inspect.isfunction(found) and _makes_tools(found, name)):
-        return _checked(_make(found, name, settings), name)
+        return _checked(make_part(Kind.TOOL, name, found, settings, {}), name)
     if settings:
         raise UserError(
-            f"The tool '{name}' takes no settings, so remove '{next(iter(settings))}', or name a"
+            f"the tool '{name}' takes no settings, so remove '{next(iter(settings))}', or name a"
             " class or function that makes the tool from settings."
         )
     return _checked(FunctionTool(found) if inspect.isfunction(found) else found, name)
@@ -49,7 +48,7 @@ def _makes_tools(function: Callable[..., Any], name: str) -> bool:
         returned = get_type_hints(function).get("return")
     except NameError as error:
         raise UserError(
-            f"The tool '{name}' cannot be read, because a type hint is unknown ({error}); import"
+            f"the tool '{name}' cannot be read, because a type hint is unknown ({error}); import"
             " the type at the top of its module."
         ) from error
     return any("__call__" in dir(kind) or "open" in dir(kind) for kind in _classes(returned))
@@ -60,41 +59,6 @@ def _classes(hint: Any) -> Iterator[type]:
     for kind in (hint, *get_args(hint)):
         if isinstance(kind, type):
             yield kind
-
-
-def _make(factory: Callable[..., Any], name: str, settings: Mapping[str, Any]) -> Any:
-    try:
-        section = settings_of(factory)
-    except (NameError, TypeError, ValueError) as error:
-        raise UserError(
-            f"The settings of the tool '{name}' cannot be read ({error}); give each argument of"
-            f" {factory.__name__} a type hint that its module imports."
-        ) from error
-    try:
-        checked = section.model_validate(dict(settings))
-    except ValidationError as error:
-        raise UserError(_sentence(error, name, list(section.model_fields))) from error
-    given = {key: getattr(checked, key) for key in checked.model_fields_set}
-    try:
-        return factory(**given)
-    except UserError:
-        raise
-    except Exception as error:
-        cause = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(
-            f"The tool '{name}' cannot be made from its settings ({cause}); correct them."
-        ) from error
-
-
-def _sentence(error: ValidationError, name: str, known: list[str]) -> str:
-    problem = error.errors(include_url=False)[0]
-    key = str(problem["loc"][0])
-    if problem["type"] == "extra_forbidden":
-        advice = f"did you mean {nearest(key, known)}?" if known else "it takes none."
-        return f"The tool '{name}' has no setting '{key}'; {advice}"
-    if problem["type"] == "missing":
-        return f"The tool '{name}' needs the setting '{key}'; add it beside the name."
-    return f"The setting '{key}' of the tool '{name}' is wrong: {problem['msg'].lower()}."
 
 
 def _checked(made: Any, name: str) -> AnyTool:
@@ -115,17 +79,17 @@ def _checked(made: Any, name: str) -> AnyTool:
         case {"type": "function", "function": {"name": str(told), "parameters": dict()}}:
             if told != made.name or not told:
                 raise UserError(
-                    f"The tool '{name}' has the name {made.name!r} and, in its schema, {told!r};"
+                    f"the tool '{name}' has the name {made.name!r} and, in its schema, {told!r};"
                     " give both the same."
                 )
         case _:
             raise UserError(
-                f"The schema of the tool '{name}' is not in the form of chat templates; write"
+                f"the schema of the tool '{name}' is not in the form of chat templates; write"
                 " {'type': 'function', 'function': {'name', 'description', 'parameters'}}."
             )
     if not isinstance(made, StatefulTool) and not inspect.iscoroutinefunction(made.__call__):
         raise UserError(
-            f"The tool '{name}' would block all rollouts, because its __call__ is not async; write"
+            f"the tool '{name}' would block all rollouts, because its __call__ is not async; write"
             " 'async def __call__'."
         )
     return made

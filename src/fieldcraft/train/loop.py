@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from fieldcraft.train.stages.base import Row, StageType
 from fieldcraft.train.watch import Watch
 from fieldcraft.types import UserError
 
+# Steps in a row, or all of a shorter stage, that may have nothing to train: a step alone may be bad
+# luck, but five of them are more than a thousand rollouts of a usual recipe.
+MOST_IDLE = 5
 TRIM_EVERY = 20  # steps: as often as costs no time that can be measured
 
 
@@ -36,7 +40,8 @@ async def run_steps(
     included.
 
     Raises UserError if the stage's watch finds that the run has collapsed; the healthiest of its
-    checkpoints is then still there. So does every further attempt, without a step.
+    checkpoints is then still there. So does every further attempt, without a step. Raises UserError
+    too if too many steps in a row had nothing to train; further attempts repeat them.
     """
     trainer, watch = stage.trainer, stage.watch
     log = MetricsLog(folder / "metrics.jsonl")
@@ -65,6 +70,7 @@ async def run_steps(
             rows.append(row)
             await asyncio.sleep(0)  # where Ctrl-C takes effect: a step need not wait for anything
             _stop_if_collapsed(watch, rows, folder)
+            _stop_if_idle(stage, rows, folder)
             if trainer.done % TRIM_EVERY == 0:
                 trim_memory()
             if trainer.done % settings.checkpoint_every == 0:
@@ -83,6 +89,18 @@ async def _timed_step(stage: StageType, number: int) -> Row:
         "seconds": seconds,
         "tokens_per_second": row["tokens"] / seconds,
     }
+
+
+def _stop_if_idle(stage: StageType, rows: Sequence[Row], folder: Path) -> None:
+    """Raises UserError with the reason. What decides are metrics alone, so that a run that was
+    resumed decides as one that was not."""
+    most = min(MOST_IDLE, stage.trainer.steps)
+    reasons = [stage.idle(row) for row in rows[-most:]]
+    if len(reasons) == most and all(reasons):
+        raise UserError(
+            f"stage '{folder.name}' had nothing to train in {most} steps in a row, the last of them"
+            f" step {rows[-1]['step']}, because {reasons[-1]}."
+        )
 
 
 def _stop_if_collapsed(watch: Watch | None, rows: list[Row], folder: Path) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from fieldcraft.config.making import make_part
 from fieldcraft.config.names import Kind, find
-from fieldcraft.config.recipe import world_settings
 from fieldcraft.types import (
     Action,
     Answer,
@@ -199,8 +199,7 @@ def simulated_calls(trajectory: Trajectory) -> list[Call]:
 
 
 def make_world(name: str, settings: Mapping[str, Any], seed: int) -> World:
-    """The world of a recipe. Raises UserError for an unknown name, and pydantic's ValidationError
-    for wrong settings."""
-    checked = world_settings(name).model_validate(dict(settings))
-    world: World = find(Kind.WORLD, name)(seed=seed, **dict(checked))
+    """The world of a recipe. Raises UserError for an unknown name, and for settings that it cannot
+    be made from."""
+    world: World = make_part(Kind.WORLD, name, find(Kind.WORLD, name), settings, {"seed": seed})
     return world

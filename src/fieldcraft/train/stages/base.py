@@ -108,6 +108,11 @@ class StageType(ABC):
         """Do step `number`, counted from 0, and return its metrics, `tokens` among them: how many
         were computed."""
 
+    def idle(self, row: Row) -> str | None:
+        """Why the step of these metrics had not one token to train, and what to do about it; None
+        where it had some. A stage that is idle for too long is stopped."""
+        return None
+
     def state_dict(self) -> Row:
         """What a checkpoint keeps beside the trainer."""
         return {}

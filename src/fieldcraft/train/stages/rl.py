@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import isclose
 from typing import Self
 
 from fieldcraft.config.rl import Rl
@@ -47,7 +48,7 @@ class RlStage(StageType):
         lacks = {"frozen": sampler.frozen is None, "endpoint": sampler.remote is None}
         if lacks.get(s.simulator):
             raise UserError(f"simulator: {s.simulator} needs its model: give frozen or remote.")
-        if s.keep_groups == "mixed-accuracy" and s.accuracy not in sampler.rubric.names:
+        if s.keep_groups == "mixed-accuracy" and sampler.accuracy not in sampler.rubric.names:
             raise UserError(
                 f"keep_groups: mixed-accuracy looks at the reward '{s.accuracy}': put it into the"
                 " rubric, with weight 0 if it is only to be looked at."
@@ -127,6 +128,22 @@ class RlStage(StageType):
     async def close(self) -> None:
         if isinstance(self.sampler.remote, ChatSimulator):
             await self.sampler.remote.endpoint.close()
+
+    def idle(self, row: Row) -> str | None:
+        """Rollouts of equal reward are no such reason: they may differ in the next step."""
+        if "loss" in row:
+            return None
+        if row["policy_tokens_mean"] == 0:
+            return "no rollout had room for a single token of the policy: raise budget.total_tokens"
+        if row["ungradable_rate"] == 1:
+            return "no rollout could be graded: give the questions answers, or change rewards"
+        ended = row["status/truncated"] + row["status/error"]
+        if not self.settings.train_truncated and isclose(ended, 1):
+            return (
+                "every rollout ended at its token budget and train_truncated is false: raise"
+                " budget.turn_tokens and budget.total_tokens, or set train_truncated: true"
+            )
+        return None
 
     def state_dict(self) -> Row:
         critic = self.learner.critic

@@ -1,0 +1,68 @@
+"""From a named class or function and the settings of a recipe to the part itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from fieldcraft.config.names import Kind, cause_of, nearest, settings_of
+from fieldcraft.types import UserError
+
+
+def make_part(
+    kind: Kind,
+    name: str,
+    factory: Callable[..., Any],
+    settings: Mapping[str, Any],
+    offered: Mapping[str, Any],
+    others: Collection[str] = (),
+) -> Any:
+    """What `factory` makes of the settings.
+
+    Args:
+        kind: what it is.
+        name: as in the recipe.
+        factory: a class or a function; its arguments are the settings.
+        settings: what the recipe says.
+        offered: arguments of the framework's, given to a factory that takes them.
+        others: keys beside the settings that the recipe may have; one is named where it is nearest.
+
+    Raises UserError for settings that cannot be read or do not fit, and for a factory that fails.
+    """
+    try:
+        section = settings_of(factory, offered)
+        taken = settings_of(factory).model_fields
+    except (NameError, TypeError, ValueError) as error:
+        raise UserError(
+            f"the settings of the {kind} '{name}' cannot be read ({error}): give each argument of"
+            f" {factory.__name__} a type hint that its module imports."
+        ) from error
+    try:
+        checked = section.model_validate(dict(settings))
+    except ValidationError as error:
+        keys = [*section.model_fields, *others]
+        raise UserError(_sentence(error, f"the {kind} '{name}'", keys)) from error
+    given = {key: getattr(checked, key) for key in checked.model_fields_set}
+    try:
+        return factory(**{k: v for k, v in offered.items() if k in taken}, **given)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"the {kind} '{name}' cannot be made from its settings ({cause_of(error)}): correct"
+            " them."
+        ) from error
+
+
+def _sentence(error: ValidationError, part: str, keys: list[str]) -> str:
+    problem = error.errors(include_url=False)[0]
+    key = str(problem["loc"][0])
+    if problem["type"] == "extra_forbidden":
+        advice = f"did you mean {nearest(key, keys)}?" if keys else "it takes none."
+        return f"{part} has no setting '{key}'; {advice}"
+    if problem["type"] == "missing":
+        return f"{part} needs the setting '{key}': add it beside the name."
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"the setting '{key}' of {part} is wrong: {message[0].lower()}{message[1:]}."

@@ -1,0 +1,113 @@
+"""A recipe that names every part of `own_parts`, a tiny checkpoint and a few questions."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from own_parts import PEOPLE
+
+from checkpoints import write_tiny_checkpoint
+from fieldcraft.cli.main import main
+
+OPTIM = {"lr": 1e-2}
+STAGES: dict[str, Any] = {
+    "sft": {
+        "type": "sft",
+        "data": "demonstrations",
+        "steps": 60,
+        "batch": 4,
+        "optim": {"lr": 1e-2, "schedule": "linear"},
+    },
+    "reject": {"type": "own_parts:Rejection", "steps": 3, "optim": {"lr": 1e-3}},
+    "rl": {
+        "type": "rl",
+        "algorithm": "own_parts:CAREFUL",
+        "steps": 3,
+        "questions": 3,
+        "group": 3,
+        "checkpoint_every": 2,
+        "accuracy": "own_parts:Numeric",
+        "rewards": {
+            "em": 1.0,
+            "own_parts:Brief": {"weight": 0.1, "words": 3},
+            "own_parts:shortest": 0.2,
+        },
+        "optim": {"lr": 1e-3},
+    },
+}
+TOOLS = ["own_parts:population", {"name": "own_parts:Notes", "pages": 2}]
+
+
+def recipe_of(model: Path, **changes: Any) -> dict[str, Any]:
+    """The contents of a recipe file."""
+    folder = model.parent
+    return {
+        "recipe": "own",
+        "device": "cpu",
+        "model": str(model),
+        "tasks": str(folder / "questions.jsonl"),
+        "demonstrations": str(folder / "demonstrations.jsonl"),
+        "dialect": "own_parts:Brackets",
+        "tools": TOOLS,
+        "budget": {"max_calls": 2, "turn_tokens": 20, "total_tokens": 140},
+        "stages": STAGES,
+        "evaluation": {"splits": {"heldout": 3}, "workflows": ["own_parts:ask_first"]},
+        **changes,
+    }
+
+
+def rl(**changes: Any) -> dict[str, Any]:
+    """The stages of a recipe with one stage of two steps alone."""
+    stage = {"type": "rl", "steps": 2, "questions": 2, "group": 2, "optim": OPTIM}
+    return {"rl": {**stage, **changes}}
+
+
+def write(file: Path, recipe: Mapping[str, Any]) -> Path:
+    file.write_text(yaml.safe_dump(dict(recipe), sort_keys=False))
+    return file
+
+
+def write_files(folder: Path) -> Path:
+    """A tiny checkpoint, questions and demonstrations; returns the checkpoint's folder."""
+    records = []
+    for city, people in PEOPLE.items():
+        call = {"action": "population", "arguments": {"city": city}}
+        seen = {"observation": f"{people} live in {city}."}
+        records.append(
+            {
+                "id": city,
+                "metadata": {},
+                "question": f"How many people live in {city}?",
+                "golden_answers": [str(people)],
+                "steps": [call, seen, {"answer": str(people)}],
+            }
+        )
+    for name in ("questions", "demonstrations"):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    return write_tiny_checkpoint(folder / "model", "qwen2")
+
+
+def status(*arguments: object) -> int:
+    """What the command line exits with."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def sentence(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line on stderr."""
+    error = capsys.readouterr().err
+    assert error.startswith("fieldcraft: "), error
+    assert error.count("\n") == 1, error
+    assert "Traceback" not in error
+    return error.removeprefix("fieldcraft: ").rstrip()
+
+
+def rows(run: Path, stage: str) -> list[dict[str, Any]]:
+    """The metrics of a stage but those of clocks."""
+    found = [json.loads(line) for line in (run / stage / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if "second" not in k} for row in found]
