@@ -12,6 +12,7 @@ run's held-out questions. It writes fidelity.json and fidelity.html.
 from __future__ import annotations
 
 import argparse
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,12 @@ from fieldcraft.config.rl import Rl
 from fieldcraft.config.stages import Sft
 from fieldcraft.evals.charts import Chart, gain_against_fidelity
 from fieldcraft.recipes.loading import load_recipe, parse_recipe
+from fieldcraft.records.events import Events, write_metrics
 from fieldcraft.records.files import read_json, write_json
-from fieldcraft.runs.agent import find_agent, measure_simulator
-from fieldcraft.runs.run import Run
-from fieldcraft.train.model import choose_device
+from fieldcraft.runs.agent import find_agent
+from fieldcraft.runs.run import run_recipe
+from fieldcraft.runs.simulating import measure_simulator
+from fieldcraft.terminal.progress import TerminalSink
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000", "#777")
 
@@ -35,7 +38,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 def main() -> None:
     arguments = parser().parse_intermixed_args()
     recipe = recipe_with_lengths(arguments)
-    report = Run(recipe, arguments.out, Console()).execute()
+    events = Events([write_metrics, TerminalSink(Console())])
+    report = run_recipe(recipe, arguments.out, events)
     before = read_json(arguments.run / "evaluations" / "sft2.json")["summary"]
     evals = {trained(0): before, **report["evals"]}
     rows = [measured(arguments, recipe, evals, steps) for steps in arguments.steps]
@@ -93,7 +97,7 @@ def measured(
     agent = find_agent(arguments.out / name if steps else arguments.run / "sft2")
     assert agent.inputs is not None
     tasks = agent.inputs.train_tasks()[: arguments.questions]
-    found = measure_simulator(agent, tasks, choose_device(recipe.device), name, Console())
+    found = asyncio.run(measure_simulator(agent, tasks, name, TerminalSink(Console())))
     before, after = evals[name]["em"], evals[f"rl1-{steps}"]["em"]
     fidelity = found["fidelity"]
     return {

@@ -7,9 +7,10 @@ from typing import Any
 from checkpoints import tiny_tokenizer
 from fieldcraft.algos.losses import Objective
 from fieldcraft.config.rl import Rl
+from fieldcraft.config.sections import Limits
 from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.envs.environment import Budget, ToolEnvironment
+from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.rewards.rubric import AskingReward, Rubric
 from fieldcraft.train.batch import Sample, Unit
@@ -90,7 +91,7 @@ def stage(
     given = {"type": "rl", "steps": 9, "questions": 2, "group": 2, "optim": {"lr": 1e-2}}
     trainer, engine = RecordingTrainer(), KeyedEngine(scripts)
     env = ToolEnvironment(
-        get_dialect("autocoa", TOKENIZER, ""), [FixedTool(answer)], Budget(**(budget or {}))
+        get_dialect("autocoa", TOKENIZER, ""), [FixedTool(answer)], Limits(**(budget or {}))
     )
     recorder: Any = trainer
     return (

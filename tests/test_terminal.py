@@ -3,7 +3,8 @@ import io
 import pytest
 from rich.console import Console
 
-from fieldcraft.terminal.progress import StageProgress
+from fieldcraft.records.events import TrajectoryDone, during
+from fieldcraft.terminal.progress import StageProgress, TerminalSink
 from fieldcraft.terminal.trajectories import print_mask, print_trajectory, print_trajectory_list
 from fieldcraft.types import Author, Call, Outcome, Segment, Status, Task, Trajectory
 
@@ -100,9 +101,10 @@ def test_the_mask_colours_trained_tokens_green_and_the_others_red():
 
 def test_without_a_terminal_progress_is_a_line_every_tenth_and_the_last():
     out = console()
-    with StageProgress("rl1", 25, out) as progress:
-        for step in range(1, 26):
-            progress.update(step, em=step / 25, calls=1.5, tokens_per_second=3900.4, loss=0.1)
+    progress = StageProgress("rl1", 25, out)
+    progress.start()
+    for step in range(1, 26):
+        progress.update(step, em=step / 25, calls=1.5, tokens_per_second=3900.4, loss=0.1)
     lines = _lines(out)
     assert [line.split()[1] for line in lines] == [
         f"{step}/25" for step in (3, 5, 8, 10, 13, 15, 18, 20, 23, 25)
@@ -113,9 +115,10 @@ def test_without_a_terminal_progress_is_a_line_every_tenth_and_the_last():
 
 def test_a_stage_shorter_than_ten_steps_prints_each_step_once():
     out = console()
-    with StageProgress("[red]", 2, out) as progress:
-        progress.update(1)
-        progress.update(2, loss=0.5)
+    progress = StageProgress("[red]", 2, out)
+    progress.start()
+    progress.update(1)
+    progress.update(2, loss=0.5)
     first, second = _lines(out)
     assert first == "[red]  1/2"
     assert second.startswith("[red]  2/2  loss 0.5000  0 s left")
@@ -123,18 +126,20 @@ def test_a_stage_shorter_than_ten_steps_prints_each_step_once():
 
 def test_in_a_terminal_progress_is_live_and_ends_clean_after_an_error():
     out = console(terminal=True)
-    progress = StageProgress("[red]", 4, out)
-    with pytest.raises(RuntimeError), progress:
-        _fail_after_two_steps(progress)
+    sink = TerminalSink(out)
+    with pytest.raises(RuntimeError), during(sink, "[red]", 4, "questions"):
+        _fail_after_two_steps(sink)
     text = out.file.getvalue()
     assert "[red]" in text
     assert "2/4" in text
-    assert "EM 0.250" in text
+    assert "EM 0.500" in text
     assert text.rstrip().endswith("\x1b[?25h")  # the cursor is back
 
 
-def _fail_after_two_steps(progress):
-    progress.update(2, em=0.25)
+def _fail_after_two_steps(sink):
+    """Of four answers, one is right; the progress after two shows a half, after four a quarter."""
+    for em in (1.0, 0.0):
+        sink(TrajectoryDone("[red]", Trajectory(Task("", "", ()), rewards={"em": em})))
     raise RuntimeError
 
 

@@ -64,7 +64,9 @@ class Script:
 
 def play(*replies: Reply | str | Exception, tools: Any = (search,)) -> tuple[Attempt, Script]:
     script = Script(*replies)
-    workflow = Prompted(chat=script, tools=tools, max_calls=2, turn_tokens=99, temperature=0.5)
+    workflow = Prompted(
+        chat=script, tools=tools, max_calls=2, turn_tokens=99, call_seconds=9, temperature=0.5
+    )
     return asyncio.run(workflow.attempt(TASK, "key")), script
 
 
@@ -307,7 +309,9 @@ def test_a_whole_attempt_over_an_engine() -> None:
             return await super().generate(ids, sampling, session)
 
     chat = EngineChat(Turns(tokenizer, []), tokenizer)
-    workflow = Prompted(chat=chat, tools=[search], max_calls=2, turn_tokens=99, temperature=1.0)
+    workflow = Prompted(
+        chat=chat, tools=[search], max_calls=2, turn_tokens=99, call_seconds=9, temperature=1.0
+    )
     found = asyncio.run(workflow.attempt(TASK, "key"))
     assert (found.end, found.answer, found.acts) == (End.ANSWERED, "Zavrazhye", True)
 

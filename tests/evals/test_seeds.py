@@ -153,7 +153,7 @@ def test_trajectories_are_pooled_by_calls_in_the_order_of_numbers() -> None:
 
 def test_a_row_counts_what_its_model_went_through() -> None:
     found = rows(build_table(recipe(), {0: report(0.5)}))
-    assert list(found) == ["workflow", *STAGES]
+    assert list(found) == ["base", "workflow", *list(STAGES)[1:]]
     assert found["rl2"]["stages"] == ["base", "sft", "rl1", "rl2"]
     assert found["rl2"]["rl_steps"] == {"simulated": 5, "real": 2}
     assert found["rl2"]["seconds"] == 1 + 2 + 4 + 8
@@ -161,7 +161,7 @@ def test_a_row_counts_what_its_model_went_through() -> None:
     assert found["other"]["seconds"] == 1 + 16
     assert found["workflow"]["stages"] == ["base"]
     assert [row["kind"] for row in found.values()] == [
-        *("workflow", "model", "supervised", "rl", "rl", "rl")
+        *("model", "workflow", "supervised", "rl", "rl", "rl")
     ]
 
 

@@ -20,6 +20,7 @@ from fieldcraft.rewards.answers import (
     cover_em,
     exact_match,
     f1,
+    is_right,
 )
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rollout.loop import Policy, rollout
@@ -88,7 +89,8 @@ def test_an_answer_with_a_word_more_is_not_worse_than_a_shuffled_one() -> None:
 
 
 def test_one_rule_grades_training_evaluation_filters_and_checks() -> None:
-    assert inputs.exact_match is preflight.exact_match is RULES[ExactMatch.rule] is exact_match
+    assert inputs.is_right is preflight.is_right is is_right
+    assert RULES[ExactMatch.rule] is exact_match
     rewards = [reward for reward, _ in answer_rubric().rewards]
     graded = [reward for reward in rewards if isinstance(reward, RuleReward)]
     assert [reward.rule for reward in graded] == list(RULES)

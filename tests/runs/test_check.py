@@ -13,12 +13,14 @@ from tokenizers import normalizers
 
 from chat_server import answering, completion
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
-from fieldcraft.runs import check as preflight
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.runs.inputs import WorldInputs
-from fieldcraft.runs.check import check_recipe, rl_problems
 from fieldcraft.recipes.loading import load_recipe, parse_recipe
+from fieldcraft.runs import check as preflight
+from fieldcraft.runs import memory
+from fieldcraft.runs.check import check_recipe
+from fieldcraft.runs.inputs import WorldInputs
+from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.types import Author, Segment, Status, Task, Trajectory
 from serving import serving
 
@@ -90,26 +92,27 @@ def test_the_world_is_sound() -> None:
     assert list(seen.notes) == [
         "device",
         "questions",
-        "search",
+        "tools",
         "model",
         "judge",
         "weights",
         "dialect",
         "gold answers",
         "budget",
+        "workflows",
         "stage base",
         "stage sft2",
         "stage rl2",
         "memory",
         "disk",
     ]
-    assert seen.notes["search"] == ["the world's articles"]
+    assert seen.notes["tools"] == ["the world's articles"]
 
 
 def test_files_are_sound(tmp_path: Path, checkpoint: Path) -> None:
     seen = Seen()
     assert problems_of(files(tmp_path, checkpoint), seen) == []
-    assert seen.notes["search"] == ["4 passages"]
+    assert seen.notes["tools"] == ["4 passages"]
     assert seen.notes["questions"] == ["2 to train", "2 to test"]
     assert seen.notes["gold answers"] == ["4 of 4 score 1"]
 
@@ -223,7 +226,9 @@ def test_stages_of_the_world(override: str, complaint: str) -> None:
 def test_a_single_rollout_is_compared_with_nothing_only_where_groups_are() -> None:
     def problems(algorithm: str) -> list[str]:
         stage = {"type": "rl", "steps": 1, "group": 1, "optim": {"lr": 1.0}}
-        return list(rl_problems("rl", Rl.model_validate(stage | {"algorithm": algorithm})))
+        unused: Any = None  # its data is sampled
+        settings = Rl.model_validate(stage | {"algorithm": algorithm})
+        return list(RlStage.problems(settings, "rl", unused, []))
 
     assert [bool(problems(name)) for name in ("rloo", "dapo", "reinforce++", "ppo")] == [
         True,
@@ -266,7 +271,7 @@ def test_demonstrations_that_break_the_grammar(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(WorldInputs, "trajectories", lambda *_: [bad] * 40)
     assert problems_of(world())[0] == (
         "40 of 40 demonstrations of stage 'base' break the grammar of 'autocoa', such as that of"
-        " task '7': mend or remove them."
+        " task '7': fix or remove them."
     )
 
 
@@ -277,7 +282,7 @@ def test_memory_is_estimated(
     tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = files(tmp_path, checkpoint)
-    monkeypatch.setattr(preflight, "free_memory", lambda _: 1_000_000)
+    monkeypatch.setattr(memory, "free_memory", lambda _: 1_000_000)
     # A parameter takes 16 bytes; each of 1,024 tokens (the longest rollout) keeps 2 layers of
     # 10 x 32 + 4 x 64 floats and 4 logits for each of 400 words.
     sft = 16 * PARAMETERS + 1024 * 4 * (2 * 576 + 4 * 400)
@@ -299,7 +304,7 @@ def largest(recipe: Recipe) -> tuple[str, int]:
         setup = preflight.Setup(recipe, Path(draft))
         list(setup.find_questions([]))
         list(setup.find_model([]))
-        sizes = preflight.memory_sizes(setup)
+        sizes = memory.memory_sizes(setup)
     name = max(sizes, key=sizes.__getitem__)
     return name, sizes[name]
 
@@ -339,7 +344,7 @@ def test_without_weights_this_machine_is_not_held_against_a_recipe(
 ) -> None:
     folder = write_tiny_checkpoint(tmp_path / "model", "qwen2")
     (folder / "model.safetensors").unlink()
-    monkeypatch.setattr(preflight, "free_memory", lambda _: 1)
+    monkeypatch.setattr(memory, "free_memory", lambda _: 1)
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1}))
     seen = Seen()
     assert problems_of(files(tmp_path, folder), seen) == [
@@ -352,7 +357,7 @@ def test_without_weights_this_machine_is_not_held_against_a_recipe(
 def test_a_critic_of_its_own_needs_room(
     tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight, "free_memory", lambda _: 1)
+    monkeypatch.setattr(memory, "free_memory", lambda _: 1)
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1}))
 
     def needed(**stage: Any) -> list[float]:
@@ -368,7 +373,7 @@ def test_a_critic_of_its_own_needs_room(
 
 
 def test_the_memory_of_this_machine_is_known() -> None:
-    assert preflight.free_memory(torch.device("cpu")) > 10**8
+    assert memory.free_memory(torch.device("cpu")) > 10**8
 
 
 def test_a_full_disk(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:

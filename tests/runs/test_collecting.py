@@ -19,11 +19,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from checkpoints import write_tiny_checkpoint
-from fieldcraft.runs import context
 from fieldcraft.cli.main import main
 from fieldcraft.data.steps_io import read_demonstrations, read_pairs
 from fieldcraft.data.teachers import Oracle
 from fieldcraft.engine.threads import Threads
+from fieldcraft.runs import context
 from fieldcraft.types import Action, Answer, Observation
 from serving import serving
 

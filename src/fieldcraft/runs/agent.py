@@ -38,7 +38,16 @@ from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 
 Tools = Sequence[Any] | Mapping[Any, Mapping[str, Any]]
 # What an agent acts under, and so hands on to a run that trains it.
-HANDED_ON = ("dialect", "instruction", "system", "template", "tools", "search", "budget", "max_rows")
+HANDED_ON = (
+    "dialect",
+    "instruction",
+    "system",
+    "template",
+    "tools",
+    "search",
+    "budget",
+    "max_rows",
+)
 
 
 @dataclass(frozen=True)
@@ -254,8 +263,7 @@ def export(path: Path, out: Path, dtype: Dtype) -> None:
 
 
 def _of_run(run: RunFolder, model: Path) -> Agent:
-    index = run.index if run.index.exists() else None
-    return Agent(model, run.recipe, index, make_inputs(run.recipe))
+    return Agent(model, run.recipe, run.index, make_inputs(run.recipe))
 
 
 def _last_finished(run: RunFolder) -> str:

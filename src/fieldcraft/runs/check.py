@@ -27,13 +27,13 @@ from fieldcraft.dialects.demonstrations import encode_turn
 from fieldcraft.endpoints.opening import open_endpoint
 from fieldcraft.rewards.answers import is_right
 from fieldcraft.rewards.judge import Judge
-from fieldcraft.tools.named import make_tool
 from fieldcraft.runs.build import SEARCH, make_dialect, make_rubric, open_judge
 from fieldcraft.runs.collect import endpoint_of
 from fieldcraft.runs.evaluating import find_workflow
 from fieldcraft.runs.inputs import Inputs, make_inputs
 from fieldcraft.runs.memory import disk_problems, memory_problems
 from fieldcraft.runs.training import stage_type
+from fieldcraft.tools.named import make_tool
 from fieldcraft.tools.search.client import RemoteSearchTool
 from fieldcraft.tools.search.dense import Encoder
 from fieldcraft.tools.search.index import index_settings
@@ -311,7 +311,7 @@ def stage_problems(setup: Setup, name: str, stage: Stage, notes: list[str]) -> I
     """What the stage's type finds in its first examples, and whether its remote models answer."""
     for endpoint in stage.endpoints:
         asyncio.run(open_endpoint(endpoint, cache=None))
-    yield from stage_type(stage).problems(stage, name, FirstExamples(setup), notes)
+    yield from stage_type(stage).problems(stage, name, FirstExamples(setup, notes), notes)
     if isinstance(stage, Rl):
         make_rubric(stage, setup.recipe.budget, setup.judge)  # finds every reward
 
@@ -322,6 +322,7 @@ class FirstExamples:
     the user's files all are read."""
 
     setup: Setup
+    notes: list[str]
 
     @property
     def recipe(self) -> Recipe:
@@ -332,7 +333,11 @@ class FirstExamples:
         return self.setup.dialect
 
     def trajectories(self, data: str, count: int | None) -> Sequence[Trajectory]:
-        return self.setup.inputs.trajectories(data, self._few(count), self.dialect, self.setup.schemas)
+        inputs, schemas = self.setup.inputs, self.setup.schemas
+        found = inputs.trajectories(data, self._few(count), self.dialect, schemas)
+        left_out = inputs.left_out(self.dialect, schemas).most_common()
+        self.notes.extend(f"{number} left out: {reason}" for reason, number in left_out)
+        return found
 
     def pairs(self, data: str, count: int | None) -> Sequence[Pair]:
         return self.setup.inputs.pairs(data, self._few(count), self.dialect, self.setup.schemas)

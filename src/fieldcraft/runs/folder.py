@@ -1,15 +1,15 @@
 """The run folder: where everything is, in which order it comes, and what is done.
 
-    recipe.json          the resolved recipe; another one in the same folder is refused
-    world/               corpus.jsonl, train.jsonl, evaluation.jsonl
-    threads.json         CPU threads, measured at the first start
-    start/model/         the first model, where the recipe names none
-    index/               the search index
-    STAGE/               see `StageFolder`
-    judge.sqlite         the judge's replies
-    evaluations/         NAME.jsonl (every trajectory) and NAME.json (its summary), written last
-    collect/             what a teacher showed
-    report.json, report.html   written last: the run is done
+recipe.json          the resolved recipe; another one in the same folder is refused
+world/               corpus.jsonl, train.jsonl, evaluation.jsonl
+threads.json         CPU threads, measured at the first start
+start/model/         the first model, where the recipe names none
+index/               the search index
+STAGE/               see `StageFolder`
+judge.sqlite         the judge's replies
+evaluations/         NAME.jsonl (every trajectory) and NAME.json (its summary), written last
+collect/             what a teacher showed
+report.json, report.html   written last: the run is done
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -14,16 +13,17 @@ from typing import Any
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data import autocoa
-from fieldcraft.dialects.demonstrations import encode_demonstration, encode_pair, reads_back
 from fieldcraft.data.sources import ensure_corpus, read_tasks, write_tasks
 from fieldcraft.data.steps_io import holds_steps, read_demonstrations, read_pairs
 from fieldcraft.data.trajectories import read_trajectories
 from fieldcraft.dialects import dialect_class
+from fieldcraft.dialects.demonstrations import encode_demonstration, encode_pair, reads_back
+from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.rewards.answers import is_right
 from fieldcraft.train.checkpoint import save_weights
 from fieldcraft.train.scratch import new_model, new_tokenizer
 from fieldcraft.train.stages.base import Pair
-from fieldcraft.types import Answer, Dialect, Task, Tool, Trajectory, UserError
+from fieldcraft.types import Answer, Dialect, Task, Trajectory, UserError
 from fieldcraft.worlds.base import Oracle, Verdicts, World, make_world
 
 TRAIN_TASKS = 4000
@@ -50,6 +50,10 @@ class Inputs(ABC):
     @abstractmethod
     def pairs(self, data: str, count: int | None, dialect: Dialect, tools: Schemas) -> list[Pair]:
         """At most `count` of the pairs `data` of a stage. Raises UserError if they are unknown."""
+
+    def left_out(self, dialect: Dialect, tools: Schemas) -> Counter[str]:
+        """How many demonstrations cannot be used, by the reason."""
+        return Counter()
 
     @abstractmethod
     def train_tasks(self) -> list[Task]: ...
@@ -88,7 +92,7 @@ class WorldInputs(Inputs):
         self._latest: tuple[tuple[str, int | None], list[Trajectory]] = (("", None), [])
 
     def write_world(self, folder: Path) -> None:
-        write_lines(folder / "corpus.jsonl", self.world.passages())
+        write_json_lines(folder / "corpus.jsonl", self.world.passages())
         write_tasks(self.evaluation_tasks(), folder / "evaluation.jsonl")
         write_tasks(self.train_tasks(), folder / "train.jsonl")
 
@@ -180,6 +184,9 @@ class FileInputs(Inputs):
             )
         return kept[:count]
 
+    def left_out(self, dialect: Dialect, tools: Schemas) -> Counter[str]:
+        return self.usable_demonstrations(dialect, tools)[1]
+
     def usable_demonstrations(
         self, dialect: Dialect, tools: Schemas
     ) -> tuple[list[Trajectory], Counter[str]]:
@@ -268,10 +275,3 @@ class FileInputs(Inputs):
             replace(task, meta={**task.meta, "split": "heldout"})
             for task in self.tasks[self._first_test :]
         ]
-
-
-def write_lines(path: Path, records: Sequence[dict[str, Any]]) -> None:
-    """JSON lines."""
-    with path.open("w", encoding="utf-8") as file:
-        for record in records:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")

@@ -16,9 +16,9 @@ from rich.text import Text
 from fieldcraft.config.recipe import Recipe, dump_recipe, split_titles
 from fieldcraft.evals.report import write_report
 from fieldcraft.evals.seeds import build_table, write_page
+from fieldcraft.records.files import read_json, write_text
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.runs.folder import RunFolder, open_run
-from fieldcraft.records.files import read_json
 from fieldcraft.types import UserError
 
 RUN = (sys.executable, "-m", "fieldcraft", "run")
@@ -42,9 +42,7 @@ def sweep(recipe: Recipe, out: Path, console: Console) -> dict[str, Any]:
     return table
 
 
-def _curves(
-    recipe: Recipe, runs: Sequence[RunFolder]
-) -> dict[str, list[list[dict[str, Any]]]]:
+def _curves(recipe: Recipe, runs: Sequence[RunFolder]) -> dict[str, list[list[dict[str, Any]]]]:
     """The metric rows of every stage of reinforcement learning, of every seed."""
     return {
         name: [MetricsLog(run.stage(name).metrics).rows() for run in runs]
@@ -83,7 +81,7 @@ async def _run(recipe: Recipe, seed: int, out: Path, threads: int, console: Cons
     """
     alone = {"seed": seed, "seeds": [], "side_by_side": 1, "rows": {}}
     file = out.with_suffix(".yaml")
-    file.write_text(yaml.safe_dump(dump_recipe(recipe) | alone, sort_keys=False), "utf-8")
+    write_text(file, [yaml.safe_dump(dump_recipe(recipe) | alone, sort_keys=False)])
     process = await asyncio.create_subprocess_exec(
         *(*RUN, str(file), "--out", str(out)),
         stdout=asyncio.subprocess.PIPE,

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from fieldcraft.config.rl import Rl
+from fieldcraft.config.sections import Limits
 from fieldcraft.dialects.base import BaseDialect
-from fieldcraft.envs.environment import Budget, ToolEnvironment
+from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.train.batch import Sample
@@ -56,7 +57,7 @@ def real_stage(folder: Path, reward: Any, **settings: Any) -> RlStage:
     return rl_stage(
         settings=Rl.model_validate(given | settings),
         tasks=TASKS,
-        env=ToolEnvironment(dialect, [FixedTool("found {}".format)], Budget(turn_tokens=8)),
+        env=ToolEnvironment(dialect, [FixedTool("found {}".format)], Limits(turn_tokens=8)),
         engine=chatty_engine(trainer),
         rubric=Rubric([(reward, 1.0)]),
         trainer=trainer,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from fieldcraft.engine.local.kv_cache import RowCache, make_plan, row_attention, to_device
+from fieldcraft.engine.local.requests import Request, Stats, eos_ids
 from fieldcraft.engine.local.rows import Ints, Rows
 from fieldcraft.engine.local.sampling import sample, uniforms
 from fieldcraft.engine.local.stops import StopStrings
@@ -21,28 +21,6 @@ from fieldcraft.types import Completion, Sampling, StopReason, Tokenizer, UserEr
 # Turns of the event loop given away after a step that ended a turn: a tool that does not wait
 # answers within them, so its rollout rejoins the very next step.
 HOPS = 8
-
-
-@dataclass(slots=True)
-class Stats:
-    """Running totals of an engine."""
-
-    sampled: int = 0  # tokens
-    prefilled: int = 0  # tokens of prompts and observations computed; what is reused does not count
-    forwards: int = 0
-    evicted: int = 0  # parked sessions that lost their cache to a new one
-    seconds: float = 0.0  # spent in steps
-
-
-@dataclass(slots=True, eq=False)
-class Request:
-    """A call of `generate` that has not returned."""
-
-    ids: Ints
-    sampling: Sampling
-    stop_set: int  # row of StopStrings.completing
-    session: str
-    future: asyncio.Future[Completion]
 
 
 class LocalEngine:
@@ -94,7 +72,7 @@ class LocalEngine:
         self.stats = Stats()
         self._stops = StopStrings(tokenizer, self.config.vocab_size)
         self._is_eos = np.zeros(self.config.vocab_size, bool)
-        self._is_eos[_eos_ids(model, tokenizer)] = True
+        self._is_eos[eos_ids(model, tokenizer)] = True
         self._waiting: list[Request] = []  # calls without a row, oldest first
         self._calls: dict[str, Request] = {}  # calls that have not returned, by session
         self._task: asyncio.Task[None] | None = None
@@ -257,8 +235,9 @@ class LocalEngine:
     # ---- steps
 
     async def _work(self) -> None:
-        self.model.eval()
         while self._waiting or self._rows.active.any():
+            if self.model.training:  # it was trained since the last call
+                self.model.eval()
             began = time.perf_counter()
             try:
                 with using_threads(self.threads):
@@ -401,10 +380,3 @@ class LocalEngine:
                 "not finite: its weights or activations hold NaN or infinity"
             )
         )
-
-
-def _eos_ids(model: Any, tokenizer: Tokenizer) -> list[int]:
-    """Every token that ends a sequence for `model.generate` or for the tokenizer."""
-    configured = model.generation_config.eos_token_id
-    listed = configured if isinstance(configured, list) else [configured]
-    return [i for i in {*listed, tokenizer.eos_token_id} if i is not None]

@@ -119,6 +119,9 @@ class StageType(ABC):
         if state:
             raise ValueError(f"{type(self).__name__} keeps no state, but was given {state}")
 
+    async def close(self) -> None:  # noqa: B027 - most stages open nothing
+        """Called when the stage has ended, however it did: close what `open` opened."""
+
     @classmethod
     def problems(cls, settings: Any, name: str, data: Data, notes: list[str]) -> Iterator[str]:
         """What would go wrong, a sentence each; what was looked at goes to `notes`."""

@@ -124,6 +124,10 @@ class RlStage(StageType):
         await self.sampler.engine.publish(number + 1)
         return row
 
+    async def close(self) -> None:
+        if isinstance(self.sampler.remote, ChatSimulator):
+            await self.sampler.remote.endpoint.close()
+
     def state_dict(self) -> Row:
         critic = self.learner.critic
         return {

@@ -1,0 +1,39 @@
+"""What the local engine is asked, what ends an answer, and what it has done so far."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from fieldcraft.engine.local.rows import Ints
+from fieldcraft.types import Completion, Sampling, Tokenizer
+
+
+@dataclass(slots=True)
+class Stats:
+    """Running totals of an engine."""
+
+    sampled: int = 0  # tokens
+    prefilled: int = 0  # tokens of prompts and observations computed; what is reused does not count
+    forwards: int = 0
+    evicted: int = 0  # parked sessions that lost their cache to a new one
+    seconds: float = 0.0  # spent in steps
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A call of `generate` that has not returned."""
+
+    ids: Ints
+    sampling: Sampling
+    stop_set: int  # row of StopStrings.completing
+    session: str
+    future: asyncio.Future[Completion]
+
+
+def eos_ids(model: Any, tokenizer: Tokenizer) -> list[int]:
+    """Every token that ends a sequence for `model.generate` or for the tokenizer."""
+    configured = model.generation_config.eos_token_id
+    listed = configured if isinstance(configured, list) else [configured]
+    return [i for i in {*listed, tokenizer.eos_token_id} if i is not None]

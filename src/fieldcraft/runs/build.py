@@ -1,0 +1,102 @@
+"""Factories: what a recipe names becomes an object here, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.rl import Rl
+from fieldcraft.config.sections import Endpoint, JudgeModel, Limits
+from fieldcraft.dialects import get_dialect
+from fieldcraft.endpoints.opening import open_endpoint
+from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.rewards.answers import F1, CoverEM, ExactMatch, Format
+from fieldcraft.rewards.judge import Judge
+from fieldcraft.rewards.length import SoftOverlong
+from fieldcraft.rewards.named import make_reward
+from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.tools.named import make_tool
+from fieldcraft.tools.search.client import RemoteSearchTool
+from fieldcraft.tools.search.index import SearchIndex
+from fieldcraft.tools.search.tool import SearchTool
+from fieldcraft.types import AnyTool, Dialect, Reward, Tokenizer, Tool
+
+SEARCH = "search"  # the tool that a run indexes its corpus for
+RECORDED = (ExactMatch, F1, CoverEM, Format)  # of every rollout, with or without a weight
+
+
+async def open_search(recipe: Recipe, index: Path) -> Tool:
+    """The search tool of a recipe: its server, which must answer now, or the index in a folder."""
+    settings = recipe.search
+    if settings.url is None:
+        return SearchTool(SearchIndex.load(index), settings.topk)
+    remote = RemoteSearchTool(
+        settings.url, topk=settings.topk, timeout_seconds=settings.timeout_seconds
+    )
+    await remote.check()
+    return remote
+
+
+async def open_judge(settings: JudgeModel, cache: Path | None) -> Judge | None:
+    """The judge of a recipe, whose endpoint must answer now; None where it names none."""
+    if settings.url is None or settings.model is None:
+        return None
+    endpoint = Endpoint(url=settings.url, model=settings.model, api_key_env=settings.api_key_env)
+    return Judge(await open_endpoint(endpoint, cache), settings.votes)
+
+
+async def open_tools(recipe: Recipe, index: Path) -> list[AnyTool]:
+    """Every tool of a recipe, in its order. Raises UserError for one that cannot be made."""
+    return [
+        await open_search(recipe, index)
+        if tool.name == SEARCH
+        else make_tool(tool.name, tool.settings)
+        for tool in recipe.tools
+    ]
+
+
+def make_dialect(recipe: Recipe, tokenizer: Tokenizer) -> Dialect:
+    """The dialect of a recipe, bound to a tokenizer."""
+    return get_dialect(
+        recipe.dialect,
+        tokenizer,
+        recipe.instruction,
+        template=recipe.template,
+        system=recipe.system,
+    )
+
+
+def make_environment(recipe: Recipe, dialect: Dialect, tools: Sequence[AnyTool]) -> ToolEnvironment:
+    """The environment of a recipe with the given tools."""
+    return ToolEnvironment(dialect, tools, recipe.budget)
+
+
+def make_engine(
+    recipe: Recipe, model: Any, tokenizer: Tokenizer, threads: int | None
+) -> LocalEngine:
+    """An engine on a model in this process; `threads` are those of a CPU while it samples."""
+    return LocalEngine(model, tokenizer, max_rows=recipe.max_rows, threads=threads)
+
+
+def make_rubric(stage: Rl, budget: Limits, judge: Judge | None = None) -> Rubric:
+    """The rewards of a stage. Those without a weight are recorded where they cost nothing."""
+    made: dict[str, Reward] = {reward.name: reward() for reward in RECORDED}
+    if judge is not None:
+        made[judge.name] = judge
+    offered: dict[str, Any] = {"smoothing": stage.call_smoothing or float(budget.max_calls)}
+    for name in (stage.accuracy, *stage.rewards):
+        if name not in made:
+            own = stage.rewards.get(name)
+            settings = {} if own is None or isinstance(own, float) else own.settings
+            made[name] = make_reward(name, settings, offered)
+        offered.setdefault("correct", made[stage.accuracy])
+    weights = dict.fromkeys((*(reward.name for reward in RECORDED), stage.accuracy), 0.0)
+    rewards = [(made[name], weight) for name, weight in (weights | stage.weights).items()]
+    if stage.overlong_penalty:
+        limit = stage.overlong_limit or budget.total_tokens
+        cache = stage.overlong_cache or max(limit // 5, 1)
+        rewards.append((SoftOverlong(limit, cache), stage.overlong_penalty))
+    return Rubric(rewards)

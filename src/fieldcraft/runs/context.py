@@ -1,0 +1,136 @@
+"""What the parts of one run are made from, opened once."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.engine.threads import Threads, fastest_threads
+from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.records.events import Events, Said
+from fieldcraft.records.files import read_json, write_json
+from fieldcraft.rewards.answers import RULES
+from fieldcraft.rewards.judge import VERDICT_RULE, Judge
+from fieldcraft.runs.build import (
+    SEARCH,
+    make_dialect,
+    make_engine,
+    make_environment,
+    open_judge,
+    open_tools,
+)
+from fieldcraft.runs.folder import RunFolder, open_run
+from fieldcraft.runs.inputs import Inputs, make_inputs
+from fieldcraft.tools.search.client import RemoteSearchTool
+from fieldcraft.tools.search.index import build_index
+from fieldcraft.train.model import choose_device, load_model, load_tokenizer
+from fieldcraft.types import AnyTool, Dialect
+from fieldcraft.version import __version__
+
+
+@dataclass
+class Context:
+    """The recipe, the folder, and what is opened only once: device, inputs, tools, judge."""
+
+    recipe: Recipe
+    folder: RunFolder
+    inputs: Inputs
+    device: torch.device
+    judge: Judge | None
+    emit: Events
+    tools: Sequence[AnyTool] = ()  # see `open_tools`
+    threads: Threads = field(
+        default_factory=lambda: Threads(torch.get_num_threads(), torch.get_num_threads())
+    )
+
+    @classmethod
+    async def open(cls, recipe: Recipe, out: Path, events: Events) -> Context:
+        """Begin a run in a folder, or resume it. Raises UserError for a folder of another run, a
+        device that is not there, or a judge that does not answer."""
+        device = choose_device(recipe.device)
+        inputs = make_inputs(recipe)
+        folder = open_run(out, recipe)
+        judge = await open_judge(recipe.judge, folder.judge_replies)
+        return cls(recipe, folder, inputs, device, judge, events)
+
+    def write_world(self) -> None:
+        """Write what the run is about: corpus and questions."""
+        self.folder.once(self.folder.world.name, self.inputs.write_world)
+
+    async def open_tools(self) -> None:
+        """Open the tools of the recipe; for search, index the corpus."""
+        self.write_world()
+        searches = any(tool.name == SEARCH for tool in self.recipe.tools)
+        if searches and self.recipe.search.url is None and not self.folder.index.exists():
+            settings = self.recipe.search
+            build_index(
+                self.folder.world / "corpus.jsonl",
+                self.folder.index,
+                settings.k1,
+                settings.b,
+                ranking=settings.ranking,
+                encoder=settings.encoder,
+            )
+        self.tools = await open_tools(self.recipe, self.folder.index)
+
+    async def close(self) -> None:
+        """Close the connections to the judge and to a search server."""
+        if self.judge is not None:
+            await self.judge.close()
+        for tool in self.tools:
+            if isinstance(tool, RemoteSearchTool):
+                await tool.close()
+
+    def first_model(self) -> Path:
+        """The folder of the first model: the user's, or one made here."""
+        folder = self.recipe.model or self.folder.once("start/model", self.inputs.write_model)
+        load_tokenizer(folder)
+        self.use_threads(load_model(folder, self.device))
+        threads = f"{self.threads.training} threads to train, {self.threads.sampling} to sample"
+        self.emit(Said(f"device {self.device}, {threads}"))
+        return folder
+
+    def use_threads(self, model: Any) -> None:
+        """Threads are measured once a run: with another number a run that is resumed would add up
+        its floats in another order, and end with other numbers."""
+        if not self.folder.threads.exists():
+            write_json(self.folder.threads, asdict(fastest_threads(model)))
+        self.threads = Threads(**read_json(self.folder.threads))
+        torch.set_num_threads(self.threads.training)
+
+    @property
+    def schemas(self) -> list[dict[str, Any]]:
+        """Of the tools, as a prompt shows them."""
+        return [tool.schema for tool in self.tools]
+
+    def dialect(self, model: Path) -> Dialect:
+        """The recipe's, bound to the tokenizer of a model."""
+        return make_dialect(self.recipe, load_tokenizer(model))
+
+    def environment(self, dialect: Dialect) -> ToolEnvironment:
+        """With all tools of the recipe."""
+        return make_environment(self.recipe, dialect, self.tools)
+
+    def engine(self, model: Any, dialect: Dialect) -> LocalEngine:
+        return make_engine(self.recipe, model, dialect.tokenizer, self.threads.sampling)
+
+    def versions(self) -> dict[str, Any]:
+        """What a number needs to be compared: software, rules, and the corpus searched."""
+        manifest = self.folder.index / "manifest.json"
+        return {
+            "fieldcraft": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "threads": asdict(self.threads),
+            "rules": sorted([*RULES, *([VERDICT_RULE] if self.judge else [])]),
+            "index": read_json(manifest) if manifest.exists() else self.recipe.search.url,
+        }

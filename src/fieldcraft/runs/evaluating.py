@@ -1,0 +1,74 @@
+"""The evaluations of a run: models with their tools, and workflows around the first model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from fieldcraft.config.names import Kind, find, short
+from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.evals.metrics import summarise
+from fieldcraft.evals.run import answer_rubric, evaluate
+from fieldcraft.records.events import Evaluated
+from fieldcraft.records.files import write_json
+from fieldcraft.records.trajectories import write_trajectories
+from fieldcraft.rollout.loop import Policy, rollout
+from fieldcraft.runs.build import make_environment
+from fieldcraft.runs.context import Context
+from fieldcraft.train.model import load_model
+from fieldcraft.types import AnyTool, Task, Trajectory, UserError
+
+Workflow = Callable[[Task, Policy, ToolEnvironment, str], Awaitable[Trajectory]]
+
+
+async def evaluate_model(context: Context, name: str, model: Path) -> None:
+    """Greedy evaluation with tools; the model before any demonstration of one has none."""
+    tools = [] if name == "base" else context.tools
+    await _evaluate(context, name, model, tools, rollout)
+
+
+async def evaluate_workflows(context: Context, model: Path) -> None:
+    """The workflows of the recipe around a model."""
+    for name in context.recipe.evaluation.workflows:
+        workflow = find_workflow(name)
+        await _evaluate(context, short(name), model, context.tools, workflow)
+
+
+def find_workflow(name: str) -> Workflow:
+    """The workflow of a name. Raises UserError for something that cannot be called."""
+    found = find(Kind.WORKFLOW, name)
+    if not callable(found):
+        raise UserError(
+            f"the workflow '{name}' is no function: write async def {short(name)}(task, policy,"
+            " env, key), which returns a trajectory."
+        )
+    workflow: Workflow = found
+    return workflow
+
+
+async def _evaluate(
+    context: Context, name: str, model: Path, tools: Sequence[AnyTool], run: Workflow
+) -> None:
+    """Answer every question, unless that is done, and write trajectories and summary."""
+    files = context.folder.evaluation(name)
+    if files.done:
+        return
+    began = time.perf_counter()
+    recipe, dialect = context.recipe, context.dialect(model)
+    env = make_environment(recipe, dialect, tools)
+    engine = context.engine(load_model(model, context.device).eval(), dialect)
+    policy = Policy(engine=engine, temperature=0.0)
+    done = await evaluate(
+        context.inputs.evaluation_tasks(),
+        lambda task, key: run(task, policy, env, key),
+        answer_rubric(context.judge),
+        recipe.evaluation.concurrency,
+        f"{name}: evaluation",
+        context.emit,
+    )
+    write_trajectories(files.trajectories, done)
+    summary = summarise(done, recipe.evaluation.leading)
+    seconds = time.perf_counter() - began
+    write_json(files.summary, {"seconds": seconds, "summary": summary})
+    context.emit(Evaluated(name, summary))

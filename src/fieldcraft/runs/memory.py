@@ -1,0 +1,126 @@
+"""How much memory and disk a run will need: estimates, compared with what there is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.stages import Stage
+
+ADAMW_BYTES = 16  # a parameter in float32, its gradient and two moments
+CHECKPOINT_BYTES = 12  # a parameter and two moments
+FLOAT = 4
+BYTES = {"float32": FLOAT, "bfloat16": 2}
+
+
+class Sizes(Protocol):
+    """What the estimates are made from."""
+
+    recipe: Recipe
+    device: torch.device
+    config: Any  # transformers' text configuration
+    parameters: int
+    trained: int  # of the parameters, or those of an adapter on them
+
+    @property
+    def has_weights(self) -> bool: ...
+
+
+def memory_problems(setup: Sizes, notes: list[str]) -> Iterator[str]:
+    """What the run needs at its peak, estimated, against the memory of the device."""
+    sizes = memory_sizes(setup)
+    name = max(sizes, key=sizes.__getitem__)
+    there = free_memory(setup.device)
+    notes.append(f"about {_giga(sizes[name])} of {_giga(there)}")
+    if sizes[name] > there and setup.has_weights:
+        yield (
+            f"{name} needs about {_giga(sizes[name])} of memory and {setup.device} has"
+            f" {_giga(there)}: lower optim.micro_tokens, max_rows or budget.total_tokens, or set"
+            " optim.activation_checkpointing or lora."
+        )
+
+
+def memory_sizes(setup: Sizes) -> dict[str, int]:
+    """The estimate for every part of a run."""
+    recipe = setup.recipe
+    rows = min(recipe.max_rows, recipe.evaluation.concurrency)
+    evaluation = setup.parameters * FLOAT + cache_bytes(setup, rows, FLOAT)
+    stages = {f"stage '{name}'": memory_bytes(setup, s) for name, s in recipe.stages.items()}
+    return {**stages, "an evaluation": evaluation}
+
+
+def memory_bytes(setup: Sizes, stage: Stage) -> int:
+    """Roughly what a stage takes at its peak: its weights, and the activations of one micro-batch
+    or, in reinforcement learning before that, the caches of the rollouts.
+
+    Activations are taken as float32. A layer keeps for the backward pass, a token: two normalised
+    inputs and what they were made from (4 h), queries, keys, values and the attention's output
+    (4 h), the residual stream (2 h) and four products of the feed-forward width f. Attention scores
+    are not kept (fused kernels).
+    With checkpointing every layer keeps its input, and one at a time all of that. Of the logits
+    there are four copies: themselves, scaled, normalised, and their gradient.
+    """
+    config, recipe = setup.config, setup.recipe
+    tokens = max(stage.optim.micro_tokens, recipe.budget.total_tokens)
+    layer = 10 * config.hidden_size + 4 * config.intermediate_size
+    kept = config.num_hidden_layers * layer
+    if stage.optim.activation_checkpointing:
+        kept = config.num_hidden_layers * config.hidden_size + layer
+    activations = tokens * (kept + 4 * config.vocab_size) * FLOAT
+    footprint = stage.footprint
+    size = FLOAT if recipe.lora is None else BYTES[recipe.dtype]
+    caches = cache_bytes(setup, min(recipe.max_rows, footprint.rollouts), size)
+    return weight_bytes(setup, stage) + max(activations, caches * (1 + footprint.frozen))
+
+
+def weight_bytes(setup: Sizes, stage: Stage) -> int:
+    """What is trained with its gradient and optimiser, and what is only read."""
+    only_read, footprint = BYTES[setup.recipe.dtype], stage.footprint
+    trained = setup.parameters * footprint.critics + setup.trained
+    models = setup.parameters * only_read * footprint.frozen + trained * ADAMW_BYTES
+    if setup.recipe.lora is None:
+        return models + setup.parameters * only_read * footprint.references
+    # an adapter's base, and a copy of the adapter as the reference
+    return models + setup.parameters * only_read + setup.trained * FLOAT * footprint.references
+
+
+def cache_bytes(setup: Sizes, rows: int, size: int) -> int:
+    """Keys and values of so many rollouts, as long as the budget lets them be."""
+    config = setup.config
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    token = 2 * config.num_hidden_layers * config.num_key_value_heads * width * size
+    return rows * setup.recipe.budget.total_tokens * token
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes: those free on a GPU, all of the machine's on a CPU (caches give way)."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def disk_problems(setup: Sizes, out: Path, notes: list[str]) -> Iterator[str]:
+    """Every stage leaves its model; the running one has two checkpoints while it writes one, and in
+    reinforcement learning the healthiest one besides."""
+    stages = setup.recipe.stages.values()
+    critics = max((stage.footprint.critics for stage in stages), default=0)
+    checkpoints = 2 + any(stage.kind == "rl" for stage in stages)
+    in_checkpoint = setup.trained + setup.parameters * critics
+    needed = setup.parameters * len(stages) * FLOAT + checkpoints * CHECKPOINT_BYTES * in_checkpoint
+    free = shutil.disk_usage(out).free
+    notes.append(f"about {_giga(needed)} of {_giga(free)}")
+    if needed > free and setup.has_weights:
+        yield (
+            f"the run writes about {_giga(needed)} and {out} has {_giga(free)} free: make room or"
+            " choose a folder on another disk."
+        )
+
+
+def _giga(size: int) -> str:
+    return f"{size / 1e9:.3g} GB"

@@ -1,0 +1,149 @@
+"""One stage of a run: from the model it starts from to the model it leaves."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fieldcraft.config.names import Kind, find
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.rl import Rl
+from fieldcraft.config.sections import Optim
+from fieldcraft.config.stages import Stage
+from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.evals.fidelity import fidelity_row
+from fieldcraft.records.events import Sink
+from fieldcraft.records.files import write_json
+from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.runs.build import make_rubric
+from fieldcraft.runs.context import Context
+from fieldcraft.train.checkpoint import save_weights
+from fieldcraft.train.loop import run_steps
+from fieldcraft.train.lora import Adapter
+from fieldcraft.train.model import load_model
+from fieldcraft.train.stages.base import Pair, Row, StageType
+from fieldcraft.train.trainer import Trainer
+from fieldcraft.types import Dialect, Task, Trajectory, UserError
+
+
+async def train_stage(context: Context, name: str, settings: Stage, start: Path) -> Path:
+    """Train a stage from the model in `start`, if it is not done, and return the folder of its
+    model."""
+    folder = context.folder.stage(name)
+    if not folder.done:
+        await _train(context, name, settings, start)
+    for path in folder.path.glob("step-*"):
+        shutil.rmtree(path)
+    return folder.model
+
+
+async def _train(context: Context, name: str, settings: Stage, start: Path) -> None:
+    began = time.perf_counter()
+    folder = context.folder.stage(name)
+    material = StageMaterial(context, name, start)
+    stage = await stage_type(settings).open(settings, material)
+    prepared = time.perf_counter() - began
+    tokenizer = material.dialect.tokenizer
+    try:
+        rows = await run_steps(stage, settings, folder.path, tokenizer, context.emit)
+    finally:
+        await stage.close()
+    model, adapter = stage.trainer.model, stage.trainer.adapter
+    if adapter is not None:
+        context.folder.once(f"{name}/{folder.adapter.name}", adapter.save)
+        model = _merged(context, folder.adapter)
+    save = partial(save_weights, model=model, tokenizer=tokenizer)
+    context.folder.once(f"{name}/{folder.model.name}", save)
+    seconds = prepared + sum(row["seconds"] for row in rows)
+    write_json(folder.record, {"seconds": seconds, "metrics": rows[-1]})
+
+
+def stage_type(settings: Stage) -> type[StageType]:
+    """The class behind the `type` of a stage. Raises UserError for one that is none."""
+    found: type[StageType] = find(Kind.STAGE, settings.type)
+    return found
+
+
+def _merged(context: Context, adapter: Path) -> Any:
+    """The first model with an adapter added to its weights, in float32, which holds both."""
+    recipe = context.recipe
+    assert recipe.lora is not None
+    first = context.folder.model("start")
+    base = load_model(first, torch.device("cpu"), recipe.dtype).float()
+    return Adapter(base, recipe.lora, recipe.seed, adapter).merged()
+
+
+@dataclass
+class StageMaterial:
+    """`train.stages.base.Material` of one stage of a run."""
+
+    context: Context
+    name: str
+    start: Path
+
+    def __post_init__(self) -> None:
+        self.recipe: Recipe = self.context.recipe
+        self.emit: Sink = self.context.emit
+        self.folder: Path = self.context.folder.stage(self.name).path
+        self.dialect: Dialect = self.context.dialect(self.start)
+
+    def trajectories(self, data: str, count: int | None) -> Sequence[Trajectory]:
+        found = self.context.inputs.trajectories(data, count, self.dialect, self.context.schemas)
+        return self._some(data, found)
+
+    def pairs(self, data: str, count: int | None) -> Sequence[Pair]:
+        found = self.context.inputs.pairs(data, count, self.dialect, self.context.schemas)
+        return self._some(data, found)
+
+    def _some(self, data: str, found: Sequence[Any]) -> Sequence[Any]:
+        if not found:
+            raise UserError(
+                f"the data set '{data}' of stage '{self.name}' is empty: give it examples, or"
+                " remove the stage."
+            )
+        return found
+
+    def training_questions(self) -> Sequence[Task]:
+        return self.context.inputs.train_tasks()
+
+    def trainer(self, optim: Optim, steps: int) -> Trainer:
+        """All weights of the model, or an adapter on the run's first model that continues that of
+        the last stage.
+
+        Adding that one to the weights instead would lose what is smaller than their type can tell
+        apart: in bfloat16 anything below a 256th of a weight.
+        """
+        settings, first = self.recipe.lora, self.context.folder.model("start")
+        if settings is None:
+            return Trainer(load_model(self.start, self.context.device), optim, steps)
+        model = load_model(first, self.context.device, self.recipe.dtype)
+        last = None if self.start == first else self.start.with_name("adapter")
+        adapter = Adapter(model, settings, self.recipe.seed, last)
+        return Trainer(model, optim, steps, adapter)
+
+    def model(self, stage: str | None) -> Any:
+        folder = self.start if stage is None else self.context.folder.model(stage)
+        return load_model(folder, self.context.device, self.recipe.dtype)
+
+    def trainable_copy(self) -> Any:
+        return load_model(self.start, self.context.device)
+
+    def environment(self) -> ToolEnvironment:
+        return self.context.environment(self.dialect)
+
+    def engine(self, model: Any) -> LocalEngine:
+        return self.context.engine(model, self.dialect)
+
+    def rubric(self, settings: Rl) -> Rubric:
+        return make_rubric(settings, self.recipe.budget, self.context.judge)
+
+    def fidelity(self, trajectories: Sequence[Trajectory]) -> Row:
+        return fidelity_row(self.context.inputs.judge, trajectories)
