@@ -1,5 +1,7 @@
-"""What a type of stage is. The built-in ones are beside this file, one each; a user's own is found
-as `module:Name` and is treated the same.
+"""What a type of stage is.
+
+The built-in ones are beside this file, one each; a user's own is found as `module:Name` and is
+treated the same.
 """
 
 from __future__ import annotations

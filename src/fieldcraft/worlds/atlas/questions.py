@@ -1,4 +1,4 @@
-"""Questions to train and to test on."""
+"""Questions of Atlas, to train and to test on."""
 
 from __future__ import annotations
 
