@@ -1,7 +1,8 @@
 """What README.md and docs/ tell a reader to type is run, and the files that they name are there.
 
 The blocks of a document are run in their order, in one folder that holds small versions of what a
-reader brings. Commands and programs that would take long are made shorter by SHORTER and SMALLER;
+reader brings. A block of Python or YAML whose first line is a comment with a file's name is written
+to that file. Commands and programs that would take long are made shorter by SHORTER and SMALLER;
 nothing else is changed.
 """
 
@@ -74,7 +75,13 @@ SHORTER |= {f"fieldcraft {word} autocoa-1.5b": REAL for word in ("check", "run")
 for own in ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b"):
     tiny = ["evaluation.splits.heldout=1", "budget.turn_tokens=12", "budget.total_tokens=2048"]
     SHORTER[f"fieldcraft run {own} "] = [*tiny, *shrink("rl", "rl")]
-SMALLER = {"steps=200, questions=32, group=8": "steps=1, questions=1, group=2"}
+SHORTER["fieldcraft run my-parts.yaml"] = [
+    *("budget.turn_tokens=12", *shrink("sft", "sft"), *shrink("rl", "rl")),
+]
+SMALLER = {
+    "steps=200, questions=32, group=8": "steps=1, questions=1, group=2",
+    'fc.load("my-model", ': 'fc.load("my-model", budget={"turn_tokens": 12}, ',
+}
 NOT_RUN = ("fieldcraft bench ",)  # minutes, and data that is not part of the project
 
 
@@ -94,6 +101,7 @@ def commands(text: str) -> list[str]:
 def folder(tmp_path, monkeypatch) -> Path:
     """What a reader brings: a model, questions, a corpus and demonstrations."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     write_tiny_checkpoint(Path("my-model"), "qwen2")
     towns = {"Ada Lind": "Northport", "Bo Berg": "Southport", "Cy Dahl": "Eastport"}
     asked = [(f"Where was {name} born?", name, town) for name, town in towns.items()]
@@ -122,6 +130,16 @@ def folder(tmp_path, monkeypatch) -> Path:
     write_lines("corpus.jsonl", passages)
     write_lines("demonstrations.jsonl", demonstrations)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def no_module_stays():
+    """The modules of one document are not those of the next."""
+    before = {*sys.modules}
+    yield
+    for name in {*sys.modules} - before:
+        if name.startswith("my_"):
+            del sys.modules[name]
 
 
 def write_lines(name, records):
@@ -182,6 +200,8 @@ def test_what_a_document_tells_to_type_works(document, folder, terminal):
         if language == "bash":
             for line in commands(text):
                 terminal.type(line)
+        elif file := re.match(r"# ([\w.-]+\.(?:py|yaml))\n", text):
+            Path(file[1]).write_text(text, "utf-8")
         elif language == "python":
             for long, short in SMALLER.items():
                 text = text.replace(long, short)
@@ -206,12 +226,23 @@ def test_every_command_is_shown():
 
 
 def test_the_file_map_is_the_tree():
-    readme = (ROOT / "README.md").read_text("utf-8")
-    listed = re.findall(r"^\| `([\w./-]+)` \|", readme.partition("<!-- files -->")[2], re.M)
-    package = ROOT / "src/fieldcraft"
-    there = [*package.rglob("*.py"), *package.glob("recipes/*.yaml")]
-    names = {str(path.relative_to(package)) for path in there if path.name != "__init__.py"}
-    assert sorted(listed) == sorted(names)
+    script = ROOT / "scripts/file_map.py"
+    subprocess.run([sys.executable, str(script), "--check"], check=True)
+
+
+def test_a_stale_file_map_is_found(tmp_path):
+    for part in ("scripts/file_map.py", "docs/architecture.md"):
+        (tmp_path / part).parent.mkdir()
+        (tmp_path / part).write_text((ROOT / part).read_text("utf-8"), "utf-8")
+    package = tmp_path / "src/fieldcraft"
+    package.mkdir(parents=True)
+    (package / "new.py").write_text('"""What is new."""\n')
+    (package / "__init__.py").touch()
+    checked = [sys.executable, str(tmp_path / "scripts/file_map.py")]
+    assert subprocess.run([*checked, "--check"], stdout=subprocess.DEVNULL).returncode == 1
+    subprocess.run([*checked, "--write"], check=True)
+    assert "| `new.py` | What is new |" in (tmp_path / "docs/architecture.md").read_text("utf-8")
+    subprocess.run([*checked, "--check"], check=True)
 
 
 def test_the_question_of_the_readme_is_one_that_the_demo_is_tested_on():

@@ -97,3 +97,14 @@ import fieldcraft.agents.react, fieldcraft.worlds.atlas.curriculum, fieldcraft.r
 assert not loaded("torch", "transformers"), sys.modules.keys()
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_files_are_short() -> None:
+    """What does not fit into 400 lines is more than one thing."""
+    root = PACKAGE.parents[1]
+    folders = ("src", "tests", "bench", "scripts")
+    kinds = (".py", ".j2", ".css", ".js", ".yaml")
+    files = [p for folder in folders for p in (root / folder).rglob("*") if p.suffix in kinds]
+    lines = {str(p.relative_to(root)): p.read_text("utf-8").count("\n") for p in files}
+    assert len(lines) > 200
+    assert {name: count for name, count in lines.items() if count > 400} == {}

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fieldcraft.config.recipe import Recipe, dump_recipe
-from fieldcraft.runs.agent import Agent, find_agent
 from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.runs.agent import Agent, find_agent
 from fieldcraft.types import UserError
 
 

@@ -13,13 +13,14 @@ from tokenizers import normalizers
 
 from chat_server import answering, completion
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
-from fieldcraft.runs import check as preflight
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.runs.inputs import WorldInputs
-from fieldcraft.runs.check import check_recipe
-from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.recipes.loading import load_recipe, parse_recipe
+from fieldcraft.runs import check as preflight
+from fieldcraft.runs import memory
+from fieldcraft.runs.check import check_recipe
+from fieldcraft.runs.inputs import WorldInputs
+from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.types import Author, Segment, Status, Task, Trajectory
 from serving import serving
 
@@ -270,7 +271,7 @@ def test_demonstrations_that_break_the_grammar(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(WorldInputs, "trajectories", lambda *_: [bad] * 40)
     assert problems_of(world())[0] == (
         "40 of 40 demonstrations of stage 'base' break the grammar of 'autocoa', such as that of"
-        " task '7': mend or remove them."
+        " task '7': fix or remove them."
     )
 
 
@@ -281,7 +282,7 @@ def test_memory_is_estimated(
     tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = files(tmp_path, checkpoint)
-    monkeypatch.setattr(preflight, "free_memory", lambda _: 1_000_000)
+    monkeypatch.setattr(memory, "free_memory", lambda _: 1_000_000)
     # A parameter takes 16 bytes; each of 1,024 tokens (the longest rollout) keeps 2 layers of
     # 10 x 32 + 4 x 64 floats and 4 logits for each of 400 words.
     sft = 16 * PARAMETERS + 1024 * 4 * (2 * 576 + 4 * 400)
@@ -303,7 +304,7 @@ def largest(recipe: Recipe) -> tuple[str, int]:
         setup = preflight.Setup(recipe, Path(draft))
         list(setup.find_questions([]))
         list(setup.find_model([]))
-        sizes = preflight.memory_sizes(setup)
+        sizes = memory.memory_sizes(setup)
     name = max(sizes, key=sizes.__getitem__)
     return name, sizes[name]
 
@@ -343,7 +344,7 @@ def test_without_weights_this_machine_is_not_held_against_a_recipe(
 ) -> None:
     folder = write_tiny_checkpoint(tmp_path / "model", "qwen2")
     (folder / "model.safetensors").unlink()
-    monkeypatch.setattr(preflight, "free_memory", lambda _: 1)
+    monkeypatch.setattr(memory, "free_memory", lambda _: 1)
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1}))
     seen = Seen()
     assert problems_of(files(tmp_path, folder), seen) == [
@@ -356,7 +357,7 @@ def test_without_weights_this_machine_is_not_held_against_a_recipe(
 def test_a_critic_of_its_own_needs_room(
     tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight, "free_memory", lambda _: 1)
+    monkeypatch.setattr(memory, "free_memory", lambda _: 1)
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1}))
 
     def needed(**stage: Any) -> list[float]:
@@ -372,7 +373,7 @@ def test_a_critic_of_its_own_needs_room(
 
 
 def test_the_memory_of_this_machine_is_known() -> None:
-    assert preflight.free_memory(torch.device("cpu")) > 10**8
+    assert memory.free_memory(torch.device("cpu")) > 10**8
 
 
 def test_a_full_disk(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:

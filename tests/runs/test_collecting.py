@@ -1,9 +1,7 @@
-"""`fieldcraft run autocoa-data`, with a teacher on the loopback, a checkpoint, and the oracle."""
+"""Runs that collect demonstrations from a model behind an endpoint."""
 
-import asyncio
 import json
 import multiprocessing
-import re
 import sys
 import time
 from collections import Counter
@@ -12,86 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
 
 from checkpoints import write_tiny_checkpoint
-from fieldcraft.runs import context
+from collecting_parts import SECONDS, FakeTeacher, journal, requests_of, settings, status
 from fieldcraft.cli.main import main
 from fieldcraft.data.steps_io import read_demonstrations, read_pairs
-from fieldcraft.data.teachers import Oracle
-from fieldcraft.engine.threads import Threads
 from fieldcraft.types import Action, Answer, Observation
 from serving import serving
 
 pytest.importorskip("openai", reason="remote teachers need the extra openai")
-
-KINDS = ("easy", "hard", "nonsense", "broken", "slow")
-SECONDS = 120  # after which a run that hangs fails
-
-
-def question(kind: str, number: int) -> str:
-    return f"Where was the {kind} Person{number} born?"
-
-
-class FakeTeacher:
-    """Plays ReAct by the kind of the question: easy ones it knows, of hard ones it guesses unless
-    it may search; it ignores stop strings and makes up what the search would say."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, str]] = []  # (question, way)
-        self.down = self.hangs = False
-
-    async def complete(self, request: Request) -> Response:
-        body = await request.json()
-        messages = body["messages"]
-        if self.hangs:
-            await asyncio.sleep(1)
-        if messages == [{"role": "user", "content": "Say ok."}]:
-            return self._reply("ok")
-        if self.down:
-            return PlainTextResponse("on fire", status_code=500)
-        asked, _, text = messages[0]["content"].rpartition("\n\nQuestion: ")
-        way = "coa" if "Action:" in asked else "cot"
-        self.asked.append((text, way))
-        await asyncio.sleep(0.002)
-        kind, number = re.fullmatch(r"Where was the (\w+) Person(\d+) born\?", text).groups()
-        if kind == "nonsense":
-            return self._reply("Lorem ipsum.")
-        if kind == "broken":
-            return PlainTextResponse("on fire", status_code=500)
-        if kind == "slow":  # but right
-            await asyncio.sleep(0.5)
-            kind = "easy"
-        if way == "cot":
-            town = "Town" if kind == "easy" else "Rome"
-            return self._reply(f"Thought: He is well known.\nAnswer: {town}{number}")
-        if len(messages) == 1:
-            return self._reply(
-                "Thought: A person was born somewhere. I look it up.\n"
-                f'Action: search {{"query": "Person{number} born"}}\n'
-                "Observation: Person was born in Eviltown.\nThought: Good.\nAnswer: Eviltown"
-            )
-        found = re.search(rf"Person{number} was born in (\w+)", messages[-1]["content"])
-        return self._reply(f"Thought: So it says.\nAnswer: {found[1] if found else 'lost'}")
-
-    def _reply(self, text: str) -> Response:
-        message = {"role": "assistant", "content": text}
-        return JSONResponse(
-            {
-                "id": "x",
-                "object": "chat.completion",
-                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-                "usage": {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110},
-            }
-        )
-
-    @property
-    def app(self) -> Starlette:
-        return Starlette(routes=[Route("/v1/chat/completions", self.complete, methods=["POST"])])
 
 
 @pytest.fixture
@@ -103,52 +30,6 @@ def teacher() -> FakeTeacher:
 def url(teacher: FakeTeacher) -> Iterator[str]:
     with serving(teacher.app) as url:
         yield f"{url}/v1"
-
-
-def settings(folder: Path, url: str, counts: dict[str, int], *more: str) -> list[str]:
-    """A run on files: so many questions of each kind, and the passages that answer them."""
-    people = [(kind, n) for kind in KINDS for n in range(counts.get(kind, 0))]
-    people = [(kind, number) for number, (kind, _) in enumerate(people)]
-    tasks = [{"question": question(kind, n), "answer": f"Town{n}"} for kind, n in people]
-    corpus = [{"title": f"Person{n}", "text": f"Person{n} was born in Town{n}."} for _, n in people]
-    for name, records in (("tasks", tasks), ("corpus", corpus)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    return [
-        "autocoa-data",
-        f"teacher.url={url}",
-        "teacher.model=fake",
-        "teacher.retries=0",
-        "teacher.timeout_seconds=60",
-        "teacher.concurrency=4",
-        "teacher.prices=[1.0, 10.0]",
-        f"tasks={folder / 'tasks.jsonl'}",
-        f"corpus={folder / 'corpus.jsonl'}",
-        "search.topk=1",
-        "evaluation.splits.heldout=1",
-        "collect.tries=2",
-        *more,
-    ]
-
-
-def status(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
-
-
-def requests_of(question: str, way: str) -> int:
-    """How many requests a question costs at two tries."""
-    kind = question.split()[3]
-    if kind == "broken":
-        return 1
-    return 2 if way == "coa" or kind in ("hard", "nonsense") else 1
-
-
-def journal(out: Path) -> list[dict[str, Any]]:
-    file = out / "collect" / "attempts.jsonl"
-    text = file.read_text() if file.exists() else ""
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 # -- an endpoint -------------------------------------------------------------------------------
@@ -341,98 +222,3 @@ def _tasks(out: Path) -> list[dict[str, Any]]:
 
 def _is_right(row: dict[str, Any]) -> bool:
     return bool(row["steps"]) and row["steps"][-1].get("answer", "").startswith("Town")
-
-
-# -- other teachers ----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context, "fastest_threads", lambda _: Threads(1, 1))
-
-
-def test_a_checkpoint_as_teacher(tmp_path: Path, one_thread: None) -> None:
-    """One that never learned anything writes nothing that could be kept."""
-    folder = write_tiny_checkpoint(tmp_path / "model", "qwen2")
-    given = settings(tmp_path, "null", {"easy": 3}, f"teacher.model={folder}")
-    out = tmp_path / "run"
-    assert status("run", *given, "budget.turn_tokens=8", "--out", out) == 0
-    summary = json.loads((out / "collect" / "summary.json").read_text())
-    assert set(summary["outcomes"]) <= {
-        "cut off by the limit of tokens", "neither an action nor an answer",
-    }  # fmt: skip
-    assert summary["attempts"] == 2 * 2 * 2
-    assert summary["usage"]["completion_tokens"] >= summary["attempts"]
-    assert read_demonstrations(out / "collect" / "demonstrations.jsonl") == []
-
-
-def test_what_the_oracle_shows_can_be_trained_on(
-    tmp_path: Path, one_thread: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "data"
-    given = ["autocoa-data", "collect.questions=60", "collect.contrast=20"]
-    assert status("run", *given, "--out", out) == 0
-    capsys.readouterr()
-    optim = {"lr": 1e-4, "row_length": 512, "micro_tokens": 1024}
-    (tmp_path / "train.yaml").write_text(
-        yaml.safe_dump(
-            {
-                "recipe": "train",
-                "needs": ["model", "demonstrations", "pairs"],
-                "evaluation": {"splits": {"heldout": 1}, "workflows": []},
-                "budget": {"turn_tokens": 4, "total_tokens": 1024},
-                "stages": {
-                    "sft1": {
-                        "type": "contrastive", "data": "pairs", "steps": 1, "batch": 2,
-                        "evaluate": False, "optim": optim,
-                    },
-                    "sft2": {
-                        "type": "sft", "data": "demonstrations", "steps": 1, "batch": 2,
-                        "optim": optim,
-                    },
-                },
-            }
-        )
-    )  # fmt: skip
-    files = [
-        f"model={write_tiny_checkpoint(tmp_path / 'model', 'qwen3')}",
-        f"tasks={out / 'world' / 'train.jsonl'}",
-        f"corpus={out / 'world' / 'corpus.jsonl'}",
-        f"demonstrations={out / 'collect' / 'demonstrations.jsonl'}",
-        f"pairs={out / 'collect' / 'pairs.jsonl'}",
-    ]
-    recipe = str(tmp_path / "train.yaml")
-    assert status("check", recipe, *files) == 0
-    samples = re.findall(r"stage (\w+)  (\d+) samples", capsys.readouterr().out)
-    shown = len(read_demonstrations(out / "collect" / "demonstrations.jsonl"))
-    pairs = len(read_pairs(out / "collect" / "pairs.jsonl"))
-    assert dict(samples) == {"sft1": str(2 * pairs), "sft2": str(shown)}
-    assert status("run", recipe, *files, "--out", tmp_path / "trained") == 0
-    rows = (tmp_path / "trained" / "sft1" / "metrics.jsonl").read_text().splitlines()
-    assert json.loads(rows[0])["grad_norm"] > 0
-    assert status("run", recipe, *[f for f in files if "pairs=" not in f]) == 2
-    assert "needs pairs=PATH" in capsys.readouterr().err
-
-
-def test_ctrl_c_leaves_what_there_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = ["autocoa-data", "collect.questions=10", "collect.contrast=4"]
-    answer = Oracle.attempt
-
-    async def interrupted(self: Any, task: Any, way: Any, key: str) -> Any:
-        if len(journal(tmp_path / "run")) == 5:
-            raise KeyboardInterrupt
-        return await answer(self, task, way, key)
-
-    monkeypatch.setattr(Oracle, "attempt", interrupted)
-    assert status("run", *given, "--out", tmp_path / "run") == 130
-    assert "goes on where this one stopped" in capsys.readouterr().err
-    summary = json.loads((tmp_path / "run" / "collect" / "summary.json").read_text())
-    assert summary["attempts"] == 5
-    monkeypatch.setattr(Oracle, "attempt", answer)
-    assert status("run", *given, "--out", tmp_path / "run") == 0
-    assert status("run", *given, "--out", tmp_path / "other") == 0
-    for name in ("demonstrations", "pairs", "rejected"):
-        one, other = (tmp_path / run / "collect" / f"{name}.jsonl" for run in ("run", "other"))
-        assert one.read_text() == other.read_text()

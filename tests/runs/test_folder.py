@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from fieldcraft.config.recipe import dump_recipe
-from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.recipes.loading import parse_recipe
-from fieldcraft.runs.folder import RunFolder, open_run
 from fieldcraft.records.files import atomic_folder, read_json, write_json
+from fieldcraft.records.metrics import MetricsLog
+from fieldcraft.runs.folder import RunFolder, open_run
 from fieldcraft.types import UserError
 
 SFT = {"type": "sft", "data": "d", "steps": 5, "optim": {"lr": 0.1, "warmup": 0}}

@@ -1,31 +1,29 @@
 """The recipes for DeepSeek-R1's distilled models: whole, on tiny ones made on the spot."""
 
 import json
-from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
 from checkpoints import r1_tokenizer, write_tiny_r1
-from fieldcraft.runs import context
 from fieldcraft.cli.main import main
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.data.autocoa import write_demonstrations, write_pairs
 from fieldcraft.data.steps_io import StepPair
 from fieldcraft.engine.threads import Threads
-from fieldcraft.records.events import Events, write_metrics
-from fieldcraft.runs.run import run_recipe
 from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.records.events import Events, write_metrics
+from fieldcraft.records.trajectories import read_trajectories
+from fieldcraft.runs import context
+from fieldcraft.runs.run import run_recipe
 from fieldcraft.train.model import load_model, load_tokenizer
 from fieldcraft.train.trainer import Trainer
-from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.types import Action, Answer, Observation, Task, Thought
 
 STAGES = ("sft1", "sft2", "sft3", "rl1", "rl2")

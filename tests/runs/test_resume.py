@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 from safetensors.torch import load_file
 
 from fieldcraft.engine.threads import Threads
+from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.events import Events
 from fieldcraft.runs.context import Context
-from fieldcraft.recipes.loading import load_recipe
 
 RECIPE = """
 recipe: tiny
@@ -57,8 +56,8 @@ SECONDS = 120  # after which a run that hangs fails
 
 def run(recipe: str, out: str) -> None:
     """What `fieldcraft run RECIPE --out OUT` does, in a process of its own."""
-    from fieldcraft.runs import context
     from fieldcraft.cli.main import main
+    from fieldcraft.runs import context
 
     # a clock's choice, in each run its own
     vars(context)["fastest_threads"] = lambda _: Threads(1, 1)

@@ -1,20 +1,18 @@
 """The recipes of Search-R1 and OTC: the papers' numbers, sound as they are, and they run."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from checkpoints import write_tiny_checkpoint
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.records.events import Events, write_metrics
-from fieldcraft.runs.run import run_recipe
-from fieldcraft.runs.check import check_recipe
 from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.records.events import Events, write_metrics
+from fieldcraft.runs.check import check_recipe
+from fieldcraft.runs.run import run_recipe
 
 RECIPES = ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b")
 TOWNS = {"Ada Lind": "Northport", "Bo Berg": "Southport", "Cy Dahl": "Eastport"}

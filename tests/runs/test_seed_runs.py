@@ -15,10 +15,10 @@ import pytest
 import yaml
 from rich.console import Console
 
-from fieldcraft.runs import seeds as module
 from fieldcraft.cli.main import main
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.runs import seeds as module
 from fieldcraft.runs.folder import RunFolder
 from fieldcraft.runs.seeds import sweep, threads_each
 from fieldcraft.types import UserError
@@ -168,9 +168,10 @@ def test_the_folder_is_that_of_one_sweep(child: Path) -> None:
 def test_ctrl_c_ends_every_run(child: Path) -> None:
     order(child, dict.fromkeys(range(3), "hang"))
     program = (
-        "import sys; from fieldcraft.cli import main, runs; from fieldcraft.runs import seeds as sweep;"
+        "import sys; from fieldcraft.cli import main, runs;"
+        "from fieldcraft.runs import seeds as sweep;"
         f"sweep.RUN = {module.RUN!r};"
-        "runs._refuse_unsound = lambda recipe: None;"
+        "runs._look_first = lambda recipe: None;"
         "main.main(sys.argv[1:])"
     )
     command = ["run", "smoke", "seeds=[0,1,2]", "side_by_side=2", "--out", str(child / "out")]

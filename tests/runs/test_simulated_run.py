@@ -1,6 +1,5 @@
 """Whole runs whose reinforcement learning simulates its search."""
 
-import io
 import json
 import shutil
 from pathlib import Path
@@ -8,16 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 from safetensors.torch import load_file
 
-from fieldcraft.runs import context, evaluating, training
-from fieldcraft.train import model
 from fieldcraft.engine.threads import Threads
-from fieldcraft.records.events import Events, write_metrics
-from fieldcraft.runs.run import run_recipe
 from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.records.events import Events, write_metrics
 from fieldcraft.records.metrics import MetricsLog
+from fieldcraft.runs import context, evaluating, training
+from fieldcraft.runs.run import run_recipe
+from fieldcraft.train import model
 
 RECIPE = """
 recipe: tiny

@@ -1,5 +1,7 @@
-"""The command line. Whatever loads torch is imported by the command that needs it, so that
-`fieldcraft --help` answers at once."""
+"""The command line: all commands, and how mistakes are shown.
+
+Whatever loads torch is imported by the command that needs it, so that `fieldcraft --help` answers
+at once."""
 
 from __future__ import annotations
 

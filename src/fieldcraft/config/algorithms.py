@@ -1,7 +1,7 @@
 """Named algorithms of reinforcement learning: nothing but settings of an `rl` stage.
 
 `algorithm: dapo` in a recipe stands for the keys below; a key that the recipe sets itself wins.
-What no algorithm sets here has the default of `config.stages.Rl`. docs/algorithms.md explains each.
+What no algorithm sets here has the default of `config.rl.Rl`. docs/algorithms.md explains each.
 `names.py` says what each is called, and finds those of other packages.
 """
 

@@ -15,11 +15,12 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from fieldcraft.data.records import Record, records, write_array, write_lines
+from fieldcraft.data.records import Record, records, write_array
 from fieldcraft.data.sources import asked
 from fieldcraft.data.steps_io import StepPair
 from fieldcraft.data.trajectories import AUTOCOA, Malformed, read_steps, task_of
 from fieldcraft.dialects.autocoa import INSTRUCTION, AutoCoA
+from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.types import Action, Answer, Observation, Step, Task, Thought, UserError
 
 # -- demonstrations ----------------------------------------------------------------------------
@@ -48,7 +49,7 @@ def write_demonstrations(
             {"role": "assistant", "content": written},
         ]
         lines.append({"messages": messages, **_question(task)})
-    write_lines(path, lines)
+    write_json_lines(path, lines)
     return reasons
 
 

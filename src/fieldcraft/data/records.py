@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pyarrow.parquet
 
+from fieldcraft.records.files import write_text
 from fieldcraft.records.jsonl import read_json_lines
 from fieldcraft.types import UserError
 
@@ -62,19 +62,6 @@ def first(record: Record, keys: Sequence[str]) -> Any:
     return next((record[key] for key in keys if record.get(key) not in (None, "", [])), None)
 
 
-def write_lines(path: Path, found: Iterable[Record]) -> None:
-    """JSON lines that are either whole or not there."""
-    _write(path, (json.dumps(record, ensure_ascii=False) + "\n" for record in found))
-
-
 def write_array(path: Path, found: Sequence[Record]) -> None:
-    """A JSON array that is either whole or not there."""
-    _write(path, [json.dumps(found, ensure_ascii=False, indent=1) + "\n"])
-
-
-def _write(path: Path, pieces: Iterable[str]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8", errors="replace", newline="\n") as file:
-        file.writelines(pieces)
-    os.replace(partial, path)
+    """Write a JSON array, whole or not at all."""
+    write_text(path, [json.dumps(found, ensure_ascii=False, indent=1) + "\n"])

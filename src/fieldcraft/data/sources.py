@@ -8,7 +8,6 @@ files.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -18,7 +17,9 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from fieldcraft.data.records import Record, first, records, write_lines
+from fieldcraft.data.records import Record, first, records
+from fieldcraft.records.files import atomic_file
+from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.tools.search.passages import parse_passage
 from fieldcraft.types import Task, UserError
 
@@ -74,7 +75,7 @@ def read_tasks(path: Path) -> list[Task]:
 
 def write_tasks(tasks: Iterable[Task], path: Path) -> None:
     """Write tasks in FlashRAG's format; `read_tasks` gives them back as they were."""
-    write_lines(
+    write_json_lines(
         path,
         (
             {
@@ -109,10 +110,8 @@ def write_verl(tasks: Iterable[Task], path: Path, instruction: str = "") -> None
         }
         for number, task in enumerate(tasks)
     ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), partial)
-    os.replace(partial, path)
+    with atomic_file(path) as draft:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), draft)
 
 
 def _prompt(record: Record) -> str:
@@ -244,7 +243,7 @@ def ensure_corpus(path: Path, out: Path) -> Path:
     passages = dict.fromkeys(_paragraphs(path))
     if not passages:
         raise UserError(f"{path} holds no passages; give a corpus or a HotpotQA file.")
-    write_lines(
+    write_json_lines(
         out,
         ({"id": str(i), "title": t, "text": text} for i, (t, text) in enumerate(passages)),
     )

@@ -202,6 +202,12 @@ class ChatEndpoint:
                 f"The model '{self.model}' does not answer at {self.url}: {error}."
             ) from None
 
+    async def close(self) -> None:
+        """Close its connections in the running loop; the next request opens others."""
+        if self._session is not None:
+            session, self._session = self._session, None
+            await session.life.aclose()
+
     @property
     def _max_tokens_key(self) -> str:
         openai = urlsplit(self.url).hostname == "api.openai.com"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
@@ -17,6 +16,7 @@ from markupsafe import Markup, escape
 
 from fieldcraft.evals import charts
 from fieldcraft.evals.metrics import policy_tokens
+from fieldcraft.records.files import write_text
 from fieldcraft.records.transcript import clean, split_tags, transcript
 from fieldcraft.types import Trajectory
 
@@ -81,7 +81,7 @@ def build_report(
 def write_report(report: Mapping[str, Any], path: Path) -> None:
     """Write `report.json` atomically. Raises ValueError for a number that JSON cannot hold."""
     text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
-    write_atomically(path, text + "\n")
+    write_text(path, [text, "\n"])
 
 
 def write_html(
@@ -117,7 +117,7 @@ def write_html(
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
-    write_atomically(path, page)
+    write_text(path, [page])
 
 
 def _final(report: Mapping[str, Any]) -> str | None:
@@ -260,11 +260,3 @@ def _duration(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8", errors="replace", newline="\n")
-    os.replace(partial, path)

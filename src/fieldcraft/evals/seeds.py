@@ -15,7 +15,8 @@ from fieldcraft.config.lineage import lineage
 from fieldcraft.config.names import short
 from fieldcraft.config.recipe import Recipe, dump_recipe, evaluations, first_model
 from fieldcraft.evals import charts
-from fieldcraft.evals.report import SCHEMA, page_environment, source, write_atomically
+from fieldcraft.evals.report import SCHEMA, page_environment, source
+from fieldcraft.records.files import write_text
 
 FEW = 20  # trajectories below which a rate is marked as uncertain
 MOST_CALLS = 8  # of the charts by number of calls, as in AutoCoA's figure 3
@@ -173,7 +174,7 @@ def write_page(
         appendix={key: table[key] for key in ("config", "versions")},
         style=Markup(source(environment, "report.css")),
     )
-    write_atomically(path, page)
+    write_text(path, [page])
 
 
 def compared_rows(rows: Sequence[Report]) -> list[Report]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from fieldcraft.records.files import write_text
 from fieldcraft.types import UserError
 
 
@@ -31,13 +31,8 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def write_json_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
-    """Write one object a line. Lone surrogates (bytes that were never text) become "?"."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8", errors="replace", newline="\n") as file:
-        for record in records:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
-    os.replace(partial, path)
+    """Write one object a line, whole or not at all."""
+    write_text(path, (json.dumps(record, ensure_ascii=False) + "\n" for record in records))
 
 
 def _object(line: bytes, where: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.records.files import draft_of
+from fieldcraft.records.files import write_text
 
 
 class MetricsLog:
@@ -25,10 +25,7 @@ class MetricsLog:
     def rewind(self, step: int) -> None:
         """Forget rows of steps that will be done again."""
         kept = [row for row in self.rows() if row["step"] < step]
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        draft = draft_of(self.path)
-        draft.write_text("".join(f"{json.dumps(row)}\n" for row in kept), "utf-8")
-        draft.replace(self.path)
+        write_text(self.path, (f"{json.dumps(row)}\n" for row in kept))
 
     def append(self, row: dict[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:

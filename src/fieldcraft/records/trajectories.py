@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from fieldcraft.records.files import write_text
 from fieldcraft.types import Trajectory, UserError
 
 _ADAPTER = TypeAdapter(Trajectory)
@@ -35,16 +35,8 @@ def from_json(line: str | bytes) -> Trajectory:
 
 
 def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
-    """Write a JSON-lines file that is either whole or not there.
-
-    Lone surrogates (bytes that were never text) cannot be encoded and become "?".
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8", errors="replace", newline="\n") as file:
-        for trajectory in trajectories:
-            file.write(to_json(trajectory) + "\n")
-    os.replace(partial, path)
+    """Write a JSON-lines file, whole or not at all."""
+    write_text(path, (to_json(trajectory) + "\n" for trajectory in trajectories))
 
 
 def read_trajectories(path: Path) -> list[Trajectory]:

@@ -98,6 +98,10 @@ class Judge(AskingReward):
         self._votes = votes
         self._useless = 0  # judgements in a row
 
+    async def close(self) -> None:
+        """Close the connections to the endpoint."""
+        await self._endpoint.close()
+
     async def ask(self, trajectory: Trajectory) -> float | None:
         """Judge the answer. Raises UserError when practically every judgement fails."""
         task, answer = trajectory.task, trajectory.answer or ""

@@ -1,4 +1,4 @@
-"""A reward for not rambling."""
+"""DAPO's soft penalty for long rollouts."""
 
 from __future__ import annotations
 

@@ -265,8 +265,7 @@ def export(path: Path, out: Path, dtype: Dtype) -> None:
 
 
 def _of_run(run: RunFolder, model: Path) -> Agent:
-    index = run.index if run.index.exists() else None
-    return Agent(model, run.recipe, index, make_inputs(run.recipe))
+    return Agent(model, run.recipe, run.index, make_inputs(run.recipe))
 
 
 def _last_finished(run: RunFolder) -> str:

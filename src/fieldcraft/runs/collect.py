@@ -34,19 +34,26 @@ def collect(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
 
 async def _collect(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
     context = await Context.open(recipe, out, events)
-    with context.folder.alone():
-        began = time.perf_counter()
-        settings = recipe.collect
-        assert settings is not None
-        context.write_world()  # for whoever trains on what is collected
-        tasks = context.inputs.train_tasks()[: settings.questions]
-        collection = Collection(context.folder.collected, tasks, settings, recipe.seed)
-        teacher = await make_teacher(context)
-        try:
-            await _ask(context, teacher, collection)
-        finally:
-            summary = collection.write(teacher)
-        return _report(context, summary, time.perf_counter() - began)
+    try:
+        with context.folder.alone():
+            return await _attempts(context)
+    finally:
+        await context.close()
+
+
+async def _attempts(context: Context) -> dict[str, Any]:
+    began = time.perf_counter()
+    recipe, settings = context.recipe, context.recipe.collect
+    assert settings is not None
+    context.write_world()  # for whoever trains on what is collected
+    tasks = context.inputs.train_tasks()[: settings.questions]
+    collection = Collection(context.folder.collected, tasks, settings, recipe.seed)
+    teacher = await make_teacher(context)
+    try:
+        await _ask(context, teacher, collection)
+    finally:
+        summary = collection.write(teacher)
+    return _report(context, summary, time.perf_counter() - began)
 
 
 async def make_teacher(context: Context) -> Teacher:

@@ -29,6 +29,7 @@ from fieldcraft.runs.build import (
 )
 from fieldcraft.runs.folder import RunFolder, open_run
 from fieldcraft.runs.inputs import Inputs, make_inputs
+from fieldcraft.tools.search.client import RemoteSearchTool
 from fieldcraft.tools.search.index import build_index
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
 from fieldcraft.types import AnyTool, Dialect
@@ -79,6 +80,14 @@ class Context:
                 encoder=settings.encoder,
             )
         self.tools = await open_tools(self.recipe, self.folder.index)
+
+    async def close(self) -> None:
+        """Close the connections to the judge and to a search server."""
+        if self.judge is not None:
+            await self.judge.close()
+        for tool in self.tools:
+            if isinstance(tool, RemoteSearchTool):
+                await tool.close()
 
     def first_model(self) -> Path:
         """The folder of the first model: the user's, or one made here."""

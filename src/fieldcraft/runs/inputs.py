@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -19,6 +18,7 @@ from fieldcraft.data.steps_io import holds_steps, read_demonstrations, read_pair
 from fieldcraft.data.trajectories import read_trajectories
 from fieldcraft.dialects import dialect_class
 from fieldcraft.dialects.demonstrations import encode_demonstration, encode_pair, reads_back
+from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.rewards.answers import is_right
 from fieldcraft.train.checkpoint import save_weights
 from fieldcraft.train.scratch import new_model, new_tokenizer
@@ -92,7 +92,7 @@ class WorldInputs(Inputs):
         self._latest: tuple[tuple[str, int | None], list[Trajectory]] = (("", None), [])
 
     def write_world(self, folder: Path) -> None:
-        write_lines(folder / "corpus.jsonl", self.world.passages())
+        write_json_lines(folder / "corpus.jsonl", self.world.passages())
         write_tasks(self.evaluation_tasks(), folder / "evaluation.jsonl")
         write_tasks(self.train_tasks(), folder / "train.jsonl")
 
@@ -275,10 +275,3 @@ class FileInputs(Inputs):
             replace(task, meta={**task.meta, "split": "heldout"})
             for task in self.tasks[self._first_test :]
         ]
-
-
-def write_lines(path: Path, records: Sequence[dict[str, Any]]) -> None:
-    """JSON lines."""
-    with path.open("w", encoding="utf-8") as file:
-        for record in records:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")

@@ -15,9 +15,15 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
 
     Where a loop is running already, as in a notebook, it runs in another thread meanwhile.
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _inside_a_loop():
         return asyncio.run(work)
     with ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(asyncio.run, work).result()
+
+
+def _inside_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -25,19 +25,28 @@ def run_recipe(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
 
 async def _run(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
     context = await Context.open(recipe, out, events)
-    with context.folder.alone():
-        await context.open_tools()
-        model = context.first_model()
-        models = {"start": model}
-        if recipe.model is not None:
-            await evaluate_model(context, "base", model)
+    try:
+        with context.folder.alone():
+            return await _stages(context)
+    finally:
+        await context.close()
+
+
+async def _stages(context: Context) -> dict[str, Any]:
+    """Stages and evaluations in the order of the recipe, then the report."""
+    recipe = context.recipe
+    await context.open_tools()
+    model = context.first_model()
+    models = {"start": model}
+    if recipe.model is not None:
+        await evaluate_model(context, "base", model)
+        await evaluate_workflows(context, model)
+    for name, stage in recipe.stages.items():
+        start = models[stage.start] if stage.start else model
+        model = models[name] = await train_stage(context, name, stage, start)
+        if stage.evaluate:
+            await evaluate_model(context, name, model)
+        if len(models) == 2 and recipe.model is None:
             await evaluate_workflows(context, model)
-        for name, stage in recipe.stages.items():
-            start = models[stage.start] if stage.start else model
-            model = models[name] = await train_stage(context, name, stage, start)
-            if stage.evaluate:
-                await evaluate_model(context, name, model)
-            if len(models) == 2 and recipe.model is None:
-                await evaluate_workflows(context, model)
-            release_memory()
-        return write_run_report(context)
+        release_memory()
+    return write_run_report(context)

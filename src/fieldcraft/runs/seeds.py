@@ -16,7 +16,7 @@ from rich.text import Text
 from fieldcraft.config.recipe import Recipe, dump_recipe, split_titles
 from fieldcraft.evals.report import write_report
 from fieldcraft.evals.seeds import build_table, write_page
-from fieldcraft.records.files import read_json
+from fieldcraft.records.files import read_json, write_text
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.runs.folder import RunFolder, open_run
 from fieldcraft.types import UserError
@@ -81,7 +81,7 @@ async def _run(recipe: Recipe, seed: int, out: Path, threads: int, console: Cons
     """
     alone = {"seed": seed, "seeds": [], "side_by_side": 1, "rows": {}}
     file = out.with_suffix(".yaml")
-    file.write_text(yaml.safe_dump(dump_recipe(recipe) | alone, sort_keys=False), "utf-8")
+    write_text(file, [yaml.safe_dump(dump_recipe(recipe) | alone, sort_keys=False)])
     process = await asyncio.create_subprocess_exec(
         *(*RUN, str(file), "--out", str(out)),
         stdout=asyncio.subprocess.PIPE,

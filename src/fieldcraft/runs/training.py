@@ -52,7 +52,10 @@ async def _train(context: Context, name: str, settings: Stage, start: Path) -> N
     stage = await stage_type(settings).open(settings, material)
     prepared = time.perf_counter() - began
     tokenizer = material.dialect.tokenizer
-    rows = await run_steps(stage, settings, folder.path, tokenizer, context.emit)
+    try:
+        rows = await run_steps(stage, settings, folder.path, tokenizer, context.emit)
+    finally:
+        await stage.close()
     model, adapter = stage.trainer.model, stage.trainer.adapter
     if adapter is not None:
         context.folder.once(f"{name}/{folder.adapter.name}", adapter.save)

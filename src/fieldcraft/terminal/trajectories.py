@@ -1,4 +1,4 @@
-"""Trajectories, loss masks and progress in the terminal.
+"""Trajectories and loss masks in the terminal.
 
 Everything a model, a tool or a data set wrote reaches the screen as `rich.text.Text`, never as
 markup, and through `clean`, so it can neither colour, move the cursor nor hide itself.

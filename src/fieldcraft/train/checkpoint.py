@@ -1,5 +1,4 @@
-"""Checkpoints: what is trained (a model in Hugging Face format or an adapter in PEFT's), optimiser,
-schedule, random state.
+"""Checkpoints: weights or adapter, optimiser, schedule and random state.
 
 They are written under a new name and renamed when complete; then others are deleted, but for one
 that a watch wants to keep. So there is always a whole one, and the highest step is the newest.

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fieldcraft.algos import advantages as adv
+from fieldcraft.algos.losses import LIMIT
 from fieldcraft.config.rl import Rl
 from fieldcraft.train.batch import Sample
-
-LIMIT = 20.0  # of a log-ratio
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,4 @@
-"""The watch over reinforcement learning: has a run collapsed, since when, and what left its range
-first.
+"""The watch over reinforcement learning: has a run collapsed, since when, and the likely cause.
 
 All of it is a function of the rows of `metrics.jsonl`, so a run that was killed and goes on decides
 as one that was not. Collapsed is a run whose score has fallen for good, or whose gradients explode

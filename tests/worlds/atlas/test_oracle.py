@@ -8,7 +8,7 @@ import pytest
 
 from fieldcraft.types import Action, Answer, Observation, Step, Task, Thought
 from fieldcraft.worlds.atlas import AtlasWorld
-from fieldcraft.worlds.atlas.facts import Atlas, Entity, Path, deal, statement
+from fieldcraft.worlds.atlas.facts import Atlas, Entity, Route, deal, statement
 from fieldcraft.worlds.atlas.oracle import (
     SEARCHING,
     AtlasOracle,
@@ -114,7 +114,7 @@ def test_where_no_step_is_known() -> None:
             oracle.next_step(TASK, [Action("search", {"query": query})])
 
 
-def as_it_was_first_written(world: Atlas, path: Path, careful: bool) -> list[Step]:
+def as_it_was_first_written(world: Atlas, path: Route, careful: bool) -> list[Step]:
     """The demonstration in one loop over the facts of the path."""
     steps: list[Step] = []
     read: set[tuple[str, str]] = set()
@@ -156,7 +156,7 @@ def test_a_fact_that_comes_twice_is_stated_twice() -> None:
     ]
 
 
-def fewest_more(path: Path, read: set[tuple[str, str]]) -> int:
+def fewest_more(path: Route, read: set[tuple[str, str]]) -> int:
     """By trying sets of articles, small ones first: how many more must be read."""
     hops = WORLD.hops(path)
     needed = {(s, r) for s, r, _ in hops if WORLD.entities[s].region != "taught"} - read

@@ -120,6 +120,12 @@ class RemoteSearchTool:
                 "start one with 'fieldcraft serve search' or correct the url."
             ) from error
 
+    async def close(self) -> None:
+        """Close its connections in the running loop; the next query opens others."""
+        if self._client is not None:
+            self._client = None
+            await self._end.aclose()
+
     async def _retrieve_or_tell(self, query: str) -> Sequence[Passage]:
         attempts = AsyncRetrying(
             stop=stop_after_attempt(1 + self._retries),

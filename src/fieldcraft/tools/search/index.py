@@ -1,4 +1,4 @@
-"""The search index.
+"""The search index: by words, by vectors, or by both.
 
 An index is a folder: the passages of a corpus, what ranks them (BM25, vectors or both) and a
 manifest that says which. Everything but BM25's vocabulary is mapped from disk.

@@ -1,5 +1,7 @@
-"""What a type of stage is. The built-in ones are beside this file, one each; a user's own is found
-as `module:Name` and is treated the same.
+"""What a type of stage is.
+
+The built-in ones are beside this file, one each; a user's own is found as `module:Name` and is
+treated the same.
 """
 
 from __future__ import annotations
@@ -121,6 +123,9 @@ class StageType(ABC):
         """Take over what `state_dict` returned. Raises ValueError for the state of another."""
         if state:
             raise ValueError(f"{type(self).__name__} keeps no state, but was given {state}")
+
+    async def close(self) -> None:  # noqa: B027 - most stages open nothing
+        """Called when the stage has ended, however it did: close what `open` opened."""
 
     @classmethod
     def problems(cls, settings: Any, name: str, data: Data, notes: list[str]) -> Iterator[str]:

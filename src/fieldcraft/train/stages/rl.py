@@ -125,6 +125,10 @@ class RlStage(StageType):
         await self.sampler.engine.publish(number + 1)
         return row
 
+    async def close(self) -> None:
+        if isinstance(self.sampler.remote, ChatSimulator):
+            await self.sampler.remote.endpoint.close()
+
     def idle(self, row: Row) -> str | None:
         """Rollouts of equal reward are no such reason: they may differ in the next step."""
         if "loss" in row:

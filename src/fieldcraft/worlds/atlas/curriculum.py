@@ -23,7 +23,7 @@ from fieldcraft.types import (
     Thought,
     Trajectory,
 )
-from fieldcraft.worlds.atlas.facts import Atlas, Path, redeal, statement, strangers
+from fieldcraft.worlds.atlas.facts import Atlas, Route, redeal, statement, strangers
 from fieldcraft.worlds.atlas.naming import SYLLABLES
 from fieldcraft.worlds.atlas.oracle import (
     UNKNOWN,
@@ -62,7 +62,7 @@ class Curriculum:
         return [redeal(self.world, rng) for _ in range(self.variants)]
 
     @cached_property
-    def known_paths(self) -> dict[int, list[Path]]:
+    def known_paths(self) -> dict[int, list[Route]]:
         """Paths whose facts were all taught, by hops."""
         return {hops: list(self.world.paths(["taught"], hops)) for hops in HOPS}
 
@@ -120,8 +120,8 @@ class Curriculum:
         self,
         count: int,
         rng: random.Random,
-        searching: Callable[[random.Random], tuple[Atlas, Path]],
-    ) -> Iterator[tuple[Atlas, Path]]:
+        searching: Callable[[random.Random], tuple[Atlas, Route]],
+    ) -> Iterator[tuple[Atlas, Route]]:
         """A share of questions whose facts were all taught; the others are `searching`'s."""
         for _ in range(count):
             if rng.random() < COT_SHARE:
@@ -130,11 +130,11 @@ class Curriculum:
             else:
                 yield searching(rng)
 
-    def _mostly_redealt(self, rng: random.Random) -> tuple[Atlas, Path]:
+    def _mostly_redealt(self, rng: random.Random) -> tuple[Atlas, Route]:
         world = self.world if rng.random() < REAL_SHARE else rng.choice(self.worlds)
         return world, self.untaught_path(world, rng)
 
-    def _redealt(self, rng: random.Random) -> tuple[Atlas, Path]:
+    def _redealt(self, rng: random.Random) -> tuple[Atlas, Route]:
         world = rng.choice(self.worlds)
         return world, self._searched_path(world, rng)
 
@@ -150,7 +150,7 @@ class Curriculum:
                     found.append(self._pair(task, decision))
         return found[:count]
 
-    def untaught_path(self, world: Atlas, rng: random.Random) -> Path:
+    def untaught_path(self, world: Atlas, rng: random.Random) -> Route:
         """A path of the training region on which at least one fact was not taught.
 
         In a re-dealt world every such fact is about a new entity: of one that is real the model
@@ -162,7 +162,7 @@ class Curriculum:
             ):
                 return path
 
-    def _searched_path(self, world: Atlas, rng: random.Random) -> Path:
+    def _searched_path(self, world: Atlas, rng: random.Random) -> Route:
         """A path of the training region on which at least one fact was not taught. In a re-dealt
         world such a fact may be about a real entity that a taught fact leads to."""
         while True:
@@ -170,7 +170,7 @@ class Curriculum:
             if world.untaught_subjects(path):
                 return path
 
-    def _encode(self, world: Atlas, path: Path, steps: Sequence[Step]) -> Trajectory:
+    def _encode(self, world: Atlas, path: Route, steps: Sequence[Step]) -> Trajectory:
         return encode_demonstration(world.task(path, "train"), steps, self.dialect, self.schemas)
 
     def _ignorance(self, world: Atlas, rng: random.Random) -> Trajectory:

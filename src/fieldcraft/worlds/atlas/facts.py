@@ -21,7 +21,7 @@ from fieldcraft.types import Task, UserError
 from fieldcraft.worlds.atlas.naming import SYLLABLES, SyllablePools, fresh_name
 
 Region = str  # "taught" | "train" | "heldout"
-Path = tuple[str, ...]  # an entity, then the relations to follow from it
+Route = tuple[str, ...]  # an entity, then the relations to follow from it
 Fact = tuple[str, str, str]  # subject, relation, object
 Chain = tuple[str, ...]  # relations
 
@@ -84,7 +84,7 @@ class Atlas:
 
     # -- questions ------------------------------------------------------------------------------
 
-    def hops(self, path: Path) -> list[Fact]:
+    def hops(self, path: Route) -> list[Fact]:
         """The facts (subject, relation, object) along a path."""
         subject, found = path[0], []
         for relation in path[1:]:
@@ -92,12 +92,12 @@ class Atlas:
             subject = found[-1][2]
         return found
 
-    def untaught_subjects(self, path: Path) -> list[str]:
+    def untaught_subjects(self, path: Route) -> list[str]:
         """The entities along a path whose facts the base model was not taught."""
         subjects = (subject for subject, _, _ in self.hops(path))
         return [name for name in subjects if self.entities[name].region != "taught"]
 
-    def optimal_calls(self, path: Path) -> int:
+    def optimal_calls(self, path: Route) -> int:
         """The least number of searches after which every fact on the path is taught or was read.
 
         A search names an entity and returns its article. Only entities that the chain has reached
@@ -115,12 +115,12 @@ class Atlas:
                     return count
         raise AssertionError(f"no set of searches answers {path}")
 
-    def question(self, path: Path) -> str:
+    def question(self, path: Route) -> str:
         """`What is the country of the employer of Bran Tel?`"""
         chain = "".join(f" of the {relation}" for relation in reversed(path[1:-1]))
         return f"What is the {path[-1]}{chain} of {path[0]}?"
 
-    def task(self, path: Path, split: str) -> Task:
+    def task(self, path: Route, split: str) -> Task:
         """The question of a path with its gold answer and what the world knows about it."""
         hops = self.hops(path)
         meta = {
@@ -140,7 +140,7 @@ class Atlas:
         """The chains of relations of a length that start at a kind, without the reserved ones."""
         return [chain for chain in _chains(kind, hops) if not self.is_reserved(chain)]
 
-    def paths(self, regions: Sequence[Region], hops: int) -> Iterator[Path]:
+    def paths(self, regions: Sequence[Region], hops: int) -> Iterator[Route]:
         """All paths of a length that start in the regions and never leave them."""
         for (kind, region), names in self.by_kind.items():
             if region in regions:
@@ -150,7 +150,7 @@ class Atlas:
                         if all(self.entities[s].region in regions for s, _, _ in self.hops(path)):
                             yield path
 
-    def sample_path(self, rng: random.Random, regions: Sequence[Region], hops: int) -> Path:
+    def sample_path(self, rng: random.Random, regions: Sequence[Region], hops: int) -> Route:
         """A random path that starts in one of `regions`; kinds are weighted by START_WEIGHT."""
         starts = [(k, r) for k, r in self.by_kind if r in regions and self.by_kind[k, r]]
         weights = [START_WEIGHT[kind] for kind, _ in starts]
@@ -159,7 +159,7 @@ class Atlas:
 
     def sample_reserved_path(
         self, rng: random.Random, regions: Sequence[Region], hops: int
-    ) -> Path:
+    ) -> Route:
         """A random path along a reserved chain. There must be one of that length."""
         every = replace(self, reserved=frozenset())
         while True:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fieldcraft.types import Action, Answer, Observation, Step, Task, Thought
 from fieldcraft.worlds import base
 from fieldcraft.worlds.atlas.articles import stated_facts
-from fieldcraft.worlds.atlas.facts import RELATIONS, Atlas, Fact, Path, statement
+from fieldcraft.worlds.atlas.facts import RELATIONS, Atlas, Fact, Route, statement
 from fieldcraft.worlds.base import merge_thoughts
 
 UNKNOWN = Answer("unknown")
@@ -111,24 +111,24 @@ class AtlasOracle(base.Oracle):
         return decisions(self.world, path_of(task), rng)
 
 
-def path_of(task: Task) -> Path:
+def path_of(task: Task) -> Route:
     """The path that a question of this world asks for."""
     return tuple(task.meta["path"])
 
 
-def demonstration(world: Atlas, path: Path) -> list[Step]:
+def demonstration(world: Atlas, path: Route) -> list[Step]:
     """How the oracle answers, with as few searches as possible."""
     return _answer(world, path, is_needed)
 
 
-def wasteful_demonstration(world: Atlas, path: Path, rng: random.Random) -> list[Step]:
+def wasteful_demonstration(world: Atlas, path: Route, rng: random.Random) -> list[Step]:
     """How a teacher answers who for every second question looks up what is known as well, each
     article once. The model would have known it, so this teaches to offload."""
     careful = rng.random() < CAREFUL_SHARE
     return _answer(world, path, is_unread if careful else is_needed)
 
 
-def _answer(world: Atlas, path: Path, searches: Searches) -> list[Step]:
+def _answer(world: Atlas, path: Route, searches: Searches) -> list[Step]:
     progress = Progress(world, world.hops(path))
     steps: list[Step] = []
     while not isinstance(progress.last, Answer):
@@ -137,7 +137,7 @@ def _answer(world: Atlas, path: Path, searches: Searches) -> list[Step]:
     return merge_thoughts(steps)
 
 
-def closed_book(world: Atlas, path: Path) -> list[Step]:
+def closed_book(world: Atlas, path: Route) -> list[Step]:
     """The chain without any search: it ends where what was taught does."""
     steps: list[Step] = []
     for subject, relation, value in world.hops(path):
@@ -147,7 +147,7 @@ def closed_book(world: Atlas, path: Path) -> list[Step]:
     return merge_thoughts([*steps, Answer(value)])
 
 
-def guess(world: Atlas, path: Path, rng: random.Random) -> list[Step]:
+def guess(world: Atlas, path: Route, rng: random.Random) -> list[Step]:
     """The chain of statements, each untaught fact replaced by a name of the right kind."""
     thoughts, subject = [], path[0]
     for relation in path[1:]:
@@ -194,7 +194,7 @@ class Decision(base.Decision):
     ends: bool
 
 
-def decisions(world: Atlas, path: Path, rng: random.Random) -> Iterator[Decision]:
+def decisions(world: Atlas, path: Route, rng: random.Random) -> Iterator[Decision]:
     """The contrastive steps along a demonstration.
 
     Where the fact is untaught and unread: acting is chosen over a guess (a random name of the

@@ -1,4 +1,4 @@
-"""Questions to train and to test on."""
+"""Questions of Atlas, to train and to test on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from fieldcraft.types import Task, UserError
-from fieldcraft.worlds.atlas.facts import Atlas, Path
+from fieldcraft.worlds.atlas.facts import Atlas, Route
 
 HOPS = (1, 2, 3)
 SPLITS = {
@@ -72,10 +72,10 @@ def _distinct(
 
 
 def _tasks(
-    world: Atlas, split: str, count: int, hops: Sequence[int], sample: Callable[[int], Path]
+    world: Atlas, split: str, count: int, hops: Sequence[int], sample: Callable[[int], Route]
 ) -> list[Task]:
     """Up to `count` distinct questions, as evenly over the hops as the world allows."""
-    found: dict[Path, None] = {}
+    found: dict[Route, None] = {}
     for attempt in range(20 * count):
         if len(found) == count:
             break

@@ -1,0 +1,186 @@
+"""The recipes of tables over seeds say what their rows claim."""
+
+import re
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.rl import Rl
+from fieldcraft.evals.report import write_report
+from fieldcraft.evals.seeds import (
+    build_table,
+    compared_rows,
+    rival_rows,
+)
+from fieldcraft.recipes.loading import load_recipe, parse_recipe
+
+ATTACK = "<script>alert('owned')</script>"
+STAGES = {
+    "base": {"type": "sft", "data": "base", "steps": 5, "optim": {"lr": 0.1}},
+    "sft": {"type": "sft", "data": "demonstrations", "steps": 5, "optim": {"lr": 0.1}},
+    "rl1": {"type": "rl", "observations": "simulated", "steps": 5, "optim": {"lr": 0.1}},
+    "rl2": {"type": "rl", "steps": 2, "optim": {"lr": 0.1}},
+    "other": {"type": "rl", "start": "base", "steps": 3, "optim": {"lr": 0.1}},
+}
+
+
+def recipe(**changes: Any) -> Recipe:
+    return parse_recipe(
+        {"recipe": "small", "world": {"name": "atlas"}, "seeds": [0, 1], "stages": STAGES} | changes
+    )
+
+
+def entry(em: float, by_calls: dict[str, dict[str, Any]], **changes: Any) -> dict[str, Any]:
+    return {
+        "n": 10,
+        "em": em,
+        "f1": em / 2,
+        "calls_mean": 1.5,
+        "calls_optimal_mean": 1.0,
+        "tool_productivity": 0.5,
+        "offloading_rate": 1 - em,
+        "needless_calls_mean": 0.75,
+        "missing_calls_mean": 0.25,
+        "calls_regret_mean": 1.0,
+        "known": {"no_call_rate": em},
+        "by_calls": by_calls,
+    } | changes
+
+
+def report(em: float, **changes: Any) -> dict[str, Any]:
+    """Seven of ten trajectories made one call."""
+    parts = {"1": {"n": 7, "em": em}, "10": {"n": 3, "em": em}}
+    names = ["base", "workflow", *STAGES]
+    return {
+        "device": "cpu",
+        "seconds": 100.0,
+        "stages": [{"name": name, "seconds": 2.0**i} for i, name in enumerate(STAGES)],
+        "evals": {name: entry(em, parts, **changes) for name in names},
+        "versions": {"torch": "2"},
+    }
+
+
+def rows(table: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["title"]: row for row in table["rows"]}
+
+
+# -- the recipe of the paper's comparison -----------------------------------------------------
+
+
+def test_the_stages_of_the_comparison_are_those_of_the_mini_run() -> None:
+    table, mini = load_recipe("autocoa-table", []), load_recipe("autocoa-mini", [])
+    own = {"start": None, "evaluate": True}
+    for name, stage in mini.stages.items():
+        assert table.stages[name].model_copy(update=own) == stage, name
+    same = ("dialect", "instruction", "world", "scratch", "search")
+    assert [getattr(table, key) for key in same] == [getattr(mini, key) for key in same]
+    workflows = {"workflows": mini.evaluation.workflows}
+    assert table.evaluation.model_copy(update=workflows) == mini.evaluation
+    assert table.budget.model_copy(update={"max_calls": 6}) == mini.budget
+
+
+def test_the_rows_of_the_comparison_went_through_what_they_say() -> None:
+    table = load_recipe("autocoa-table", [])
+    seed = report(0.5)
+    seed["evals"] = dict.fromkeys(table.rows.values(), seed["evals"]["base"])
+    seed["stages"] = [{"name": name, "seconds": 1.0} for name in table.stages]
+    found = rows(build_table(table, {0: seed}))
+    sft = {"1": "sft1", "2": "sft2", "3": "sft3"}
+    for title, row in found.items():
+        kinds = [re.sub("-.*", "", name) for name in row["stages"]]
+        supervised = re.match(r"SFT-([\d&]+)", title)
+        wanted = ["base"]
+        if supervised:
+            wanted += [sft[number] for number in supervised[1].split("&")]
+        assert [kind for kind in kinds if kind[:2] != "rl"] == wanted, title
+    steps = {title: tuple(row["rl_steps"].values()) for title, row in found.items()}
+    assert {title: both for title, both in steps.items() if any(both)} == {
+        "RL-2 only": (0, 27),
+        "SFT-1&2&3 + RL-1": (18, 0),
+        "SFT-1&2&3 + RL-1&2": (15, 3),
+        "SFT-1&2 + RL-2": (0, 18),
+    }
+    assert [row["name"] for row in compared_rows(list(found.values()))] == [
+        *("workflow", "sft3", "rl2")
+    ]
+
+
+@pytest.fixture
+def printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[dict[str, Any]], list[str]]:
+    """What scripts/table.py prints of a table."""
+
+    def lines(table: dict[str, Any]) -> list[str]:
+        write_report(table, tmp_path / "report.json")
+        script = Path(__file__).parents[2] / "scripts" / "table.py"
+        monkeypatch.setattr(sys, "argv", [str(script), str(tmp_path)])
+        runpy.run_path(str(script), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    return lines
+
+
+def test_the_script_prints_the_table_for_the_documents(
+    printed: Callable[[dict[str, Any]], list[str]],
+) -> None:
+    table = build_table(
+        recipe(rows={"Model": "base", "All": "rl2"}), {0: report(0.2), 1: report(0.4, known=None)}
+    )
+    head, rule, model, trained = printed(table)
+    assert head.count("|") == rule.count("|") == model.count("|") == trained.count("|")
+    assert model.startswith("| Model | 0.300 [0.000, 1.000] | 0.200 to 0.400 | 0.150 | 1.50 (")
+    assert model.endswith("| 0.50 | 0.20 |  | 1 |")
+    assert "| 5 + 2 | 15 |" in trained
+
+
+def test_the_script_prints_every_kind_of_question(
+    printed: Callable[[dict[str, Any]], list[str]],
+) -> None:
+    splits = {"mixed": entry(0.5, {}), "four_hops": entry(0.25, {}, offloading_rate=None)}
+    table = build_table(
+        recipe(rows={"Model": "base", "All": "rl2"}), {0: report(0.5, splits=splits)}
+    )
+    lines = printed(table)
+    head, _, *found = lines[lines.index("") + 1 :]
+    assert [line.split(" | ")[:2] for line in found] == [
+        *(["| mixed", "Model"], ["| mixed", "All"]),
+        *(["| four_hops", "Model"], ["| four_hops", "All"]),
+    ]
+    assert {line.count("|") for line in (head, *found)} == {9}
+    wanted = "| 0.500 | 0.500 to 0.500 | 1.50 (1.00) | 1.00: 0.75 + 0.25 | 0.50 | 0.50 |"
+    assert found[0].endswith(wanted)
+    assert found[2].endswith("| 0.50 |  |")
+
+
+# -- the recipe of OTC-PO ----------------------------------------------------------------------
+
+
+def test_the_rivals_of_otc_table_go_on_from_one_model_and_differ_in_what_they_say() -> None:
+    table = load_recipe("otc-table", [])
+    rl = {name: stage for name, stage in table.stages.items() if isinstance(stage, Rl)}
+    assert {stage.start for stage in rl.values()} == {"sft"}
+    assert {name: dict(stage.rewards) for name, stage in rl.items()} == {
+        "em-grpo": {"em": 1.0},
+        "otc-grpo": {"otc-grpo": 1.0},
+        "em-ppo": {"em": 1.0},
+        "otc-ppo": {"otc-ppo": 1.0},
+    }
+    for algorithm in ("grpo", "ppo"):  # nothing but the reward
+        em, otc = (rl[f"{reward}-{algorithm}"] for reward in ("em", "otc"))
+        assert (em.algorithm, em.model_copy(update={"rewards": otc.rewards})) == (algorithm, otc)
+    assert table.stages["sft"].model_dump()["data"] == "wasteful"
+    splits = table.evaluation.splits
+    assert min(splits["mixed"], splits["four_hops"], splits["unseen_chains"]) >= 100
+    assert table.evaluation.leading == "mixed"
+    assert table.world is not None
+    assert table.world.settings["reserved_chains"] > 0
+    made = report(0.5)
+    made["evals"] = dict.fromkeys(table.rows.values(), made["evals"]["base"])
+    made["stages"] = [{"name": name, "seconds": 1.0} for name in table.stages]
+    assert {r["name"] for r in rival_rows(build_table(table, {0: made})["rows"])} == set(rl)
