@@ -1,6 +1,7 @@
 """fieldcraft from Python: load, train, ask, evaluate, in a script, a notebook or a test."""
 
 import asyncio
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -96,52 +97,52 @@ print(trained.evaluate(tasks)["n"])
 """
 
 
-def test_a_program_of_twelve_lines(model: Path, tmp_path: Path) -> None:
-    """As a user runs it, with parts in a module beside it, and commands on its folder after it."""
+def parts() -> str:
+    """The tool and the reward above, as a module."""
     source = Path(__file__).read_text("utf-8")
-    parts = source[source.index("@fc.tool") : source.index("def settings")]
-    head = "import fieldcraft as fc\nfrom collections.abc import Sequence\n\n"
-    (tmp_path / "own_tools.py").write_text(head + parts)
+    written = source[source.index("@fc.tool") : source.index("def settings")]
+    return f"import fieldcraft as fc\nfrom collections.abc import Sequence\n\n{written}"
+
+
+def test_a_program_of_twelve_lines(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With parts in a module beside it, and commands on its folder after it."""
+    (tmp_path / "own_tools.py").write_text(parts())
     program = PROGRAM.format(model=str(model), budget=BUDGET, cities=CITIES, small=SMALL)
     assert program.count("\n") <= 12
     (tmp_path / "program.py").write_text(program)
-    done = python(tmp_path, "program.py")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.split()[-2:] == ["truncated", "6"]
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("program.py", run_name="__main__")
+    assert capsys.readouterr().out.split()[-2:] == ["truncated", "6"]
     run = tmp_path / "runs" / "population"
     assert (run / "report.html").exists()
+    assert status("ask", "--model", run, "How many?") == 0
+    capsys.readouterr()
 
-    asked = python(tmp_path, "-m", "fieldcraft", "ask", "--model", run, "How many?")
-    assert (asked.returncode, asked.stderr) == (0, "")
-    elsewhere = python(tmp_path / "runs", "-m", "fieldcraft", "ask", "--model", run, "How many?")
-    assert elsewhere.returncode == 2
-    assert "the import of 'own_tools' failed (ModuleNotFoundError" in elsewhere.stderr
-    assert elsewhere.stderr.count("\n") == 1
+    monkeypatch.delitem(sys.modules, "own_tools")
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(tmp_path)])
+    monkeypatch.chdir(tmp_path / "runs")
+    assert status("ask", "--model", run, "How many?") == 2
+    assert "the import of 'own_tools' failed (ModuleNotFoundError" in sentence(capsys)
 
 
-def test_parts_of_a_script(model: Path, tmp_path: Path) -> None:
+def test_parts_of_a_script(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """They work while the script runs; a later command says that it does not have them."""
-    source = Path(__file__).read_text("utf-8")
-    parts = source[source.index("@fc.tool") : source.index("def settings")]
     program = PROGRAM.format(model=str(model), budget=BUDGET, cities=CITIES, small=SMALL)
-    first, second, rest = program.split("\n", 2)
+    _, second, rest = program.split("\n", 2)
     assert "own_tools" in second
-    head = f"{first}\nfrom collections.abc import Sequence\n\n"
-    (tmp_path / "program.py").write_text(head + parts + rest)
-    done = python(tmp_path, "program.py")
-    assert (done.returncode, done.stderr) == (0, "")
-    asked = python(tmp_path, "-m", "fieldcraft", "ask", "--model", "runs/population", "How many?")
-    assert asked.returncode == 2
-    assert asked.stderr == (
-        "fieldcraft: '__main__:population' cannot be used, because it is part of a script that is"
-        " not running: define it in a module of its own and import it in the script.\n"
-    )
-
-
-def python(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    (tmp_path / "program.py").write_text(parts() + rest)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("program.py", run_name="__main__")
+    capsys.readouterr()
+    assert status("ask", "--model", tmp_path / "runs" / "population", "How many?") == 2
+    assert sentence(capsys) == (
+        "'__main__:population' cannot be used, because it is part of a script that is not running:"
+        " define it in a module of its own and import it in the script."
     )
 
 
@@ -258,6 +259,7 @@ def test_a_tool_within_a_function(model: Path) -> None:
 
 def test_wrong_training(agent: fc.Agent, tmp_path: Path) -> None:
     out = tmp_path / "run"
+    (tmp_path / "other").touch()
     stages = {"rl": settings(1)}
     for keys, said in (
         ({"sed": 1}, "unknown key 'sed'; did you mean 'seed'?"),
@@ -267,11 +269,10 @@ def test_wrong_training(agent: fc.Agent, tmp_path: Path) -> None:
         ({"stages": {"evaluation": settings(1)}}, "a stage cannot be called 'evaluation'"),
     ):
         given: dict[str, Any] = {"tasks": TASKS, "stages": stages, "out": out, **SMALL, **keys}
-        (tmp_path / "other").touch()
         with pytest.raises(fc.UserError) as caught:
             agent.train(given.pop("tasks"), given.pop("stages"), **given)
         assert said in str(caught.value)
-        assert not (out / "recipe.json").exists()
+        assert sorted(tmp_path.iterdir()) == [tmp_path / "other"]
 
 
 def test_commands_say_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +28,7 @@ from fieldcraft.rewards.rubric import AskingReward
 from fieldcraft.rollout.loop import Policy, rollout
 from fieldcraft.runs.build import SEARCH, make_dialect, make_engine, make_environment, open_tools
 from fieldcraft.runs.check import refuse_unsound
-from fieldcraft.runs.folder import RunFolder, find_run
+from fieldcraft.runs.folder import RunFolder, find_run, refuse_other
 from fieldcraft.runs.inputs import Inputs, make_inputs
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.run import run_recipe
@@ -107,19 +108,19 @@ class Agent:
         folder = Path(out)
         handed = {key: value for key, value in dump_recipe(self.recipe).items() if key in HANDED_ON}
         searches = any(tool.name == SEARCH for tool in self.recipe.tools)
-        recipe = parse_recipe(
-            {
-                "recipe": folder.name,
-                "model": str(self.model),
-                "tasks": str(_file_of(tasks, folder)),
-                "evaluation": {} if searches else {"workflows": []},
-                "stages": {name: stage.model_dump(mode="json") for name, stage in stages.items()},
-                **handed,
-                **settings,
-            }
-        )
-        if not (folder / "recipe.json").exists():
-            refuse_unsound(recipe)
+        keys = {
+            "recipe": folder.name,
+            "model": str(self.model),
+            "evaluation": {} if searches else {"workflows": []},
+            "stages": {name: stage.model_dump(mode="json") for name, stage in stages.items()},
+            **handed,
+            **settings,
+        }
+        refuse_other(folder)
+        with _file_of(tasks, folder) as file:
+            recipe = parse_recipe({**keys, "tasks": str(file)})
+            if not (folder / "recipe.json").exists():
+                refuse_unsound(recipe)
         run_recipe(recipe, folder, Events([write_metrics, TerminalSink(Console()), follow]))
         return find_agent(folder)
 
@@ -217,19 +218,28 @@ def _choices(tools: Tools) -> list[dict[str, Any]]:
     ]
 
 
-def _file_of(tasks: Path | str | Sequence[Task], folder: Path) -> Path:
-    """The file of the questions; those that are given as objects are kept in the run's folder.
+@contextmanager
+def _file_of(tasks: Path | str | Sequence[Task], folder: Path) -> Iterator[Path]:
+    """The file of the questions; those that are given as objects are kept in the run's folder,
+    unless the run is refused before it begins.
 
     Raises UserError if the run in that folder is about other questions.
     """
     if isinstance(tasks, str | Path):
-        return Path(tasks)
-    file = RunFolder.questions_in(folder)
-    if not file.exists():
-        write_tasks(tasks, file)
-    elif read_tasks(file) != list(tasks):
+        yield Path(tasks)
+        return
+    file, begun = RunFolder.questions_in(folder), (folder / "recipe.json").exists()
+    if begun and (not file.exists() or read_tasks(file) != list(tasks)):
         raise UserError(f"{folder} holds a run about other questions: choose another folder.")
-    return file
+    if not begun:
+        write_tasks(tasks, file)
+    try:
+        yield file
+    except UserError:
+        if not begun:
+            file.unlink()
+            folder.rmdir()  # nothing else can be in it
+        raise
 
 
 def find_agent(path: Path) -> Agent:

@@ -178,11 +178,18 @@ def open_run(path: Path, recipe: Recipe) -> RunFolder:
             )
         if found != wanted:
             write_json(manifest, wanted)
-    elif path.exists() and (not path.is_dir() or {*path.iterdir()} - {*_before(path)}):
-        raise UserError(f"{path} exists and is not a run: choose another folder with --out.")
     else:
+        refuse_other(path)
         write_json(manifest, wanted)
     return RunFolder(path, recipe)
+
+
+def refuse_other(path: Path) -> None:
+    """Raises UserError for a folder that holds something else than a run."""
+    if (path / "recipe.json").exists() or not path.exists():
+        return
+    if not path.is_dir() or {*path.iterdir()} - {*_before(path)}:
+        raise UserError(f"{path} exists and is not a run: choose another folder with --out.")
 
 
 def _before(path: Path) -> tuple[Path, Path]:
