@@ -64,6 +64,15 @@ class Patient(fc.StatelessReward):
         return [float(place) for place, _ in enumerate(group)]
 
 
+class Halves(fc.StatelessReward):
+    """Every second rollout of a group is right."""
+
+    name = "half"
+
+    def __call__(self, group: Sequence[fc.Trajectory]) -> list[float | None]:
+        return [float(place % 2) for place, _ in enumerate(group)]
+
+
 class Counted(RlStage):
     """A stage type that takes over the settings of another, and adds a metric."""
 

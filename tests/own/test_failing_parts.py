@@ -203,6 +203,26 @@ def test_truncated_rollouts_alone(
         assert [row["step"] for row in rows(tmp_path / "run", "rl")] == list(range(in_a_row))
 
 
+def test_a_stage_type_says_when_it_is_idle(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A random model is never right."""
+    stages = {"mine": {"type": "own_parts:Rejection", "steps": 2, "questions": 1, "optim": OPTIM}}
+    assert run(model, tmp_path, stages=stages) == 2
+    said = sentence(capsys)
+    assert said.startswith("stage 'mine' had nothing to train in 2 steps in a row, the last of")
+    assert said.endswith("step 1, because no answer was right: train it longer before.")
+
+
+def test_a_reward_that_says_what_is_right(model: Path, tmp_path: Path) -> None:
+    """The own reward says which answers are right, under whatever name it has in the recipe."""
+    stages = rl(keep_groups="mixed-accuracy", accuracy="failing_parts:Halves", rewards=PATIENT)
+    assert run(model, tmp_path, stages=stages) == 0
+    found = rows(tmp_path / "run", "rl")
+    assert [(row["groups_kept"], row["batches"]) for row in found] == [(2, 1)] * 2
+    assert all(row["grad_norm"] > 0 for row in found)
+
+
 def test_equal_rewards_are_no_reason_to_stop(model: Path, tmp_path: Path) -> None:
     """None of the rollouts is right, so nothing is trained; they may differ later."""
     assert run(model, tmp_path, stages=rl(steps=MOST_IDLE + 1)) == 0

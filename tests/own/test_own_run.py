@@ -3,6 +3,7 @@
 import itertools
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import own_parts
 import pytest
 import torch
-from own_recipe import recipe_of, rows, status, write, write_files
+from own_recipe import recipe_of, rows, sentence, status, write, write_files
 from safetensors.torch import load_file
 
 from fieldcraft.engine.threads import Threads
@@ -116,3 +117,12 @@ def test_it_is_asked_and_evaluated(done: Path, capsys: pytest.CaptureFixture[str
     assert status("eval", "--model", done / "rl", "--tasks", tasks, "--out", done.parent) == 0
     [entry] = json.loads((done.parent / "eval.json").read_text())["evals"].values()
     assert (entry["n"], entry["calls_mean"]) == (8, 1)
+
+
+def test_where_its_parts_cannot_be_imported(
+    done: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The module is named, not another version of fieldcraft."""
+    monkeypatch.setitem(sys.modules, "own_parts", None)
+    assert status("show", done) == 2
+    assert sentence(capsys).startswith("'own_parts:Rejection' cannot be used, because the import")
