@@ -69,7 +69,7 @@ def main() -> None:
         subprocess.run([*installer(), "-e", f"{ROOT}{extra}"], check=True)
     except subprocess.CalledProcessError as error:
         sys.exit(
-            "the installation failed (the lines above tell why): mend that and run make again;"
+            "the installation failed (the lines above tell why): fix that and run make again;"
             f" the command was: {' '.join(error.cmd)}"
         )
 

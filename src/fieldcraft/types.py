@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 
 class UserError(Exception):
-    """A mistake the user can mend; the command line prints it as one sentence and exits with 2."""
+    """A mistake that the user can correct. The command line prints it and exits with 2."""
 
 
 class ToolError(Exception):

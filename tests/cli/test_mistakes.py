@@ -181,8 +181,8 @@ def test_a_mistake_among_rollouts_is_still_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken() -> list[str]:
-        raise ExceptionGroup("rollouts", [ExceptionGroup("group", [UserError("mend it.")])])
+        raise ExceptionGroup("rollouts", [ExceptionGroup("group", [UserError("fix it.")])])
 
     monkeypatch.setattr(runs, "shipped", broken)
     assert status("recipes") == 2
-    assert sentence(capsys) == "mend it."
+    assert sentence(capsys) == "fix it."

@@ -95,4 +95,4 @@ def test_ctrl_c_ends_in_one_sentence(tmp_path: Path) -> None:
     finally:
         process.kill()
     assert process.returncode == 130
-    assert error == "fieldcraft: stopped; the same command goes on where this one stopped.\n"
+    assert error == "fieldcraft: stopped; the same command resumes where this one stopped.\n"

@@ -99,5 +99,5 @@ def test_real_trajectories_of_search_r1(shared: Path) -> None:
         ],
     ]
     assert [DIALECT.well_formed(written) for written in turns] == [False, False]
-    mended = [turns[1][0], turns[1][1].replace("From", "<think> From", 1)]
-    assert DIALECT.well_formed(mended)
+    fixed = [turns[1][0], turns[1][1].replace("From", "<think> From", 1)]
+    assert DIALECT.well_formed(fixed)

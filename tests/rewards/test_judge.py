@@ -237,7 +237,7 @@ def test_a_judge_that_never_answers_stops_the_run():
     judge = Judge(Saying(EndpointError("status 402 (out of credit)")), votes=2)
     for _ in range(IN_A_ROW - 1):
         assert asyncio.run(judge.ask(Trajectory(TASK, answer="x"))) is None
-    with pytest.raises(UserError, match=r"last 20 answers .* status 402 \(out of credit\)\): mend"):
+    with pytest.raises(UserError, match=r"last 20 answers .* status 402 \(out of credit\)\): fix"):
         asyncio.run(judge.ask(Trajectory(TASK, answer="x")))
 
 

@@ -45,7 +45,7 @@ if order.startswith("wait for"):
 if order == "fail":
     while begun() < 2:
         time.sleep(0.01)
-    sys.exit("fieldcraft: mend it.")
+    sys.exit("fieldcraft: fix it.")
 if order == "crash":
     os.kill(os.getpid(), 9)
 if order == "hang":
@@ -139,7 +139,7 @@ def test_one_that_fails_ends_all_and_the_same_command_goes_on(child: Path) -> No
     order(child, {0: "hang", 1: "fail"})
     with pytest.raises(ExceptionGroup) as caught:
         sweep(recipe("side_by_side=2"), child / "out", Console(file=io.StringIO()))
-    assert caught.group_contains(UserError, match=r"^the run of seed 1 failed: mend it\.$")
+    assert caught.group_contains(UserError, match=r"^the run of seed 1 failed: fix it\.$")
     assert begun(child) == [0, 1]
     assert not any(alive(int(pid)) for _, _, pid, _ in events(child))
     assert not (child / "out" / "report.json").exists()
@@ -192,7 +192,7 @@ def test_ctrl_c_ends_every_run(child: Path) -> None:
     finally:
         process.kill()
     assert process.returncode == 130
-    assert error == "fieldcraft: stopped; the same command goes on where this one stopped.\n"
+    assert error == "fieldcraft: stopped; the same command resumes where this one stopped.\n"
     assert not any(alive(int(pid)) for _, _, pid, _ in events(child))
 
 

@@ -19,7 +19,7 @@ app = typer.Typer(
 serve_app = typer.Typer(help="Serve what agents use over HTTP.", no_args_is_help=True)
 app.add_typer(serve_app, name="serve")
 
-STOPPED = "fieldcraft: stopped; the same command goes on where this one stopped."
+STOPPED = "fieldcraft: stopped; the same command resumes where this one stopped."
 
 RecipeName = Annotated[str, typer.Argument(help="A shipped recipe or the path of a YAML file.")]
 Overrides = Annotated[

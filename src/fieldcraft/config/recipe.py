@@ -35,7 +35,7 @@ from fieldcraft.config.sections import (
 )
 from fieldcraft.config.stages import Pairs, Sft, Stage
 
-# How a teacher is reached, which a run that goes on may change: (section, key).
+# How a teacher is reached, which a run that is resumed may change: (section, key).
 FREE_KEYS = (
     *(("teacher", key) for key in ("url", "api_key_env", "prices")),
     *(("teacher", key) for key in ("concurrency", "timeout_seconds", "retries")),

@@ -287,7 +287,7 @@ class Failures:
         """Raises UserError if more than the share of `of` attempts failed."""
         if failed > self.most * of:
             raise UserError(
-                f"{failed} attempts failed, the last because {self.cause}: mend the teacher, or"
-                " raise collect.max_failed, and run the same command again, which goes on from"
+                f"{failed} attempts failed, the last because {self.cause}: fix the teacher, or"
+                " raise collect.max_failed, and run the same command again, which resumes"
                 " here."
             )

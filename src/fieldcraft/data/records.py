@@ -27,7 +27,7 @@ def records(path: Path) -> Iterator[tuple[str, Record]]:
     elif _is_array(path):
         for number, record in enumerate(_array(path), start=1):
             if not isinstance(record, dict):
-                raise UserError(f"{path}, element {number} is not an object; mend or remove it.")
+                raise UserError(f"{path}, element {number} is not an object; fix or remove it.")
             yield f"{path}, element {number}", record
     else:
         for number, record in read_json_lines(path):
@@ -53,7 +53,7 @@ def _array(path: Path) -> list[Any]:
     try:
         array: list[Any] = json.loads(path.read_bytes())
     except ValueError as error:
-        raise UserError(f"{path} is not JSON ({error}); mend the file.") from error
+        raise UserError(f"{path} is not JSON ({error}); fix the file.") from error
     return array
 
 

@@ -273,5 +273,5 @@ def _paragraphs(path: Path) -> Iterator[tuple[str, str]]:
         except (TypeError, ValueError, KeyError) as error:
             raise UserError(
                 f"{where} holds no passages as a corpus, HotpotQA or MuSiQue write them ({error}); "
-                "give another file or mend the record."
+                "give another file or fix the record."
             ) from error

@@ -39,7 +39,7 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not JSON ({error}); mend or remove the line.") from error
+        raise UserError(f"{where} is not JSON ({error}); fix or remove the line.") from error
     if not isinstance(record, dict):
         raise UserError(f"{where} is not a JSON object; write one {{...}} a line.")
     return record

@@ -134,5 +134,5 @@ class Judge(AskingReward):
         if self._useless >= IN_A_ROW:
             raise UserError(
                 f"The last {IN_A_ROW} answers could not be judged (of the last one:"
-                f" {reasons[-1]}): mend the judge's endpoint or choose another model."
+                f" {reasons[-1]}): fix the judge's endpoint or choose another model."
             )

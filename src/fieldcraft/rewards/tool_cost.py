@@ -6,7 +6,7 @@ wrong answer is worth 0 however few calls it took, so nothing is gained by not c
 m, the calls of a rollout, are `Trajectory.executed_calls`: what was run, failed calls included,
 because they were paid for. A call over the budget was written but not run, and an attempt that
 could not be read as a call ran nothing; neither brought the policy anything that it could have
-saved. (A call of a tool that does not exist counts as one that failed.)
+saved. (A call of a tool that does not exist is malformed too.)
 """
 
 from __future__ import annotations

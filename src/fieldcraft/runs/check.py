@@ -1,7 +1,7 @@
 """What would go wrong with a recipe, found before anything is trained.
 
-Some of it would stop a run loudly, though perhaps only hours later; the rest would let it go on and
-learn nothing. Nothing is written but a temporary folder.
+Some of it would stop a run loudly, though perhaps only hours later; the rest would let it
+continue and learn nothing. Nothing is written but a temporary folder.
 """
 
 from __future__ import annotations
@@ -144,6 +144,11 @@ class Setup:
         self.inputs = make_inputs(self.recipe).reduced()
         train, test = self.inputs.train_tasks(), self.inputs.evaluation_tasks()
         notes += [f"{len(train)} to train", f"{len(test)} to test"]
+        if not train or not test:
+            raise UserError(
+                f"there are {len(train)} questions to train on and {len(test)} to test on: give"
+                " tasks=FILE more of them, or the world a split that has some."
+            )
         self.tasks = train + test
         heldout = {t.question for t in test if t.meta["split"] == "heldout"}
         if both := heldout & {t.question for t in train}:

@@ -1,6 +1,6 @@
 """The watch over reinforcement learning: has a run collapsed, since when, and the likely cause.
 
-All of it is a function of the rows of `metrics.jsonl`, so a run that was killed and goes on decides
+All of it is a function of the rows of `metrics.jsonl`, so a run that was killed and resumed decides
 as one that was not. Collapsed is a run whose score has fallen for good, or whose gradients explode
 step after step; that entropy, length or calls change is no reason to stop, for healthy runs change
 them too. They are what the cause is named from: likelihoods of right answers often decay long

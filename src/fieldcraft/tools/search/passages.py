@@ -71,7 +71,7 @@ def read_corpus(path: Path) -> Iterator[Passage]:
             yield parse_passage(record, str(number - 1))
         except ValueError as error:
             raise UserError(
-                f"{path}, line {number} is not a passage: it {error}; mend or remove the line."
+                f"{path}, line {number} is not a passage: it {error}; fix or remove the line."
             ) from error
     if number == 0:
         raise UserError(f"{path} holds no passages; give a file with one JSON object a line.")

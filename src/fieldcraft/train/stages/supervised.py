@@ -53,6 +53,9 @@ def length_problems(
 ) -> Iterator[str]:
     """Examples that are longer than a rollout may be."""
     limit = data.recipe.budget.total_tokens
+    if not found:
+        yield f"stage '{name}' has no examples: give its data set some, or remove the stage."
+        return
     longest = max(found, key=lambda t: len(t.ids))
     notes.append(f"{len(found)} samples of up to {len(longest.ids)} tokens")
     if len(longest.ids) > limit:
