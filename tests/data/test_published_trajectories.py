@@ -3,27 +3,11 @@
 import json
 from collections import Counter
 
-import pyarrow
-import pyarrow.parquet
 import pytest
 
 from fieldcraft.data.trajectories import read_trajectories
 from fieldcraft.types import Action, Answer, Observation, Task, Thought, UserError
-
-
-def lines(path, *records):
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
-
-
-def parquet(path, *rows):
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
-    return path
-
-
-def verl(prompt, truth, **extra):
-    messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": prompt}]
-    return {"prompt": messages, "reward_model": {"ground_truth": truth}, **extra}
+from source_files import lines
 
 
 def r1_searcher(written, **fields):

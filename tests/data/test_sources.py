@@ -10,22 +10,7 @@ from hypothesis import strategies as st
 from fieldcraft.data.sources import ensure_corpus, read_tasks, write_tasks, write_verl
 from fieldcraft.tools.search.index import build_index
 from fieldcraft.types import Task, UserError
-
-
-def lines(path, *records):
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
-
-
-def parquet(path, *rows):
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
-    return path
-
-
-def verl(prompt, truth, **extra):
-    messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": prompt}]
-    return {"prompt": messages, "reward_model": {"ground_truth": truth}, **extra}
-
+from source_files import lines, parquet, verl
 
 # -- tasks
 

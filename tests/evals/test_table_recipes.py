@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.evals.report import write_report
 from fieldcraft.evals.seeds import (
@@ -17,57 +16,8 @@ from fieldcraft.evals.seeds import (
     compared_rows,
     rival_rows,
 )
-from fieldcraft.recipes.loading import load_recipe, parse_recipe
-
-ATTACK = "<script>alert('owned')</script>"
-STAGES = {
-    "base": {"type": "sft", "data": "base", "steps": 5, "optim": {"lr": 0.1}},
-    "sft": {"type": "sft", "data": "demonstrations", "steps": 5, "optim": {"lr": 0.1}},
-    "rl1": {"type": "rl", "observations": "simulated", "steps": 5, "optim": {"lr": 0.1}},
-    "rl2": {"type": "rl", "steps": 2, "optim": {"lr": 0.1}},
-    "other": {"type": "rl", "start": "base", "steps": 3, "optim": {"lr": 0.1}},
-}
-
-
-def recipe(**changes: Any) -> Recipe:
-    return parse_recipe(
-        {"recipe": "small", "world": {"name": "atlas"}, "seeds": [0, 1], "stages": STAGES} | changes
-    )
-
-
-def entry(em: float, by_calls: dict[str, dict[str, Any]], **changes: Any) -> dict[str, Any]:
-    return {
-        "n": 10,
-        "em": em,
-        "f1": em / 2,
-        "calls_mean": 1.5,
-        "calls_optimal_mean": 1.0,
-        "tool_productivity": 0.5,
-        "offloading_rate": 1 - em,
-        "needless_calls_mean": 0.75,
-        "missing_calls_mean": 0.25,
-        "calls_regret_mean": 1.0,
-        "known": {"no_call_rate": em},
-        "by_calls": by_calls,
-    } | changes
-
-
-def report(em: float, **changes: Any) -> dict[str, Any]:
-    """Seven of ten trajectories made one call."""
-    parts = {"1": {"n": 7, "em": em}, "10": {"n": 3, "em": em}}
-    names = ["base", "workflow", *STAGES]
-    return {
-        "device": "cpu",
-        "seconds": 100.0,
-        "stages": [{"name": name, "seconds": 2.0**i} for i, name in enumerate(STAGES)],
-        "evals": {name: entry(em, parts, **changes) for name in names},
-        "versions": {"torch": "2"},
-    }
-
-
-def rows(table: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {row["title"]: row for row in table["rows"]}
-
+from fieldcraft.recipes.loading import load_recipe
+from seeds_parts import entry, recipe, report, rows
 
 # -- the recipe of the paper's comparison -----------------------------------------------------
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from fieldcraft.engine.threads import Threads
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.events import Events
-from fieldcraft.runs.context import Context
+from fieldcraft.runs.context import open_context
 
 RECIPE = """
 recipe: tiny
@@ -163,9 +163,14 @@ def test_a_run_that_goes_on_uses_as_many_threads(tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(RECIPE)
     recipe = load_recipe(str(tmp_path / "tiny.yaml"), [])
     before = torch.get_num_threads()
-    started = asyncio.run(Context.open(recipe, tmp_path / "run", Events()))
-    (tmp_path / "run" / "threads.json").write_text(f'{{"training": {before + 1}, "sampling": 3}}')
-    started.use_threads(model=None)  # no model is measured
-    assert started.threads == Threads(before + 1, 3)
+
+    async def resumed() -> Threads:
+        async with open_context(recipe, tmp_path / "run", Events()) as context:
+            record = f'{{"training": {before + 1}, "sampling": 3}}'
+            (tmp_path / "run" / "threads.json").write_text(record)
+            context.use_threads(model=None)  # no model is measured
+            return context.threads
+
+    assert asyncio.run(resumed()) == Threads(before + 1, 3)
     assert torch.get_num_threads() == before + 1
     torch.set_num_threads(before)

@@ -17,7 +17,7 @@ from fieldcraft.endpoints.openai import ChatEndpoint
 from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
 from fieldcraft.records.events import Events, JobsDone, during
 from fieldcraft.runs.build import make_engine
-from fieldcraft.runs.context import Context
+from fieldcraft.runs.context import Context, open_context
 from fieldcraft.runs.loop import run_async
 from fieldcraft.train.model import load_model, load_tokenizer
 from fieldcraft.types import AnyTool
@@ -33,12 +33,8 @@ def collect(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
 
 
 async def _collect(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
-    context = await Context.open(recipe, out, events)
-    try:
-        with context.folder.alone():
-            return await _attempts(context)
-    finally:
-        await context.close()
+    async with open_context(recipe, out, events) as context:
+        return await _attempts(context)
 
 
 async def _attempts(context: Context) -> dict[str, Any]:

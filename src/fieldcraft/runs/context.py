@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,16 +51,6 @@ class Context:
     threads: Threads = field(
         default_factory=lambda: Threads(torch.get_num_threads(), torch.get_num_threads())
     )
-
-    @classmethod
-    async def open(cls, recipe: Recipe, out: Path, events: Events) -> Context:
-        """Begin a run in a folder, or resume it. Raises UserError for a folder of another run, a
-        device that is not there, or a judge that does not answer."""
-        device = choose_device(recipe.device)
-        inputs = make_inputs(recipe)
-        folder = open_run(out, recipe)
-        judge = await open_judge(recipe.judge, folder.judge_replies)
-        return cls(recipe, folder, inputs, device, judge, events)
 
     def write_world(self) -> None:
         """Write what the run is about: corpus and questions."""
@@ -134,3 +125,23 @@ class Context:
             "rules": sorted([*RULES, *([VERDICT_RULE] if self.judge else [])]),
             "index": read_json(manifest) if manifest.exists() else self.recipe.search.url,
         }
+
+
+@asynccontextmanager
+async def open_context(recipe: Recipe, out: Path, events: Events) -> AsyncIterator[Context]:
+    """Begin a run in a folder, or resume it. Inside the block no other process works there, and its
+    connections are closed at the end.
+
+    Raises UserError for a folder of another run, a device that is not there, or a judge that does
+    not answer.
+    """
+    device = choose_device(recipe.device)
+    inputs = make_inputs(recipe)
+    folder = open_run(out, recipe)
+    with folder.alone():
+        judge = await open_judge(recipe.judge, folder.judge_replies)
+        context = Context(recipe, folder, inputs, device, judge, events)
+        try:
+            yield context
+        finally:
+            await context.close()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data import autocoa
@@ -27,6 +27,7 @@ from fieldcraft.types import Answer, Dialect, Task, Trajectory, UserError
 from fieldcraft.worlds.base import Oracle, Verdicts, World, make_world
 
 TRAIN_TASKS = 4000
+T = TypeVar("T")
 Schemas = Sequence[dict[str, Any]]  # of tools, as `Dialect.prompt` takes them
 
 
@@ -176,13 +177,7 @@ class FileInputs(Inputs):
                 " demonstrations=FILE."
             )
         kept, reasons = self.usable_demonstrations(dialect, tools)
-        if not kept:
-            why = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
-            raise UserError(
-                f"no demonstration of {self.recipe.demonstrations} can be used ({why}): raise"
-                " budget.total_tokens or give another file."
-            )
-        return kept[:count]
+        return _some(kept, reasons, f"no demonstration of {self.recipe.demonstrations}")[:count]
 
     def left_out(self, dialect: Dialect, tools: Schemas) -> Counter[str]:
         return self.usable_demonstrations(dialect, tools)[1]
@@ -224,13 +219,7 @@ class FileInputs(Inputs):
                 " 'fieldcraft run autocoa-data' writes one."
             )
         kept, reasons = self.usable_pairs(dialect, tools)
-        if not kept:
-            why = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
-            raise UserError(
-                f"no pair of {self.recipe.pairs} can be used ({why or 'it is empty'}): raise"
-                " budget.total_tokens or give another file."
-            )
-        return kept[:count]
+        return _some(kept, reasons, f"no pair of {self.recipe.pairs}")[:count]
 
     def usable_pairs(self, dialect: Dialect, tools: Schemas) -> tuple[list[Pair], Counter[str]]:
         """Pairs to train on, and how many others were left out for which reason."""
@@ -275,3 +264,14 @@ class FileInputs(Inputs):
             replace(task, meta={**task.meta, "split": "heldout"})
             for task in self.tasks[self._first_test :]
         ]
+
+
+def _some(kept: list[T], reasons: Counter[str], none_of: str) -> list[T]:
+    """The examples that can be used. Raises UserError with the reasons if there are none."""
+    if not kept:
+        why = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        raise UserError(
+            f"{none_of} can be used ({why or 'it is empty'}): raise budget.total_tokens or give"
+            " another file."
+        )
+    return kept

@@ -7,7 +7,7 @@ from typing import Any
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.records.events import Events
-from fieldcraft.runs.context import Context
+from fieldcraft.runs.context import Context, open_context
 from fieldcraft.runs.evaluating import evaluate_model, evaluate_workflows
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.reporting import write_run_report
@@ -24,12 +24,8 @@ def run_recipe(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
 
 
 async def _run(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
-    context = await Context.open(recipe, out, events)
-    try:
-        with context.folder.alone():
-            return await _stages(context)
-    finally:
-        await context.close()
+    async with open_context(recipe, out, events) as context:
+        return await _stages(context)
 
 
 async def _stages(context: Context) -> dict[str, Any]:
