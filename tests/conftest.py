@@ -16,3 +16,15 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip("the folder ../shared/data with real data is absent")
     return folder.parent
+
+
+# Each takes half a minute or more. They begin first, or one worker would be left alone with them.
+LONG = ("test_docs.py", "test_smoke.py", "test_resume.py", "test_seed_runs.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of two workers each begins with its half of the tests, so each half begins with long ones."""
+    long = [item for item in items if item.nodeid.partition("::")[0].endswith(LONG)]
+    rest = [item for item in items if item not in long]
+    half = len(rest) // 2
+    items[:] = [*long[::2], *rest[:half], *long[1::2], *rest[half:]]
