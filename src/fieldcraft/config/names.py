@@ -14,6 +14,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
+from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -101,8 +102,15 @@ class PartError(UserError):
 
 def known(kind: Kind) -> dict[str, str]:
     """Every name of a kind that needs no module in it, and where it is: `module:Name`."""
-    found = {entry.name: entry.value for entry in entry_points(group=kind.group)}
-    return found | (_worlds() if kind is Kind.WORLD else dict(BUILT_IN[kind]))
+    return dict(_installed(kind, tuple(sys.path))) | (
+        _worlds() if kind is Kind.WORLD else dict(BUILT_IN[kind])
+    )
+
+
+@lru_cache(maxsize=64)  # reading the metadata of every package takes 5 ms, for every name anew
+def _installed(kind: Kind, path: tuple[str, ...]) -> Mapping[str, str]:
+    """The entry points of packages on the import path, which may change."""
+    return {entry.name: entry.value for entry in entry_points(group=kind.group)}
 
 
 def _worlds() -> dict[str, str]:
