@@ -16,7 +16,7 @@ from fieldcraft.config.stages import Pairs, Sft
 from fieldcraft.recipes.loading import RESERVED, load_recipe, parse_recipe, shipped
 from fieldcraft.types import UserError
 
-MOST_OPTIONS = 145  # a new one is a decision; 170 is the most there may ever be
+MOST_OPTIONS = 148  # a new one is a decision; 170 is the most there may ever be
 RECIPE: dict[str, Any] = {
     "recipe": "small",
     "world": {"name": "atlas"},
@@ -326,7 +326,7 @@ def test_questions_of_the_users_have_one_split(tmp_path: Path, path: str) -> Non
     )
     # a recipe of a world keeps its splits when it is given questions
     mini = load_recipe("autocoa-mini", [f"tasks={path}"])
-    assert list(mini.evaluation.splits) == ["heldout", "train", "known"]
+    assert list(mini.evaluation.splits) == ["heldout", "mixed", "known"]
 
 
 def test_a_missing_recipe_is_answered_with_the_nearest(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ class Rejection(fc.StageType):
         group: int = 2
 
     def __init__(self, settings: Settings, material: Material) -> None:
-        self.settings, self.seed = settings, material.recipe.seed
+        self.settings, self.seed = settings, material.seed
         self.trainer = material.trainer(settings.optim, settings.steps)
         self.engine = material.engine(self.trainer.model)
         self.env = material.environment()

@@ -49,7 +49,7 @@ stages:
     entropy_coef: 0.01 # so that steps train, whatever this model is rewarded for
     kl_coef: 0.1
     optim: {lr: 1.0e-3}
-evaluation: {splits: {heldout: 8, train: 2, known: 2}}
+evaluation: {splits: {heldout: 8, train: 2, known: 2}, during: {every: 3, questions: 4}}
 """
 SECONDS = 120  # after which a run that hangs fails
 

@@ -20,6 +20,7 @@ from fieldcraft.config.rl import Critic, Rl
 from fieldcraft.config.sections import (
     Collect,
     Dtype,
+    During,
     Endpoint,
     Evaluation,
     JudgeModel,
@@ -156,6 +157,7 @@ def count_options(section: type[BaseModel] = Recipe) -> int:
         Teacher,
         Collect,
         Evaluation,
+        During,
         *map(world_settings, known(Kind.WORLD)),
     )
     own = set(Sft.model_fields) | set(Pairs.model_fields) | set(Rl.model_fields)

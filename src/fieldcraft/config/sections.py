@@ -140,6 +140,13 @@ class Lora(Section):
     targets: tuple[str, ...] = ()  # names of linear layers; empty: all but the output layer
 
 
+class During(Section):
+    """Greedy evaluation of a stage while it trains, on the leading split."""
+
+    every: PositiveInt = 10  # steps
+    questions: PositiveInt = 50
+
+
 class Evaluation(Section):
     """Greedy evaluation of every stage on the same questions."""
 
@@ -148,6 +155,7 @@ class Evaluation(Section):
     splits: dict[str, NonNegativeInt] = Field(default={"heldout": 500})
     workflows: tuple[str, ...] = ("workflow",)  # around the first model
     concurrency: PositiveInt = 256
+    during: During | None = None
 
     @model_validator(mode="after")
     def _asks_something(self) -> Self:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +26,7 @@ from fieldcraft.records.files import write_json
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.runs.build import make_rubric
 from fieldcraft.runs.context import Context
+from fieldcraft.runs.probing import make_probe
 from fieldcraft.train.checkpoint import save_weights
 from fieldcraft.train.loop import run_steps
 from fieldcraft.train.lora import Adapter
@@ -53,7 +55,8 @@ async def _train(context: Context, name: str, settings: Stage, start: Path) -> N
     prepared = time.perf_counter() - began
     tokenizer = material.dialect.tokenizer
     try:
-        rows = await run_steps(stage, settings, folder.path, tokenizer, context.emit)
+        probe = make_probe(context, material.dialect, stage.trainer.model)
+        rows = await run_steps(stage, settings, folder.path, tokenizer, context.emit, probe)
     finally:
         await stage.close()
     model, adapter = stage.trainer.model, stage.trainer.adapter
@@ -92,6 +95,7 @@ class StageMaterial:
     def __post_init__(self) -> None:
         self.recipe: Recipe = self.context.recipe
         self.emit: Sink = self.context.emit
+        self.seed = zlib.crc32(f"{self.recipe.seed}:{self.name}".encode())
         self.folder: Path = self.context.folder.stage(self.name).path
         self.dialect: Dialect = self.context.dialect(self.start)
 
@@ -126,7 +130,7 @@ class StageMaterial:
             return Trainer(load_model(self.start, self.context.device), optim, steps)
         model = load_model(first, self.context.device, self.recipe.dtype)
         last = None if self.start == first else self.start.with_name("adapter")
-        adapter = Adapter(model, settings, self.recipe.seed, last)
+        adapter = Adapter(model, settings, self.seed, last)
         return Trainer(model, optim, steps, adapter)
 
     def model(self, stage: str | None) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +30,29 @@ MOST_IDLE = 5
 TRIM_EVERY = 20  # steps: as often as costs no time that can be measured
 
 
+Probe = Callable[[int], Awaitable[Row]]
+
+
+async def no_probe(_: int) -> Row:
+    """Measures nothing."""
+    return {}
+
+
 async def run_steps(
-    stage: StageType, settings: Stage, folder: Path, tokenizer: Any, emit: Sink
+    stage: StageType,
+    settings: Stage,
+    folder: Path,
+    tokenizer: Any,
+    emit: Sink,
+    probe: Probe = no_probe,
 ) -> list[Row]:
     """Do every step of a stage that no checkpoint in `folder` has behind it.
 
     A step is a function of its number, the weights and the stage's state alone, so a run that was
     killed and resumed ends with the numbers of one that was not. The rows of new steps are told to
-    `emit`, whose subscriber `write_metrics` keeps them in `folder`. Returns all rows, earlier ones
-    included.
+    `emit`, whose subscriber `write_metrics` keeps them in `folder`. `probe` is asked after every
+    step, by the number of steps done, and adds what it measures to the step's row. Returns all
+    rows, earlier ones included.
 
     Raises UserError if the stage's watch finds that the run has collapsed; the healthiest of its
     checkpoints is then still there. So does every further attempt, without a step. Raises UserError
@@ -67,6 +81,7 @@ async def run_steps(
             number = trainer.done
             row = await _timed_step(stage, number)
             trainer.done = number + 1
+            row |= await probe(trainer.done)
             emit(StepDone(folder.name, row, log.path))
             rows.append(row)
             await asyncio.sleep(0)  # where Ctrl-C takes effect: a step need not wait for anything

@@ -121,13 +121,34 @@ def test_reserved_paths_hold_a_reserved_pair_and_no_other_path_does() -> None:
     for hops in (2, 3):
         for _ in range(50):
             assert not world.is_reserved(world.sample_path(rng, REGIONS, hops)[1:])
-            assert world.is_reserved(world.sample_reserved_path(rng, REGIONS, hops)[1:])
         assert not any(world.is_reserved(path[1:]) for path in world.paths(["taught"], hops))
+        for kind in RELATIONS:
+            kept, every = world.chains(kind, hops), WORLD.chains(kind, hops)
+            assert {*kept, *world.reserved_chains(kind, hops)} == set(every)
+            assert all(world.is_reserved(chain) for chain in world.reserved_chains(kind, hops))
 
 
 def test_a_world_with_an_empty_region_is_refused() -> None:
     with pytest.raises(UserError, match=r"no company in the region .* world\.people"):
         deal(people=4, taught=0.4, heldout=0.5, seed=0)
+
+
+def test_a_heldout_entity_leads_to_taught_and_to_heldout_ones() -> None:
+    """Never to the training region, whose facts a model may know from training."""
+    regions = Counter(
+        WORLD.entities[value].region
+        for (subject, _), value in WORLD.facts.items()
+        if WORLD.entities[subject].region == "heldout"
+    )
+    assert regions.keys() == {"taught", "heldout"}
+    assert 0.3 < regions["taught"] / regions.total() < 0.7
+
+
+def test_a_fifth_of_the_wholly_taught_paths_is_for_evaluations() -> None:
+    known = [path for hops in (1, 2, 3) for path in WORLD.paths(["taught"], hops)]
+    tests = [path for path in known if WORLD.is_test(path)]
+    assert 0.12 < len(tests) / len(known) < 0.28
+    assert not any(WORLD.is_test(path) for path in WORLD.paths(["train", "heldout"], 2))
 
 
 # -- questions ----------------------------------------------------------------------------------

@@ -51,6 +51,11 @@ class Material(Data, Protocol):
         ...
 
     @property
+    def seed(self) -> int:
+        """Of the stage: no two stages of a run draw the same questions and rollouts."""
+        ...
+
+    @property
     def folder(self) -> Path:
         """Of the stage, for what it keeps there."""
         ...

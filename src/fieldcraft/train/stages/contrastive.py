@@ -21,7 +21,7 @@ class ContrastiveStage(SupervisedStage):
     async def open(cls, settings: Pairs, material: Material) -> Self:
         pairs = material.pairs(settings.data, settings.examples)
         trainer = material.trainer(settings.optim, settings.steps_over(len(pairs)))
-        return cls.over(trainer, pairs, settings.alpha, settings.batch, material.recipe.seed)
+        return cls.over(trainer, pairs, settings.alpha, settings.batch, material.seed)
 
     @classmethod
     def over(

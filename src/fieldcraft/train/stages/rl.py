@@ -86,7 +86,7 @@ class RlStage(StageType):
             env=material.environment(),
             engine=material.engine(trainer.model),
             rubric=material.rubric(settings),
-            seed=material.recipe.seed,
+            seed=material.seed,
             frozen=material.engine(material.model(settings.simulator_stage).eval())
             if settings.simulator == "frozen"
             else None,
@@ -175,7 +175,7 @@ async def _remote(settings: Rl, material: Material) -> ChatSimulator | None:
         return None
     endpoint = await open_endpoint(settings.endpoint, material.folder / "simulator.sqlite")
     recipe = material.recipe
-    return ChatSimulator(endpoint, recipe.search.topk, settings.temperature, recipe.seed)
+    return ChatSimulator(endpoint, recipe.search.topk, settings.temperature, material.seed)
 
 
 def make_watch(stage: Rl) -> Watch | None:

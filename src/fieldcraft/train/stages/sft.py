@@ -21,7 +21,7 @@ class SftStage(SupervisedStage):
     async def open(cls, settings: Sft, material: Material) -> Self:
         data = material.trajectories(settings.data, settings.examples)
         trainer = material.trainer(settings.optim, settings.steps_over(len(data)))
-        return cls.over(trainer, data, authors(settings), settings.batch, material.recipe.seed)
+        return cls.over(trainer, data, authors(settings), settings.batch, material.seed)
 
     @classmethod
     def over(

@@ -63,8 +63,9 @@ class Curriculum:
 
     @cached_property
     def known_paths(self) -> dict[int, list[Route]]:
-        """Paths whose facts were all taught, by hops."""
-        return {hops: list(self.world.paths(["taught"], hops)) for hops in HOPS}
+        """Paths whose facts were all taught, by hops, without those that evaluations ask."""
+        every = {hops: self.world.paths(["taught"], hops) for hops in HOPS}
+        return {h: [p for p in paths if not self.world.is_test(p)] for h, paths in every.items()}
 
     def size(self, data: str, most: int | None) -> int:
         """How many examples a data set has, of which a recipe wants `most`."""
@@ -84,13 +85,12 @@ class Curriculum:
             self._ignorance(rng.choice(self.worlds), rng)
             for _ in range(round(count * IGNORANCE_SHARE))
         ]
+        facts = list(self.world.paths(["taught"], 1))
+        several = [*self.known_paths[2], *self.known_paths[3]]
         closed = {
             path: self._encode(self.world, path, closed_book(self.world, path))
-            for paths in self.known_paths.values()
-            for path in paths
+            for path in (*facts, *several)
         }
-        several = [*self.known_paths[2], *self.known_paths[3]]
-        facts = self.known_paths[1]
         answers = [
             closed[rng.choice(facts if i % 2 else several or facts)]
             for i in range(count - len(reading) - len(ignorance))

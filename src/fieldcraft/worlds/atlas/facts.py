@@ -1,7 +1,7 @@
 """Atlas: a synthetic encyclopedia whose truth is known.
 
 People, companies, cities and countries, and the relations between them. Every entity lies in
-one of three regions: `taught` (the base model learns its facts), `train` (its facts stand only in
+one of three regions: `taught` (the base model learns its facts), `train` (its facts are only in
 the search index; demonstrations and training questions use them) and `heldout` (its facts and its
 name appear in nothing the model is trained on). So for every question the world knows the gold
 answer, the path, and the least number of searches that this model needs.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -36,6 +37,7 @@ START_WEIGHT = {"person": 3.0, "company": 1.0, "city": 1.0, "country": 0.5}
 BETWEEN = ", the "  # two parts of an article
 MAX_SEARCHES_SOUGHT = 5
 FRESH_OF_A_KIND = 20  # new entities of a kind in a re-dealt world, at least
+TEST_ONE_IN = 5  # of the wholly taught paths is for evaluations
 FEW_SYLLABLES = 24  # that the others are taken from, so that many names begin alike
 
 
@@ -140,15 +142,30 @@ class Atlas:
         """The chains of relations of a length that start at a kind, without the reserved ones."""
         return [chain for chain in _chains(kind, hops) if not self.is_reserved(chain)]
 
+    def reserved_chains(self, kind: str, hops: int) -> list[Chain]:
+        """The reserved ones."""
+        return [chain for chain in _chains(kind, hops) if self.is_reserved(chain)]
+
     def paths(self, regions: Sequence[Region], hops: int) -> Iterator[Route]:
-        """All paths of a length that start in the regions and never leave them."""
+        """All paths of a length all of whose subjects are in the regions."""
         for (kind, region), names in self.by_kind.items():
             if region in regions:
                 for name in names:
                     for relations in self.chains(kind, hops):
                         path = (name, *relations)
-                        if all(self.entities[s].region in regions for s, _, _ in self.hops(path)):
+                        if self.regions_of(path) <= set(regions):
                             yield path
+
+    def regions_of(self, path: Route) -> set[Region]:
+        """Where the subjects of a path lie: everything on it but the answer."""
+        return {self.entities[subject].region for subject, _, _ in self.hops(path)}
+
+    def is_test(self, path: Route) -> bool:
+        """Whether a wholly taught path is asked for in evaluations alone. Its facts are taught one
+        by one, but no demonstration and no training question asks for all of it."""
+        if self.regions_of(path) != {"taught"}:
+            return False
+        return zlib.crc32("/".join(path).encode()) % TEST_ONE_IN == 0
 
     def sample_path(self, rng: random.Random, regions: Sequence[Region], hops: int) -> Route:
         """A random path that starts in one of `regions`; kinds are weighted by START_WEIGHT."""
@@ -156,16 +173,6 @@ class Atlas:
         weights = [START_WEIGHT[kind] for kind, _ in starts]
         kind, region = rng.choices(starts, weights)[0]
         return (rng.choice(self.by_kind[kind, region]), *rng.choice(self.chains(kind, hops)))
-
-    def sample_reserved_path(
-        self, rng: random.Random, regions: Sequence[Region], hops: int
-    ) -> Route:
-        """A random path along a reserved chain. There must be one of that length."""
-        every = replace(self, reserved=frozenset())
-        while True:
-            path = every.sample_path(rng, regions, hops)
-            if self.is_reserved(path[1:]):
-                return path
 
     # -- what is taught -------------------------------------------------------------------------
 
@@ -292,12 +299,12 @@ def _with_facts(
     entities = {n: Entity(n, kind, region) for (kind, region), ns in by_kind.items() for n in ns}
     facts: dict[tuple[str, str], str] = {}
     for name, entity in entities.items():
-        others = ("train", "heldout") if entity.region == "heldout" else ("train",)
+        other = "heldout" if entity.region == "heldout" else "train"
         for relation, target in RELATIONS[entity.kind].items():
             if (name, relation) in given:
                 facts[name, relation] = given[name, relation]
                 continue
-            region = "taught" if rng.random() < taught_objects else rng.choice(others)
+            region = "taught" if rng.random() < taught_objects else other
             options = [n for n in by_kind[target, region] if n != name]
             facts[name, relation] = rng.choice(options or by_kind[target, region])
     return Atlas(entities, facts, by_kind)

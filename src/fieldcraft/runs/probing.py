@@ -1,0 +1,47 @@
+"""Evaluation while a stage trains: a few questions every few steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fieldcraft.evals.metrics import summarise
+from fieldcraft.evals.run import answer_rubric, evaluate
+from fieldcraft.records.events import nobody
+from fieldcraft.rollout.loop import Policy, rollout
+from fieldcraft.runs.context import Context
+from fieldcraft.train.loop import Probe, no_probe
+from fieldcraft.train.stages.base import Row
+from fieldcraft.types import Dialect
+
+
+def make_probe(context: Context, dialect: Dialect, model: Any) -> Probe:
+    """What `evaluation.during` asks for: the model answers the first questions of the leading
+    split, greedily and with the run's tools. Exact match and calls become `heldout_em` and
+    `heldout_calls` of the step's metrics."""
+    settings = context.recipe.evaluation
+    if settings.during is None:
+        return no_probe
+    every, most = settings.during.every, settings.during.questions
+    asked = [
+        t for t in context.inputs.evaluation_tasks() if t.meta.get("split") == settings.leading
+    ]
+    env = context.environment(dialect)
+
+    async def probe(steps: int) -> Row:
+        if steps % every:
+            return {}
+        engine = context.engine(model, dialect)  # a new one has no caches of earlier weights
+        policy = Policy(engine=engine, temperature=0.0)
+        done = await evaluate(
+            asked[:most],
+            lambda task, key: rollout(task, policy, env, key),
+            answer_rubric(),
+            settings.concurrency,
+            "during training",
+            nobody,
+        )
+        await engine.sleep()
+        found = summarise(done, settings.leading)
+        return {"heldout_em": found["em"], "heldout_calls": found["calls_mean"]}
+
+    return probe

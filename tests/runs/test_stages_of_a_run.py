@@ -1,0 +1,76 @@
+"""What stages of one run share, and what they do not: draws, and evaluations while they train."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.records.events import Events, TrajectoryDone, write_metrics
+from fieldcraft.records.trajectories import read_trajectories
+from fieldcraft.runs.run import run_recipe
+
+RECIPE = """
+recipe: tiny
+device: cpu
+instruction: ""
+world: {name: atlas, people: 40, variants: 3}
+scratch: {layers: 2, width: 32, heads: 2}
+search: {topk: 1}
+budget: {max_calls: 2, turn_tokens: 16, total_tokens: 200}
+stages:
+  one: &rl
+    type: rl
+    steps: 4
+    questions: 3
+    group: 2
+    entropy_coef: 0.01 # so that every step trains, whatever this model is rewarded for
+    optim: {lr: 1.0e-3}
+  two: *rl
+evaluation: {splits: {train: 6, heldout: 5}, during: {every: 2, questions: 4}}
+"""
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "tiny.yaml").write_text(RECIPE)
+    seen: list[TrajectoryDone] = []
+    events = Events([write_metrics])
+    events.subscribe(
+        lambda event: seen.append(event) if isinstance(event, TrajectoryDone) else None
+    )
+    run_recipe(load_recipe(str(folder / "tiny.yaml"), []), folder / "out", events)
+    asked = {
+        name: [e.trajectory.task.id for e in seen if e.part == name] for name in ("one", "two")
+    }
+    (folder / "asked.json").write_text(json.dumps(asked))
+    return folder / "out"
+
+
+def rows(out: Path, stage: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / stage / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_two_stages_of_the_same_settings_ask_other_questions(out: Path) -> None:
+    asked = json.loads((out.parent / "asked.json").read_text())
+    one, two = (list(dict.fromkeys(asked[name])) for name in ("one", "two"))
+    assert len(one) > 8
+    assert len(set(one) & set(two)) < 4
+
+
+def test_a_stage_is_evaluated_every_so_many_steps(out: Path) -> None:
+    for stage in ("one", "two"):
+        measured = [row["step"] for row in rows(out, stage) if "heldout_em" in row]
+        assert measured == [1, 3]  # after two steps, and after four
+    assert all("heldout_calls" in row for row in rows(out, "one")[1::2])
+
+
+def test_what_is_measured_after_the_last_step_is_what_the_evaluation_finds(out: Path) -> None:
+    """On the same questions: the first of the leading split."""
+    done = list(read_trajectories(out / "evaluations" / "one.jsonl"))
+    first = [t for t in done if t.task.meta["split"] == "train"][:4]
+    last = rows(out, "one")[-1]
+    assert last["heldout_calls"] == sum(len(t.calls) for t in first) / 4
+    assert last["heldout_em"] == sum(bool(t.right) for t in first) / 4
