@@ -23,6 +23,7 @@ def recipe(**changes: Any) -> Recipe:
 def entry(em: float, by_calls: dict[str, dict[str, Any]], **changes: Any) -> dict[str, Any]:
     return {
         "n": 10,
+        "n_effective": 10,
         "em": em,
         "f1": em / 2,
         "calls_mean": 1.5,

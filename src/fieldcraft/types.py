@@ -73,7 +73,9 @@ class Task:
     """A question with checkable answers.
 
     `meta` carries what a world or data set knows beyond that: `hops`, `known` (the model was taught
-    every fact on the path), `calls_optimal` (the least number of searches this model needs).
+    every fact on the path), `calls_optimal` (the least number of searches this model needs),
+    `cluster` (a label that questions share which are right or wrong together, as those about the
+    same entity; intervals and tests respect it).
     """
 
     id: str

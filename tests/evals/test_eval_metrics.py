@@ -1,8 +1,6 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from fieldcraft.evals.metrics import summarise, wilson_interval
+from fieldcraft.evals.metrics import summarise
 from fieldcraft.types import Author, Call, Outcome, Segment, Status, Task, Trajectory, UserError
 
 
@@ -54,6 +52,7 @@ def test_the_summary_of_a_small_set_by_hand():
     assert found == {
         "n": 5,
         "ungradable": 1,
+        "n_effective": 4,
         "em": 0.75,
         "f1": (3 * 0.75 + 0.25) / 4,
         "cover_em": None,
@@ -154,6 +153,17 @@ def test_samples_of_one_question_do_not_narrow_the_interval():
     assert thrice["em_ci95"] == once["em_ci95"]
 
 
+def test_questions_of_one_cluster_widen_the_interval():
+    """40 pairs of questions, each right or wrong as a whole."""
+    apart = summarise([make(str(i), float(i % 4 < 2)) for i in range(80)])
+    pairs = [make(str(i), float(i % 4 < 2), cluster=i // 2) for i in range(80)]
+    assert (apart["em"], apart["n_effective"]) == (0.5, 80)
+    # sums of distances are 1 or -1: 40 * 40/39 * 79/80 = 40.513; alone 80/4 = 20; alike 2
+    assert summarise(pairs)["n_effective"] == pytest.approx(80 / (42.5128 / 21), abs=1e-4)
+    assert summarise(pairs)["em_ci95"] == pytest.approx([0.351, 0.649], abs=1e-3)
+    assert apart["em_ci95"] == pytest.approx([0.393, 0.607], abs=1e-3)
+
+
 def test_a_weighted_match_is_refused():
     with pytest.raises(ValueError, match=r"0\.5"):
         summarise([make("a", 0.5)])
@@ -162,20 +172,3 @@ def test_a_weighted_match_is_refused():
 def test_nothing_to_summarise():
     with pytest.raises(UserError, match="at least one task"):
         summarise([])
-
-
-def test_wilson_interval_by_hand():
-    # 8 of 10: z^2 = 3.841459, centre = (0.8 + 0.192073) / 1.384146 = 0.716740,
-    # half = 1.959964 / 1.384146 * sqrt(0.016 + 0.00960365) = 0.226578
-    assert wilson_interval(0.8, 10) == pytest.approx((0.490162, 0.943318), abs=1e-6)
-    assert wilson_interval(0.0, 10) == pytest.approx((0.0, 0.277533), abs=1e-6)
-    assert wilson_interval(1.0, 10) == pytest.approx((0.722467, 1.0), abs=1e-6)
-
-
-@given(st.integers(1, 1000), st.data())
-def test_the_interval_holds_the_rate_and_mirrors(n, data):
-    rate = data.draw(st.integers(0, n)) / n
-    low, high = wilson_interval(rate, n)
-    assert 0.0 <= low <= rate + 1e-12
-    assert rate - 1e-12 <= high <= 1.0
-    assert wilson_interval(1 - rate, n) == pytest.approx((1 - high, 1 - low))

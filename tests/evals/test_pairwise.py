@@ -1,13 +1,21 @@
 """Two models on the same questions, by hand."""
 
+import random
 from fractions import Fraction
+from itertools import chain, product
 from math import comb
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.evals.pairwise import against_first, compare, one_after_another, sign_test
+from fieldcraft.evals.pairwise import (
+    against_first,
+    compare,
+    compare_over_seeds,
+    one_after_another,
+    sign_flip_test,
+)
 from fieldcraft.types import Author, Call, Outcome, Segment, Task, Trajectory
 
 
@@ -44,7 +52,10 @@ def sides():
 
 
 def test_behaviours_by_hand():
-    assert compare(*sides()) == {
+    found = compare(*sides())
+    # 3.5 - 1.5 of 10 is 0.2; half = 1.959964 / 10 * sqrt(5 - 10 * 0.04) = 0.420365
+    assert found.pop("em_difference_ci95") == pytest.approx([-0.220365, 0.620365], abs=1e-6)
+    assert found == {
         "n": 8,
         "ungradable": 2,
         "gained": 3,
@@ -108,6 +119,9 @@ def test_who_is_compared_with_whom():
     assert against_first({"x": parts["x"]}) == one_after_another({}) == []
 
 
+# -- the test ----------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ("wins", "losses", "p"),
     [
@@ -119,19 +133,112 @@ def test_who_is_compared_with_whom():
         (10, 2, 2 * (1 + 12 + 66) / 4096),
     ],
 )
-def test_sign_test_by_hand(wins, losses, p):
-    assert sign_test(wins, losses) == sign_test(losses, wins) == p
+def test_single_questions_by_hand(wins, losses, p):
+    """McNemar's exact test."""
+    assert sign_flip_test([1] * wins + [0] * 7 + [-1] * losses) == p
+    assert sign_flip_test([-1] * wins + [1] * losses) == p
 
 
 @given(st.integers(0, 60), st.integers(0, 60))
-def test_the_sign_test_is_the_binomial_one(wins, losses):
-    """The sum of the probabilities of all outcomes that are no likelier than the seen one."""
-    n = wins + losses
-    ways = sum(comb(n, k) for k in range(n + 1) if comb(n, k) <= comb(n, wins))
-    assert sign_test(wins, losses) == pytest.approx(float(Fraction(ways, 2**n)))
+def test_of_single_questions_it_is_the_binomial_test(wins, losses):
+    n, fewer = wins + losses, min(wins, losses)
+    ways = 2**n if wins == losses else 2 * sum(comb(n, k) for k in range(fewer + 1))
+    found = sign_flip_test([1] * wins + [-1] * losses)
+    assert found == pytest.approx(float(Fraction(ways, 2**n)))
 
 
-def test_many_trials_are_no_overflow():
-    assert sign_test(20_000, 20_000) == 1.0
-    assert sign_test(30_000, 10_000) == 0.0
-    assert 0.04 < sign_test(20_200, 19_800) < 0.05
+def test_clusters_by_hand():
+    # 5 gained in one cluster: the one way or the other, both are as far from 0
+    assert sign_flip_test([5]) == 1.0
+    # sums of +-3 +-2 +-1: 6, 4, 2, 0, 0, -2, -4, -6; 3 + 2 - 1 = 4
+    assert sign_flip_test([3, 2, -1]) == 4 / 8
+    assert sign_flip_test([-3, -2, -1]) == 2 / 8
+    assert sign_flip_test([0, 0]) == sign_flip_test([]) == 1.0
+
+
+@given(st.lists(st.integers(-6, 6), max_size=9))
+def test_every_way_to_choose_the_signs_is_counted(sums):
+    ways = [sum(s * d for s, d in zip(signs, sums, strict=True)) for signs in signs_of(len(sums))]
+    far = sum(abs(way) >= abs(sum(sums)) for way in ways)
+    assert sign_flip_test(sums) == pytest.approx(far / len(ways))
+
+
+def signs_of(count):
+    return list(product((1, -1), repeat=count))
+
+
+def test_many_questions():
+    assert sign_flip_test([1, -1] * 2_000) == 1.0
+    assert sign_flip_test([1] * 3_000 + [-1] * 1_000) < 1e-200
+    assert 0.04 < sign_flip_test([1] * 2_065 + [-1] * 1_935) < 0.05
+
+
+def test_questions_of_one_cluster_change_sides_together():
+    """Eight gained of eight: certain if each came by itself, nothing if they came in two lumps."""
+    before = [made(str(i), 0.0, cluster=i // 4) for i in range(8)]
+    after = [made(str(i), 1.0, cluster=i // 4) for i in range(8)]
+    together = compare(before, after)
+    assert together["p_value"] == 2 / 4
+    apart = compare(*([made(t.task.id, t.rewards["em"]) for t in side] for side in (before, after)))
+    assert apart["p_value"] == 2 / 256
+    # 8.5 - 0.5 of 10 is 0.8; half = 1.959964 / 10 * sqrt(9 - 10 * 0.64) = 0.316035
+    assert apart["em_difference_ci95"] == pytest.approx([0.483965, 1.0], abs=1e-6)
+    # Worth 8 / 4 * (2.365 / 12.706)^2 = 0.069291 questions, so hardly anything is known:
+    # 0.569291 - 0.5 of 2.069291 is 0.033486; half = 1.959964 / 2.069291 * sqrt(1.066971) = 0.978372
+    assert together["em_difference_ci95"] == pytest.approx([-0.944886, 1.0], abs=1e-5)
+
+
+def test_where_two_are_equally_good_the_test_says_so_as_often_as_it_should():
+    """40 clusters of five, each better on either side with the same chance."""
+    rng = random.Random(3)
+    clustered = alone = 0
+    for _ in range(500):
+        chances = [rng.choice((0.2, 0.8)) for _ in range(40)]
+        sums = [[rng.choice((0, 1 if rng.random() < c else -1)) for _ in range(5)] for c in chances]
+        clustered += sign_flip_test(map(sum, sums)) < 0.05
+        alone += sign_flip_test(chain.from_iterable(sums)) < 0.05
+    assert 0.02 < clustered / 500 < 0.07
+    assert alone / 500 > 0.08
+
+
+# -- over seeds --------------------------------------------------------------------------------
+
+
+def seed(*ems):
+    return [made(str(i), em, cluster="same" if i < 2 else i) for i, em in enumerate(ems)]
+
+
+def test_a_row_against_another_over_seeds_by_hand():
+    found = compare_over_seeds(
+        [
+            (seed(0, 0, 1, 0), seed(1, 1, 1, 0)),  # 2 gained, in one cluster
+            (seed(0, 1, 1, 0), seed(1, 1, 0, 1)),  # 2 gained, 1 lost, each its own
+        ]
+    )
+    assert (found["n"], found["gained"], found["lost"]) == (8, 4, 1)
+    assert found["em_differences"] == [0.5, 0.25]
+    assert found["em_difference"] == 0.375
+    # clusters gained 2, 1, 1 and -1, in sum 3: of 16 ways +-5 has 1 each and +-3 3 each
+    assert found["p_value"] == 8 / 16
+    # half = 12.706 * (0.25 / sqrt(2)) / sqrt(2) = 1.588, beyond everything
+    assert found["em_difference_ci95"] == [-1.0, 1.0]
+
+
+def test_labels_of_different_seeds_are_different_clusters():
+    once = seed(0, 0), seed(1, 1)
+    assert compare_over_seeds([once] * 3)["p_value"] == 2 / 8
+
+
+def test_seeds_without_a_difference_have_an_interval():
+    same = [made(str(i), 1.0) for i in range(49)]
+    found = compare_over_seeds([(same, same), (same, same)])
+    assert (found["em_difference"], found["p_value"]) == (0.0, 1.0)
+    # 1.959964 / 100
+    assert found["em_difference_ci95"] == pytest.approx([-0.01959964, 0.01959964])
+    assert compare_over_seeds([(same, same)])["em_difference_ci95"] is None
+
+
+def test_a_seed_without_anything_gradable():
+    nothing = [made("0", None)]
+    found = compare_over_seeds([(nothing, nothing), (seed(0), seed(1))])
+    assert (found["n"], found["em_difference"], found["p_value"]) == (1, None, None)

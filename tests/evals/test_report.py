@@ -184,7 +184,9 @@ def test_a_stage_is_compared_with_the_one_before(tmp_path):
     _, row, nothing = table_rows(page, "Stage against stage")
     assert row[0] == "sft1 rl1 n = 12"
     assert row[1] == "MA 91.7 % (AE 25.0 %) · ME 0.0 % · LE 0.0 % · LA 0.0 %"
-    assert row[2:] == ["+91.7", "+11 −0 p < 0.001", "+0.25", "+0.0", "+0.00"]  # p = 2 / 2 ** 11
+    # 11 / 14 is 0.7857; half = 1.959964 / 14 * sqrt(12 - 14 * 0.7857^2) = 0.2564; p = 2 / 2 ** 11
+    assert row[2] == "+91.7 +52.9 to +100.0"
+    assert row[3:] == ["+11 −0 p < 0.001", "+0.25", "+0.0", "+0.00"]
     assert nothing == ["rl1 rl2 n = 0, 12 ungradable", "nothing gradable on both sides"]
     widths = re.findall(r'<i class="(\w+)" style="width: ([\d.]+)%', page)
     assert [name for name, width in widths if float(width)] == ["more_accurate", "same_behaviour"]

@@ -1,21 +1,17 @@
 """The table over seeds: its numbers by hand, its page, and the recipe it was made for."""
 
-import math
 import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from rich.console import Console
 
 from fieldcraft.evals.seeds import (
     FEW,
-    T975,
     build_table,
     compared_rows,
     rival_rows,
-    seeds_interval,
     share_of_right,
     success_rate,
     write_page,
@@ -24,30 +20,6 @@ from fieldcraft.evals.tables import seeds_table
 from seeds_parts import STAGES, entry, recipe, report, rows
 
 ATTACK = "<script>alert('owned')</script>"
-
-
-# -- the interval ------------------------------------------------------------------------------
-
-
-def test_the_quantiles_are_those_of_students_distribution() -> None:
-    """The density, integrated from 0 to the quantile, is 0.475."""
-    for freedom, quantile in enumerate(T975, start=1):
-        scale = math.gamma((freedom + 1) / 2) / math.gamma(freedom / 2)
-        t = np.linspace(0, quantile, 200_001)
-        density = (
-            scale / math.sqrt(freedom * math.pi) * (1 + t**2 / freedom) ** (-(freedom + 1) / 2)
-        )
-        assert np.trapezoid(density, t) == pytest.approx(0.475, abs=3e-5), freedom
-
-
-def test_the_interval_over_seeds() -> None:
-    # s = 0.1, 4.303 * 0.1 / sqrt(3) = 0.24843...
-    assert seeds_interval([0.4, 0.5, 0.6]) == pytest.approx([0.25157, 0.74843], abs=1e-4)
-    # s = 0.05 / sqrt(2), half = 12.706 * 0.025 = 0.31765
-    assert seeds_interval([0.9, 0.95]) == pytest.approx([0.60735, 1.0])
-    assert seeds_interval([0.5, 0.5]) == [0.5, 0.5]
-    assert seeds_interval([0.5]) is None
-    assert seeds_interval([0.4, 0.6] * 20) is not None  # more than are tabulated
 
 
 # -- the table ---------------------------------------------------------------------------------

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from math import sqrt
+from statistics import fmean
 from typing import Any
 
+from fieldcraft.evals.intervals import effective_size, wilson_interval
 from fieldcraft.records.tool_use import call_counts, mean, optimal_calls, tool_use
-from fieldcraft.types import Author, Status, Trajectory, UserError
-
-_Z95 = 1.959963984540054  # the 97.5 % quantile of the standard normal distribution
-
-
-def wilson_interval(rate: float, n: int) -> tuple[float, float]:
-    """95 % interval of a proportion `rate` seen in `n` independent trials.
-
-    Source: Wilson 1927; recommended over the normal interval, which has no width at 0 and 1, by
-    Brown, Cai and DasGupta 2001, "Interval Estimation for a Binomial Proportion", eq. 4.
-    """
-    shrink = 1 + _Z95**2 / n
-    centre = (rate + _Z95**2 / (2 * n)) / shrink
-    half = _Z95 / shrink * sqrt(rate * (1 - rate) / n + _Z95**2 / (4 * n**2))
-    return max(0.0, centre - half), min(1.0, centre + half)
+from fieldcraft.types import Author, Status, Task, Trajectory, UserError
 
 
 def summarise(trajectories: Sequence[Trajectory], split: str | None = None) -> dict[str, Any]:
@@ -29,7 +16,8 @@ def summarise(trajectories: Sequence[Trajectory], split: str | None = None) -> d
 
     `rewards["em"]` (0, 1, or None where the answer cannot be graded) and `rewards["f1"]` must have
     been filled in, unweighted; "cover_em" and "judge" are None without those rewards. Rates are
-    fractions of all trajectories; `em` and its like are means over the gradable ones. If the tasks
+    fractions of all trajectories; `em` and its like are means over the gradable ones, and
+    "n_effective" says how many independent questions the interval of `em` counts. If the tasks
     carry several values of `meta["split"]`, the entry also has "splits", and its top-level numbers
     are those of the leading `split` where there is one, else of all; `known` and `offloading_rate`
     look at all questions in either case.
@@ -54,6 +42,22 @@ def leading(trajectories: Sequence[Trajectory], split: str | None) -> Sequence[T
     return _by_split(trajectories).get(split, trajectories)
 
 
+def cluster_of(task: Task) -> str:
+    """The label of the questions that are right or wrong together with this one, such as those
+    about the same entity: `meta["cluster"]`, or this question alone."""
+    label = task.meta.get("cluster")
+    return task.id if label is None else str(label)
+
+
+def _effective_questions(gradable: Iterable[Trajectory]) -> float:
+    """How many independent questions the gradable ones are worth. Several samples of a question
+    count as one, with their mean."""
+    questions = _grouped(gradable, lambda t: t.task.id)
+    rates = [fmean(t.right is True for t in samples) for samples in questions.values()]
+    clusters = [cluster_of(samples[0].task) for samples in questions.values()]
+    return effective_size(rates, clusters)
+
+
 def _by_split(trajectories: Iterable[Trajectory]) -> dict[Any, list[Trajectory]]:
     return _grouped(trajectories, lambda t: t.task.meta.get("split"))
 
@@ -63,13 +67,13 @@ def _summary(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     gradable = [t for t in trajectories if t.right is not None]
     judged = [t.rewards["judge"] for t in trajectories if "judge" in t.rewards]
     em = share_right(trajectories)
-    # Several samples of one question are not independent: the interval counts questions.
-    questions = len({t.task.id for t in gradable})
+    effective = _effective_questions(gradable)
     return {
         "n": n,
         "ungradable": n - len(gradable),
         "em": em,
-        "em_ci95": None if em is None else list(wilson_interval(em, questions)),
+        "em_ci95": None if em is None else list(wilson_interval(em, effective)),
+        "n_effective": effective,
         "f1": mean(t.rewards.get("f1") for t in trajectories),
         "cover_em": mean(t.rewards.get("cover_em") for t in trajectories),
         "judge": mean(judged),

@@ -10,11 +10,16 @@ baseline does (same verdict, same number of calls) make 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, pairwise
+from statistics import fmean
 from typing import Any
 
-from fieldcraft.evals.metrics import leading, policy_tokens
+import numpy as np
+
+from fieldcraft.evals.intervals import Interval, effective_size, paired_interval, seeds_interval
+from fieldcraft.evals.metrics import cluster_of, leading, policy_tokens
 from fieldcraft.types import Trajectory
 
 Pair = tuple[Trajectory, Trajectory]  # the baseline's and the model's
@@ -29,14 +34,12 @@ def compare(
     that are not gradable on both sides are left out of everything and counted; without any other
     every figure is None. What is saved is a mean a question, positive where the model spends less;
     seconds are those that a question took among all that ran beside it. `p_value` is that of
-    `sign_test` on the questions that only one of the two answered right (McNemar's exact test).
+    `sign_flip_test` on the clusters of questions.
 
     Raises ValueError if the tasks differ.
     """
-    if [t.task.id for t in baseline] != [t.task.id for t in model]:
-        raise ValueError("only trajectories of the same tasks, in the same order, can be compared")
-    pairs = list(zip(leading(baseline, split), leading(model, split), strict=True))
-    graded = [pair for pair in pairs if all(t.right is not None for t in pair)]
+    pairs = _paired(baseline, model, split)
+    graded = _graded(pairs)
     gained = [(b, m) for b, m in graded if m.right and not b.right]
     lost = [(b, m) for b, m in graded if b.right and not m.right]
     same = [(b, m) for b, m in graded if b.right == m.right]
@@ -56,7 +59,8 @@ def compare(
         "gained": len(gained),
         "lost": len(lost),
         "em_difference": (len(gained) - len(lost)) / len(graded) if graded else None,
-        "p_value": sign_test(len(gained), len(lost)) if graded else None,
+        "em_difference_ci95": list(_interval([graded])) if graded else None,
+        "p_value": sign_flip_test(_by_cluster(graded)) if graded else None,
         "more_efficient": share(same, lambda more: more < 0),
         "less_efficient": share(same, lambda more: more > 0),
         "same_behaviour": share(same, lambda more: more == 0),
@@ -69,15 +73,85 @@ def compare(
     }
 
 
-def sign_test(wins: int, losses: int) -> float:
-    """Two-sided p-value of at least so uneven a split if both sides were equally likely: the exact
-    binomial test with probability 1/2 (McNemar 1947 for paired verdicts; ties have no part)."""
-    trials = wins + losses
-    ways = tail = 1  # ways to win k trials, and their sum up to the smaller side
-    for k in range(min(wins, losses)):
-        ways = ways * (trials - k) // (k + 1)
-        tail += ways
-    return min(1.0, 2 * tail / 2**trials)
+def compare_over_seeds(
+    seeds: Sequence[tuple[Sequence[Trajectory], Sequence[Trajectory]]], split: str | None = None
+) -> dict[str, Any]:
+    """One row of a table against another: (baseline, model) of every seed, as in `compare`.
+
+    The interval is `seeds_interval`, which asks what another seed would give. `p_value` asks less:
+    whether these models differ, on all questions of all seeds, in clusters of one seed each.
+    Without a gradable question in every seed the difference is None.
+    """
+    graded = [_graded(_paired(baseline, model, split)) for baseline, model in seeds]
+    changes = [_change(pair) for pair in chain.from_iterable(graded)]
+    known = all(graded)
+    means = [fmean(map(_change, part)) for part in graded] if known else []
+    return {
+        "n": len(changes),
+        "gained": changes.count(1),
+        "lost": changes.count(-1),
+        "em_difference": fmean(means) if known else None,
+        "em_difference_ci95": seeds_interval(means, _interval(graded), (-1.0, 1.0)),
+        "em_differences": means,
+        "p_value": sign_flip_test(chain.from_iterable(map(_by_cluster, graded))) if known else None,
+    }
+
+
+def sign_flip_test(differences: Iterable[int]) -> float:
+    """Two-sided p-value of the sum of what each cluster gained less what it lost.
+
+    If both sides were equally good, every cluster could as well have come out the other way round.
+    The p-value is the share of all ways to choose the signs whose sum is at least as far from 0,
+    counted exactly: Fisher's randomisation test (1935). Where every cluster is one question it is
+    McNemar's exact test (1947); clusters without a difference have no part.
+    """
+    found = [difference for difference in differences if difference]
+    most = sum(map(abs, found))
+    chances = np.zeros(most + 1)  # of what the clusters gain that come out as gains, in sum
+    chances[0] = 1.0
+    for size in map(abs, found):
+        chances[size:] += chances[:-size]
+        chances /= 2
+    distances = np.abs(2 * np.arange(most + 1) - most)
+    return min(1.0, float(chances[distances >= abs(sum(found))].sum()))
+
+
+def _paired(
+    baseline: Sequence[Trajectory], model: Sequence[Trajectory], split: str | None
+) -> list[Pair]:
+    if [t.task.id for t in baseline] != [t.task.id for t in model]:
+        raise ValueError("only trajectories of the same tasks, in the same order, can be compared")
+    return list(zip(leading(baseline, split), leading(model, split), strict=True))
+
+
+def _graded(pairs: Iterable[Pair]) -> list[Pair]:
+    return [pair for pair in pairs if all(t.right is not None for t in pair)]
+
+
+def _change(pair: Pair) -> int:
+    """1 for an answer that is right now and was not, -1 for the reverse."""
+    baseline, model = pair
+    return bool(model.right) - bool(baseline.right)
+
+
+def _by_cluster(pairs: Iterable[Pair]) -> list[int]:
+    """What every cluster of questions gained less what it lost."""
+    sums: dict[str, int] = defaultdict(int)
+    for pair in pairs:
+        sums[cluster_of(pair[0].task)] += _change(pair)
+    return list(sums.values())
+
+
+def _interval(parts: Sequence[Sequence[Pair]]) -> Interval:
+    """Of the difference on the questions of all parts, whose clusters are apart."""
+    changes = [[_change(pair) for pair in part] for part in parts]
+    n = sum(map(len, changes))
+    effective = sum(
+        effective_size(values, [cluster_of(b.task) for b, _ in part])
+        for values, part in zip(changes, parts, strict=True)
+    )
+    gained, lost = (sum(values.count(sign) for values in changes) / n for sign in (1, -1))
+    return paired_interval(gained, lost, effective)
 
 
 def against_first(

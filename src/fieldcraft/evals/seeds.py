@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
-from math import sqrt
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from markupsafe import Markup
@@ -15,6 +14,7 @@ from fieldcraft.config.lineage import lineage
 from fieldcraft.config.names import short
 from fieldcraft.config.recipe import Recipe, dump_recipe, evaluations, first_model
 from fieldcraft.evals import charts
+from fieldcraft.evals.intervals import seeds_interval, wilson_interval
 from fieldcraft.evals.report import SCHEMA, page_environment, source
 from fieldcraft.records.files import write_text
 
@@ -28,26 +28,8 @@ MEANS = (
     *("f1", "calls_mean", "calls_optimal_mean", "tool_productivity", "offloading_rate"),
     *("needless_calls_mean", "missing_calls_mean", "calls_regret_mean"),
 )
-# 97.5 % quantiles of Student's t distribution with 1, 2, ... degrees of freedom.
-T975 = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-
 Report = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
-
-
-def seeds_interval(rates: Sequence[float]) -> list[float] | None:
-    """95 % interval of the mean of rates, one a seed: mean +- t s / sqrt(n), within 0 and 1.
-
-    Student 1908; beyond 31 seeds the t of 31, slightly too wide. None for a single seed.
-    """
-    if len(rates) < 2:
-        return None
-    half = T975[min(len(rates) - 1, len(T975)) - 1] * stdev(rates) / sqrt(len(rates))
-    return [max(0.0, fmean(rates) - half), min(1.0, fmean(rates) + half)]
 
 
 def build_table(recipe: Recipe, reports: Mapping[int, Report]) -> dict[str, Any]:
@@ -100,11 +82,12 @@ def _row(recipe: Recipe, title: str, name: str, reports: Mapping[int, Report]) -
 def _rates(entries: Sequence[Report]) -> dict[str, Any]:
     """The same questions of every seed, or questions of the same kind."""
     em = [entry["em"] for entry in entries]
+    pooled = wilson_interval(fmean(em), sum(entry["n_effective"] for entry in entries))
     return {
         "n": sum(entry["n"] for entry in entries),
         "em": {
             "mean": fmean(em),
-            "ci95": seeds_interval(em),
+            "ci95": seeds_interval(em, pooled),
             "min": min(em),
             "max": max(em),
             "values": em,

@@ -71,21 +71,26 @@ def pairwise_table(comparisons: Sequence[Entry]) -> Table:
         "LA": "less_accurate",
         "AE": "more_accurate_and_efficient",
     }
-    costs = {"calls": "calls_saved_mean", "tokens": "tokens_saved_mean", "s": "seconds_saved_mean"}
+    costs = {
+        "calls": ("calls_saved_mean", 2),
+        "tokens": ("tokens_saved_mean", 1),
+        "s": ("seconds_saved_mean", 2),
+    }
     names = [f"{found['baseline']} → {found['model']}" for found in comparisons]
-    table = _table(names, ["EM", "p", *shares, *(f"{cost}\nsaved" for cost in costs)])
+    table = _table(names, ["EM\n[95 %]", "p", *shares, *(f"{cost}\nsaved" for cost in costs)])
     table.caption = (
         "% of the questions: ME, LE the same verdict with fewer and with more calls; MA, LA right"
         " where it was wrong, and the reverse; AE the part of MA with fewer calls. p: McNemar's"
-        " exact test. saved: what a question costs less."
+        " exact test, where questions of one cluster change sides together. saved: what a question"
+        " costs less."
     )
     for name, found in zip(names, comparisons, strict=True):
         table.add_row(
             Text(name, "bold"),
-            _number(found["em_difference"], 3, sign="+"),
+            Text("\n".join(_difference(found))),
             _number(found["p_value"], 3),
             *(_number(found[key], 1, scale=100) for key in shares.values()),
-            *(_number(found[key], 2) for key in costs.values()),
+            *(_number(found[key], digits) for key, digits in costs.values()),
         )
     return table
 
@@ -94,7 +99,10 @@ def seeds_table(rows: Sequence[Entry]) -> Table:
     """One line a row of a table over seeds."""
     heads = ("EM [95 %]", "min", "max", "F1", "calls/best", "no\ncall", "train s")
     table = _table([row["title"] for row in rows], heads)
-    table.caption = "Means over seeds; intervals are Student's t over the means of the seeds."
+    table.caption = (
+        "Means over seeds; an interval is the wider of Student's t over the means of the seeds and"
+        " Wilson's over all questions."
+    )
     for row in rows:
         em, optimum = row["em"], row["calls_optimal_mean"]
         interval = " [{:.3f}, {:.3f}]".format(*em["ci95"]) if em["ci95"] else ""
@@ -109,6 +117,13 @@ def seeds_table(rows: Sequence[Entry]) -> Table:
             _number(row["seconds"], 0),
         )
     return table
+
+
+def _difference(found: Entry) -> list[str]:
+    """A difference in exact match and, where there is one, its interval."""
+    interval = found["em_difference_ci95"]
+    shown = "[{:+.2f}, {:+.2f}]".format(*interval) if interval else ""
+    return [_number(found["em_difference"], 3, sign="+"), shown]
 
 
 def _table(names: Iterable[str], heads: Iterable[str]) -> Table:

@@ -129,6 +129,7 @@ class Atlas:
             "split": split,
             "hops": len(hops),
             "path": list(path),
+            "cluster": path[0],
             "known": all(self.entities[subject].region == "taught" for subject, _, _ in hops),
             "calls_optimal": self.optimal_calls(path),
         }

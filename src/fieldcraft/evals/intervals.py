@@ -1,0 +1,105 @@
+"""95 % intervals of shares of questions that come in clusters, in one run and over seeds.
+
+Questions about the same entity are right or wrong together, so they say less than as many
+independent ones would. How much less is the design effect: the variance of their share with its
+clusters, over that without. An interval is made for n / (design effect) questions in place of n,
+the effective size (Korn and Graubard 1998, "Confidence intervals for proportions with small
+expected number of positive counts estimated from survey data"; Dean and Pagano 2015, "Evaluating
+confidence interval methods for binomial proportions in clustered surveys", who recommend Wilson's
+interval with it).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from math import sqrt
+from statistics import fmean, stdev
+
+Interval = tuple[float, float]
+
+Z975 = 1.959963984540054  # the 97.5 % quantile of the standard normal distribution
+# 97.5 % quantiles of Student's t distribution with 1, 2, ... degrees of freedom.
+T975 = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+
+
+def wilson_interval(rate: float, n: float) -> Interval:
+    """Of a proportion `rate` seen in `n` independent trials, or in trials of that effective size.
+
+    Source: Wilson 1927; recommended over the normal interval, which has no width at 0 and 1, by
+    Brown, Cai and DasGupta 2001, "Interval Estimation for a Binomial Proportion", eq. 4. Written
+    such that no trials at all leave everything open.
+    """
+    centre = (n * rate + Z975**2 / 2) / (n + Z975**2)
+    half = Z975 / (n + Z975**2) * sqrt(n * rate * (1 - rate) + Z975**2 / 4)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def paired_interval(gained: float, lost: float, n: float) -> Interval:
+    """Of the difference gained - lost, both shares of the same `n` questions or of that effective
+    size. It has a width even where nothing was gained or lost.
+
+    Source: Agresti and Min 2005, "Simple improved confidence intervals for comparing matched
+    proportions": the normal interval with half a question more in each of the four cells.
+    """
+    up, down, total = n * gained + 0.5, n * lost + 0.5, n + 2
+    difference = (up - down) / total
+    half = Z975 * sqrt(up + down - total * difference**2) / total
+    return max(-1.0, difference - half), min(1.0, difference + half)
+
+
+def effective_size(values: Sequence[float], clusters: Sequence[Hashable]) -> float:
+    """How many independent questions say as much about their mean as these; `clusters` has the
+    label of each. Nothing is left of one cluster, and without clusters all is.
+
+    With r the distance of a value from the mean, m clusters and n questions, the design effect is
+
+        (sum over clusters of (sum of r)^2 * m/(m-1) * (n-1)/n + k) / (sum of r^2 + 1),
+
+    at least 1: the linearised variance over the plain one. k is the sum of squared cluster sizes
+    over n, which is the effect if all of a cluster were alike (Kish 1965). It enters with the
+    weight of one question, so that where all or nearly all answers are right, and nothing is known
+    of how errors cluster, they count as clustered. Few clusters tell their variance badly, so n is
+    also divided by the square of t with m-1 over t with n-1 degrees of freedom (Korn and Graubard).
+    """
+    n, sizes = len(values), Counter(clusters)
+    m = len(sizes)
+    if m == n:
+        return n
+    if m == 1:
+        return 0.0
+    mean = fmean(values)
+    sums = dict.fromkeys(sizes, 0.0)
+    for value, cluster in zip(values, clusters, strict=True):
+        sums[cluster] += value - mean
+    together = sum(total**2 for total in sums.values()) * m / (m - 1) * (n - 1) / n
+    alone = sum((value - mean) ** 2 for value in values)
+    alike = sum(size**2 for size in sizes.values()) / n
+    effect = max(1.0, (together + alike) / (alone + 1))
+    return n / effect * (_t975(n - 1) / _t975(m - 1)) ** 2
+
+
+def seeds_interval(
+    means: Sequence[float], pooled: Interval, bounds: Interval = (0.0, 1.0)
+) -> list[float] | None:
+    """Of the mean over seeds, within `bounds`: the wider of two on either side. None for a single
+    seed.
+
+    One is mean +- t s / sqrt(seeds) of the means of the seeds (Student 1908): another seed would
+    differ. By chance a few seeds can be alike, so the other is the interval of all questions
+    `pooled`: other questions would differ.
+    """
+    if len(means) < 2:
+        return None
+    half = _t975(len(means) - 1) * stdev(means) / sqrt(len(means))
+    low, high = min(pooled[0], fmean(means) - half), max(pooled[1], fmean(means) + half)
+    return [max(bounds[0], low), min(bounds[1], high)]
+
+
+def _t975(freedom: int) -> float:
+    """Beyond 30 degrees of freedom that of 30, slightly too high."""
+    return T975[min(freedom, len(T975)) - 1]
