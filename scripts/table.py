@@ -1,5 +1,6 @@
 """Print the tables of a sweep as markdown, so that documents and measured numbers agree: one over
-the rows, and where questions are of several kinds, one that has each by itself.
+the rows, one over their comparisons, and where questions are of several kinds, one that has each by
+itself.
 
 python scripts/table.py runs/otc-table
 """
@@ -36,9 +37,21 @@ SPLIT_HEADS = (
 )
 
 
+COMPARISON_HEADS = (
+    "comparison",
+    "from",
+    "to",
+    "difference in exact match [95 % over seeds]",
+    "gained, lost",
+    "p",
+)
+
+
 def markdown(table: dict[str, Any]) -> list[str]:
     """The lines of the markdown tables from the content of a sweep's `report.json`."""
     lines = _table(HEADS, [cells(row) for row in table["rows"]])
+    if compared := table["comparisons"]:
+        lines += ["", *_table(COMPARISON_HEADS, [comparison_cells(found) for found in compared])]
     if splits := list(table["rows"][0]["splits"]):
         found = [split_cells(split, row) for split in splits for row in table["rows"]]
         lines += ["", *_table(SPLIT_HEADS, found)]
@@ -62,6 +75,21 @@ def split_cells(split: str, row: dict[str, Any]) -> list[str]:
         f"{number(part['calls_regret_mean'])}: {number(above)} + {number(below)}",
         number(part["tool_productivity"]),
         number(part["offloading_rate"]),
+    ]
+
+
+def comparison_cells(found: dict[str, Any]) -> list[str]:
+    difference, interval, p = (
+        found[key] for key in ("em_difference", "em_difference_ci95", "p_value")
+    )
+    shown = " [{:+.3f}, {:+.3f}]".format(*interval) if interval else ""
+    return [
+        found["title"],
+        found["baseline"],
+        found["model"],
+        "" if difference is None else f"{difference:+.3f}{shown}",
+        f"+{found['gained']}, -{found['lost']}",
+        "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}",
     ]
 
 

@@ -10,13 +10,15 @@ from rich.console import Console
 from fieldcraft.evals.seeds import (
     FEW,
     build_table,
+    compare_rows,
     compared_rows,
     rival_rows,
     share_of_right,
     success_rate,
     write_page,
 )
-from fieldcraft.evals.tables import seeds_table
+from fieldcraft.evals.tables import comparisons_table, seeds_table
+from fieldcraft.types import Task, Trajectory
 from seeds_parts import STAGES, entry, recipe, report, rows
 
 ATTACK = "<script>alert('owned')</script>"
@@ -130,6 +132,34 @@ def test_rivals_differ_in_their_last_stage_alone() -> None:
     assert rival_rows([row for row in without if row["name"] != "two"]) == []
 
 
+# -- row against row ---------------------------------------------------------------------------
+
+
+def answers(seed: int, name: str) -> list[Trajectory]:
+    """Of ten questions the model answers none, and RL-2 as many as the seed says more."""
+    right = {"base": 0, "rl2": 8 + seed}[name]
+    questions = [(f"{seed}/{i}", {"split": "train" if i == 9 else "heldout"}) for i in range(10)]
+    return [
+        Trajectory(Task(question, "?", ("a",), meta), rewards={"em": float(i < right)})
+        for i, (question, meta) in enumerate(questions)
+    ]
+
+
+def test_rows_are_compared_by_their_titles_on_the_leading_split() -> None:
+    settings = recipe(
+        rows={"Model": "base", "All": "rl2"},
+        comparisons={"all of it": ["Model", "All"], "back": ["All", "Model"]},
+        evaluation={"splits": {"heldout": 9, "train": 1}},
+    )
+    found, back = compare_rows(settings, answers)
+    assert (found["title"], found["baseline"], found["model"]) == ("all of it", "Model", "All")
+    assert (found["n"], found["gained"], found["lost"]) == (18, 17, 0)
+    assert found["em_differences"] == pytest.approx([8 / 9, 1.0])
+    assert found["p_value"] == 2 / 2**17
+    assert back["em_difference"] == -found["em_difference"] == pytest.approx(-17 / 18)
+    assert compare_rows(recipe(), answers) == []
+
+
 # -- how it is shown ---------------------------------------------------------------------------
 
 
@@ -152,6 +182,40 @@ def test_the_page_shows_the_rows_and_leads_to_the_seeds(tmp_path: Path) -> None:
     assert "5 + 2" in shown
     figures = re.findall(r'aria-label="([^"]*)"', shown)
     assert figures == ["Where right answers come from", "Success rate by number of calls"]
+
+
+COMPARED = {
+    "title": f"worth of {ATTACK}",
+    "baseline": "Model",
+    "model": "All",
+    "n": 40,
+    "gained": 12,
+    "lost": 3,
+    "em_difference": 0.225,
+    "em_difference_ci95": [-0.0312, 0.4],
+    "em_differences": [0.2, 0.25],
+    "p_value": 0.035,
+}
+
+
+def test_comparisons_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = recipe(rows={"Model": "base", "All": "rl2"})
+    few = COMPARED | {"em_difference_ci95": None}
+    none = COMPARED | {"em_difference": None, "p_value": None, "em_difference_ci95": None}
+    table = build_table(settings, {0: report(0.2)}, [COMPARED, few, none])
+    write_page(table, {}, {}, {}, tmp_path / "report.html")
+    shown = (tmp_path / "report.html").read_text("utf-8")
+    assert ATTACK not in shown
+    text = " ".join(re.sub("<[^>]*>", " ", shown[shown.index("Row against row") :]).split())
+    assert "n = 40 Model All +22.5 -3.1 to +40.0 +12 −3 = 0.035" in text
+    assert "n = 40 Model All +22.5 +12 −3 = 0.035" in text
+    assert "n = 40 Model All nothing gradable on both sides in every seed" in text
+    Console(width=80).print(comparisons_table(table["comparisons"]))
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.endswith("+0.225 [-0.031, +0.400] +12, -3      0.035 ") for line in lines)
+    assert any("Model → All" in line for line in lines)
+    plain = page(tmp_path, {"Model": "base"}, 0.5)
+    assert "Row against row" not in plain
 
 
 def test_titles_are_text(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from fieldcraft.evals.seeds import (
     rival_rows,
 )
 from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.types import UserError
 from seeds_parts import entry, recipe, report, rows
 
 # -- the recipe of the paper's comparison -----------------------------------------------------
@@ -48,6 +49,12 @@ def test_the_rows_of_the_comparison_went_through_what_they_say() -> None:
         if supervised:
             wanted += [sft[number] for number in supervised[1].split("&")]
         assert [kind for kind in kinds if kind[:2] != "rl"] == wanted, title
+    worth = {title.rpartition(" of ")[2]: pair for title, pair in table.comparisons.items()}
+    assert worth["SFT-1"] == ("SFT-2", "SFT-1&2")
+    assert worth["SFT-3"] == ("SFT-1&2", "SFT-1&2&3")
+    assert worth["RL-1 alone"] == ("SFT-1&2&3", "SFT-1&2&3 + RL-1")
+    assert worth["real interaction"] == ("SFT-1&2&3 + RL-1", "SFT-1&2&3 + RL-1&2")
+    assert worth["RL-2"] == ("SFT-1&2", "SFT-1&2 + RL-2")
     steps = {title: tuple(row["rl_steps"].values()) for title, row in found.items()}
     assert {title: both for title, both in steps.items() if any(both)} == {
         "RL-2 only": (0, 27),
@@ -58,6 +65,25 @@ def test_the_rows_of_the_comparison_went_through_what_they_say() -> None:
     assert [row["name"] for row in compared_rows(list(found.values()))] == [
         *("workflow", "sft3", "rl2")
     ]
+
+
+def test_comparisons_name_two_rows_of_the_table() -> None:
+    with pytest.raises(UserError) as caught:
+        load_recipe("smoke", ["rows.All=rl2", "rows.Half=sft2", "comparisons.worth=[Hal, All]"])
+    assert str(caught.value) == (
+        "the comparison 'worth' names the row 'Hal', which the table does not have; did you mean"
+        " 'Half'?"
+    )
+    for pair in ("All", "[All]", "[All, Half, All]", "1"):
+        with pytest.raises(UserError) as caught:
+            load_recipe("smoke", ["rows.All=rl2", f"comparisons.worth={pair}"])
+        assert str(caught.value) == (
+            "'comparisons' is wrong: 'worth' must name two rows, as in [the first, the second]."
+        )
+    named = load_recipe(
+        "smoke", ["comparisons.worth=[sft2, rl2]"]
+    )  # rows by default are evaluations
+    assert named.comparisons == {"worth": ("sft2", "rl2")}
 
 
 @pytest.fixture
@@ -87,6 +113,24 @@ def test_the_script_prints_the_table_for_the_documents(
     assert model.startswith("| Model | 0.300 [0.000, 1.000] | 0.200 to 0.400 | 0.150 | 1.50 (")
     assert model.endswith("| 0.50 | 0.20 |  | 1 |")
     assert "| 5 + 2 | 15 |" in trained
+
+
+def test_the_script_prints_comparisons(printed: Callable[[dict[str, Any]], list[str]]) -> None:
+    found = {
+        **{"title": "worth of all", "baseline": "Model", "model": "All", "gained": 12, "lost": 3},
+        **{"em_difference": 0.225, "em_difference_ci95": [-0.0312, 0.4], "p_value": 0.0351},
+    }
+    none = {"em_difference": None, "em_difference_ci95": None, "p_value": None}
+    settings = recipe(rows={"Model": "base", "All": "rl2"})
+    compared = [found, found | {"p_value": 1e-9, "em_difference_ci95": None}, found | none]
+    lines = printed(build_table(settings, {0: report(0.2)}, compared))
+    head, rule, *shown = lines[lines.index("") + 1 :]
+    assert head.count("|") == rule.count("|") == 7
+    assert shown == [
+        "| worth of all | Model | All | +0.225 [-0.031, +0.400] | +12, -3 | 0.035 |",
+        "| worth of all | Model | All | +0.225 | +12, -3 | < 0.001 |",
+        "| worth of all | Model | All |  | +12, -3 |  |",
+    ]
 
 
 def test_the_script_prints_every_kind_of_question(

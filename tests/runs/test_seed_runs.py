@@ -50,13 +50,20 @@ if order == "crash":
     os.kill(os.getpid(), 9)
 if order == "hang":
     time.sleep(600)
-evaluation = dict(n=4, em=0.5 + seed / 8, f1=0.5, calls_mean=1.0, calls_optimal_mean=None,
+evaluation = dict(n=4, n_effective=4, em=0.5 + seed / 8, f1=0.5,
+    calls_mean=1.0, calls_optimal_mean=None,
     tool_productivity=0.5, offloading_rate=None, needless_calls_mean=None, missing_calls_mean=None,
     calls_regret_mean=None, known=None, by_calls={"1": dict(n=4, em=0.5 + seed / 8)})
 names = ["workflow", *recipe["stages"]]
 report = dict(device="cpu", seconds=1.0, versions={}, evals={n: evaluation for n in names},
     stages=[dict(name=n, seconds=1.0) for n in recipe["stages"]])
-os.makedirs(out, exist_ok=True)
+os.makedirs(os.path.join(out, "evaluations"), exist_ok=True)
+for name in names:  # the last one is right where the seed is at most the question's number
+    with open(os.path.join(out, "evaluations", f"{name}.jsonl"), "w") as file:
+        for i in range(4):
+            task = dict(id=str(i), question="?", answers=["a"], meta={})
+            right = float(name == names[-1] and i >= seed)
+            print(json.dumps(dict(task=task, rewards=dict(em=right))), file=file)
 json.dump(report, open(os.path.join(out, "report.json"), "w"))
 open(os.path.join(out, "report.html"), "w").close()
 note("end")
@@ -99,16 +106,21 @@ def alive(pid: int) -> bool:
 
 def test_every_seed_is_an_ordinary_run(child: Path) -> None:
     shown = io.StringIO()
-    settings = recipe("rows.All=rl2", "world.people=50")
+    rows = ("rows.All=rl2", "rows.ReAct=workflow", "comparisons.worth of it=[ReAct, All]")
+    settings = recipe(*rows, "world.people=50")
     table = sweep(settings, child / "out", Console(file=shown, width=40))
     assert begun(child) == [0, 1, 2]
     assert sorted(shown.getvalue().splitlines()) == [f"seed {seed}  step 1" for seed in range(3)]
     for seed in range(3):
         alone = load_recipe(str(child / "out" / f"seed-{seed}.yaml"), [])
-        own = {"seed": seed, "seeds": (), "rows": {}}
+        own = {"seed": seed, "seeds": (), "rows": {}, "comparisons": {}}
         assert alone == settings.model_copy(update=own)
-    assert [row["title"] for row in table["rows"]] == ["All"]
+    assert [row["title"] for row in table["rows"]] == ["All", "ReAct"]
     assert table["rows"][0]["em"]["values"] == [0.5, 0.625, 0.75]
+    [compared] = table["comparisons"]
+    names = [compared[key] for key in ("title", "baseline", "model")]
+    assert names == ["worth of it", "ReAct", "All"]
+    assert compared["em_differences"] == [1.0, 0.75, 0.5]
     assert json.loads((child / "out" / "report.json").read_text()) == table
     assert "seed-2/report.html" in (child / "out" / "report.html").read_text()
 

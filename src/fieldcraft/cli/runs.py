@@ -23,7 +23,7 @@ from fieldcraft.cli.app import (
     app,
 )
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.evals.tables import results_table, seeds_table, tool_table
+from fieldcraft.evals.tables import comparisons_table, results_table, seeds_table, tool_table
 from fieldcraft.recipes.loading import load_recipe, shipped
 from fieldcraft.records.events import Events, write_metrics
 from fieldcraft.records.files import read_json
@@ -64,6 +64,8 @@ def run(
     if settings.seeds:
         one = folder / f"seed-{settings.seeds[0]}"
         console.print(seeds_table(report["rows"]))
+        if report["comparisons"]:
+            console.print(comparisons_table(report["comparisons"]))
     else:
         seconds = {stage["name"]: stage["seconds"] for stage in report["stages"]}
         console.print(results_table(report["evals"], seconds), tool_table(report["evals"]))

@@ -83,7 +83,18 @@ class Recipe(Section):
     side_by_side: PositiveInt = 1  # runs of several seeds at once
     # of that table: title and the stage or workflow; empty: all of them
     rows: dict[str, str] = Field(default={})
+    # of that table too: title and two of its rows, of which the second is held against the first
+    comparisons: dict[str, tuple[str, str]] = Field(default={})
     evaluation: Evaluation = Evaluation()
+
+    @field_validator("comparisons", mode="before")
+    @classmethod
+    def _two_rows_each(cls, comparisons: Any) -> Any:
+        if isinstance(comparisons, dict):
+            for title, pair in comparisons.items():
+                if not (isinstance(pair, list | tuple) and len(pair) == 2):
+                    raise ValueError(f"'{title}' must name two rows, as in [the first, the second]")
+        return comparisons
 
     @field_validator("tools")
     @classmethod
@@ -120,6 +131,11 @@ def evaluations(recipe: Recipe) -> list[str]:
     first = [name for name in ("base" if recipe.model else stages[0] if stages else None,) if name]
     workflows = map(short, recipe.evaluation.workflows)
     return list(dict.fromkeys([*first, *workflows, *stages]))
+
+
+def table_rows(recipe: Recipe) -> dict[str, str]:
+    """The rows of the table over seeds: title and the evaluation that it shows."""
+    return recipe.rows or {name: name for name in evaluations(recipe)}
 
 
 def dump_recipe(recipe: Recipe) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from statistics import fmean
@@ -12,11 +12,13 @@ from markupsafe import Markup
 
 from fieldcraft.config.lineage import lineage
 from fieldcraft.config.names import short
-from fieldcraft.config.recipe import Recipe, dump_recipe, evaluations, first_model
+from fieldcraft.config.recipe import Recipe, dump_recipe, first_model, table_rows
 from fieldcraft.evals import charts
 from fieldcraft.evals.intervals import seeds_interval, wilson_interval
+from fieldcraft.evals.pairwise import compare_over_seeds
 from fieldcraft.evals.report import SCHEMA, page_environment, source
 from fieldcraft.records.files import write_text
+from fieldcraft.types import Trajectory
 
 FEW = 20  # trajectories below which a rate is marked as uncertain
 MOST_CALLS = 8  # of the charts by number of calls, as in AutoCoA's figure 3
@@ -32,22 +34,40 @@ Report = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
 
 
-def build_table(recipe: Recipe, reports: Mapping[int, Report]) -> dict[str, Any]:
-    """The content of a sweep's `report.json`, schema 1, from the `report.json` of every seed.
+def compare_rows(
+    recipe: Recipe, answers: Callable[[int, str], Sequence[Trajectory]]
+) -> list[dict[str, Any]]:
+    """The comparisons of the recipe; `answers` gives the trajectories of a seed's evaluation."""
+    rows = table_rows(recipe)
+    return [
+        {"title": title, "baseline": before, "model": after}
+        | compare_over_seeds(
+            [(answers(seed, rows[before]), answers(seed, rows[after])) for seed in recipe.seeds],
+            recipe.evaluation.leading,
+        )
+        for title, (before, after) in recipe.comparisons.items()
+    ]
+
+
+def build_table(
+    recipe: Recipe, reports: Mapping[int, Report], comparisons: Sequence[Report] = ()
+) -> dict[str, Any]:
+    """The content of a sweep's `report.json`, schema 1, from the `report.json` of every seed and
+    what `compare_rows` found.
 
     Rates are those of a run's report, `splits` those of every kind of its questions by itself;
     `by_calls` pools the trajectories of all seeds by their executed calls. Seconds are those of
     training, the stages that a row's model went through.
     """
     first = next(iter(reports.values()))
-    rows = recipe.rows or {name: name for name in evaluations(recipe)}
     return {
         "schema": SCHEMA,
         "recipe": recipe.recipe,
         "seeds": list(reports),
         "device": first["device"],
         "seconds": sum(report["seconds"] for report in reports.values()),
-        "rows": [_row(recipe, title, name, reports) for title, name in rows.items()],
+        "rows": [_row(recipe, title, name, reports) for title, name in table_rows(recipe).items()],
+        "comparisons": list(comparisons),
         "config": dump_recipe(recipe),
         "versions": first["versions"],
     }

@@ -87,7 +87,10 @@ def pairwise_table(comparisons: Sequence[Entry]) -> Table:
     for name, found in zip(names, comparisons, strict=True):
         table.add_row(
             Text(name, "bold"),
-            Text("\n".join(_difference(found))),
+            Text(
+                f"{_number(found['em_difference'], 3, sign='+')}\n"
+                f"{_signed_interval(found['em_difference_ci95'], 2)}"
+            ),
             _number(found["p_value"], 3),
             *(_number(found[key], 1, scale=100) for key in shares.values()),
             *(_number(found[key], digits) for key, digits in costs.values()),
@@ -119,11 +122,26 @@ def seeds_table(rows: Sequence[Entry]) -> Table:
     return table
 
 
-def _difference(found: Entry) -> list[str]:
-    """A difference in exact match and, where there is one, its interval."""
-    interval = found["em_difference_ci95"]
-    shown = "[{:+.2f}, {:+.2f}]".format(*interval) if interval else ""
-    return [_number(found["em_difference"], 3, sign="+"), shown]
+def comparisons_table(comparisons: Sequence[Entry]) -> Table:
+    """One line a comparison between two rows of a table over seeds."""
+    names = [found["title"] for found in comparisons]
+    table = _table(names, ("EM [95 %]", "gained, lost", "p"))
+    table.caption = (
+        "Exact match, second row less first; gained and lost: questions that only one of the two"
+        " answers right. The interval asks what other seeds would give; p asks whether these models"
+        " differ (McNemar's exact test, where questions of one cluster change sides together)."
+    )
+    for found in comparisons:
+        table.add_row(
+            Text(found["title"], "bold").append(f"\n{found['baseline']} → {found['model']}", "dim"),
+            Text(
+                f"{_number(found['em_difference'], 3, sign='+')} "
+                f"{_signed_interval(found['em_difference_ci95'], 3)}"
+            ),
+            f"+{found['gained']}, -{found['lost']}",
+            _number(found["p_value"], 3),
+        )
+    return table
 
 
 def _table(names: Iterable[str], heads: Iterable[str]) -> Table:
@@ -138,3 +156,10 @@ def _table(names: Iterable[str], heads: Iterable[str]) -> Table:
 
 def _number(value: float | None, digits: int, *, sign: str = "", scale: float = 1.0) -> str:
     return "" if value is None else f"{scale * value:{sign}.{digits}f}"
+
+
+def _signed_interval(interval: Sequence[float] | None, digits: int) -> str:
+    if interval is None:
+        return ""
+    low, high = interval
+    return f"[{low:+.{digits}f}, {high:+.{digits}f}]"

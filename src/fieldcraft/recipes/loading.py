@@ -17,6 +17,7 @@ from fieldcraft.config.recipe import (
     evaluations,
     split_titles,
     stage_settings,
+    table_rows,
     world_settings,
 )
 from fieldcraft.config.sections import JudgeModel, Teacher, World
@@ -176,7 +177,7 @@ def _check_questions(recipe: Recipe) -> None:
 
 def check_names(recipe: Recipe) -> None:
     """Raises UserError for a name that stands for nothing, and for stages that others start from,
-    or that are rows of a table, and do not exist."""
+    or that are rows of a table or compared in it, and do not exist."""
     require(Kind.DIALECT, recipe.dialect)
     for tool in recipe.tools:
         require(Kind.TOOL, tool.name)
@@ -215,6 +216,13 @@ def check_names(recipe: Recipe) -> None:
                 f"row '{title}' shows '{name}', which is never evaluated: use one of"
                 f" {', '.join(evaluations(recipe))}."
             )
+    for title, pair in recipe.comparisons.items():
+        for row in pair:
+            if row not in table_rows(recipe):
+                raise UserError(
+                    f"the comparison '{title}' names the row '{row}', which the table does not"
+                    f" have; did you mean {nearest(row, table_rows(recipe))}?"
+                )
 
 
 def _check_collection(recipe: Recipe) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from rich.text import Text
 
 from fieldcraft.config.recipe import Recipe, dump_recipe, split_titles
 from fieldcraft.evals.report import write_report
-from fieldcraft.evals.seeds import build_table, write_page
+from fieldcraft.evals.seeds import build_table, compare_rows, write_page
 from fieldcraft.records.files import read_json, write_text
 from fieldcraft.records.metrics import MetricsLog
+from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.runs.folder import RunFolder, open_run
-from fieldcraft.types import UserError
+from fieldcraft.types import Trajectory, UserError
 
 RUN = (sys.executable, "-m", "fieldcraft", "run")
 
@@ -34,12 +36,23 @@ def sweep(recipe: Recipe, out: Path, console: Console) -> dict[str, Any]:
     with folder.alone():
         asyncio.run(_run_all(folder, console))
         runs = {seed: folder.seed(seed) for seed in recipe.seeds}
-        table = build_table(recipe, {s: read_json(run.report_json) for s, run in runs.items()})
+        reports = {seed: read_json(run.report_json) for seed, run in runs.items()}
+        table = build_table(recipe, reports, compare_rows(recipe, _answers(runs)))
         write_report(table, folder.report_json)
         links = {seed: f"{run.path.name}/report.html" for seed, run in runs.items()}
         curves = _curves(recipe, list(runs.values()))
         write_page(table, links, curves, split_titles(recipe), folder.report_html)
     return table
+
+
+def _answers(runs: Mapping[int, RunFolder]) -> Callable[[int, str], list[Trajectory]]:
+    """The trajectories of a seed's evaluation, read once."""
+
+    @cache
+    def answers(seed: int, name: str) -> list[Trajectory]:
+        return read_trajectories(runs[seed].evaluation(name).trajectories)
+
+    return answers
 
 
 def _curves(recipe: Recipe, runs: Sequence[RunFolder]) -> dict[str, list[list[dict[str, Any]]]]:
@@ -79,7 +92,7 @@ async def _run(recipe: Recipe, seed: int, out: Path, threads: int, console: Cons
 
     However this ends, the child ends too. It is killed: a run survives that at any moment.
     """
-    alone = {"seed": seed, "seeds": [], "side_by_side": 1, "rows": {}}
+    alone = {"seed": seed, "seeds": [], "side_by_side": 1, "rows": {}, "comparisons": {}}
     file = out.with_suffix(".yaml")
     write_text(file, [yaml.safe_dump(dump_recipe(recipe) | alone, sort_keys=False)])
     process = await asyncio.create_subprocess_exec(
