@@ -86,6 +86,17 @@ def test_a_row_counts_what_its_model_went_through() -> None:
     ]
 
 
+def test_a_workflow_in_which_no_model_writes_is_a_program(tmp_path: Path) -> None:
+    made = report(0.5)
+    made["evals"]["workflow"] |= {"tokens_mean": 0.0}
+    table = build_table(recipe(rows={"No model": "workflow", "Model": "base"}), {0: made})
+    row = rows(table)["No model"]
+    assert (row["kind"], row["stages"], row["seconds"]) == ("program", [], 0)
+    write_page(table, {}, {}, {}, tmp_path / "report.html")
+    shown = (tmp_path / "report.html").read_text("utf-8")
+    assert "No model<small>no model</small>" in shown
+
+
 def test_a_row_has_every_kind_of_question_by_itself() -> None:
     def kinds(far: float) -> dict[str, Any]:
         return {"mixed": entry(0.5, {}), "four_hops": entry(far, {}, calls_mean=3.0, n=4)}

@@ -1,0 +1,81 @@
+"""Programs that answer questions of Atlas without a model: what its exact match is worth.
+
+A regular expression reads the question, another one the articles. Both are workflows; they use the
+search of the run and its budget as models do, and what they do not find they do not answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from fieldcraft.agents.turns import look_up
+from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.rollout.turns import Conversation, Policy, converse
+from fieldcraft.types import Answer, Task, Trajectory, UserError
+from fieldcraft.worlds.atlas.articles import stated_facts
+
+Read = dict[tuple[str, str], str]  # the object of a subject and a relation of it
+
+QUESTION = re.compile(r"What is the (\w+(?: of the \w+)*) of ([A-Z].*)\?")
+
+
+async def program(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
+    """One search for every hop whose fact was not read yet."""
+    return await converse(task, policy, env, key, _hop_by_hop)
+
+
+async def one_search(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
+    """One search, for the question itself, and what follows from the articles that it finds."""
+    return await converse(task, policy, env, key, _question_alone)
+
+
+async def _hop_by_hop(conversation: Conversation) -> None:
+    name, left = read_question(conversation.trajectory.task.question)
+    read: Read = {}
+    while left:
+        read |= await _search(conversation, name)
+        if (name, left[0]) not in read:
+            return
+        name, left = follow(name, left, read)
+    conversation.conclude(Answer(name))
+
+
+async def _question_alone(conversation: Conversation) -> None:
+    question = conversation.trajectory.task.question
+    read = await _search(conversation, question)
+    name, left = follow(*read_question(question), read)
+    if not left:
+        conversation.conclude(Answer(name))
+
+
+async def _search(conversation: Conversation, query: str) -> Read:
+    """What the articles say that a search finds."""
+    await look_up(conversation, query)
+    said = stated_facts(conversation.trajectory.calls[-1].observation)
+    return {(subject, relation): value for subject, relation, value in said}
+
+
+def follow(name: str, relations: Sequence[str], read: Read) -> tuple[str, Sequence[str]]:
+    """How far a chain of relations leads over the facts that were read: the entity that it reaches
+    and the relations that are left."""
+    for index, relation in enumerate(relations):
+        if (name, relation) not in read:
+            return name, relations[index:]
+        name = read[name, relation]
+    return name, []
+
+
+def read_question(question: str) -> tuple[str, list[str]]:
+    """The entity that a question starts from and the relations to follow, in their order.
+
+    Raises UserError for a question of another world.
+    """
+    match = QUESTION.fullmatch(question)
+    if match is None:
+        raise UserError(
+            "the workflows of fieldcraft.worlds.atlas.program read questions of the world atlas"
+            f" alone, not '{question}': leave them out of evaluation.workflows."
+        )
+    chain, start = match.groups()
+    return start, chain.split(" of the ")[::-1]

@@ -1,0 +1,112 @@
+"""The programs that answer without a model."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from checkpoints import tiny_tokenizer
+from fieldcraft.config.sections import Limits
+from fieldcraft.dialects import get_dialect
+from fieldcraft.engine.scripted import ScriptedEngine
+from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.evals.metrics import summarise
+from fieldcraft.evals.run import answer_rubric, evaluate
+from fieldcraft.rollout.loop import Policy
+from fieldcraft.runs.evaluating import find_workflow
+from fieldcraft.tools.search.index import build_index
+from fieldcraft.tools.search.tool import SearchTool
+from fieldcraft.types import Outcome, Status, Task, Trajectory, UserError
+from fieldcraft.worlds.atlas.facts import deal
+from fieldcraft.worlds.atlas.oracle import path_of
+from fieldcraft.worlds.atlas.program import one_search, program, read_question
+from fieldcraft.worlds.atlas.questions import evaluation_tasks
+
+WORLD = deal(people=60, taught=0.4, heldout=0.5, seed=0)
+TOKENIZER = tiny_tokenizer()
+DIALECT = get_dialect("autocoa", TOKENIZER, "")
+SILENT = Policy(engine=ScriptedEngine(TOKENIZER, []))  # a model that is asked for nothing
+
+Workflow = Callable[[Task, Policy, ToolEnvironment, str], Awaitable[Trajectory]]
+
+
+@pytest.fixture(scope="module")
+def search(tmp_path_factory: pytest.TempPathFactory) -> SearchTool:
+    folder = tmp_path_factory.mktemp("search")
+    corpus = folder / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps(article) + "\n" for article in WORLD.passages()))
+    return SearchTool(build_index(corpus, folder / "index"), topk=1)
+
+
+def play(
+    workflow: Workflow, search: SearchTool, tasks: Sequence[Task], **budget: int
+) -> list[Trajectory]:
+    env = ToolEnvironment(DIALECT, [search], Limits(**budget))
+    run = evaluate(
+        tasks,
+        lambda task, key: workflow(task, SILENT, env, key),
+        answer_rubric(),
+        concurrency=1,
+        name="program",
+        emit=lambda event: None,
+    )
+    return asyncio.run(run)
+
+
+def test_the_program_answers_every_question(search: SearchTool) -> None:
+    splits = {"heldout": 150, "known": 30, "four_hops": 60}
+    tasks = evaluation_tasks(WORLD, 0, splits)
+    found = play(program, search, tasks)
+    summary = summarise(found, "heldout")
+    assert {name: part["em"] for name, part in summary["splits"].items()} == dict.fromkeys(
+        splits, 1.0
+    )
+    for trajectory in found:  # one article a hop; a company's tells of its city's country too
+        read: set[tuple[str, str]] = set()
+        searched = []
+        for subject, relation, _ in WORLD.hops(path_of(trajectory.task)):
+            if (subject, relation) not in read:
+                searched.append(subject)
+                read |= WORLD.reveals(subject)
+        assert [call.arguments["query"] for call in trajectory.calls] == searched
+    assert summary["calls_mean"] == 310 / 150
+    assert summary["calls_optimal_mean"] < summary["calls_mean"]
+    assert summary["tokens_mean"] == 0.0  # no model took part
+
+
+def test_one_search_answers_what_one_article_tells(search: SearchTool) -> None:
+    tasks = evaluation_tasks(WORLD, 0, {"heldout": 150})
+    summary = summarise(play(one_search, search, tasks))
+    assert {hops: part["em"] for hops, part in summary["by_hops"].items()} == {
+        **{"1": 1.0, "2": 0.0, "3": 0.0}
+    }
+    assert (summary["em"], summary["calls_mean"]) == (42 / 150, 1.0)
+    company = WORLD.by_kind["company", "heldout"][0]
+    two = WORLD.task((company, "headquarters", "country"), "heldout")  # a company's article tells
+    assert play(one_search, search, [two])[0].right
+
+
+def test_what_is_not_found_is_not_answered(search: SearchTool) -> None:
+    task = WORLD.task(next(p for p in WORLD.paths(["heldout"], 3) if p[1] == "mentor"), "heldout")
+    [found] = play(program, search, [task], max_calls=1)
+    assert (found.status, found.answer, found.right) == (Status.NO_ANSWER, None, False)
+    assert [call.outcome for call in found.calls] == [Outcome.OK, Outcome.REFUSED]
+    nobody = Task("?", "What is the mayor of Nobody Atall?", ("x",))
+    [lost] = play(program, search, [nobody])
+    assert (lost.status, len(lost.calls)) == (Status.NO_ANSWER, 1)
+
+
+def test_a_question_is_read() -> None:
+    assert read_question("What is the country of the employer of Bran Tel?") == (
+        "Bran Tel",
+        ["employer", "country"],
+    )
+    assert read_question("What is the mayor of Kalo?") == ("Kalo", ["mayor"])
+    with pytest.raises(UserError, match=r"of the world atlas alone, not 'Who wrote it\?'"):
+        read_question("Who wrote it?")
+
+
+def test_a_recipe_names_them() -> None:
+    for name in ("program", "one_search"):
+        find_workflow(f"fieldcraft.worlds.atlas.program:{name}")
