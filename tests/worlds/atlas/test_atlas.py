@@ -163,6 +163,7 @@ def test_the_question_and_its_answer() -> None:
     assert task.question == f"What is the {third} of the {second} of the {first} of {path[0]}?"
     assert task.answers == (WORLD.facts[two, third],)
     assert (task.meta["hops"], task.meta["known"], task.meta["calls_optimal"]) == (3, True, 0)
+    assert task.meta["cluster"] == path[0]
 
 
 def facts_in(article: str) -> set[tuple[str, str, str]]:
