@@ -66,7 +66,7 @@ def follow(name: str, relations: Sequence[str], read: Read) -> tuple[str, Sequen
     return name, []
 
 
-def read_question(question: str) -> tuple[str, list[str]]:
+def read_question(question: str) -> tuple[str, Sequence[str]]:
     """The entity that a question starts from and the relations to follow, in their order.
 
     Raises UserError for a question of another world.
