@@ -34,7 +34,11 @@ async def open_search(recipe: Recipe, index: Path) -> Tool:
     if settings.url is None:
         return SearchTool(SearchIndex.load(index), settings.topk)
     remote = RemoteSearchTool(
-        settings.url, topk=settings.topk, timeout_seconds=settings.timeout_seconds
+        settings.url,
+        topk=settings.topk,
+        timeout_seconds=settings.timeout_seconds,
+        # before the limit of a call, which does not know whose fault it is
+        total_seconds=0.9 * recipe.budget.call_seconds,
     )
     await remote.check()
     return remote
