@@ -1,8 +1,8 @@
 """How a set of trajectories used its tools: what was written, what was run, what was needed.
 
 What a call may be, each counted apart: written (all), executed (the tool was asked), failed (the
-tool itself, or it was unavailable), malformed (the policy's failure), refused (over the limit). A duplicate is an executed
-call that repeats one which was answered.
+tool itself, or it was unavailable), malformed (the policy's failure), refused (over the limit). A
+duplicate is an executed call that repeats one which was answered.
 """
 
 from __future__ import annotations

@@ -10,6 +10,13 @@ from fieldcraft.records.tool_use import tool_use
 from fieldcraft.train.stages.base import Row
 from fieldcraft.types import VERDICT, Author, Status, Trajectory
 
+SILENT = 5  # steps in a row without a difference between rollouts that the reader is told of
+_SAME = "the rollouts of each question had the same reward"
+_DIFFER = (
+    "take questions that are right now and then, another temperature, a larger group or a reward"
+    " that tells rollouts apart"
+)
+
 
 def correct_logp(trajectories: Sequence[Trajectory]) -> float | None:
     """Mean log-probability, in nats, of the tokens that the policy wrote in right rollouts, as they
@@ -47,3 +54,21 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> Row:
         **use,
         **{f"status/{s.value}": status[s] / count for s in Status},
     }
+
+
+def silence(rows: Sequence[Row], steps: int, stage: str) -> str | None:
+    """What to tell after the last of the rows: once that SILENT steps in a row had no group whose
+    rollouts differ in reward, and in the end that none of all `steps` had."""
+    silent = [row["equal_groups"] == 1 or row["groups_kept"] == 0 for row in rows]
+    if len(silent) == steps and all(silent):
+        return (
+            f"stage '{stage}' has learnt nothing from its rewards: in all of its {steps} steps"
+            f" {_SAME}; {_DIFFER}."
+        )
+    stretches = [end for end in range(SILENT, len(silent) + 1) if all(silent[end - SILENT : end])]
+    if stretches != [len(silent)]:
+        return None
+    return (
+        f"stage '{stage}' had nothing to learn from in {SILENT} steps in a row up to step"
+        f" {rows[-1]['step']}, because {_SAME}; if that stays so, {_DIFFER}."
+    )

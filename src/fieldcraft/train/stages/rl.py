@@ -12,7 +12,7 @@ from fieldcraft.rollout.health import ToolWatch, check_rollouts
 from fieldcraft.rollout.simulators import ChatSimulator
 from fieldcraft.train.critic import Critic
 from fieldcraft.train.learner import AdapterStart, PolicyLearner, Reference
-from fieldcraft.train.rollout_metrics import rollout_metrics
+from fieldcraft.train.rollout_metrics import rollout_metrics, silence
 from fieldcraft.train.sampler import Sampler, equal, simulates
 from fieldcraft.train.stages.base import Data, Material, Row, StageType
 from fieldcraft.train.trainer import Trainer
@@ -147,17 +147,26 @@ class RlStage(StageType):
             )
         return None
 
+    def notice(self, rows: Sequence[Row]) -> str | None:
+        """That rollouts have not differed for a while, where only differences are learnt from."""
+        s = self.settings
+        if s.baseline not in ("group", "others"):
+            return None
+        return silence(rows, s.steps, self.sampler.name)
+
     def state_dict(self) -> Row:
         critic = self.learner.critic
         return {
             "rubric": self.sampler.rubric.state_dict(),
             "critic": critic.state_dict() if critic else {},
             "tools": self.tools.state_dict(),
+            "drawn": self.sampler.drawn,
         }
 
     def load_state_dict(self, state: Row) -> None:
         self.sampler.rubric.load_state_dict(state["rubric"])
         self.tools.load_state_dict(state["tools"])
+        self.sampler.drawn = state["drawn"]
         if self.learner.critic:
             self.learner.critic.load_state_dict(state["critic"])
 
