@@ -209,9 +209,9 @@ def _may_pass(error: BaseException) -> bool:
 
 def _kind(error: Exception) -> type[ToolError]:
     """Whether the query is at fault, or the server that answers none."""
-    refused = isinstance(error, httpx.HTTPStatusError)
-    at_fault = refused and error.response.status_code in _OF_THE_QUERY
-    return ToolError if at_fault else ToolUnavailable
+    if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in _OF_THE_QUERY:
+        return ToolError
+    return ToolUnavailable
 
 
 def _reason(error: Exception) -> str:
