@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fieldcraft.runs.agent import Agent, load
     from fieldcraft.tools.base import tool
     from fieldcraft.train.stages.base import StageType
-    from fieldcraft.types import Task, ToolError, Trajectory, UserError
+    from fieldcraft.types import Task, ToolError, ToolUnavailable, Trajectory, UserError
     from fieldcraft.worlds.base import World
 
 _MODULES = {
@@ -40,6 +40,7 @@ _MODULES = {
     "StatelessReward": "fieldcraft.rewards.answers",
     "Task": "fieldcraft.types",
     "ToolError": "fieldcraft.types",
+    "ToolUnavailable": "fieldcraft.types",
     "Trajectory": "fieldcraft.types",
     "UserError": "fieldcraft.types",
     "World": "fieldcraft.worlds.base",
@@ -60,6 +61,7 @@ __all__ = [
     "StatelessReward",
     "Task",
     "ToolError",
+    "ToolUnavailable",
     "Trajectory",
     "UserError",
     "World",

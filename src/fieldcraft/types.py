@@ -21,6 +21,10 @@ class ToolError(Exception):
     """A tool's failure that the model is told about; any other exception ends the trajectory."""
 
 
+class ToolUnavailable(ToolError):
+    """What the tool needs, such as a server, does not answer, whatever the call was."""
+
+
 class ArgumentError(ToolError):
     """The arguments do not fit the tool, which therefore did not run: the policy's failure."""
 
@@ -59,13 +63,19 @@ class Outcome(StrEnum):
 
     OK = "ok"
     FAILED = "failed"  # the tool itself failed (ToolError) or was too slow; the model was told
+    UNAVAILABLE = "unavailable"  # it could not be asked (ToolUnavailable); the model was told
     MALFORMED = "malformed"  # unreadable, of no known tool, or with wrong arguments; not executed
     REFUSED = "refused"  # over the call budget; not executed
 
     @property
     def executed(self) -> bool:
         """Whether the tool, or what simulates it, was asked."""
-        return self in (Outcome.OK, Outcome.FAILED)
+        return self is Outcome.OK or self.failed
+
+    @property
+    def failed(self) -> bool:
+        """Whether nothing came of asking it, for a reason that is not the form of the call."""
+        return self in (Outcome.FAILED, Outcome.UNAVAILABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +277,7 @@ class Tool(Protocol):
 
         Raises:
             ArgumentError: the arguments do not fit; nothing was run.
+            ToolUnavailable: what the tool needs does not answer; evaluations stop at too many.
             ToolError: any other failure that the model should read.
         """
         ...

@@ -23,7 +23,7 @@ from fieldcraft.evals.fidelity import (
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.tools.search.index import build_index
 from fieldcraft.tools.search.tool import SearchTool
-from fieldcraft.types import Call, Outcome, Task, ToolError, Trajectory, UserError
+from fieldcraft.types import Call, Outcome, Task, ToolError, ToolUnavailable, Trajectory, UserError
 from fieldcraft.worlds.atlas.facts import RELATIONS, Atlas, Entity, deal
 from fieldcraft.worlds.atlas.fidelity import judge_by_world
 from fieldcraft.worlds.base import Verdict
@@ -229,6 +229,14 @@ def test_where_the_real_tool_fails_there_is_no_verdict() -> None:
     assert asyncio.run(judge_by_tool(FixedTool(down), trajectory)) == [None]
     trajectory.calls[0].tool = "look"
     assert asyncio.run(judge_by_tool(FixedTool(str), trajectory)) == [None]
+
+
+def test_where_the_real_tool_does_not_answer_nothing_is_measured() -> None:
+    def gone(query: str) -> str:
+        raise ToolUnavailable("Search failed: the server cannot be reached.")
+
+    with pytest.raises(UserError, match=r"^the real tool 'search', .* \(Search failed: the server"):
+        asyncio.run(judge_by_tool(FixedTool(gone), simulation(("Ada Lin", REAL_ADA))))
 
 
 # -- summaries -----------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from own_recipe import OPTIM, recipe_of, rl, rows, sentence, status, write, writ
 from fieldcraft.engine.threads import Threads
 from fieldcraft.runs import context
 from fieldcraft.train.loop import MOST_IDLE
+from fieldcraft.train.watch import Collapse, Watch
 
 CITIES = {"Rome", "Oslo", "Bern", "Lima", "Kyiv", "Cairo", "Turin", "Nice"}
 NONE: dict[str, Any] = {"splits": {"heldout": 2}, "workflows": []}
@@ -63,11 +64,13 @@ def test_a_tool_that_never_returns(model: Path, tmp_path: Path) -> None:
         check=False,
         cwd=Path(__file__).parent,
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = (tmp_path / "run" / "evaluations" / "ask_first.jsonl").read_text().splitlines()
-    calls = [call for line in lines for call in json.loads(line)["calls"]]
-    assert [call["outcome"] for call in calls] == ["failed"] * 3
-    assert calls[0]["observation"] == "The tool did not answer within 0.05 s."
+    assert done.returncode == 2
+    assert done.stderr == (
+        "fieldcraft: 3 of the 3 tool calls of 'ask_first: evaluation' failed, the last with 'The"
+        " tool did not answer within 0.05 s': check the search server or the tool, and run the same"
+        " command again.\n"
+    )
+    assert not (tmp_path / "run" / "evaluations" / "ask_first.json").exists()
 
 
 def test_a_tool_that_returns_50_mb(model: Path, tmp_path: Path) -> None:
@@ -125,6 +128,39 @@ def test_a_step_that_raises_stops_and_is_resumed(
     monkeypatch.setattr(failing_parts, "broken_for", set())
     assert run(model, stopped, **changes) == 0
     assert rows(stopped / "run", "rl") == rows(whole / "run", "rl")
+
+
+def test_a_run_that_collapses_has_a_report_of_what_there_is(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two stages the second collapses in its third step."""
+
+    def collapse(watch: Watch, rows: list[dict[str, Any]]) -> Collapse | None:
+        return Collapse(2, "exact match has fallen", None) if len(rows) == 3 else None
+
+    stages = {"first": rl()["rl"], "second": rl(steps=4)["rl"]}
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(Watch, "collapse", collapse)
+        for _ in range(2):  # resumed, it decides the same
+            capsys.readouterr()
+            assert run(model, tmp_path, stages=stages) == 2
+            said = sentence(capsys)
+            assert said.startswith("stage 'second' has collapsed at step 2: exact match has fallen")
+            report = json.loads((out / "report.json").read_text())
+            assert report["stopped"] == said
+            assert [(s["name"], s["metrics"].get("step")) for s in report["stages"]] == [
+                ("first", 1),
+                ("second", 2),
+                ("evaluation", None),
+            ]
+            assert list(report["evals"]) == ["base", "first"]
+            page = (out / "report.html").read_text()
+            assert "<strong>Stopped:</strong> stage &#39;second&#39; has collapsed" in page
+    assert run(model, tmp_path, stages=stages) == 0  # a stop is not the end of a run
+    report = json.loads((out / "report.json").read_text())
+    assert "stopped" not in report
+    assert list(report["evals"]) == ["base", "first", "second"]
 
 
 # -- rewards, workflows and stage types ------------------------------------------------------------
@@ -223,9 +259,14 @@ def test_a_reward_that_says_what_is_right(model: Path, tmp_path: Path) -> None:
     assert all(row["grad_norm"] > 0 for row in found)
 
 
-def test_equal_rewards_are_no_reason_to_stop(model: Path, tmp_path: Path) -> None:
+def test_equal_rewards_are_told_and_no_reason_to_stop(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """None of the rollouts is right, so nothing is trained; they may differ later."""
     assert run(model, tmp_path, stages=rl(steps=MOST_IDLE + 1)) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.count("stage 'rl' had nothing to learn from in 5 steps in a row up to step 4") == 1
+    assert shown.count("stage 'rl' has learnt nothing from its rewards: in all of its 6 steps") == 1
     found = rows(tmp_path / "run", "rl")
     assert [row["equal_groups"] for row in found] == [1] * (MOST_IDLE + 1)
     assert not any("loss" in row for row in found)

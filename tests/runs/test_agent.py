@@ -1,5 +1,6 @@
 """Where an agent is found, and the settings it acts under."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.agent import Agent, find_agent
+from fieldcraft.tools.search.index import SearchIndex, build_index
 from fieldcraft.types import UserError
 
 
@@ -48,6 +50,19 @@ def test_a_run_is_found_from_within_it(run: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_bare_checkpoint_has_no_tools(tmp_path: Path) -> None:
     (tmp_path / "config.json").touch()
     assert find_agent(tmp_path) == Agent(tmp_path, Recipe(recipe="none", stages={}), None)
+
+
+def test_an_index_is_opened_once_for_an_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "corpus.jsonl").write_text('{"title": "A", "text": "B"}\n')
+    build_index(tmp_path / "corpus.jsonl", tmp_path / "index")
+    agent = Agent(tmp_path, Recipe(recipe="none", stages={}), tmp_path / "index")
+    first = asyncio.run(agent._tools())
+    monkeypatch.setattr(SearchIndex, "load", None)
+    second = asyncio.run(agent._tools())
+    assert [tool.name for tool in second] == ["search"]
+    assert second[0] is first[0]
 
 
 def test_options_replace_what_the_run_had(run: Path) -> None:

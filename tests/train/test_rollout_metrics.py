@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fieldcraft.train.rollout_metrics import rollout_metrics
+from fieldcraft.train.rollout_metrics import SILENT, rollout_metrics, silence
 from fieldcraft.types import (
     Author,
     Call,
@@ -70,3 +70,36 @@ def test_rates_by_hand() -> None:
         "status/truncated": 0.25,
         "status/error": 0.25,
     }
+
+
+# -- steps without a signal -----------------------------------------------------------------------
+
+NONE_KEPT = {"equal_groups": 0.0, "groups_kept": 0}
+EQUAL = {"equal_groups": 1.0, "groups_kept": 4}
+MIXED = {"equal_groups": 0.75, "groups_kept": 4}
+
+
+def told(kinds: Sequence[dict[str, float]], steps: int = 99) -> dict[int, str]:
+    """What is told after which step."""
+    rows = [{"step": number, **kind} for number, kind in enumerate(kinds)]
+    found = {n: silence(rows[: n + 1], steps, "rl") for n in range(len(rows))}
+    return {number: text for number, text in found.items() if text is not None}
+
+
+def test_a_silent_stretch_is_told_once() -> None:
+    several = [MIXED, *[EQUAL, NONE_KEPT] * SILENT, MIXED, *[EQUAL] * 2 * SILENT]
+    found = told(several)
+    assert list(found) == [SILENT]
+    assert found[SILENT].startswith(
+        "stage 'rl' had nothing to learn from in 5 steps in a row up to step 5, because the"
+        " rollouts of each question had the same reward; if that stays so, take questions"
+    )
+    assert told([*[EQUAL] * (SILENT - 1), MIXED] * 3) == {}
+
+
+def test_a_stage_that_was_silent_to_its_end_says_so() -> None:
+    assert list(told([EQUAL] * 8, steps=8)) == [SILENT - 1, 7]
+    assert told([NONE_KEPT] * 2, steps=2)[1].startswith(
+        "stage 'rl' has learnt nothing from its rewards: in all of its 2 steps the rollouts of each"
+    )
+    assert list(told([*[EQUAL] * 7, MIXED], steps=8)) == [SILENT - 1]

@@ -1,14 +1,16 @@
 """What a step samples: dynamic sampling, and simulated observations."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from fieldcraft.rewards.answers import ExactMatch, StatelessReward
 from fieldcraft.train.epochs import draw
-from fieldcraft.types import (
-    Trajectory,
-)
+from fieldcraft.train.sampler import Group
+from fieldcraft.train.stages.rl import RlStage
+from fieldcraft.types import Task, Trajectory
 from rl_parts import MIXED, RIGHT, SEARCH, TASKS, TOKENIZER, WRONG, graded_by, stage, written
 from training_parts import (
     never,
@@ -62,6 +64,47 @@ def test_no_two_steps_share_a_batch_of_questions(monkeypatch: pytest.MonkeyPatch
     for number in range(2):
         step(rl, number)
     assert places == [0, 1, 2, 3]
+
+
+MIXED_GROUPS = {"0/0": [RIGHT], "0/1": [WRONG], "1/0": [RIGHT], "1/1": [WRONG]}
+
+
+def asked_in(rl: RlStage, count: int) -> list[str]:
+    """The questions of `count` steps, in the order in which they are asked."""
+    seen: list[str] = []
+    real = rl.sampler._batch
+
+    async def recorded(tasks: Sequence[Task], number: int, batch: int) -> list[Group]:
+        seen.extend(task.id for task in tasks)
+        return await real(tasks, number, batch)
+
+    rl.sampler._batch = recorded  # type: ignore[method-assign]
+    for number in range(count):
+        step(rl, number)
+    return seen
+
+
+def with_questions(count: int, **settings: Any) -> RlStage:
+    """A stage in which every group is mixed, so that the first batch of a step is enough."""
+    rl, _, _ = stage(MIXED_GROUPS, keep_groups="mixed-accuracy", max_batches=10, **settings)
+    rl.sampler.tasks = [replace(TASKS[0], id=str(i)) for i in range(count)]
+    return rl
+
+
+def test_an_epoch_asks_every_question() -> None:
+    """Ten steps of two questions each, of which every step needs one of its ten batches."""
+    asked = asked_in(with_questions(20), 10)
+    assert sorted(asked, key=int) == [str(i) for i in range(20)]
+
+
+def test_a_resumed_stage_asks_what_it_would_have_asked() -> None:
+    whole = asked_in(with_questions(20), 10)
+    first = with_questions(20)
+    before = asked_in(first, 4)
+    resumed = with_questions(20)
+    resumed.load_state_dict(first.state_dict())
+    after = asked_in(resumed, 6)
+    assert before + after == whole
 
 
 class Thrifty(StatelessReward):

@@ -20,6 +20,7 @@ class CodeBook(World):
 
     splits: ClassVar = {"heldout": "Codes of no training", "train": "Codes of the training"}
     datasets: ClassVar = ("base", "demonstrations")
+    toolless: ClassVar = ("base",)
 
     def __init__(self, seed: int, codes: Annotated[int, Field(ge=3)] = 30) -> None:
         super().__init__(seed)

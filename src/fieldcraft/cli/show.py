@@ -36,7 +36,7 @@ def show(
     """Trajectories of a run's evaluations: a list, or one in full."""
     folder = find_run(run)
     if html:
-        if not folder.done:
+        if not folder.report_html.exists():
             raise UserError(f"{run} has no report yet: let 'fieldcraft run' resume it.")
         print(folder.report_html)
         return

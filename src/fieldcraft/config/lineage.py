@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fieldcraft.config.names import short
-from fieldcraft.config.recipe import Recipe, first_model
+from fieldcraft.config.recipe import Recipe, first_model, toolless
 
 
 def lineage(recipe: Recipe, name: str) -> list[str]:
@@ -18,3 +18,11 @@ def lineage(recipe: Recipe, name: str) -> list[str]:
         found.insert(0, at)
         at = starts[at]
     return found
+
+
+def met_tools(recipe: Recipe, name: str) -> bool:
+    """Whether any training of an evaluated model showed it a tool, or let it use one: a stage does
+    but for one over a data set without tools, and a model of the user's has had no stage."""
+    without = toolless(recipe)
+    data = (getattr(recipe.stages[stage], "data", None) for stage in lineage(recipe, name))
+    return any(found not in without for found in data)

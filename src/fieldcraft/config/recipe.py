@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -154,6 +154,14 @@ def split_titles(recipe: Recipe) -> Mapping[str, str]:
         return {}
     titles: Mapping[str, str] = find(Kind.WORLD, recipe.world.name).splits
     return titles
+
+
+def toolless(recipe: Recipe) -> Sequence[str]:
+    """The data sets of a recipe in which no tool is ever used."""
+    if recipe.world is None:
+        return ()
+    names: Sequence[str] = find(Kind.WORLD, recipe.world.name).toolless
+    return names
 
 
 def count_options(section: type[BaseModel] = Recipe) -> int:

@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
+import httpx
 from pydantic import BaseModel, Field, ValidationError
 
+from fieldcraft.tools.http import LimitedClient, TooLarge
 from fieldcraft.types import UserError
 
 if TYPE_CHECKING:
@@ -120,7 +122,7 @@ class ChatEndpoint:
             api_key_env: the environment variable that holds the key; servers that ask for none
                 do without.
             concurrency: requests on their way at once.
-            timeout_seconds: for each attempt, to connect and between two pieces of the answer.
+            timeout_seconds: for each attempt, from connecting to the end of the answer.
             retries: attempts after the first.
             prices: of a million prompt tokens and of a million completion tokens.
             cache: a file that keeps every reply. The same request then gives the same reply, so
@@ -237,6 +239,8 @@ class ChatEndpoint:
         openai = self._library
         if isinstance(error, openai.APITimeoutError):
             return f"no answer within {self._timeout_seconds:g} s"
+        if isinstance(error.__cause__, TooLarge):
+            return "the answer is too large"
         if not isinstance(error, openai.APIStatusError):
             return "the server cannot be reached"
         said = self._told(error.response.text)
@@ -280,8 +284,16 @@ class ChatEndpoint:
         return self._session
 
     async def _open_client(self) -> AsyncGenerator[AsyncOpenAI]:
+        http = LimitedClient(
+            self._timeout_seconds,
+            follow_redirects=True,  # as the official client does by itself
+            limits=httpx.Limits(max_connections=None),  # the gate is the limit
+        )
         async with self._library.AsyncOpenAI(
-            api_key=self._key or "none", base_url=self.url, timeout=self._timeout_seconds
+            api_key=self._key or "none",
+            base_url=self.url,
+            timeout=self._timeout_seconds,
+            http_client=http,
         ) as client:
             yield client
 

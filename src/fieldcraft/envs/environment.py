@@ -24,6 +24,7 @@ from fieldcraft.types import (
     Task,
     Tool,
     ToolError,
+    ToolUnavailable,
     UserError,
 )
 
@@ -90,6 +91,8 @@ class Episode:
             text = await guarded(_ask(tool, arguments), self.budget.call_seconds)
         except ArgumentError as error:
             return str(error), Outcome.MALFORMED
+        except ToolUnavailable as error:
+            return str(error), Outcome.UNAVAILABLE
         except ToolError as error:
             return str(error), Outcome.FAILED
         except TooSlow as error:

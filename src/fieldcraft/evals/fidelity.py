@@ -15,7 +15,7 @@ from rich.text import Text
 
 from fieldcraft.rewards.answers import f1, normalise
 from fieldcraft.tools.search.passages import read_results
-from fieldcraft.types import Call, Outcome, Tool, ToolError, Trajectory
+from fieldcraft.types import Call, Outcome, Tool, ToolError, ToolUnavailable, Trajectory, UserError
 from fieldcraft.worlds.base import Verdict, Verdicts, simulated_calls
 
 HEADS = {"holds": "holds", "contradicts": "contradicts", "well_formed": "form", "f1": "F1"}
@@ -47,11 +47,17 @@ async def judge_by_tool(tool: Tool, trajectory: Trajectory) -> Verdicts:
 
 
 async def _real_observation(tool: Tool, call: Call) -> str | None:
-    """None where the real tool gives no results either."""
+    """None where the real tool gives no results either. Raises UserError where it does not answer
+    at all, for then nothing can be told of any simulation."""
     if call.tool != tool.name:
         return None
     try:
         return await tool(**call.arguments)
+    except ToolUnavailable as error:
+        raise UserError(
+            f"the real tool '{tool.name}', which simulated results are compared with, does not"
+            f" answer ({str(error).rstrip('.')}): start it and run the same command again."
+        ) from error
     except ToolError:
         return None
 

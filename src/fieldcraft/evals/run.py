@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from fieldcraft.records.events import Sink, TrajectoryDone, during
 from fieldcraft.rewards.answers import F1, CoverEM, ExactMatch, Format
 from fieldcraft.rewards.rubric import AskingReward, Rubric
+from fieldcraft.rollout.health import EvaluationWatch
 from fieldcraft.rollout.loop import rollouts
 from fieldcraft.types import Task, Trajectory
 
@@ -26,7 +27,12 @@ async def evaluate(
     emit: Sink,
 ) -> list[Trajectory]:
     """Run and grade every task; trajectories in the order of the tasks. `name` is that of the part
-    in events."""
+    in events.
+
+    Raises UserError with the cause when tools or the engine fail so often that the score would be
+    theirs.
+    """
+    watch = EvaluationWatch(name, len(tasks))
 
     async def run_and_ask(task: Task, key: str) -> Trajectory:
         trajectory = await run(task, key)
@@ -34,9 +40,12 @@ async def evaluate(
         return trajectory
 
     def on_done(trajectory: Trajectory) -> None:
+        watch.add(trajectory)
         rubric.score([trajectory])
         emit(TrajectoryDone(name, trajectory))
 
     jobs = [(task, f"eval/{i}") for i, task in enumerate(tasks)]
     with during(emit, name, len(tasks), "questions"):
-        return await rollouts(jobs, run_and_ask, concurrency, on_done)
+        done = await rollouts(jobs, run_and_ask, concurrency, on_done)
+    watch.check(done)
+    return done

@@ -1,8 +1,8 @@
 """How a set of trajectories used its tools: what was written, what was run, what was needed.
 
 What a call may be, each counted apart: written (all), executed (the tool was asked), failed (the
-tool itself), malformed (the policy's failure), refused (over the limit). A duplicate is an executed
-call that repeats one which was answered.
+tool itself, or it was unavailable), malformed (the policy's failure), refused (over the limit). A
+duplicate is an executed call that repeats one which was answered.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def call_counts(trajectories: Iterable[Trajectory]) -> dict[str, int]:
     return {
         "written": outcomes.total(),
         "executed": sum(t.executed_calls for t in found),
-        "failed": outcomes[Outcome.FAILED],
+        "failed": outcomes[Outcome.FAILED] + outcomes[Outcome.UNAVAILABLE],
         "malformed": outcomes[Outcome.MALFORMED],
         "refused": outcomes[Outcome.REFUSED],
         "duplicate": sum(map(duplicate_calls, found)),

@@ -33,6 +33,7 @@ from fieldcraft.runs.inputs import Inputs, make_inputs
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.terminal.progress import TerminalSink
+from fieldcraft.tools.search.tool import SearchTool
 from fieldcraft.train.checkpoint import save_weights
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
 from fieldcraft.types import AnyTool, Task, Trajectory, UserError
@@ -154,7 +155,7 @@ class Agent:
         return make_engine(self.recipe, model, load_tokenizer(self.model), threads=None)
 
     async def environment(self) -> ToolEnvironment:
-        """Where it acts; its tools are opened anew."""
+        """Where it acts; its tools are opened anew, but for the search over an index."""
         dialect = make_dialect(self.recipe, load_tokenizer(self.model))
         return make_environment(self.recipe, dialect, await self._tools())
 
@@ -184,7 +185,16 @@ class Agent:
         if self.index is None and recipe.search.url is None:
             others = tuple(tool for tool in recipe.tools if tool.name != SEARCH)
             recipe = recipe.model_copy(update={"tools": others})
-        return await open_tools(recipe, self.index or self.model)  # a server needs no index
+        kept = self._index_tools[0] if self._index_tools else None
+        tools = await open_tools(recipe, self.index or self.model, kept)  # a server needs no index
+        self._index_tools[:] = [tool for tool in tools if isinstance(tool, SearchTool)]
+        return tools
+
+    @cached_property
+    def _index_tools(self) -> list[SearchTool]:
+        """The search over an index once it is open: to open one may take long. Other tools may
+        belong to the event loop that they are first used in, and a server may be gone by now."""
+        return []
 
 
 def load(path: Path | str, *, tools: Tools | None = None, **settings: Any) -> Agent:

@@ -34,7 +34,11 @@ async def open_search(recipe: Recipe, index: Path) -> Tool:
     if settings.url is None:
         return SearchTool(SearchIndex.load(index), settings.topk)
     remote = RemoteSearchTool(
-        settings.url, topk=settings.topk, timeout_seconds=settings.timeout_seconds
+        settings.url,
+        topk=settings.topk,
+        timeout_seconds=settings.timeout_seconds,
+        # before the limit of a call, which does not know whose fault it is
+        total_seconds=0.9 * recipe.budget.call_seconds,
     )
     await remote.check()
     return remote
@@ -48,10 +52,13 @@ async def open_judge(settings: JudgeModel, cache: Path | None) -> Judge | None:
     return Judge(await open_endpoint(endpoint, cache), settings.votes)
 
 
-async def open_tools(recipe: Recipe, index: Path) -> list[AnyTool]:
-    """Every tool of a recipe, in its order. Raises UserError for one that cannot be made."""
+async def open_tools(
+    recipe: Recipe, index: Path, search: SearchTool | None = None
+) -> list[AnyTool]:
+    """Every tool of a recipe, in its order; `search` is one that is open already. Raises UserError
+    for one that cannot be made."""
     return [
-        await open_search(recipe, index)
+        search or await open_search(recipe, index)
         if tool.name == SEARCH
         else make_tool(tool.name, tool.settings)
         for tool in recipe.tools

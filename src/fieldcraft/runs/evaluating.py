@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fieldcraft.config.lineage import met_tools
 from fieldcraft.config.names import Kind, cause_of, find, short, shown
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.metrics import summarise
@@ -25,8 +26,8 @@ Workflow = Callable[[Task, Policy, ToolEnvironment, str], Awaitable[Trajectory]]
 
 
 async def evaluate_model(context: Context, name: str, model: Path) -> None:
-    """Greedy evaluation with tools; the model before any demonstration of one has none."""
-    tools = [] if name == "base" else context.tools
+    """Greedy evaluation with tools; a model that no training has shown one has none."""
+    tools = context.tools if met_tools(context.recipe, name) else []
     await _evaluate(context, name, model, tools, rollout)
 
 

@@ -9,7 +9,7 @@ STAGE/               see `StageFolder`
 judge.sqlite         the judge's replies
 evaluations/         NAME.jsonl (every trajectory) and NAME.json (its summary), written last
 collect/             what a teacher showed
-report.json, report.html   written last: the run is done
+report.json, report.html   written last: the run is done, unless `stopped` says why it ended
 """
 
 from __future__ import annotations
@@ -114,7 +114,14 @@ class RunFolder:
 
     @property
     def done(self) -> bool:
-        return self.report_html.exists()
+        """A run that something stopped has a report too, which says so."""
+        whole = self.report_html.exists() and self.report_json.exists()
+        return whole and "stopped" not in read_json(self.report_json)
+
+    def forget_report(self) -> None:
+        """Delete the report of a run that was stopped and is resumed."""
+        for path in (self.report_html, self.report_json):
+            path.unlink(missing_ok=True)
 
     def stage(self, name: str) -> StageFolder:
         return StageFolder(self.path / name)

@@ -13,17 +13,24 @@ from fieldcraft.records.files import read_json
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.runs.context import Context
+from fieldcraft.runs.folder import StageFolder
+from fieldcraft.train.stages.base import Row
 from fieldcraft.types import Trajectory
 
 
-def write_run_report(context: Context) -> dict[str, Any]:
-    """Write `report.json` and `report.html`; returns the content of the first."""
+def write_run_report(context: Context, stopped: str | None = None) -> dict[str, Any]:
+    """Write `report.json` and `report.html`; returns the content of the first.
+
+    `stopped` is why the run ended before its time: the report then has what there is by now, the
+    curves of the stage under way included.
+    """
     folder, recipe = context.folder, context.recipe
     names = folder.evaluations()
     found = {name: read_json(folder.evaluation(name).summary) for name in names}
     samples = {name: read_trajectories(folder.evaluation(name).trajectories) for name in names}
-    records = {name: read_json(folder.stage(name).record) for name in recipe.stages}
-    stages = [StageRecord(n, r["seconds"], r["metrics"]) for n, r in records.items()]
+    curves = {name: MetricsLog(folder.stage(name).metrics).rows() for name in recipe.stages}
+    curves = {name: rows for name, rows in curves.items() if rows}
+    stages = [_record(folder.stage(name), name, rows) for name, rows in curves.items()]
     stages.append(StageRecord("evaluation", sum(e["seconds"] for e in found.values())))
     report = build_report(
         recipe=recipe.recipe,
@@ -32,12 +39,20 @@ def write_run_report(context: Context) -> dict[str, Any]:
         stages=stages,
         evals={n: e["summary"] | {"seconds": e["seconds"]} for n, e in found.items()},
         comparisons=_changes(recipe, samples),
-        extra={"config": dump_recipe(recipe), "versions": context.versions()},
+        extra=({"stopped": stopped} if stopped else {})
+        | {"config": dump_recipe(recipe), "versions": context.versions()},
     )
     write_report(report, folder.report_json)
-    curves = {name: MetricsLog(folder.stage(name).metrics).rows() for name in recipe.stages}
     write_html(report, curves, samples, folder.report_html)
     return report
+
+
+def _record(folder: StageFolder, name: str, rows: Sequence[Row]) -> StageRecord:
+    """A stage that is done, or one under way: it has the steps of its metrics so far."""
+    if folder.done:
+        record = read_json(folder.record)
+        return StageRecord(name, record["seconds"], record["metrics"])
+    return StageRecord(name, sum(row["seconds"] for row in rows), dict(rows[-1]))
 
 
 def _changes(recipe: Recipe, samples: Mapping[str, Sequence[Trajectory]]) -> list[dict[str, Any]]:

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.records.events import Events
+from fieldcraft.records.events import Events, Said
 from fieldcraft.runs.context import Context, open_context
 from fieldcraft.runs.evaluating import evaluate_model, evaluate_workflows
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.reporting import write_run_report
 from fieldcraft.runs.training import train_stage
 from fieldcraft.train.memory import release_memory
+from fieldcraft.types import UserError
 
 
 def run_recipe(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
@@ -29,10 +30,22 @@ async def _run(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
 
 
 async def _stages(context: Context) -> dict[str, Any]:
-    """Stages and evaluations in the order of the recipe, then the report."""
-    recipe = context.recipe
+    """Stages and evaluations in the order of the recipe, then the report, which is also written
+    of what there is when something stops the run."""
+    context.folder.forget_report()
     await context.open_tools()
     model = context.first_model()
+    try:
+        await _train_and_evaluate(context, model)
+    except UserError as error:
+        write_run_report(context, stopped=str(error))
+        context.emit(Said(f"the report of what there is: {context.folder.report_html}"))
+        raise
+    return write_run_report(context)
+
+
+async def _train_and_evaluate(context: Context, model: Path) -> None:
+    recipe = context.recipe
     models = {"start": model}
     if recipe.model is not None:
         await evaluate_model(context, "base", model)
@@ -45,4 +58,3 @@ async def _stages(context: Context) -> dict[str, Any]:
         if len(models) == 2 and recipe.model is None:
             await evaluate_workflows(context, model)
         release_memory()
-    return write_run_report(context)

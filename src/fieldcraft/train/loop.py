@@ -10,7 +10,7 @@ from typing import Any
 
 from fieldcraft.config.names import shown
 from fieldcraft.config.stages import Stage
-from fieldcraft.records.events import Sink, StepDone, during
+from fieldcraft.records.events import Said, Sink, StepDone, during
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.train.checkpoint import (
     checkpoint_folder,
@@ -84,6 +84,8 @@ async def run_steps(
             row |= await probe(trainer.done)
             emit(StepDone(folder.name, row, log.path))
             rows.append(row)
+            if said := stage.notice(rows):
+                emit(Said(said))
             await asyncio.sleep(0)  # where Ctrl-C takes effect: a step need not wait for anything
             _stop_if_collapsed(watch, rows, folder)
             _stop_if_idle(stage, rows, folder)

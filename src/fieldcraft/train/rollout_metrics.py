@@ -1,4 +1,4 @@
-"""What the rollouts of a step say about the policy, and about what it acts on."""
+"""What the rollouts of a step say about the policy, and about what it acts on, as metrics."""
 
 from __future__ import annotations
 
@@ -8,41 +8,14 @@ from math import isfinite
 
 from fieldcraft.records.tool_use import tool_use
 from fieldcraft.train.stages.base import Row
-from fieldcraft.types import VERDICT, Author, Outcome, Status, Trajectory, UserError
+from fieldcraft.types import VERDICT, Author, Status, Trajectory
 
-
-def check_tools(
-    trajectories: Sequence[Trajectory], number: int, most: float, simulated_too: bool = False
-) -> None:
-    """A tool that practically never answers would make the whole run meaningless.
-
-    Raises UserError if more than the share `most` of at least one real call a rollout failed. A
-    malformed call is the policy's failure: its tool was not asked, so it does not count. Simulated
-    calls count where a remote model, which may fail as a tool does, simulates (`simulated_too`).
-    """
-    calls = [c for t in trajectories for c in t.calls if c.outcome.executed]
-    calls = [call for call in calls if simulated_too or not call.simulated]
-    failed = sum(call.outcome is Outcome.FAILED for call in calls)
-    if len(calls) >= len(trajectories) and failed > most * len(calls):
-        raise UserError(
-            f"{failed} of the {len(calls)} tool calls of step {number} failed: check the search"
-            " server or the tool."
-        )
-
-
-def check_rollouts(trajectories: Sequence[Trajectory], number: int) -> None:
-    """A defect that ends every rollout would make the whole run meaningless.
-
-    Raises UserError with the cause if not one rollout of a step ended without an exception.
-    """
-    broken = [t for t in trajectories if t.status is Status.ERROR]
-    if trajectories and len(broken) == len(trajectories):
-        cause = " ".join(broken[-1].error.split())
-        raise UserError(
-            f"all {len(broken)} rollouts of step {number} ended in an error, the last in"
-            f" '{cause}': correct the tool, the reward or the engine that it comes from, and run"
-            " the same command again, which resumes here."
-        )
+SILENT = 5  # steps in a row without a difference between rollouts that the reader is told of
+_SAME = "the rollouts of each question had the same reward"
+_DIFFER = (
+    "take questions that are right now and then, another temperature, a larger group or a reward"
+    " that tells rollouts apart"
+)
 
 
 def correct_logp(trajectories: Sequence[Trajectory]) -> float | None:
@@ -81,3 +54,21 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> Row:
         **use,
         **{f"status/{s.value}": status[s] / count for s in Status},
     }
+
+
+def silence(rows: Sequence[Row], steps: int, stage: str) -> str | None:
+    """What to tell after the last of the rows: once that SILENT steps in a row had no group whose
+    rollouts differ in reward, and in the end that none of all `steps` had."""
+    silent = [row["equal_groups"] == 1 or row["groups_kept"] == 0 for row in rows]
+    if len(silent) == steps and all(silent):
+        return (
+            f"stage '{stage}' has learnt nothing from its rewards: in all of its {steps} steps"
+            f" {_SAME}; {_DIFFER}."
+        )
+    stretches = [end for end in range(SILENT, len(silent) + 1) if all(silent[end - SILENT : end])]
+    if stretches != [len(silent)]:
+        return None
+    return (
+        f"stage '{stage}' had nothing to learn from in {SILENT} steps in a row up to step"
+        f" {rows[-1]['step']}, because {_SAME}; if that stays so, {_DIFFER}."
+    )

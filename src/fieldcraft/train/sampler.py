@@ -32,10 +32,11 @@ class Sampled:
     batches: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Sampler:
     """Samples the rollouts of one step at a time.
 
+    `drawn` is its position in the stream of questions, which a checkpoint keeps.
     `frozen`, an engine, simulates for `simulator: frozen`, and `remote` writes observations for
     `simulator: endpoint`.
     """
@@ -50,21 +51,22 @@ class Sampler:
     remote: Simulator | None = None
     name: str = "rl"  # of the stage, in events
     emit: Sink = nobody
+    drawn: int = 0  # batches of questions so far
 
     async def sample(self, number: int) -> Sampled:
         """The rollouts of step `number`, with their rewards.
 
         Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2): groups that teach nothing are
         replaced by those of further questions, until the step is full or `max_batches` are sampled;
-        then the step takes what there is. Every step owns `max_batches` batches of questions,
-        whether it uses them or not, so what it sees follows from its number alone.
+        then the step takes what there is. Batches that a step does not need are left to the next
+        one, so that an epoch asks every question.
         """
         s = self.settings
         most = 1 if s.keep_groups == "all" else s.max_batches
         kept: list[Group] = []
         flat: list[Trajectory] = []
         for batch in range(most):
-            chosen = draw(self.seed, number * most + batch, len(self.tasks), s.questions)
+            chosen = draw(self.seed, self.drawn + batch, len(self.tasks), s.questions)
             found = await self._batch([self.tasks[i] for i in chosen], number, batch)
             for group in found:
                 self.rubric.score(group)
@@ -72,6 +74,7 @@ class Sampler:
             kept += filter(self._teaches, found)
             if len(kept) >= s.questions:
                 break
+        self.drawn += batch + 1
         return Sampled(kept[: s.questions], flat, batch + 1)
 
     @property

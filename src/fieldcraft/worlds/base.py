@@ -42,6 +42,7 @@ class World(ABC):
     # questions that no training asks, which is checked before a run
     splits: ClassVar[Mapping[str, str]]
     datasets: ClassVar[Sequence[str]]  # names of the sets of demonstrations
+    toolless: ClassVar[Sequence[str]] = ()  # those of them in which no tool is ever used
     pair_sets: ClassVar[Sequence[str]] = ()  # names of the sets of contrastive pairs
 
     def __init__(self, seed: int) -> None:

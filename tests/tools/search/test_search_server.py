@@ -7,6 +7,7 @@ import time
 
 import httpx
 import pytest
+import uvicorn
 
 from fieldcraft.tools.search.index import build_index
 from fieldcraft.tools.search.server import create_app, serve_search
@@ -97,6 +98,22 @@ def test_a_port_in_use_is_named(index):
         serve_search(index.folder, port=70000)
     with pytest.raises(UserError, match=r"Cannot listen on 203\.0\.113\.7:0"):  # no address of ours
         serve_search(index.folder, host="203.0.113.7", port=0)
+
+
+def test_its_connections_send_at_once(index, monkeypatch):
+    """Answers are small, so each would wait for the acknowledgement of the one before."""
+    found = []
+
+    def run(server, sockets):
+        [listener] = sockets
+        with socket.create_connection(listener.getsockname()):
+            connection, _ = listener.accept()
+            with connection:
+                found.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    monkeypatch.setattr(uvicorn.Server, "run", run)
+    serve_search(index.folder, port=0)
+    assert found[0] != 0
 
 
 def test_a_folder_without_an_index_is_named(tmp_path):

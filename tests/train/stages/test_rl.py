@@ -12,12 +12,12 @@ from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rewards.answers import ExactMatch
+from fieldcraft.rollout.health import ToolWatch
 from fieldcraft.rollout.loop import Policy, rollout
 from fieldcraft.tools.base import FunctionTool
 from fieldcraft.train.batch import Unit
 from fieldcraft.train.epochs import draw
 from fieldcraft.train.learner import surrogate
-from fieldcraft.train.rollout_metrics import check_tools
 from fieldcraft.types import (
     Call,
     Outcome,
@@ -251,6 +251,10 @@ def test_a_tool_that_sometimes_fails_does_not() -> None:
     rl, _, _ = stage(scripts, half, max_tool_failures=0.74)
     with pytest.raises(UserError, match="3 of the 4 tool calls"):
         step(rl, 0)
+
+
+def check_tools(trajectories: Sequence[Trajectory], number: int, most: float) -> None:
+    ToolWatch(most).check(trajectories, number)
 
 
 def test_what_the_policy_wrote_wrongly_is_no_failure_of_the_tool() -> None:

@@ -14,9 +14,10 @@ import httpx
 from pydantic import BaseModel
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
+from fieldcraft.tools.http import LimitedClient, TooLarge
 from fieldcraft.tools.search.passages import Passage, parse_passage
 from fieldcraft.tools.search.tool import search_function
-from fieldcraft.types import ToolError, UserError
+from fieldcraft.types import ToolError, ToolUnavailable, UserError
 
 _MAX_CONNECTIONS = 64
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 5.0
@@ -54,23 +55,30 @@ class _AutoCoA(BaseModel):
 
 _Protocol = type[_SearchR1] | type[_AutoCoA]
 _REFUSED = (400, 422)  # what servers say to a body that they do not understand
+_OF_THE_QUERY = (*_REFUSED, 413)  # and to one that the policy may have made too long
 
-
-_Failure = (httpx.HTTPError, ValueError)  # pydantic's ValidationError is a ValueError
+# pydantic's ValidationError is a ValueError; the last is that of all attempts together
+_Failure = (httpx.HTTPError, ValueError, TimeoutError)
 
 
 class RemoteSearchTool:
     """`types.Tool` that asks a server; the text it returns is that of `SearchTool`."""
 
     def __init__(
-        self, url: str, topk: int = 3, timeout_seconds: float = 10.0, retries: int = 3
+        self,
+        url: str,
+        topk: int = 3,
+        timeout_seconds: float = 10.0,
+        retries: int = 3,
+        total_seconds: float = 60.0,
     ) -> None:
         """
         Args:
             url: of the server, with or without the `/retrieve` at its end.
             topk: passages a query.
-            timeout_seconds: for each attempt, to connect and between two pieces of the answer.
+            timeout_seconds: for each attempt, from connecting to the end of the answer.
             retries: attempts after the first, each after twice the wait of the one before.
+            total_seconds: for all attempts together.
 
         Raises:
             UserError: a bad url or number.
@@ -90,6 +98,7 @@ class RemoteSearchTool:
         self._topk = topk
         self._timeout_seconds = timeout_seconds
         self._retries = retries
+        self._total_seconds = total_seconds
         self._protocols: tuple[_Protocol, _Protocol] = (_SearchR1, _AutoCoA)  # the right one first
         self._client: httpx.AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -102,18 +111,19 @@ class RemoteSearchTool:
 
         Raises:
             ArgumentError: wrong arguments.
-            ToolError: no answer after all attempts.
+            ToolUnavailable: no answer after all attempts.
+            ToolError: the server refuses the query.
         """
         return await self._function(**arguments)
 
     async def check(self) -> None:
-        """Ask the server once, so that a run does not start without one.
+        """Ask the server something, so that a run does not start without one.
 
         Raises:
             UserError: no search server answers at the url.
         """
         try:
-            await self._ask("check")
+            await self._ask_patiently("check")
         except _Failure as error:
             raise UserError(
                 f"No search server answers at {self.url} ({_reason(error)}); "
@@ -127,16 +137,20 @@ class RemoteSearchTool:
             await self._end.aclose()
 
     async def _retrieve_or_tell(self, query: str) -> Sequence[Passage]:
+        try:
+            return await self._ask_patiently(query)
+        except _Failure as error:
+            raise _kind(error)(f"Search failed: {_reason(error)}.") from error
+
+    async def _ask_patiently(self, query: str) -> list[Passage]:
         attempts = AsyncRetrying(
             stop=stop_after_attempt(1 + self._retries),
             wait=wait_exponential(_FIRST_WAIT_SECONDS, max=_LONGEST_WAIT_SECONDS),
             retry=retry_if_exception(_may_pass),
             reraise=True,
         )
-        try:
+        async with asyncio.timeout(self._total_seconds):
             return await attempts(self._ask, query)
-        except _Failure as error:
-            raise ToolError(f"Search failed: {_reason(error)}.") from error
 
     async def _ask(self, query: str) -> list[Passage]:
         first, second = self._protocols
@@ -156,7 +170,8 @@ class RemoteSearchTool:
     async def _ask_as(self, protocol: _Protocol, query: str) -> list[Passage]:
         client = await self._http()
         body = protocol.question(query, self._topk)
-        response = await client.post(f"{self.url}/retrieve", json=body)
+        async with self._gate:  # waiting here is no fault of the server's
+            response = await client.post(f"{self.url}/retrieve", json=body)
         response.raise_for_status()
         hits = protocol.model_validate_json(response.content).hits()
         return [parse_passage(h.document, str(rank), h.score) for rank, h in enumerate(hits)]
@@ -166,9 +181,9 @@ class RemoteSearchTool:
         loop = asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
             self._loop = loop
-            self._client = httpx.AsyncClient(
-                # Waiting for a free connection is no fault of the server's.
-                timeout=httpx.Timeout(self._timeout_seconds, pool=None),
+            self._gate = asyncio.Semaphore(_MAX_CONNECTIONS)
+            self._client = LimitedClient(
+                self._timeout_seconds,
                 limits=httpx.Limits(max_connections=_MAX_CONNECTIONS),
                 trust_env=False,  # search servers stand inside; a proxy would not find them
             )
@@ -192,11 +207,20 @@ def _may_pass(error: BaseException) -> bool:
     return isinstance(error, httpx.TransportError)
 
 
+def _kind(error: Exception) -> type[ToolError]:
+    """Whether the query is at fault, or the server that answers none."""
+    if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in _OF_THE_QUERY:
+        return ToolError
+    return ToolUnavailable
+
+
 def _reason(error: Exception) -> str:
     """One phrase, without urls: the model reads it too."""
     if isinstance(error, httpx.HTTPStatusError):
         return f"the server answered with status {error.response.status_code}"
-    if isinstance(error, httpx.TimeoutException):
+    if isinstance(error, TooLarge):
+        return "the server's answer is too large"
+    if isinstance(error, httpx.TimeoutException | TimeoutError):
         return "the server did not answer in time"
     if isinstance(error, httpx.HTTPError):
         return "the server cannot be reached"

@@ -120,6 +120,11 @@ class StageType(ABC):
         where it had some. A stage that is idle for too long is stopped."""
         return None
 
+    def notice(self, rows: Sequence[Row]) -> str | None:
+        """What the reader is told after the last of these steps, which are all so far; None where
+        there is nothing to say."""
+        return None
+
     def state_dict(self) -> Row:
         """What a checkpoint keeps beside the trainer."""
         return {}

@@ -8,10 +8,11 @@ from typing import Self
 
 from fieldcraft.config.rl import Rl
 from fieldcraft.endpoints.opening import open_endpoint
+from fieldcraft.rollout.health import ToolWatch, check_rollouts
 from fieldcraft.rollout.simulators import ChatSimulator
 from fieldcraft.train.critic import Critic
 from fieldcraft.train.learner import AdapterStart, PolicyLearner, Reference
-from fieldcraft.train.rollout_metrics import check_rollouts, check_tools, rollout_metrics
+from fieldcraft.train.rollout_metrics import rollout_metrics, silence
 from fieldcraft.train.sampler import Sampler, equal, simulates
 from fieldcraft.train.stages.base import Data, Material, Row, StageType
 from fieldcraft.train.trainer import Trainer
@@ -58,6 +59,7 @@ class RlStage(StageType):
         self.trainer = trainer
         self.fidelity = fidelity
         self.watch = make_watch(s)
+        self.tools = ToolWatch(s.max_tool_failures, simulated_too=sampler.remote is not None)
         self.learner = PolicyLearner(
             settings=s,
             trainer=trainer,
@@ -111,8 +113,8 @@ class RlStage(StageType):
         await self.sampler.sleep()
         flat = sampled.trajectories
         check_rollouts(flat, number)
+        self.tools.check(flat, number)
         row = rollout_metrics(flat)
-        check_tools(flat, number, s.max_tool_failures, self.sampler.remote is not None)
         row |= {
             "tokens": sum(len(t.ids) for t in flat),
             "equal_groups": sum(map(equal, sampled.groups)) / max(len(sampled.groups), 1),
@@ -145,15 +147,26 @@ class RlStage(StageType):
             )
         return None
 
+    def notice(self, rows: Sequence[Row]) -> str | None:
+        """That rollouts have not differed for a while, where only differences are learnt from."""
+        s = self.settings
+        if s.baseline not in ("group", "others"):
+            return None
+        return silence(rows, s.steps, self.sampler.name)
+
     def state_dict(self) -> Row:
         critic = self.learner.critic
         return {
             "rubric": self.sampler.rubric.state_dict(),
             "critic": critic.state_dict() if critic else {},
+            "tools": self.tools.state_dict(),
+            "drawn": self.sampler.drawn,
         }
 
     def load_state_dict(self, state: Row) -> None:
         self.sampler.rubric.load_state_dict(state["rubric"])
+        self.tools.load_state_dict(state["tools"])
+        self.sampler.drawn = state["drawn"]
         if self.learner.critic:
             self.learner.critic.load_state_dict(state["critic"])
 

@@ -26,6 +26,7 @@ class AtlasWorld(World):
 
     splits = SPLITS
     datasets = ("base", "demonstrations", "wasteful")
+    toolless = ("base",)
     pair_sets = ("pairs",)
 
     def __init__(

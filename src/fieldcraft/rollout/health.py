@@ -1,0 +1,134 @@
+"""Whether rollouts speak about their policy, or only about tools and engines that failed.
+
+Training and evaluation both stop, with the cause, at what would make their numbers meaningless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fieldcraft.types import Author, Outcome, Status, Trajectory, UserError
+
+MOST_SPOILED = 0.02  # of an evaluation's questions: by so much its exact match may be wrong
+MOST_FAILED = 0.9  # of an evaluation's calls; tools may well fail at what a policy asks of them
+MOST_BROKEN = 0.9  # of a step's rollouts
+CAUSE_CHARACTERS = 200
+
+
+def check_rollouts(trajectories: Sequence[Trajectory], number: int) -> None:
+    """Raises UserError with the cause if practically all rollouts of a step raised an exception."""
+    broken = [t for t in trajectories if t.status is Status.ERROR]
+    if broken and len(broken) > MOST_BROKEN * len(trajectories):
+        share = "all" if len(broken) == len(trajectories) else f"{len(broken)} of the"
+        raise UserError(
+            f"{share} {len(trajectories)} rollouts of step {number} ended in an error, the last in"
+            f" '{_short(broken[-1].error)}': correct the tool, the reward or the engine that it"
+            " comes from, and run the same command again, which resumes here."
+        )
+
+
+@dataclass
+class ToolWatch:
+    """Stops reinforcement learning with a tool that practically never answers.
+
+    A step with few calls says little, so they are counted over as many steps as it takes until
+    there is a call a rollout, and then judged together. `simulated_too` counts simulated calls as
+    well: a remote model that simulates may fail as a tool does.
+    """
+
+    most: float  # share of the calls that may fail
+    simulated_too: bool = False
+    asked: int = 0
+    failed: int = 0
+    since: int | None = None  # the first step that is counted
+
+    def check(self, trajectories: Sequence[Trajectory], number: int) -> None:
+        """Raises UserError if more than `most` of the calls so far failed."""
+        since = number if self.since is None else self.since
+        asked, failed, cause = _calls(trajectories, self.simulated_too)
+        self.asked, self.failed, self.since = self.asked + asked, self.failed + failed, since
+        if self.asked < len(trajectories):
+            return
+        steps = f"step {number}" if since == number else f"steps {since} to {number}"
+        _judge(self.asked, self.failed, self.most, steps, cause)
+        self.asked, self.failed, self.since = 0, 0, None
+
+    def state_dict(self) -> dict[str, int | None]:
+        """What a checkpoint keeps."""
+        return {"asked": self.asked, "failed": self.failed, "since": self.since}
+
+    def load_state_dict(self, state: dict[str, int | None]) -> None:
+        """Take over what `state_dict` returned."""
+        self.asked, self.failed = state["asked"] or 0, state["failed"] or 0
+        self.since = state["since"]
+
+
+@dataclass
+class EvaluationWatch:
+    """Stops an evaluation whose score would be that of a tool or an engine that failed."""
+
+    part: str  # the evaluation's name
+    questions: int
+    spoiled: int = 0
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Raises UserError as soon as too many questions met a defect or an outage."""
+        cause = _spoiled_by(trajectory)
+        if cause is None:
+            return
+        self.spoiled += 1
+        if self.spoiled > MOST_SPOILED * self.questions:
+            raise UserError(
+                f"'{self.part}' was stopped, because {self.spoiled} of its {self.questions}"
+                f" questions met a tool or an engine that failed, the last with '{cause}': correct"
+                " that and run the same command again; nothing of this evaluation was kept."
+            )
+
+    def check(self, trajectories: Sequence[Trajectory]) -> None:
+        """Raises UserError if practically no call of the whole evaluation was answered."""
+        asked, failed, cause = _calls(trajectories, simulated_too=False)
+        if asked >= len(trajectories):
+            _judge(asked, failed, MOST_FAILED, f"'{self.part}'", cause)
+
+
+def _spoiled_by(trajectory: Trajectory) -> str | None:
+    """The defect or the outage that a trajectory met; None where whatever went wrong may be the
+    policy's own doing."""
+    if trajectory.status is Status.ERROR:
+        return _short(trajectory.error)
+    missed = [c for c in trajectory.calls if c.outcome is Outcome.UNAVAILABLE]
+    return _short(missed[-1].observation) if missed else None
+
+
+def _calls(trajectories: Sequence[Trajectory], simulated_too: bool) -> tuple[int, int, str]:
+    """How many calls were asked, how many of them failed, and why the last one did.
+
+    A malformed call is the policy's failure: its tool was not asked, so it does not count.
+    """
+    calls = [c for t in trajectories for c in t.calls if c.outcome.executed]
+    calls = [call for call in calls if simulated_too or not call.simulated]
+    failed = [call.observation for call in calls if call.outcome.failed]
+    raised = [t.error for t in trajectories if _broke_in_a_call(t)]
+    causes = [*failed, *raised]
+    return len(calls) + len(raised), len(causes), _short(causes[-1]) if causes else ""
+
+
+def _broke_in_a_call(trajectory: Trajectory) -> bool:
+    """Whether a rollout ended in an exception after the policy's turn: its tool raised it, and the
+    call was never recorded."""
+    written = trajectory.segments and trajectory.segments[-1].author is Author.POLICY
+    return trajectory.status is Status.ERROR and bool(written)
+
+
+def _judge(asked: int, failed: int, most: float, place: str, cause: str) -> None:
+    if failed > most * asked:
+        raise UserError(
+            f"{failed} of the {asked} tool calls of {place} failed, the last with '{cause}': check"
+            " the search server or the tool, and run the same command again."
+        )
+
+
+def _short(cause: str) -> str:
+    """A cause on one line."""
+    return " ".join(cause.split()).rstrip(".")[:CAUSE_CHARACTERS]

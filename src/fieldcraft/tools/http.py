@@ -1,0 +1,70 @@
+"""Requests to servers that may be slow, endless or broken: limits of time and of size."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+
+MOST_BYTES = 8 * 2**20  # of an answer; a hundred long passages have less than one MiB
+# Of an answer that is sent unpacked. `content-length` is that of the packed one.
+_OF_TRANSFER = ("content-encoding", "content-length", "transfer-encoding")
+
+
+class TooLarge(httpx.RequestError):
+    """An answer is longer than MOST_BYTES; the rest of it was not read."""
+
+
+class LimitedClient(httpx.AsyncClient):
+    """A client each of whose requests is answered whole within `seconds`, or fails.
+
+    httpx itself limits only the time between two pieces of an answer, so a server that sends a byte
+    a second would never be given up. Waiting for a free connection counts too, so whoever shares a
+    client limits how many requests are on their way.
+    """
+
+    def __init__(self, seconds: float, **settings: Any) -> None:
+        super().__init__(timeout=httpx.Timeout(seconds, pool=None), **settings)
+        self.seconds = seconds
+
+    async def send(
+        self, request: httpx.Request, *, stream: bool = False, **how: Any
+    ) -> httpx.Response:
+        """The whole answer, whether or not `stream` asks for it in pieces.
+
+        Raises:
+            httpx.ReadTimeout: it was not there in time.
+            TooLarge: it is too long.
+            httpx.RequestError: any other failure.
+        """
+        limit = asyncio.timeout(self.seconds)
+        try:
+            async with limit:
+                response = await super().send(request, stream=True, **how)
+                try:
+                    return await _whole(response)
+                finally:
+                    await response.aclose()
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise httpx.ReadTimeout("the answer took too long", request=request) from error
+
+
+async def _whole(response: httpx.Response) -> httpx.Response:
+    """The response with its content, which is read piece by piece, as it is unpacked."""
+    content = bytearray()
+    async for piece in response.aiter_bytes():
+        content += piece
+        if len(content) > MOST_BYTES:
+            raise TooLarge(f"the answer is longer than {MOST_BYTES} bytes")
+    headers = [(k, v) for k, v in response.headers.multi_items() if k not in _OF_TRANSFER]
+    return httpx.Response(
+        response.status_code,
+        headers=headers,
+        content=bytes(content),
+        request=response.request,
+        extensions=response.extensions,
+        history=response.history,
+    )

@@ -1,0 +1,54 @@
+"""Which models have met a tool: what trained them says so, not what they are called."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fieldcraft.config.lineage import met_tools
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.runs import evaluating
+
+MEETS = ("base", "workflow", "sft2", "rl2")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([], [False, False, True, True]),
+        (["stages.base.data=demonstrations"], [True, True, True, True]),
+        (["stages.sft2.data=base"], [False, False, False, True]),  # it rolls out with the search
+        (["stages.sft2.data=base", "stages.rl2.start=base"], [False, False, False, True]),
+    ],
+)
+def test_a_model_has_met_what_its_stages_showed(overrides: list[str], expected: list[bool]) -> None:
+    recipe = load_recipe("smoke", overrides)
+    assert [met_tools(recipe, name) for name in MEETS] == expected
+
+
+def test_a_first_model_has_met_none() -> None:
+    """It has had no stage; that of a user is the evaluation 'base'."""
+    recipe = load_recipe("smoke", [])
+    stages = {"sft2": recipe.stages["sft2"]}
+    own = recipe.model_copy(update={"model": Path("model"), "stages": stages})
+    assert not met_tools(own, "base")
+    assert met_tools(own, "sft2")
+
+
+@pytest.mark.parametrize(("data", "tools"), [("base", []), ("demonstrations", ["search"])])
+def test_a_stage_called_base_is_evaluated_with_what_it_knows(
+    data: str, tools: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+
+    async def evaluate(context: Any, name: str, model: Path, used: list[str], run: Any) -> None:
+        given.append(used)
+
+    monkeypatch.setattr(evaluating, "_evaluate", evaluate)
+    context: Any = SimpleNamespace(
+        recipe=load_recipe("smoke", [f"stages.base.data={data}"]), tools=["search"]
+    )
+    asyncio.run(evaluating.evaluate_model(context, "base", Path("model")))
+    assert given == [tools]

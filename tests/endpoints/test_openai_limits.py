@@ -1,0 +1,90 @@
+"""The client of remote models against servers that are slow, endless or broken."""
+
+import asyncio
+import json
+
+import pytest
+
+from bad_servers import (
+    Behaviour,
+    answers,
+    drips_its_answer,
+    drips_its_headers,
+    is_endless,
+    raw_server,
+    redirects,
+    resets,
+)
+from chat_server import completion
+from fieldcraft.endpoints.openai import ChatEndpoint, EndpointError, Reply
+from fieldcraft.rewards.judge import Judge
+from fieldcraft.types import Status, Task, Trajectory
+
+HI = bytes(completion("hi").body)
+BUSY = answers(b"starting", "text/plain", 503)
+PATIENCE = 30  # seconds that no test needs; without a limit the servers below never end
+
+
+def ask(endpoint: ChatEndpoint) -> Reply:
+    async def asked() -> Reply:
+        async with asyncio.timeout(PATIENCE):
+            return await endpoint.chat([{"role": "user", "content": "hello"}], max_tokens=5)
+
+    return asyncio.run(asked())
+
+
+def endpoint_at(url: str, retries: int = 0, seconds: float = PATIENCE) -> ChatEndpoint:
+    return ChatEndpoint(f"{url}/v1", "m", retries=retries, timeout_seconds=seconds)
+
+
+@pytest.mark.parametrize("server", [drips_its_answer, drips_its_headers])
+def test_a_server_that_drips_is_given_up_however_often_it_sends(server: Behaviour) -> None:
+    """A byte comes every 20 ms, so no wait between two of them is ever long."""
+    with raw_server(server) as (url, asked):
+        with pytest.raises(EndpointError, match=r"^no answer within 0\.2 s$"):
+            ask(endpoint_at(url, retries=1, seconds=0.2))
+        assert len(asked) == 2
+
+
+def test_an_endless_answer_is_not_read_to_its_end() -> None:
+    with raw_server(is_endless) as (url, _), pytest.raises(EndpointError, match="is too large"):
+        ask(endpoint_at(url))
+
+
+@pytest.mark.parametrize("first", [BUSY, resets])
+def test_one_failure_neither_ends_a_request_nor_refuses_a_run(first: Behaviour) -> None:
+    with raw_server(first, answers(HI)) as (url, asked):
+        assert ask(endpoint_at(url, retries=1)).text == "hi"
+        assert len(asked) == 2
+    with raw_server(first, answers(HI)) as (url, _):
+        asyncio.run(endpoint_at(url, retries=1).check())
+
+
+@pytest.mark.parametrize(
+    ("server", "reason"),
+    [
+        (resets, "the server cannot be reached"),
+        (redirects, "the server cannot be reached"),
+        (BUSY, r"status 503 \(starting\)"),
+        (answers(HI[:-5]), "the answer is no chat completion"),
+        (answers(b"<html>hello</html>", "text/html"), "the answer is no chat completion"),
+        (answers(b"[" * 100_000), "the answer is no chat completion"),
+        (answers(json.dumps({"choices": {"0": 1}}).encode()), "the answer is no chat completion"),
+        (answers(b"\xff\xfe\x00"), "the answer is no chat completion"),
+    ],
+)
+def test_every_other_failure_has_its_sentence(server: Behaviour, reason: str) -> None:
+    with raw_server(server) as (url, _), pytest.raises(EndpointError, match=reason):
+        ask(endpoint_at(url))
+
+
+def test_a_judge_that_drips_leaves_an_answer_ungraded() -> None:
+    answer = Trajectory(Task("1", "Who?", ("Ada",)), answer="Ada L.", status=Status.ANSWERED)
+    with raw_server(drips_its_answer) as (url, _):
+        judge = Judge(endpoint_at(url, seconds=0.2), votes=2)
+
+        async def asked() -> float | None:
+            async with asyncio.timeout(PATIENCE):
+                return await judge.ask(answer)
+
+        assert asyncio.run(asked()) is None

@@ -1,0 +1,123 @@
+"""A search server that dies while a run is evaluated: nothing false is kept."""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.engine.threads import Threads
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.records.events import Event, Events, TrajectoryDone
+from fieldcraft.runs import context
+from fieldcraft.runs import run as runs_run
+from fieldcraft.runs.agent import find_agent
+from fieldcraft.runs.inputs import make_inputs
+from fieldcraft.runs.run import run_recipe
+from fieldcraft.tools.search.index import SearchIndex, build_index
+from fieldcraft.tools.search.server import create_app
+from fieldcraft.types import Task, UserError
+from serving import serving
+
+RECIPE = """
+recipe: tiny
+device: cpu
+instruction: ""
+world: {name: atlas, people: 40, variants: 3}
+scratch: {layers: 2, width: 32, heads: 2}
+budget: {max_calls: 2, turn_tokens: 16, total_tokens: 200}
+stages:
+  base:
+    type: sft
+    data: base
+    examples: 40
+    steps: 2
+    batch: 4
+    optim: {lr: 5.0e-3}
+evaluation: {splits: {heldout: 8, train: 2, known: 2}, workflows: [rag], concurrency: 1}
+"""
+PART = "rag: evaluation"
+GONE = r"was stopped, because 1 of its 12 questions met .* 'Search failed: the server cannot be rea"
+
+
+class Server:
+    """A search server that can be ended and begun anew at the same address."""
+
+    def __init__(self, index: SearchIndex) -> None:
+        self.app = create_app(index)
+        self.life = ExitStack()
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        url = self.life.enter_context(serving(self.app, self.port))
+        self.port = int(url.rpartition(":")[2])
+
+    def end(self) -> None:
+        self.life.close()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    world = tmp_path / "world"
+    world.mkdir()
+    make_inputs(load_recipe(str(tmp_path / "recipe.yaml"), [])).write_world(world)
+    server = Server(build_index(world / "corpus.jsonl", tmp_path / "index"))
+    server.start()
+    yield server
+    server.end()
+
+
+def without_clocks(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: without_clocks(v) for k, v in value.items() if "seconds" not in k}
+    return value
+
+
+def figures(out: Path) -> dict[str, Any]:
+    """The evaluations that are done, without their clocks."""
+    files = (out / "evaluations").glob("*.json")
+    return {file.stem: without_clocks(json.loads(file.read_text())["summary"]) for file in files}
+
+
+def test_an_evaluation_is_done_anew(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context, "fastest_threads", lambda _: Threads(1, 1))
+    monkeypatch.setattr(runs_run, "write_run_report", lambda *_, **__: {})  # for time's sake
+    recipe: Recipe = load_recipe(str(tmp_path / "recipe.yaml"), [f"search.url={server.url}"])
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    run_recipe(recipe, whole, Events([]))
+    asked = []
+
+    def end_in_the_middle(event: Event) -> None:
+        if isinstance(event, TrajectoryDone) and event.part == PART:
+            asked.append(event.trajectory)
+            if len(asked) == 5:
+                server.end()
+
+    with pytest.raises(UserError, match=GONE):
+        run_recipe(recipe, cut, Events([end_in_the_middle]))
+    assert len(asked) == 5  # and the sixth is not told
+    done = sorted(path.name for path in (cut / "evaluations").iterdir())
+    assert done == ["base.json", "base.jsonl"]
+    server.start()
+    run_recipe(recipe, cut, Events([]))
+    assert figures(cut) == figures(whole)
+    assert figures(cut)["rag"]["calls_mean"] == 1
+
+    # the same guard for an agent outside of its run
+    agent = find_agent(cut)
+    tasks = [Task(str(i), "Who?", ("Ada",)) for i in range(3)]
+    assert agent.evaluate(tasks)["n"] == 3
+    server.end()
+    with pytest.raises(UserError, match=re.escape(f"No search server answers at {server.url}")):
+        agent.evaluate(tasks)

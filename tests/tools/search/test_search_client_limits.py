@@ -1,0 +1,116 @@
+"""The search client against servers that are slow, endless or broken."""
+
+import asyncio
+import json
+import time
+
+import pytest
+
+from bad_servers import (
+    Behaviour,
+    answers,
+    drips_its_answer,
+    drips_its_headers,
+    is_endless,
+    raw_server,
+    redirects,
+    resets,
+)
+from fieldcraft.tools.http import MOST_BYTES
+from fieldcraft.tools.search.client import RemoteSearchTool
+from fieldcraft.types import ToolError, ToolUnavailable, UserError
+
+FOUND = json.dumps(
+    {"result": [[{"document": {"id": 3, "contents": '"A"\nB'}, "score": 1.0}]]}
+).encode()
+FOUND_TEXT = 'result 1: "A"\nB'
+BUSY = answers(b"starting", "text/plain", 503)
+PATIENCE = 30  # seconds that no test needs; without a limit the servers below never end
+
+
+def ask(tool: RemoteSearchTool) -> str:
+    async def asked() -> str:
+        async with asyncio.timeout(PATIENCE):
+            return await tool(query="a")
+
+    return asyncio.run(asked())
+
+
+@pytest.mark.parametrize("server", [drips_its_answer, drips_its_headers])
+def test_a_server_that_drips_is_given_up_however_often_it_sends(server: Behaviour) -> None:
+    """A byte comes every 20 ms, so no wait between two of them is ever long."""
+    with raw_server(server) as (url, asked):
+        tool = RemoteSearchTool(url, timeout_seconds=0.2, retries=1)
+        with pytest.raises(ToolUnavailable, match="the server did not answer in time"):
+            ask(tool)
+        assert len(asked) == 2
+
+
+def test_all_attempts_together_have_a_limit() -> None:
+    with raw_server(drips_its_answer) as (url, _):
+        tool = RemoteSearchTool(url, timeout_seconds=0.2, retries=1000, total_seconds=0.5)
+        began = time.monotonic()
+        with pytest.raises(ToolUnavailable, match="the server did not answer in time"):
+            ask(tool)
+        assert time.monotonic() - began < PATIENCE / 2
+
+
+def test_an_endless_answer_is_not_read_to_its_end() -> None:
+    with raw_server(is_endless) as (url, asked):
+        tool = RemoteSearchTool(url, timeout_seconds=PATIENCE)
+        with pytest.raises(ToolUnavailable, match="the server's answer is too large"):
+            ask(tool)
+        assert len(asked) == 1  # it would be no shorter the next time
+
+
+def test_an_answer_may_be_as_long_as_the_limit() -> None:
+    def padded(size: int) -> bytes:
+        return FOUND + b" " * (size - len(FOUND))
+
+    with raw_server(answers(padded(MOST_BYTES)), answers(padded(MOST_BYTES + 1))) as (url, _):
+        tool = RemoteSearchTool(url, timeout_seconds=PATIENCE)
+        assert ask(tool) == FOUND_TEXT
+        with pytest.raises(ToolUnavailable, match="too large"):
+            ask(tool)
+
+
+@pytest.mark.parametrize("first", [BUSY, resets])
+def test_one_failure_neither_ends_a_query_nor_refuses_a_run(first: Behaviour) -> None:
+    with raw_server(first, answers(FOUND)) as (url, asked):
+        assert ask(RemoteSearchTool(url)) == FOUND_TEXT
+        assert len(asked) == 2
+    with raw_server(first, answers(FOUND)) as (url, asked):
+        asyncio.run(RemoteSearchTool(url).check())
+        assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("server", "reason"),
+    [
+        (resets, "the server cannot be reached"),
+        (redirects, "the server answered with status 307"),
+        (BUSY, "the server answered with status 503"),
+        (answers(b"no", status=404), "the server answered with status 404"),
+        (answers(b"<html>hello</html>", "text/html"), "is not in the format of /retrieve"),
+        (answers(b'{"result": [['), "is not in the format of /retrieve"),
+        (answers(b"[" * 100_000), "is not in the format of /retrieve"),
+        (answers(b'{"result": {"0": 1}}'), "is not in the format of /retrieve"),
+        (answers(b""), "is not in the format of /retrieve"),
+        (answers(b"\xff\xfe\x00"), "is not in the format of /retrieve"),
+    ],
+)
+def test_what_no_query_caused_is_an_outage(server: Behaviour, reason: str) -> None:
+    with raw_server(server) as (url, _):
+        tool = RemoteSearchTool(url, retries=1)
+        with pytest.raises(ToolUnavailable, match=reason):
+            ask(tool)
+        with pytest.raises(UserError, match=reason):
+            asyncio.run(tool.check())
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_what_the_query_may_have_caused_is_none(status: int) -> None:
+    with raw_server(answers(b"too long", status=status)) as (url, _):
+        with pytest.raises(ToolError, match=f"status {status}") as failed:
+            ask(RemoteSearchTool(url))
+        assert not isinstance(failed.value, ToolUnavailable)
