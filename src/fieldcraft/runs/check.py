@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from fieldcraft.agents.chat import NO_TEMPLATE
 from fieldcraft.config.names import BUILT_IN, Kind
@@ -25,6 +24,7 @@ from fieldcraft.data.sources import ensure_corpus
 from fieldcraft.dialects import round_trip_problems
 from fieldcraft.dialects.demonstrations import encode_turn
 from fieldcraft.endpoints.opening import open_endpoint
+from fieldcraft.engine.attention import refuse_special_attention
 from fieldcraft.envs.environment import same_names
 from fieldcraft.rewards.answers import is_right
 from fieldcraft.rewards.judge import Judge
@@ -42,7 +42,7 @@ from fieldcraft.tools.search.index import index_settings
 from fieldcraft.tools.search.passages import Passage, read_corpus
 from fieldcraft.tools.search.tool import search_function
 from fieldcraft.train.lora import Adapter
-from fieldcraft.train.model import choose_device, load_tokenizer
+from fieldcraft.train.model import choose_device, empty_model, load_model, load_tokenizer
 from fieldcraft.train.stages.base import Pair
 from fieldcraft.types import Answer, Dialect, Task, Trajectory, UserError
 
@@ -83,8 +83,9 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
             look("teacher", partial(teacher_problems, recipe))
             return problems
         sound += [look("model", setup.find_model)]
+        if sound[-1]:
+            look("weights", setup.find_weights)
         sound += [look("judge", setup.find_judge)]
-        look("weights", setup.find_weights)
         if all(sound):
             look("dialect", partial(dialect_problems, setup))
             look("gold answers", partial(gold_problems, setup))
@@ -199,13 +200,10 @@ class Setup:
         if folder is None:
             folder = self.draft / "model"
             self.inputs.write_model(folder)
-        if not (folder / "config.json").exists():
-            raise UserError(f"{folder} is no checkpoint: it has no config.json.")
+        shapes = empty_model(folder)
+        refuse_special_attention(shapes)
         tokenizer = load_tokenizer(folder)
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        with torch.device("meta"):
-            shapes = AutoModelForCausalLM.from_config(config)
-        self.config = config.get_text_config()
+        self.config = shapes.config.get_text_config()
         self.parameters = sum(p.numel() for p in shapes.parameters())
         if self.recipe.lora is not None:
             Adapter(shapes, self.recipe.lora, self.recipe.seed)  # freezes all but itself
@@ -228,8 +226,11 @@ class Setup:
         return folder is None or any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
 
     def find_weights(self, notes: list[str]) -> Iterator[str]:
+        """They must be there, whole and finite; those of a model that is made here are."""
         if not self.has_weights:
             yield f"{self.recipe.model} holds no weights: copy its .safetensors files there."
+        elif self.recipe.model is not None:
+            load_model(self.recipe.model, torch.device("cpu"), "bfloat16")
 
 
 async def _nothing(query: str) -> Sequence[Passage]:

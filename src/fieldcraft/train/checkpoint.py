@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from safetensors.torch import load_model as load_weights
 
 from fieldcraft.records.files import atomic_folder
+from fieldcraft.train.model import load_model
 from fieldcraft.train.trainer import Trainer
+from fieldcraft.types import UserError
 
 STATE = "trainer.pt"
 
@@ -41,7 +43,7 @@ def saved_steps(folder: Path) -> list[int]:
 
 
 def checkpoint_folder(folder: Path, done: int) -> Path:
-    """Where the checkpoint after `done` steps of the stage in `folder` stands."""
+    """Where the checkpoint after `done` steps of the stage in `folder` is."""
     return folder / f"step-{done:06d}"
 
 
@@ -59,16 +61,29 @@ def save_weights(folder: Path, model: Any, tokenizer: Any) -> None:
 
 
 def restore_checkpoint(folder: Path, trainer: Trainer) -> dict[str, Any]:
-    """Load the newest checkpoint into the trainer and return its `extra`; {} if there is none."""
+    """Load the newest checkpoint into the trainer and return its `extra`; {} if there is none.
+
+    The weights are read by transformers, as they were written: it may have renamed them, cut them
+    into several files, or split the experts of a layer into tensors of their own.
+
+    Raises UserError if a file of the checkpoint is damaged.
+    """
     found = saved_steps(folder)
     if not found:
         return {}
     newest = checkpoint_folder(folder, found[-1])
     if trainer.adapter is None:
-        load_weights(trainer.model, newest / "model.safetensors", strict=False)
+        saved = load_model(newest, torch.device("cpu"))
+        trainer.model.load_state_dict(saved.state_dict())
     else:
         trainer.adapter.load(newest)
-    state = torch.load(newest / STATE, map_location=trainer.device, weights_only=True)
-    trainer.load_state_dict(state["trainer"])
+    try:
+        state = torch.load(newest / STATE, map_location=trainer.device, weights_only=True)
+        trainer.load_state_dict(state["trainer"])
+    except (OSError, RuntimeError, ValueError, KeyError, EOFError, UnpicklingError) as error:
+        raise UserError(
+            f"{newest / STATE} is damaged: delete the folder {newest}, and the stage resumes from"
+            " the checkpoint before it, or from its beginning."
+        ) from error
     extra: dict[str, Any] = state["extra"]
     return extra

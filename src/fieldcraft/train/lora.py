@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, final
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from fieldcraft.config.sections import Lora
@@ -32,7 +33,7 @@ class Adapter:
         model: a transformers causal LM.
         settings: its shape.
         seed: of a new adapter.
-        folder: where one was saved that this one goes on from; None: it is new.
+        folder: where one was saved that this one continues; None: it is new.
 
     Raises:
         UserError: PEFT is not installed, or the model has no such layers.
@@ -65,8 +66,27 @@ class Adapter:
         self.peft.save_pretrained(folder, selected_adapters=[TRAINED], save_embedding_layers=False)
 
     def load(self, folder: Path) -> None:
-        """Take over the weights of an adapter that was saved."""
-        self._fill(TRAINED, load_file(folder / "adapter_model.safetensors"))
+        """Take over the weights of an adapter that was saved.
+
+        Raises UserError if they are not just those that this one has, or not finite.
+        """
+        file = folder / "adapter_model.safetensors"
+        try:
+            weights = load_file(file)
+            self._fill(TRAINED, weights)
+        except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+            raise UserError(
+                f"{file} is damaged, or belongs to another adapter: delete {folder} to train it"
+                " anew."
+            ) from error
+        wanted = self._weights().keys()
+        broken = [name for name in weights if not weights[name].isfinite().all()]
+        if wrong := sorted(wanted ^ weights.keys()) or broken:
+            raise UserError(
+                f"{file} does not hold the adapter that the recipe asks for, as its tensor"
+                f" {wrong[0]} is missing, not of it, or not finite: delete {folder} to train it"
+                " anew."
+            )
 
     def merged(self) -> Any:
         """The model with the adapter added to its weights, in the type of these; the adapter is of
@@ -77,12 +97,7 @@ class Adapter:
         """Copy the adapter as it is now, for `at_start`."""
         with torch.random.fork_rng(devices=[]):
             self.peft.add_adapter(START, self.config)
-        self._fill(
-            START,
-            self.package.get_peft_model_state_dict(
-                self.peft, adapter_name=TRAINED, save_embedding_layers=False
-            ),
-        )
+        self._fill(START, self._weights())
 
     @contextmanager
     def at_start(self) -> Iterator[None]:
@@ -92,6 +107,12 @@ class Adapter:
             yield
         finally:
             self.peft.set_adapter(TRAINED)
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        found: dict[str, torch.Tensor] = self.package.get_peft_model_state_dict(
+            self.peft, adapter_name=TRAINED, save_embedding_layers=False
+        )
+        return found
 
     def _fill(self, name: str, weights: dict[str, torch.Tensor]) -> None:
         self.package.set_peft_model_state_dict(self.peft, weights, adapter_name=name)

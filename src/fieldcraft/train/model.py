@@ -1,19 +1,38 @@
-"""Loading a checkpoint folder, and choosing where to run it."""
+"""Loading a checkpoint folder, and choosing where to run it.
+
+A folder is loaded whole or refused: transformers would fill tensors that are missing, or that have
+another shape, with random numbers, and would ask on the terminal whether to run the code of a
+stranger.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from logging import CRITICAL
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
-from transformers.utils.logging import disable_progress_bar
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError, safe_open
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedTokenizerFast,
+)
+from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity
 
 from fieldcraft.config.sections import Dtype
 from fieldcraft.types import UserError
 
 # "Loading weights" and "Writing model shards" at every stage would bury the run's own progress.
 disable_progress_bar()
+
+# What transformers and safetensors raise for files that are missing, cut off or make no sense.
+UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, SafetensorError, StrictDataclassError)
 
 
 def choose_device(wish: str) -> torch.device:
@@ -29,7 +48,7 @@ def load_tokenizer(folder: Path) -> Any:
     A folder with a `tokenizer.json` gets just that. AutoTokenizer would rather believe a class that
     is named beside it, or the usual one of the model's architecture, and split texts as that does.
 
-    Raises UserError if the folder has no tokenizer.
+    Raises UserError if the folder has no tokenizer, or one that cannot be read.
     """
     if not (folder / "tokenizer.json").exists() and not (folder / "tokenizer_config.json").exists():
         raise UserError(
@@ -38,20 +57,160 @@ def load_tokenizer(folder: Path) -> Any:
         )
     plain = (folder / "tokenizer.json").exists()
     loader = PreTrainedTokenizerFast if plain else AutoTokenizer
-    return loader.from_pretrained(folder, local_files_only=True)
+    try:
+        return loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except UNREADABLE as error:
+        raise UserError(
+            f"the tokenizer of {folder} cannot be read ({_first_line(error)}): copy its files from"
+            " the model's source again."
+        ) from error
+
+
+def load_config(folder: Path) -> PreTrainedConfig:
+    """transformers' configuration of a checkpoint folder; the network is never asked.
+
+    Raises UserError if there is none, if it cannot be read, or if it needs code of its own.
+    """
+    file = folder / "config.json"
+    if not file.exists():
+        raise UserError(f"{folder} is no checkpoint: it has no config.json.")
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except UNREADABLE as error:
+        if _names_code(folder):
+            raise UserError(
+                f"{folder} needs the custom code that its config.json names, which is never run:"
+                " choose a model of an architecture that transformers has itself."
+            ) from error
+        raise UserError(
+            f"{file} cannot be read ({_first_line(error)}): copy it from the model's source again."
+        ) from error
 
 
 def load_model(folder: Path, device: torch.device, dtype: Dtype = "float32") -> Any:
     """The causal LM of a checkpoint folder in Hugging Face format; the network is never asked.
 
-    Raises UserError if there is no model in the folder.
+    Raises UserError if there is none, or if its weights are not just those that it needs: all of
+    them, in their shapes, and finite.
     """
-    if not (folder / "config.json").exists():
-        raise UserError(f"{folder} is no checkpoint: it has no config.json.")
+    empty_model(folder)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=getattr(torch, dtype), local_files_only=True
+        with _without_reports():
+            model, found = AutoModelForCausalLM.from_pretrained(
+                folder,
+                dtype=getattr(torch, dtype),
+                local_files_only=True,
+                trust_remote_code=False,
+                ignore_mismatched_sizes=True,  # they are refused below, by name
+                output_loading_info=True,
+            )
+    except UNREADABLE as error:
+        raise UserError(_unreadable(folder, error)) from error
+    if problem := _misfit(found):
+        raise UserError(
+            f"{_weights_file(folder)} does not fit config.json beside it, because {problem}: copy"
+            " both from the model's source again."
         )
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder} cannot be loaded: {str(error).splitlines()[0]}") from error
+    if not all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values()):
+        raise UserError(
+            f"{_broken_tensor(folder)} holds numbers that are not finite, so nothing can be"
+            " computed with it: copy the file again, or take an earlier checkpoint."
+        )
     return model.to(device)
+
+
+def empty_model(folder: Path) -> Any:
+    """The causal LM of a checkpoint folder without its weights: all that its configuration says.
+
+    Raises UserError as `load_model` does, but for the weights.
+    """
+    config = load_config(folder)
+    try:
+        with torch.device("meta"), _without_reports():
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    except UNREADABLE as error:
+        raise UserError(
+            f"{folder} holds no causal language model ({_first_line(error)}): choose a model that"
+            " generates text."
+        ) from error
+    _refuse_encoder(folder, model)
+    return model
+
+
+def _refuse_encoder(folder: Path, model: Any) -> None:
+    """Raises UserError for a model whose tokens all see the ones after them (BERT and its kin)."""
+    causal = [m.is_causal for m in model.modules() if isinstance(getattr(m, "is_causal", 0), bool)]
+    if causal and not any(causal):
+        raise UserError(
+            f"{folder} holds no causal language model: {type(model).__name__} reads in both"
+            " directions, so it cannot write; choose a model that generates text."
+        )
+
+
+@contextmanager
+def _without_reports() -> Iterator[None]:
+    """transformers reports what does not fit as a table; here it becomes a sentence."""
+    before = get_verbosity()
+    set_verbosity(CRITICAL)
+    try:
+        yield
+    finally:
+        set_verbosity(before)
+
+
+def _misfit(found: dict[str, Any]) -> str | None:
+    """The first of what transformers found wrong between a model and its weights."""
+    for name in sorted(found["missing_keys"]):
+        return f"the tensor {name} is missing{_others(found['missing_keys'])}"
+    for name, here, wanted in sorted(found["mismatched_keys"]):
+        others = _others(found["mismatched_keys"])
+        return f"the tensor {name} has the shape {tuple(here)} instead of {tuple(wanted)}{others}"
+    for name in sorted(found["unexpected_keys"]):
+        return f"the model has no place for the tensor {name}{_others(found['unexpected_keys'])}"
+    return None
+
+
+def _others(names: set[Any]) -> str:
+    return f" (and so it is with {len(names) - 1} more)" if len(names) > 1 else ""
+
+
+def _unreadable(folder: Path, error: Exception) -> str:
+    """Why the weights of a folder cannot be read, with the file that is to blame."""
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(file, "pt"):
+                pass
+        except (SafetensorError, OSError) as broken:
+            return (
+                f"{file} is damaged or cut off ({_first_line(broken)}): copy it from the model's"
+                " source again."
+            )
+    return f"{folder} cannot be loaded ({_first_line(error)}): copy its files again."
+
+
+def _broken_tensor(folder: Path) -> str:
+    """File and name of a tensor that is not finite."""
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - it is no dict
+                if not tensors.get_tensor(name).float().isfinite().all():
+                    return f"the tensor {name} in {file}"
+    return f"a tensor in {_weights_file(folder)}"
+
+
+def _weights_file(folder: Path) -> Path:
+    """Where the names of all tensors are: the weights, or the index of their parts."""
+    names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+    return next((folder / name for name in names if (folder / name).exists()), folder)
+
+
+def _names_code(folder: Path) -> bool:
+    """Whether a configuration that could not be read names code beside it."""
+    try:
+        return "auto_map" in PreTrainedConfig.get_config_dict(folder, local_files_only=True)[0]
+    except UNREADABLE:
+        return False
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0].rstrip(".: ") or type(error).__name__

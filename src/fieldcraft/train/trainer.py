@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fieldcraft.algos.logprobs import token_logprobs
 from fieldcraft.algos.losses import Metrics, Objective, TokenBatch
 from fieldcraft.config.sections import Optim
+from fieldcraft.engine.attention import refuse_special_attention
 from fieldcraft.train.batch import PackedBatch, Unit, micro_batches
 from fieldcraft.train.lora import Adapter
 from fieldcraft.types import UserError
@@ -132,11 +133,16 @@ class Trainer(Learner):
         optim: settings.
         steps: length of the schedule.
         adapter: on that model, if it is all that is trained.
+
+    Raises:
+        UserError: the model's attention is more than plain, so packed sequences would see each
+            other.
     """
 
     def __init__(
         self, model: Any, optim: Optim, steps: int, adapter: Adapter | None = None
     ) -> None:
+        refuse_special_attention(model)
         super().__init__(model.parameters(), optim, steps)
         self.model = model
         self.adapter = adapter

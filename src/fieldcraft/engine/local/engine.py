@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fieldcraft.engine.attention import refuse_special_attention
 from fieldcraft.engine.local.kv_cache import RowCache, make_plan, row_attention, to_device
 from fieldcraft.engine.local.requests import Request, Stats, eos_ids
 from fieldcraft.engine.local.rows import Ints, Rows
@@ -44,7 +45,7 @@ class LocalEngine:
         threads: CPU threads while it computes, those that torch is set to if None.
 
     Raises:
-        UserError: the model's attention cannot be replaced or is not plain full attention.
+        UserError: the model's attention is not plain full attention.
     """
 
     def __init__(
@@ -59,11 +60,7 @@ class LocalEngine:
     ) -> None:
         self.model = model
         self.config = model.config.get_text_config()
-        if not model._supports_attention_backend:
-            raise UserError(
-                f"The local engine cannot run {type(model).__name__}, whose attention is fixed; "
-                "choose a model that supports transformers' attention interface."
-            )
+        refuse_special_attention(model)
         self.max_rows = max_rows
         self.max_len = max_len or int(self.config.max_position_embeddings)
         self.step_tokens = step_tokens

@@ -1,0 +1,115 @@
+"""A checkpoint that is not whole is refused by every command that opens it, in one sentence."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import BertConfig, BertForMaskedLM
+
+from checkpoints import tiny_tokenizer
+from cli_parts import given, lines, sentence, status
+
+Damage = Callable[[Path], object]
+Tensors = dict[str, torch.Tensor]
+QUERY, HEAD = "model.layers.1.self_attn.q_proj.weight", "lm_head.weight"
+
+
+def rewrite(folder: Path, change: Callable[[Tensors], Tensors]) -> None:
+    file = folder / "model.safetensors"
+    save_file(change(load_file(file)), file, metadata={"format": "pt"})
+
+
+def lose_a_tensor(folder: Path) -> None:
+    rewrite(folder, lambda w: {name: tensor for name, tensor in w.items() if name != QUERY})
+
+
+def change_a_shape(folder: Path) -> None:
+    rewrite(folder, lambda w: w | {HEAD: w[HEAD][:-1].clone()})
+
+
+def add_a_tensor(folder: Path) -> None:
+    rewrite(folder, lambda w: w | {"model.layers.2.mlp.up_proj.weight": torch.ones(2)})
+
+
+def put_nan(folder: Path) -> None:
+    rewrite(folder, lambda w: w | {QUERY: w[QUERY] * torch.nan})
+
+
+def cut_off(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def empty(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"")
+
+
+def break_config(folder: Path) -> None:
+    (folder / "config.json").write_text('{"model_type": ')
+
+
+def break_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{}")
+
+
+def name_code(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    code = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
+    config |= {"model_type": "own", "auto_map": code}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "own.py").write_text("raise SystemExit('the code of a stranger was run')")
+
+
+def replace_by_an_encoder(folder: Path) -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    config = BertConfig(vocab_size=len(tiny_tokenizer()), num_attention_heads=2, **sizes)
+    BertForMaskedLM(config).save_pretrained(folder)
+
+
+FILE = "/model.safetensors"
+DAMAGES: list[tuple[Damage, tuple[str, ...]]] = [
+    (lose_a_tensor, (FILE, f"the tensor {QUERY} is missing")),
+    (change_a_shape, (FILE, f"the tensor {HEAD} has the shape (399, 32) instead of (400, 32)")),
+    (add_a_tensor, (FILE, "no place for the tensor model.layers.2.mlp.up_proj.weight")),
+    (put_nan, (FILE, f"the tensor {QUERY}", "not finite")),
+    (cut_off, (FILE, "damaged or cut off")),
+    (empty, (FILE, "damaged or cut off")),
+    (break_config, ("/config.json cannot be read",)),
+    (break_tokenizer, ("the tokenizer of ", "cannot be read")),
+    (name_code, ("needs the custom code that its config.json names, which is never run",)),
+    (replace_by_an_encoder, ("no causal language model: BertLMHeadModel reads in both",)),
+]
+
+
+@pytest.mark.parametrize(("damage", "words"), DAMAGES)
+@pytest.mark.parametrize("command", ["run", "check", "ask", "eval", "export"])
+def test_a_broken_checkpoint_is_refused(
+    command: str,
+    damage: Damage,
+    words: tuple[str, ...],
+    files: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda _: "y")  # to whoever asks
+    model = files["model"] = Path(shutil.copytree(files["model"], tmp_path / "model"))
+    damage(model)
+    questions = lines(tmp_path / "questions.jsonl", [{"question": "Who?", "answer": "Ada"}])
+    recipe = ["hotpotqa", *given(files), "stages.sft.batch=1"]
+    arguments = {
+        "run": [*recipe, "--out", tmp_path / "out"],
+        "check": recipe,
+        "ask": ["Who?", "--model", model],
+        "eval": ["--model", model, "--tasks", questions],
+        "export": [model, "--out", tmp_path / "out"],
+    }
+    assert status(command, *arguments[command]) == 2
+    problem = sentence(capsys)
+    for part in words:
+        assert part in problem
+    assert not (tmp_path / "out").exists()

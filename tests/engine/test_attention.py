@@ -1,0 +1,102 @@
+"""Only models whose attention is plain are trained in packed rows."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from fieldcraft.config.sections import Optim
+from fieldcraft.engine.attention import special_attention
+from fieldcraft.train.batch import Sample, pack
+from fieldcraft.train.trainer import Trainer
+from fieldcraft.types import UserError
+from training_parts import plain_logprobs_of, random_samples
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 400,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "pad_token_id": 0,
+}
+WINDOW = {"sliding_window": 4}
+SPECIAL: dict[str, tuple[dict[str, Any], str]] = {
+    "qwen3_next": (
+        {
+            "layer_types": ["linear_attention", "full_attention"],
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16,
+        },
+        "kind linear_attention",
+    ),
+    "lfm2": ({"layer_types": ["conv", "full_attention"]}, "kind conv"),
+    "gemma3_text": (
+        {**WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
+        "kind sliding_attention",
+    ),
+    "mistral": (WINDOW, r"looks back 4 tokens only \(sliding_window\)"),
+    "mamba": ({"state_size": 4}, "carries a state|attention is fixed"),
+}
+PLAIN: dict[str, dict[str, Any]] = {
+    "qwen2": {},
+    "qwen3": {},
+    "llama": {},
+    "mistral": {"sliding_window": None},
+    "gemma3_text": {"sliding_window": 4, "layer_types": ["full_attention"] * 2},
+    "mixtral": {"num_local_experts": 4, "sliding_window": None},
+}
+
+
+def model_of(name: str, keys: dict[str, Any]) -> Any:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **SHAPE, **keys))
+    with torch.no_grad():
+        for parameter in model.parameters():  # so that every token of the history matters
+            if parameter.dim() > 1:
+                parameter.mul_(5)
+    return model.eval()
+
+
+def leak(model: Any) -> float:
+    """How far log-probabilities of a sequence move when it shares a row with another."""
+    samples: list[Sample] = random_samples(2, longest=20)
+    batch = pack(samples, row_length=64)
+    with torch.no_grad():
+        logits = model(
+            input_ids=batch.ids_BL,
+            attention_mask=batch.mask_B1LL,
+            position_ids=batch.position_BL,
+            use_cache=False,
+        ).logits
+    chosen = logits[batch.row_T, batch.col_T - 1].log_softmax(-1)
+    packed = chosen.gather(1, batch.ids_BL[batch.row_T, batch.col_T][:, None])[:, 0]
+    alone = [plain_logprobs_of(model, s.ids.tolist())[s.weight[1:] > 0] for s in samples]
+    return float((packed - torch.cat(alone)).abs().max())
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_a_model_that_would_leak_is_refused(name: str) -> None:
+    keys, words = SPECIAL[name]
+    model = model_of(name, keys)
+    if name != "mamba":  # which takes no positions and no mask of this kind
+        assert leak(model) > 0.01
+    with pytest.raises(UserError, match=f"can be neither trained nor sampled from.*{words}"):
+        Trainer(model, Optim(lr=1e-3), steps=1)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_model_that_is_trained_does_not_leak(name: str) -> None:
+    model = model_of(name, PLAIN[name])
+    assert special_attention(model) is None
+    Trainer(model, Optim(lr=1e-3), steps=1)
+    assert leak(model) < 1e-3

@@ -1,0 +1,122 @@
+"""Checkpoints give back every tensor that was saved, or say what is wrong with them."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModelForCausalLM,
+    MixtralConfig,
+    PreTrainedConfig,
+    Qwen2Config,
+    Qwen3MoeConfig,
+)
+
+from checkpoints import tiny_tokenizer, write_tiny_checkpoint
+from fieldcraft.algos.losses import CrossEntropy
+from fieldcraft.config.sections import Lora, Optim
+from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint
+from fieldcraft.train.lora import Adapter
+from fieldcraft.train.model import load_model
+from fieldcraft.train.trainer import Trainer
+from fieldcraft.types import UserError
+from training_parts import assert_same, make_trainer, random_samples
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 400,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+CONFIGS = {
+    "qwen3_moe": Qwen3MoeConfig(
+        **SHAPE, moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2
+    ),
+    "mixtral": MixtralConfig(**SHAPE, num_local_experts=4),
+    "tied": Qwen2Config(**SHAPE, tie_word_embeddings=True),
+}
+CPU = torch.device("cpu")
+
+
+def trainer_of(config: PreTrainedConfig, seed: int) -> Trainer:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config)
+    return Trainer(model, Optim(lr=1e-2, row_length=64), steps=4)
+
+
+def tensors(model: Any) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("parts", ["one file", "several files"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_tensor_comes_back(name: str, parts: str, tmp_path: Path) -> None:
+    """Experts too, which transformers saves as tensors of their own, and weights cut into files."""
+    first = trainer_of(CONFIGS[name], seed=1)
+    first.step([(sample,) for sample in random_samples(3)], CrossEntropy(), 1.0)
+    folder = save_checkpoint(tmp_path, first, tiny_tokenizer(), {"state": {}})
+    if parts == "several files":
+        (folder / "model.safetensors").unlink()
+        first.model.save_pretrained(folder, max_shard_size="20KB")
+        assert len(list(folder.glob("*.safetensors"))) > 2
+    second = trainer_of(CONFIGS[name], seed=2)
+    assert restore_checkpoint(tmp_path, second) == {"state": {}}
+    assert_same(tensors(second.model), tensors(first.model))
+    assert second.done == 1
+    assert_same(tensors(load_model(folder, CPU)), tensors(first.model))
+
+
+def test_tied_weights_stay_tied(tmp_path: Path) -> None:
+    first, second = (trainer_of(CONFIGS["tied"], seed) for seed in (1, 2))
+    save_checkpoint(tmp_path, first, tiny_tokenizer(), {})
+    restore_checkpoint(tmp_path, second)
+    assert second.model.lm_head.weight is second.model.model.embed_tokens.weight
+
+
+def test_a_checkpoint_without_an_expert_is_refused(tmp_path: Path) -> None:
+    trainer = trainer_of(CONFIGS["mixtral"], seed=1)
+    folder = save_checkpoint(tmp_path, trainer, tiny_tokenizer(), {})
+    file = folder / "model.safetensors"
+    kept = {key: value for key, value in load_file(file).items() if ".1.w1" not in key}
+    save_file(kept, file, metadata={"format": "pt"})
+    with pytest.raises(UserError) as refused:
+        restore_checkpoint(tmp_path, trainer)
+    assert str(folder) in str(refused.value)
+
+
+def test_a_state_of_the_optimiser_that_is_cut_off(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path / "model")
+    file = save_checkpoint(tmp_path, trainer, tiny_tokenizer(), {}) / "trainer.pt"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(UserError, match=f"{file} is damaged: delete the folder {file.parent}"):
+        restore_checkpoint(tmp_path, trainer)
+
+
+@pytest.mark.parametrize("damage", ["missing", "not finite", "of another shape", "cut off"])
+def test_a_damaged_adapter_is_refused(damage: str, tmp_path: Path) -> None:
+    folder = write_tiny_checkpoint(tmp_path / "model", "qwen3")
+    Adapter(load_model(folder, CPU), Lora(rank=2), seed=0).save(tmp_path / "adapter")
+    shutil.copytree(tmp_path / "adapter", tmp_path / "other")
+    file = tmp_path / "adapter" / "adapter_model.safetensors"
+    saved = load_file(file)
+    name = min(saved)
+    changed = {
+        "missing": {key: value for key, value in saved.items() if key != name},
+        "not finite": saved | {name: saved[name] * torch.nan},
+        "of another shape": saved | {name: saved[name][:1].clone()},
+    }
+    save_file(changed.get(damage, saved), file)
+    if damage == "cut off":
+        file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(UserError) as refused:
+        Adapter(load_model(folder, CPU), Lora(rank=2), 0, tmp_path / "adapter")
+    assert str(file) in str(refused.value)
+    if damage in ("missing", "not finite"):
+        assert name in str(refused.value)
+    Adapter(load_model(folder, CPU), Lora(rank=2), 0, tmp_path / "other")  # the whole one loads
