@@ -44,7 +44,7 @@ SPECIAL: dict[str, tuple[dict[str, Any], str]] = {
         "kind sliding_attention",
     ),
     "mistral": (WINDOW, r"looks back 4 tokens only \(sliding_window\)"),
-    "mamba": ({"state_size": 4}, "carries a state|attention is fixed"),
+    "mamba": ({"state_size": 4}, "kind linear_attention"),
 }
 PLAIN: dict[str, dict[str, Any]] = {
     "qwen2": {},

@@ -82,10 +82,10 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
         if recipe.collect is not None:
             look("teacher", partial(teacher_problems, recipe))
             return problems
-        sound += [look("model", setup.find_model)]
-        if sound[-1]:
+        has_model = look("model", setup.find_model)
+        sound += [has_model, look("judge", setup.find_judge)]
+        if has_model:
             look("weights", setup.find_weights)
-        sound += [look("judge", setup.find_judge)]
         if all(sound):
             look("dialect", partial(dialect_problems, setup))
             look("gold answers", partial(gold_problems, setup))
