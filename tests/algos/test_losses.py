@@ -224,11 +224,28 @@ def test_dual_clip_bounds_what_a_bad_token_can_cost(
     )
 
 
+@pytest.mark.parametrize(
+    ("delta", "kl", "slope"),
+    [
+        (1.0, math.e - 2, 1 - math.e),
+        (-2.0, math.exp(-2) + 1, 1 - math.exp(-2)),
+        (5.0, 10.0, 0.0),  # exp(5) - 6 is 142
+        (-15.0, 10.0, 0.0),  # exp(-15) + 14
+    ],
+)
+def test_k3_of_a_token_is_at_most_10(delta: float, kl: float, slope: float) -> None:
+    """As verl's low_var_kl: one token far from the reference must not be the whole step."""
+    batch = tokens([-20.0], ref_logp_T=[-20.0 + delta], advantage_T=[0.0])
+    loss, gradient = value_and_gradient(Surrogate(kl_coef=1.0), batch, 1.0)
+    assert loss == pytest.approx(kl, rel=1e-5)
+    assert gradient == pytest.approx([slope], rel=1e-5)
+
+
 def test_a_log_ratio_is_clamped_at_20() -> None:
     batch = tokens([-1.0, -60.0], old_logp_T=[-60.0, -1.0], ref_logp_T=[-200.0, -1.0])
     loss, metrics = Surrogate(kl_coef=1.0, clip="cispo", clip_high=1e12)(batch, 1.0)
     assert metrics["ratio"].item() == pytest.approx(math.exp(20), rel=1e-5)
-    assert metrics["kl_ref"].item() == pytest.approx((20 - 1) + (math.exp(20) - 20 - 1), rel=1e-5)
+    assert metrics["kl_ref"].item() == pytest.approx(10 + 10)  # 19 and 5e8, see below
     assert math.isfinite(loss.item())
 
 

@@ -34,11 +34,22 @@ def test_every_author_has_its_own_mask() -> None:
     whole = trajectory(PROMPT, THINK, DREAM, READ, ANSWER)
     masks = {a: to_sample(whole, {a}).weight.tolist() for a in Author}
     assert masks == {
-        Author.PROMPT: [0, 1, 1] + [0] * 15,  # nothing predicts the very first token
+        Author.PROMPT: [0, 1, 1],  # nothing predicts the very first token
         Author.POLICY: [0] * 3 + [1] * 5 + [0] * 6 + [1] * 4,
-        Author.SIMULATOR: [0] * 8 + [1] * 2 + [0] * 8,
-        Author.TOOL: [0] * 10 + [1] * 4 + [0] * 4,
+        Author.SIMULATOR: [0] * 8 + [1] * 2,
+        Author.TOOL: [0] * 10 + [1] * 4,
     }
+
+
+def test_a_sample_ends_with_its_last_trained_token() -> None:
+    """An observation that used up the budget is neither trained nor computed."""
+    sample = to_sample(trajectory(PROMPT, THINK, READ), {Author.POLICY}, advantage=2.0)
+    assert sample.ids.tolist() == [10, 11, 12, 20, 21, 22, 23, 24]
+    for name in ("weight", "advantage", "sampled_logp", "old_logp", "ref_logp"):
+        assert len(getattr(sample, name)) == 8
+    assert to_sample(trajectory(PROMPT, THINK, READ), {Author.TOOL}).ids.tolist()[-1] == 33
+    bare = to_sample(trajectory(PROMPT, THINK, READ), ())
+    assert (bare.ids.tolist(), bare.weight.tolist()) == ([10], [0])
 
 
 def test_logprobs_and_advantages_stand_where_they_were_sampled() -> None:

@@ -130,6 +130,7 @@ def test_what_is_simulated_is_the_frozen_models_and_never_trained() -> None:
         for segment in trajectory.segments:
             here = slice(place, place + len(segment.ids))
             assert (weight[here] == (segment.author is Author.POLICY)).all()
+            assert len(weight) >= here.stop or segment.author is not Author.POLICY
             if segment.author is Author.SIMULATOR and any(segment.logprobs):
                 np.testing.assert_allclose(
                     segment.logprobs, exact[here.start - 1 : here.stop - 1], atol=1e-4

@@ -21,6 +21,7 @@ from fieldcraft.algos.logprobs import entropies
 Metrics = dict[str, Tensor]  # sums over tokens, to be divided by the same totals
 
 LIMIT = 20.0  # of a log-ratio: exp of more would drown everything else of a step
+KL_LIMIT = 10.0  # of k3: near LIMIT it is 5e8, and one token would be the whole step
 NOISE = 1e-3  # log-probabilities of one token under the same weights differ by less
 
 
@@ -99,7 +100,8 @@ class Surrogate:
     u: min(pi_old / pi_sampler, importance_cap), of the token or of the sequence (product of its
         tokens). Where `reject` is set, a token trains only if that quotient lies within
         [reject_low, reject_high]: its own, the sequence's, or the sequence's geometric mean.
-    k3: exp(d) - d - 1 with d = ref - logp (arXiv 2402.03300).
+    k3: exp(d) - d - 1 with d = ref - logp (arXiv 2402.03300), at most 10, as in verl's
+        `low_var_kl`; beyond that it has no gradient.
     llds: how far a token of a turn that became less likely has fallen, in rollouts with A >= 0
         (arXiv 2512.04220); falls below 0.001 are noise and count as none.
 
@@ -136,7 +138,7 @@ class Surrogate:
         }
         if self.kl_coef:
             delta_T = (batch.ref_logp_T - batch.logp_T).clamp(-LIMIT, LIMIT)
-            kl_T = delta_T.exp() - delta_T - 1
+            kl_T = (delta_T.exp() - delta_T - 1).clamp(max=KL_LIMIT)
             loss_T = loss_T + self.kl_coef * kl_T
             metrics["kl_ref"] = w_T * kl_T
         if self.llds_coef:

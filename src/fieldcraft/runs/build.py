@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import Endpoint, JudgeModel, Limits
+from fieldcraft.config.sections import Endpoint, JudgeModel, Limits, Optim
 from fieldcraft.dialects import get_dialect
 from fieldcraft.endpoints.opening import open_endpoint
 from fieldcraft.engine.local.engine import LocalEngine
@@ -82,10 +84,18 @@ def make_environment(recipe: Recipe, dialect: Dialect, tools: Sequence[AnyTool])
 
 
 def make_engine(
-    recipe: Recipe, model: Any, tokenizer: Tokenizer, threads: int | None
+    recipe: Recipe,
+    model: Any,
+    tokenizer: Tokenizer,
+    threads: int | None,
+    optim: Optim | None = None,
 ) -> LocalEngine:
-    """An engine on a model in this process; `threads` are those of a CPU while it samples."""
-    return LocalEngine(model, tokenizer, max_rows=recipe.max_rows, threads=threads)
+    """An engine on a model in this process; `threads` are those of a CPU while it samples. With the
+    settings of its trainer it computes in the same type as that."""
+    autocast = torch.bfloat16 if optim is not None and optim.autocast else None
+    return LocalEngine(
+        model, tokenizer, max_rows=recipe.max_rows, threads=threads, autocast=autocast
+    )
 
 
 def make_rubric(stage: Rl, budget: Limits, judge: Judge | None = None) -> Rubric:

@@ -13,6 +13,7 @@ import torch
 import transformers
 
 from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.sections import Optim
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.threads import Threads, fastest_threads
 from fieldcraft.envs.environment import ToolEnvironment
@@ -110,8 +111,9 @@ class Context:
         """With all tools of the recipe."""
         return make_environment(self.recipe, dialect, self.tools)
 
-    def engine(self, model: Any, dialect: Dialect) -> LocalEngine:
-        return make_engine(self.recipe, model, dialect.tokenizer, self.threads.sampling)
+    def engine(self, model: Any, dialect: Dialect, optim: Optim | None = None) -> LocalEngine:
+        """`optim` are the settings of the model's trainer, where it has one."""
+        return make_engine(self.recipe, model, dialect.tokenizer, self.threads.sampling, optim)
 
     def versions(self) -> dict[str, Any]:
         """What a number needs to be compared: software, rules, and the corpus searched."""

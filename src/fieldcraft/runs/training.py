@@ -144,7 +144,7 @@ class StageMaterial:
         return self.context.environment(self.dialect)
 
     def engine(self, model: Any) -> LocalEngine:
-        return self.context.engine(model, self.dialect)
+        return self.context.engine(model, self.dialect, self.recipe.stages[self.name].optim)
 
     def rubric(self, settings: Rl) -> Rubric:
         return make_rubric(settings, self.recipe.budget, self.context.judge)

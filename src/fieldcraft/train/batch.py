@@ -57,7 +57,11 @@ def to_sample(
     trajectory: Trajectory, train_on: Collection[Author], advantage: float = 0.0
 ) -> Sample:
     """The one writer of loss masks. A sampled token whose log-probability is not finite is never
-    trained on (its ratio would be meaningless)."""
+    trained on (its ratio would be meaningless).
+
+    A sample ends with its last trained token: nothing is predicted from what follows it, such as an
+    observation that used up the budget. Without a trained token it is its first token alone.
+    """
     ids = np.array(trajectory.ids, dtype=np.int64)
     weight = np.concatenate(
         [np.full(len(s.ids), float(s.author in train_on), np.float32) for s in trajectory.segments]
@@ -68,6 +72,8 @@ def to_sample(
     weight[0] = 0.0  # nothing stands before the first token
     weight[~np.isfinite(logp)] = 0.0
     logp = np.nan_to_num(logp, neginf=0.0, posinf=0.0)
+    end = int(np.flatnonzero(weight).max(initial=0)) + 1
+    ids, weight, logp = ids[:end], weight[:end], logp[:end]
     advantages = np.where(weight > 0, np.float32(advantage), np.float32(0)).astype(np.float32)
     return Sample(ids, weight, advantages, logp, logp, logp)
 

@@ -229,14 +229,16 @@ def attend(
             mask = mask.repeat_interleave(share, dim=2)
         mixed = _mix(folded, k, v, mask, scaling)
         mixed = mixed.view(rows, heads, width, share, -1).transpose(1, 2).flatten(2, 3)
-        out[group.tokens] = mixed[group.at]
+        out[group.tokens] = mixed[group.at].to(out.dtype)
     return out[None], None
 
 
 def _mix(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scaling: float | None
 ) -> torch.Tensor:
-    if k.device.type != "cpu" or mask.shape[2] > 1:
+    # Products of its own would round the scores under autocast, which a fused kernel does not.
+    fused = k.device.type != "cpu" or torch.is_autocast_enabled("cpu")
+    if fused or mask.shape[2] > 1:
         return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scaling)
     # For one query per row two batched products are twice as fast on a CPU.
     scores = torch.matmul(q * (scaling or q.shape[-1] ** -0.5), k.transpose(2, 3))

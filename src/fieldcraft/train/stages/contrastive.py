@@ -43,5 +43,5 @@ class ContrastiveStage(SupervisedStage):
 def _last_segment(trajectory: Trajectory) -> Sample:
     """Only the step itself is compared; the shared prefix carries no weight."""
     sample = to_sample(trajectory, {Author.POLICY})
-    sample.weight[: -len(trajectory.segments[-1].ids)] = 0.0
+    sample.weight[: len(trajectory.ids) - len(trajectory.segments[-1].ids)] = 0.0
     return sample
