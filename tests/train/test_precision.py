@@ -18,9 +18,10 @@ from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Author
 from training_parts import chatty_engine, chatty_rollouts, make_trainer
 
-# Measured for this model: 0.002 in the mean where both multiply in bfloat16, and 0.02 where the
-# sampler does it in float32. So the bound is between the two, a factor of three from either.
-BOUND = 0.006
+# Measured for this model: 1e-7 in the mean where both multiply in bfloat16, and 0.012 where the
+# sampler does it in float32. Other processors may round a batch and a single token differently, so
+# the bound is nearer to the second.
+BOUND = 0.004
 
 
 def engine_of_a_stage(trainer: Trainer, folder: Path, autocast: bool) -> LocalEngine:
@@ -48,7 +49,6 @@ def test_under_autocast_the_sampler_rounds_as_the_trainer_does(tmp_path: Path) -
     trainer = make_trainer(tmp_path / "model", row_length=256, autocast=True)
     found = gap(engine_of_a_stage(trainer, tmp_path, True), trainer)
     other = gap(engine_of_a_stage(trainer, tmp_path, False), trainer)
-    print(found, other)
     assert found < BOUND < other
 
 

@@ -22,6 +22,7 @@ from fieldcraft.config.recipe import (
 )
 from fieldcraft.config.sections import JudgeModel, Teacher, World
 from fieldcraft.config.stages import Stage
+from fieldcraft.recipes.exported import filled_from_model
 from fieldcraft.records.files import read_json
 from fieldcraft.types import UserError
 
@@ -88,7 +89,7 @@ def _read(name: str) -> dict[str, Any]:
 
 def parse_recipe(data: dict[str, Any]) -> Recipe:
     """Validate the contents of a recipe file. Raises UserError with the first problem."""
-    recipe = build_recipe(data)
+    recipe = build_recipe(filled_from_model(data))
     taken = (*RESERVED, "base") if recipe.model else RESERVED
     for name in recipe.stages:
         if name in taken or not name.replace("-", "").replace("_", "").isalnum():

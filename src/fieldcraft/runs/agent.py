@@ -21,6 +21,7 @@ from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.metrics import summarise
 from fieldcraft.evals.run import answer_rubric, evaluate
+from fieldcraft.recipes.exported import handed_on, read_agent, write_agent
 from fieldcraft.recipes.loading import build_recipe, check_names, parse_recipe
 from fieldcraft.records.events import Events, Sink, nobody, write_metrics
 from fieldcraft.records.files import atomic_folder
@@ -39,17 +40,6 @@ from fieldcraft.train.model import choose_device, load_model, load_tokenizer
 from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 
 Tools = Sequence[Any] | Mapping[Any, Mapping[str, Any]]
-# What an agent acts under, and so hands on to a run that trains it.
-HANDED_ON = (
-    "dialect",
-    "instruction",
-    "system",
-    "template",
-    "tools",
-    "search",
-    "budget",
-    "max_rows",
-)
 
 
 @dataclass(frozen=True)
@@ -107,14 +97,13 @@ class Agent:
                 written, and for what stops a run.
         """
         folder = Path(out)
-        handed = {key: value for key, value in dump_recipe(self.recipe).items() if key in HANDED_ON}
         searches = any(tool.name == SEARCH for tool in self.recipe.tools)
         keys = {
             "recipe": folder.name,
             "model": str(self.model),
             "evaluation": {} if searches else {"workflows": []},
             "stages": {name: stage.model_dump(mode="json") for name, stage in stages.items()},
-            **handed,
+            **handed_on(self.recipe),
             **settings,
         }
         refuse_other(folder)
@@ -253,7 +242,8 @@ def _file_of(tasks: Path | str | Sequence[Task], folder: Path) -> Iterator[Path]
 
 
 def find_agent(path: Path) -> Agent:
-    """The agent in RUN (its last finished stage), RUN/STAGE, RUN/STAGE/model or a bare checkpoint.
+    """The agent in RUN (its last finished stage), RUN/STAGE, RUN/STAGE/model, an exported folder or
+    a bare checkpoint.
 
     Raises UserError where there is none.
     """
@@ -270,18 +260,24 @@ def find_agent(path: Path) -> Agent:
     run_path = path.absolute().parents[1]
     if (run_path / "recipe.json").exists():
         return _of_run(find_run(run_path), path)
+    if (exported := read_agent(path)) is not None:
+        keys, index = exported
+        return Agent(path, build_recipe(keys), index)
     return Agent(path, Recipe(recipe="none", stages={}), None)
 
 
 def export(path: Path, out: Path, dtype: Dtype) -> None:
-    """Write the model of a run, a stage or a checkpoint as a checkpoint of its own, which is new.
+    """Write the model of a run, a stage or a checkpoint as a checkpoint of its own, which is new,
+    and beside it what the agent acts under, see `recipes.exported`.
 
     Raises UserError where there is no model.
     """
-    folder = find_agent(path).model
+    agent = find_agent(path)
+    model = load_model(agent.model, torch.device("cpu"), dtype)
+    tokenizer = load_tokenizer(agent.model)
     with atomic_folder(out) as draft:
-        model = load_model(folder, torch.device("cpu"), dtype)
-        save_weights(draft, model, load_tokenizer(folder))
+        save_weights(draft, model, tokenizer)
+        write_agent(draft, agent.recipe, agent.index)
 
 
 def _of_run(run: RunFolder, model: Path) -> Agent:
