@@ -1,0 +1,62 @@
+"""The estimate of memory, against what a process takes."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from transformers import Qwen2Config
+
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.runs.memory import memory_bytes
+
+TOKENS, WORDS = 1024, 24576
+SHAPE = {
+    "vocab_size": WORDS,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+}
+STEP = f"""
+import resource
+import numpy as np
+from transformers import Qwen2Config, Qwen2ForCausalLM
+from fieldcraft.algos.losses import Surrogate
+from fieldcraft.config.sections import Optim
+from fieldcraft.train.batch import Sample
+from fieldcraft.train.trainer import Trainer
+
+model = Qwen2ForCausalLM(Qwen2Config(**{SHAPE}))
+trainer = Trainer(model, Optim(lr=1e-5, row_length=256, micro_tokens={TOKENS}), 2)
+ones = np.ones(256, np.float32)
+ids = np.arange(256)
+weight = np.where(ids > 0, ones, 0)
+units = [(Sample(ids, weight, ones, -ones, -ones, -ones),) for _ in range({TOKENS} // 256)]
+for _ in range(2):
+    trainer.step(units, Surrogate(entropy_coef=0.01), 1.0)
+parameters = sum(p.numel() for p in model.parameters())
+print(parameters, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+def test_a_step_takes_about_what_was_estimated(tmp_path: Path) -> None:
+    """Never less than it does, or a run would be let in that ends in the killer of the system."""
+    done = subprocess.run([sys.executable, "-c", STEP], capture_output=True, text=True, check=True)
+    parameters, peak = map(int, done.stdout.split())
+    recipe = load_recipe(
+        "smoke",
+        ["max_rows=1", f"budget.total_tokens={TOKENS}", f"stages.rl2.optim.micro_tokens={TOKENS}"],
+    )
+    setup = SimpleNamespace(
+        recipe=recipe,
+        device=torch.device("cpu"),
+        config=Qwen2Config(**SHAPE),
+        parameters=parameters,
+        trained=parameters,
+        has_weights=True,
+    )
+    estimate = memory_bytes(setup, recipe.stages["rl2"])
+    assert peak < estimate < 1.6 * peak
