@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from fieldcraft.config.recipe import dump_recipe
-from fieldcraft.evals.charts import CURVES, gain_against_fidelity
+from fieldcraft.evals.charts import gain_against_fidelity
+from fieldcraft.evals.curves import CURVES
 from fieldcraft.evals.fidelity import (
     fidelity_row,
     fidelity_table,

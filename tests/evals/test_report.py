@@ -1,64 +1,12 @@
 import json
 import re
-import shutil
-import subprocess
 from html import unescape
-from html.parser import HTMLParser
 
 import pytest
 
-from fieldcraft.evals.metrics import summarise
-from fieldcraft.evals.pairwise import one_after_another
 from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
-from fieldcraft.types import Author, Call, Outcome, Segment, Status, Task, Trajectory
-
-CHROMIUM = shutil.which("chromium")
-ATTACK = "<script>alert('owned')</script><img src=x onerror=alert(1)>"
-
-
-def trajectory(name, *, right, hops=1, observation="Kelm lies in Bar.", question="Where?"):
-    return Trajectory(
-        Task(name, question, ("Bar",), {"hops": hops, "known": False, "calls_optimal": 1}),
-        segments=[
-            Segment(Author.PROMPT, [1], f"Question: {question}"),
-            Segment(Author.POLICY, [2, 3], "<think>I look.</think><search>Kelm</search>"),
-            Segment(Author.TOOL, [4], f"<result>{observation}</result>"),
-            Segment(Author.POLICY, [5], "<answer>Bar</answer>"),
-        ],
-        calls=[Call("search", {"query": "Kelm"}, observation, Outcome.OK, 0.0)],
-        status=Status.ANSWERED,
-        answer="Bar",
-        well_formed=True,
-        rewards={"em": float(right), "f1": float(right)},
-    )
-
-
-def run(path, samples, *, curves=None):
-    report = build_report(
-        recipe="mini",
-        seed=7,
-        device="cpu",
-        stages=[
-            StageRecord("world", 1.5),
-            *(StageRecord(name, 60.25) for name in samples),
-            StageRecord("evaluation", 12.5 * len(samples)),
-        ],
-        evals={name: summarise(part) | {"seconds": 12.5} for name, part in samples.items()},
-        comparisons=one_after_another(samples if same_questions(samples) else {}),
-        extra={"versions": {"torch": "2"}},
-    )
-    write_html(report, curves or {}, samples, path)
-    return report, path.read_text(encoding="utf-8")
-
-
-def same_questions(samples):
-    return len({tuple(t.task.id for t in part) for part in samples.values()}) == 1
-
-
-SAMPLES = {
-    "sft1": [trajectory("a", right=True), trajectory("b", right=False, hops=2)],
-    "rl1": [trajectory(str(i), right=i > 1, hops=1 + i % 3) for i in range(5)],
-}
+from fieldcraft.types import Call, Outcome
+from report_parts import ATTACK, SAMPLES, run, trajectory, unpacked
 
 
 def test_the_report_has_the_keys_of_schema_1(tmp_path):
@@ -100,15 +48,20 @@ def test_untrusted_text_is_escaped_everywhere(tmp_path):
     hostile.rewards[ATTACK] = 1.0
     hostile.calls[0].tool = ATTACK
     _, page = run(tmp_path / "r.html", {ATTACK: [hostile]}, curves={ATTACK: [{"em": 1.0}]})
-    assert page.count("<script") == 1
+    assert page.count("<script") == 2  # the packed trajectories and the program
     assert "<img" not in page
     assert "&lt;script&gt;alert(&#39;owned&#39;)" in page
+    assert "\\u003cscript\\u003e" in page  # as the name of a line in a chart
+    [question, shown] = unpacked(page)
+    assert question["question"]["text"] == shown["answer"] == ATTACK
 
 
 def test_the_page_asks_for_nothing_from_the_network(tmp_path):
     _, page = run(tmp_path / "r.html", SAMPLES)
     assert "default-src 'none'" in page
-    assert not re.search(r"""(?:src|href)=["'](?!#)""", page)
+    assert not re.search(r"\ssrc=", page)
+    addresses = re.findall(r"""href=["']([^"']*)""", page)
+    assert [a for a in addresses if not a.startswith(("#", "data:text/csv;base64,"))] == []
     assert not re.search(r"@import|url\((?!#)", page)
 
 
@@ -223,78 +176,39 @@ def test_ungradable_evaluations_are_shown_as_such(tmp_path):
     part[0].rewards = {"em": None}
     _, page = run(tmp_path / "r.html", {"rl1": part})
     assert "1 ungradable" in page
-    assert "?</span>" in page
+    assert unpacked(page)[1]["grade"] == "ungraded"
 
 
-def test_many_long_samples_stay_below_two_megabytes(tmp_path):
-    text = "<a>'&\"é" * 10_000
-    part = [trajectory(str(i), right=i % 9 != 0, observation=text) for i in range(300)]
-    _, page = run(tmp_path / "r.html", {"sft1": part, "rl1": part})
-    assert len(page.encode()) < 2_000_000
-    shown = _cards(page, stage="rl1")
-    assert len(shown) > 10
-    assert abs(shown.count("right") - shown.count("wrong")) <= 1
-    assert f"{300 - len(shown)} of rl1" in page
+def test_a_score_of_nothing_is_not_in_the_colour_of_success(tmp_path):
+    _, page = run(tmp_path / "r.html", {"rl1": [trajectory("a", right=False)]})
+    lead = page[page.index('<div class="card lead">') :].split("</div>")[0]
+    assert "<strong>0.0 %</strong>" in lead
+    rules = re.findall(r"[^{}]*lead[^{}]*{[^}]*}", page)
+    assert rules
+    assert not [rule for rule in rules if "--good" in rule]
 
 
-class _Cards(HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.cards = []
-
-    def handle_starttag(self, tag, attributes):
-        attributes = dict(attributes)
-        if "data-grade" in attributes and "hidden" not in attributes:
-            self.cards.append((attributes["data-stage"], attributes["data-grade"]))
-
-
-def _cards(page, stage):
-    parser = _Cards()
-    parser.feed(page)
-    return [grade for name, grade in parser.cards if name == stage]
+def test_every_column_has_its_meaning_beside_it_and_in_the_list(tmp_path):
+    _, page = run(tmp_path / "r.html", SAMPLES)
+    linked = re.findall(r'<a class="term" href="#([^"]*)" title="([^"]+)"', page)
+    assert len(linked) >= 20
+    for place, meaning in linked:
+        entry = page[page.index(f'<div id="{place}">') :].split("</div>")[0]
+        assert "<dfn>" in entry
+        assert f"<dd>{meaning}</dd>" in entry
 
 
-def _browse(path, fragment, profile):
-    """The page's DOM after its script ran, and what the browser's console and network said."""
-    done = subprocess.run(
-        [
-            CHROMIUM,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--enable-logging=stderr",
-            f"--user-data-dir={profile}",
-            "--dump-dom",
-            f"file://{path}{fragment}",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
+def test_why_a_run_has_stopped_is_said_first(tmp_path):
+    report = build_report(
+        recipe="mini",
+        seed=7,
+        device="cpu",
+        stages=[StageRecord("rl1", 1.0)],
+        evals={},
+        comparisons=[],
+        extra={"stopped": "stage 'rl1' has collapsed: <b>lower</b> lr."},
     )
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-def test_a_browser_filters_by_the_fragment_and_has_nothing_to_complain_about(tmp_path):
-    page = tmp_path / "r.html"
-    samples = {**SAMPLES, "rl2": [trajectory("x", right=True, observation=ATTACK)]}
-    run(page, samples, curves={"rl1": [{"step": 1, "em": 0.5}, {"step": 2, "em": 0.6}]})
-
-    dom, console = _browse(page, "#stage=rl1&filter=wrong", tmp_path / "profile")
-    # A blocked request or an inline script that the policy stopped would speak here.
-    assert console == []
-    assert [len(_cards(dom, name)) for name in samples] == [0, 2, 0]
-    assert "2 of 8</output>" in dom
-
-    dom, console = _browse(page, "#stage=rl1&hops=3", tmp_path / "profile")
-    assert console == []
-    assert [_cards(dom, name) for name in samples] == [[], ["right"], []]
-
-    dom, _ = _browse(page, "", tmp_path / "profile")  # without a fragment: the final stage
-    assert [len(_cards(dom, name)) for name in samples] == [0, 0, 1]
+    write_html(report, {}, {}, tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    assert "<p>stage &#39;rl1&#39; has collapsed: &lt;b&gt;lower&lt;/b&gt; lr.</p>" in page
+    assert "<summary>stopped</summary>" not in page

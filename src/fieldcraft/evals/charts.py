@@ -1,7 +1,8 @@
 """The charts of the report, as small SVG strings drawn by matplotlib.
 
 Colours are placeholders that become CSS variables, so that the page can switch between light and
-dark; text stays text, so that it can be selected and takes the page's font.
+dark; text stays text, so that it can be selected and takes the page's font. A chart also knows the
+values that it shows and where they are, for the page to tell them on hover.
 """
 
 from __future__ import annotations
@@ -9,27 +10,27 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import ceil, isfinite
+from dataclasses import dataclass, field
+from math import ceil
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from markupsafe import escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FormatStrFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 Row = Mapping[str, Any]
-Points = tuple[list[float], list[float]]
 Rates = Sequence[tuple[int, float, bool]]  # calls, value, whether it rests on few trajectories
 
 PALETTE_SIZE = 8
-_INK, _MUTED, _GRID, _CARD = "#a00001", "#a00002", "#a00003", "#a00004"
-_NAMED = {_INK: "ink", _MUTED: "muted", _GRID: "line", _CARD: "card"}
+INK, MUTED, _GRID, CARD = "#a00001", "#a00002", "#a00003", "#a00004"
+_NAMED = {INK: "ink", MUTED: "muted", _GRID: "line", CARD: "card"}
 _VARIABLES = {placeholder: f"var(--{name})" for placeholder, name in _NAMED.items()} | {
     f"#a0001{slot}": f"var(--stage{slot})" for slot in range(PALETTE_SIZE)
 }
-_STYLE: Any = {
+STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "fieldcraft",
     "text.parse_math": False,  # stage names are the user's: "$" is a dollar
@@ -40,116 +41,58 @@ _STYLE: Any = {
     "axes.grid": True,
     "axes.grid.axis": "y",
     "axes.axisbelow": True,
-    "axes.labelcolor": _MUTED,
+    "axes.labelcolor": MUTED,
     "grid.color": _GRID,
     "grid.linewidth": 0.6,
-    "text.color": _INK,
+    "text.color": INK,
     "axes.labelsize": 9,
     "xtick.labelsize": 9,
     "ytick.labelsize": 9,
-    "xtick.color": _MUTED,
-    "ytick.color": _MUTED,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
     "xtick.major.size": 0,
     "ytick.major.size": 0,
     "ytick.minor.size": 0,
     "legend.frameon": False,
     "legend.fontsize": 9.5,
 }
-_SIZE = (5.6, 2.7)  # inches; the page scales a chart to its column
-_MOST_POINTS = 480  # over all panels: a line never needs more than the pixels it crosses
+SIZE = (4.2, 2.5)  # inches; the page scales a chart to its column
+DASHES = (0, (4, 3))
+MOST_POINTS = 480  # over all panels: a line never needs more than the pixels it crosses
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
+    """`points` has one entry a line or set of marks: its name, the names of what is across and up,
+    and for each value its place in the SVG and the value itself."""
+
     title: str
     note: str
     svg: str
     wide: bool = False  # many panels: a small screen scrolls instead of shrinking it
+    points: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """A key of the metric rows and how to draw it. `supervised` leaves out stages with a reward:
-    the loss of a policy gradient says nothing about progress."""
+class Series:
+    """Values that a reader can ask for: where each is drawn, and what it is. `x` and `y` name the
+    two; a value across may be a name."""
 
-    key: str
-    title: str
-    note: str
-    top: float | None = None
-    supervised: bool = False
-
-
-CURVES = (
-    Curve("reward_mean", "Reward", "mean over rollouts"),
-    Curve("em", "Exact match while training", "sampled rollouts", top=1.0),
-    Curve("calls_mean", "Tool calls", "per rollout"),
-    Curve("fidelity/holds", "Fidelity", "simulated searches that hold the fact", top=1.0),
-    Curve("needless_calls_mean", "Needless calls", "above the oracle, per rollout"),
-    Curve("missing_calls_mean", "Missing calls", "below the oracle, per rollout"),
-    Curve("offloading_rate", "Offloading", "known questions with a call", top=1.0),
-    Curve("policy_tokens_mean", "Length", "policy tokens per rollout"),
-    Curve("entropy", "Entropy", "nats per token"),
-    Curve("correct_logp_mean", "Likelihood of right answers", "log-probability per token"),
-    Curve("ratio", "Policy ratio", "mean over tokens"),
-    Curve("loss", "Supervised loss", "nats per token, log scale", supervised=True),
-    Curve("grad_norm", "Gradient norm", "before clipping"),
-    Curve("tokens_per_second", "Throughput", "tokens per second"),
-)
+    axis: Axes
+    name: str
+    x: str
+    y: str
+    at: Sequence[tuple[float, float]]
+    values: Sequence[tuple[float | str, float]]
 
 
-def learning_curves(rows: Mapping[str, Sequence[Row]], slots: Mapping[str, int]) -> list[Chart]:
-    """One chart for every metric that was logged, with a panel for each stage that logged it."""
-    charts = []
-    for curve in CURVES:
-        panels = {stage: _points(curve, part) for stage, part in rows.items()}
-        panels = {stage: points for stage, points in panels.items() if points[0]}
-        if panels:
-            svg = _panels(panels, curve, slots)
-            charts.append(Chart(curve.title, curve.note, svg, wide=len(panels) > 3))
-    return charts
-
-
-def _points(curve: Curve, rows: Sequence[Row]) -> Points:
-    if curve.supervised and any("reward_mean" in row for row in rows):
-        return [], []
-    found = [
-        (float(row.get("step", index)), float(row[curve.key]))
-        for index, row in enumerate(rows)
-        if row.get(curve.key) is not None and isfinite(row[curve.key])
-    ]
-    return [x for x, _ in found], [y for _, y in found]
-
-
-@mpl.rc_context(_STYLE)
-def _panels(panels: Mapping[str, Points], curve: Curve, slots: Mapping[str, int]) -> str:
-    figure = Figure(figsize=_SIZE, layout="constrained")
-    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for axis, (stage, points) in zip(axes, panels.items(), strict=True):
-        colour = stage_colour(slots[stage])
-        x, y = (_thinned(values, _MOST_POINTS // len(panels)) for values in points)
-        window = max(1, len(y) // 12)
-        axis.plot(x, y, color=colour, alpha=0.35 if window > 1 else 1, linewidth=1.2)
-        if window > 1:
-            axis.plot(x, _smooth(y, window), color=colour, linewidth=1.8)
-        axis.set_title(_short(stage, 9 if len(panels) > 1 else 24), color=colour, fontsize=9.5)
-        axis.set_xticks([x[-1]], [f"{points[0][-1]:,.0f}"], ha="right")
-    if curve.supervised and all(min(y) > 0 for _, y in panels.values()):
-        axes[0].set_yscale("log")
-        axes[0].yaxis.set_major_formatter(FormatStrFormatter("%g"))
-    elif all(min(y) >= 0 for _, y in panels.values()):
-        top = curve.top or max(max(y) for _, y in panels.values())
-        axes[0].set_ylim(0, 1.05 * top or 1.0)
-    axes[0].set_xlabel("steps", loc="left")
-    return _svg(figure, curve.title)
-
-
-@mpl.rc_context(_STYLE)
+@mpl.rc_context(STYLE)
 def curves_over_seeds(
     runs: Mapping[str, Sequence[Sequence[Row]]], slots: Mapping[str, int]
 ) -> Chart:
     """Exact match and calls over the steps of several stages, side by side: the mean over seeds,
     and thin every seed. All are running means, for every step asks other questions."""
-    figure = Figure(figsize=(2 * _SIZE[0], _SIZE[1]), layout="constrained")
+    figure = Figure(figsize=(11.2, 2.7), layout="constrained")
     accuracy, calls = figure.subplots(1, 2)
     for name, seeds in runs.items():
         colour = stage_colour(slots[name])
@@ -161,85 +104,117 @@ def curves_over_seeds(
     first = next(iter(runs.values()))
     if first[0][0].get("calls_optimal_mean") is not None:
         optimum = np.mean(_running_means(first, "calls_optimal_mean"), axis=0)
-        calls.plot(optimum, color=_INK, linewidth=1.2, linestyle=(0, (4, 3)), label="optimum")
+        calls.plot(optimum, color=INK, linewidth=1.2, linestyle=DASHES, label="optimum")
         _legend(calls)
     accuracy.set(xlabel="steps", ylabel="exact match")
     calls.set(xlabel="steps", ylabel="calls per rollout", ylim=(0, None))
     for axis in (accuracy, calls):
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     note = "sampled rollouts while training, means over seeds, thin: every seed"
-    return Chart("Learning curves", note, _svg(figure, "Learning curves"), wide=True)
+    return drawn(figure, "Learning curves", note, wide=True)
 
 
 def _running_means(seeds: Sequence[Sequence[Row]], key: str) -> list[np.ndarray]:
     """One line a seed, all as long as the shortest."""
     steps = min(len(rows) for rows in seeds)
     values = [np.array([float(row[key]) for row in rows[:steps]]) for rows in seeds]
-    return [_smooth(line, max(1, steps // 8)) for line in values]
+    return [smooth(line, max(1, steps // 8)) for line in values]
 
 
-def _thinned(values: Sequence[float], most: int) -> np.ndarray:
+def thinned(values: Sequence[float], most: int) -> np.ndarray:
     """Means over at most `most` equal bins, so that no point of a long run is dropped."""
     size = ceil(len(values) / most)
     bins = np.array_split(np.asarray(values), ceil(len(values) / size))
     return np.array([part.mean() for part in bins])
 
 
-def _smooth(values: np.ndarray, window: int) -> np.ndarray:
+def smooth(values: np.ndarray, window: int) -> np.ndarray:
     """Centred running mean that shortens its window at the ends instead of inventing values."""
     kernel = np.ones(window)
     counts = np.convolve(np.ones(len(values)), kernel, mode="same")
     return np.convolve(values, kernel, mode="same") / counts
 
 
-@mpl.rc_context(_STYLE)
+@mpl.rc_context(STYLE)
 def accuracy_against_calls(
     evals: Mapping[str, Row], stages: Sequence[str], slots: Mapping[str, int]
 ) -> Chart:
-    """Where every evaluated model stands: right answers over the calls it took to get them."""
-    figure = Figure(figsize=_SIZE, layout="constrained")
+    """Every evaluated model: right answers over the calls it took to get them."""
+    figure = Figure(figsize=SIZE, layout="constrained")
     axis = figure.subplots()
-    path = [evals[name] for name in stages]
-    axis.plot([e["calls_mean"] for e in path], [e["em"] for e in path], color=_MUTED, linewidth=0.8)
+    width = 1.1 * max([1.0, *(e["calls_mean"] for e in evals.values())])
+    places = apart([(e["calls_mean"], e["em"]) for e in evals.values()], (0.03 * width, 0.06))
+    place = dict(zip(evals, places, strict=True))
+    path = [(place[name], evals[name]["em"]) for name in stages]
+    axis.plot([x for x, _ in path], [y for _, y in path], color=MUTED, linewidth=0.8)
+    found = []
     for name, entry in evals.items():
-        marker = "o" if name in stages else "D"
-        colour = stage_colour(slots[name])
+        style: Any = {"color": stage_colour(slots[name]), "markerfacecolor": CARD}
         low, high = entry["em_ci95"]
-        axis.vlines(entry["calls_mean"], low, high, color=colour, linewidth=1.2)
-        axis.plot(entry["calls_mean"], entry["em"], marker, color=colour, markersize=7)
+        axis.vlines(place[name], low, high, color=style["color"], linewidth=1.2)
+        marker = "o" if name in stages else "D"
+        axis.plot(place[name], entry["em"], marker, markersize=6, markeredgewidth=1.8, **style)
+        values = [(entry["calls_mean"], entry["em"])]
+        at = [(place[name], entry["em"])]
+        found.append(Series(axis, name, "calls per question", "exact match", at, values))
     optimum = list(evals.values())[-1].get("calls_optimal_mean")
     if optimum is not None:
-        axis.axvline(optimum, color=_INK, linewidth=1, linestyle=(0, (4, 3)), label="optimum")
+        axis.axvline(optimum, color=INK, linewidth=1, linestyle=DASHES, label="optimum")
         _legend(axis)
-    axis.set(xlabel="calls per question", ylabel="exact match", ylim=(0, 1.03))
-    axis.set_xlim(left=min(0, -0.04 * axis.get_xlim()[1]))
-    note = "upper left is better; whiskers are 95 % intervals"
-    return Chart("Accuracy against calls", note, _svg(figure, "Accuracy against calls"))
+    axis.set(xlabel="calls per question", ylabel="exact match", ylim=(0, 1.05))
+    axis.set_xlim(min(-0.04 * width, min(places) - 0.02 * width), max(width, max(places)))
+    axis.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+    note = "upper left is better; whiskers are 95 % intervals; equal ones are side by side"
+    return drawn(figure, "Accuracy against calls", note, found)
 
 
-@mpl.rc_context(_STYLE)
+def apart(points: Sequence[tuple[float, float]], reach: tuple[float, float]) -> list[float]:
+    """Where to draw points across, so that none hides another: those within `reach` of the first of
+    them (across, up) are put side by side around its place, one reach from each other."""
+    clusters: list[list[int]] = []
+    for index, (x, y) in enumerate(points):
+        for cluster in clusters:
+            first = points[cluster[0]]
+            if abs(x - first[0]) < reach[0] and abs(y - first[1]) < reach[1]:
+                cluster.append(index)
+                break
+        else:
+            clusters.append([index])
+    places = [x for x, _ in points]
+    for cluster in clusters:
+        for rank, index in enumerate(cluster):
+            shift = rank - (len(cluster) - 1) / 2
+            if shift:
+                places[index] = points[cluster[0]][0] + shift * reach[0]
+    return places
+
+
+@mpl.rc_context(STYLE)
 def calls_by_stage(evals: Mapping[str, Row], slots: Mapping[str, int]) -> Chart:
     """Executed calls per question of every evaluated model, with the optimum as a mark."""
-    height = max(_SIZE[1], 1.1 + 0.24 * len(evals))
-    figure = Figure(figsize=(_SIZE[0], height), layout="constrained")
+    height = max(SIZE[1], 1.1 + 0.24 * len(evals))
+    figure = Figure(figsize=(SIZE[0], height), layout="constrained")
     axis = figure.subplots()
     names = list(evals)
     calls = [evals[name]["calls_mean"] for name in names]
     colours = [stage_colour(slots[name]) for name in names]
     axis.barh(range(len(names)), calls, height=0.62, color=colours)
     _optimum_marks(axis, [e.get("calls_optimal_mean") for e in evals.values()], across=True)
-    axis.set_yticks(range(len(names)), [_short(name, 16) for name in names])
+    axis.set_yticks(range(len(names)), [short(name, 16) for name in names])
     axis.invert_yaxis()
     axis.grid(visible=False, axis="y")
     axis.grid(visible=True, axis="x")
     axis.set_xlabel("calls per question")
-    return Chart("Calls by stage", "against the oracle", _svg(figure, "Calls by stage"))
+    at = [(value, float(row)) for row, value in enumerate(calls)]
+    values = list(zip(names, calls, strict=True))
+    found = [Series(axis, "", "stage", "calls per question", at, values)]
+    return drawn(figure, "Calls by stage", "against the oracle", found)
 
 
-@mpl.rc_context(_STYLE)
+@mpl.rc_context(STYLE)
 def calls_by_hops(name: str, entry: Row, slot: int) -> Chart:
     """Calls of one model by the number of relations a question asks along."""
-    figure = Figure(figsize=_SIZE, layout="constrained")
+    figure = Figure(figsize=SIZE, layout="constrained")
     axis = figure.subplots()
     parts = entry["by_hops"]
     calls = [part["calls_mean"] for part in parts.values()]
@@ -249,42 +224,45 @@ def calls_by_hops(name: str, entry: Row, slot: int) -> Chart:
     axis.set_xticks(range(len(parts)), list(parts))
     axis.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axis.set(xlabel="hops", ylabel="calls per question")
-    return Chart(f"Calls by hops, {name}", "against the oracle", _svg(figure, "Calls by hops"))
+    at = [(float(place), value) for place, value in enumerate(calls)]
+    values = list(zip(parts, calls, strict=True))
+    found = [Series(axis, name, "hops", "calls per question", at, values)]
+    return drawn(figure, f"Calls by hops, {name}", "against the oracle", found)
 
 
-@mpl.rc_context(_STYLE)
+@mpl.rc_context(STYLE)
 def gain_against_fidelity(points: Sequence[tuple[str, float, float]]) -> Chart:
     """What reinforcement learning with simulated observations gains, over how faithful they are:
     (name, fidelity, gain in exact match) of each simulator."""
-    figure = Figure(figsize=_SIZE, layout="constrained")
+    figure = Figure(figsize=SIZE, layout="constrained")
     axis = figure.subplots()
     for slot, (name, fidelity, gain) in enumerate(points):
         axis.plot(fidelity, gain, "o", color=stage_colour(slot), markersize=7)
-        axis.annotate(_short(name, 16), (fidelity, gain), (6, 4), textcoords="offset points")
-    axis.axhline(0, color=_INK, linewidth=1, linestyle=(0, (4, 3)))
+        axis.annotate(short(name, 16), (fidelity, gain), (6, 4), textcoords="offset points")
+    axis.axhline(0, color=INK, linewidth=1, linestyle=DASHES)
     axis.set(xlabel="simulated searches that hold the fact", ylabel="gain in exact match")
-    axis.set_xlim(-0.03, 1.2)  # names stand right of their points
+    axis.set_xlim(-0.03, 1.2)  # names are right of their points
     axis.set_xticks([0, 0.25, 0.5, 0.75, 1])
     note = "held-out questions, after and before reinforcement learning"
-    return Chart("Gain against fidelity", note, _svg(figure, "Gain against fidelity"))
+    return drawn(figure, "Gain against fidelity", note)
 
 
-@mpl.rc_context(_STYLE)
+@mpl.rc_context(STYLE)
 def by_calls(title: str, note: str, lines: Mapping[str, Rates], slots: Mapping[str, int]) -> Chart:
     """A value between 0 and 1 over the number of calls, a line for each name; what rests on few
     trajectories is hollow."""
-    figure = Figure(figsize=_SIZE, layout="constrained")
+    figure = Figure(figsize=SIZE, layout="constrained")
     axis = figure.subplots()
     for name, points in lines.items():
         colour = stage_colour(slots[name])
         axis.plot([k for k, _, _ in points], [v for _, v, _ in points], color=colour, linewidth=1.4)
-        for few, fill in ((False, colour), (True, _CARD)):
+        for few, fill in ((False, colour), (True, CARD)):
             marked = [(k, value) for k, value, is_few in points if is_few is few]
             style: Any = {"color": colour, "markerfacecolor": fill, "markersize": 6}
             axis.plot([k for k, _ in marked], [v for _, v in marked], "o", **style)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set(xlabel="calls", ylim=(0, 1.03))
-    return Chart(title, note, _svg(figure, title))
+    return drawn(figure, title, note)
 
 
 def _optimum_marks(axis: Axes, optima: Sequence[float | None], *, across: bool) -> None:
@@ -293,7 +271,7 @@ def _optimum_marks(axis: Axes, optima: Sequence[float | None], *, across: bool) 
         return
     places, values = np.array([p for p, _ in known]), [v for _, v in known]
     draw = axis.vlines if across else axis.hlines
-    draw(values, places - 0.42, places + 0.42, color=_INK, linewidth=2, label="optimum")
+    draw(values, places - 0.42, places + 0.42, color=INK, linewidth=2, label="optimum")
     _legend(axis)
 
 
@@ -306,8 +284,35 @@ def stage_colour(slot: int) -> str:
     return f"#a0001{slot % PALETTE_SIZE}"
 
 
-def _short(name: str, most: int) -> str:
+def short(name: str, most: int) -> str:
+    """A name of at most so many characters."""
     return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def drawn(
+    figure: Figure, title: str, note: str, shown: Sequence[Series] = (), *, wide: bool = False
+) -> Chart:
+    """The chart that a figure is."""
+    svg = _svg(figure, title)  # first, for it lays the figure out
+    return Chart(title, note, svg, wide, [_told(figure, part) for part in shown])
+
+
+def _told(figure: Figure, part: Series) -> dict[str, Any]:
+    """Values beside their places in the SVG, which counts points (1/72 inch) from above."""
+    pixels = part.axis.transData.transform(np.array(part.at, dtype=float)) * 72 / figure.dpi
+    height = 72 * figure.get_figheight()
+    points = [
+        [round(float(x), 1), round(height - float(y), 1), _rounded(across), _rounded(up)]
+        for (x, y), (across, up) in zip(pixels, part.values, strict=True)
+    ]
+    return {"name": part.name, "x": part.x, "y": part.y, "points": points}
+
+
+def _rounded(value: float | str) -> float | str:
+    """Four digits that mean something, and all of a large whole number."""
+    if isinstance(value, str) or float(value).is_integer():
+        return value if isinstance(value, str) else int(value)
+    return float(f"{value:.4g}")
 
 
 def _shorter_numbers(tag: re.Match[str]) -> str:
@@ -327,4 +332,4 @@ def _svg(figure: Figure, label: str) -> str:
     svg = re.sub(r"<[^>]*>", _shorter_numbers, svg)
     for placeholder, variable in _VARIABLES.items():
         svg = svg.replace(placeholder, variable)
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from fieldcraft.evals import charts
-from fieldcraft.evals.metrics import policy_tokens
+from fieldcraft.evals.browsing import Source, pack
+from fieldcraft.evals.curves import course, course_keys, learning_curves
+from fieldcraft.evals.downloads import downloads
+from fieldcraft.evals.terms import TERMS
 from fieldcraft.records.files import write_text
-from fieldcraft.records.transcript import clean, split_tags, transcript
 from fieldcraft.types import Trajectory
 
 SCHEMA = 1
@@ -30,9 +32,10 @@ _BEHAVIOURS = {
     "less_efficient": "LE: same verdict, more calls",
     "less_accurate": "LA: wrong, was right",
 }
-# The page stays below 2 MB: charts and styles take about 0.3, markup of tags the rest.
-_SAMPLE_BYTES = 1_000_000
-_BLOCK_CHARACTERS = 4_000
+_SHOWN = (*_OWN_KEYS, "stopped")  # "stopped": why the run has ended before its last stage
+_STYLES = ("report.css", "trajectories.css")
+_SCRIPTS = ("dom.js", "charts.js", "tokens.js", "trajectory.js", "trajectories.js")
+NO_SOURCE = Source()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +92,20 @@ def write_html(
     curves: Mapping[str, Sequence[Mapping[str, Any]]],
     samples: Mapping[str, Sequence[Trajectory]],
     path: Path,
+    origin: Source = NO_SOURCE,
 ) -> None:
     """Write `report.html`: one file without network access, below 2 MB.
 
     `curves` holds the metric rows of each stage ({"step", "loss", "reward_mean", "em", ...}, any
     of them absent); `samples` the trajectories to browse, by stage or workflow. When they are more
-    than fit, wrong and right ones are kept in equal measure.
+    than fit, questions that end wrong and right are kept in equal measure.
     """
     names = [stage["name"] for stage in report["stages"] if stage["name"] != EVALUATION]
     order = list(dict.fromkeys([*names, *report["evals"], *curves, *samples]))
     slots = {name: slot for slot, name in enumerate(order)}
+    line = _line_of_models(report, names)
     environment = page_environment()
-    script = source(environment, "report.js")
+    script = "\n".join(source(environment, name) for name in _SCRIPTS)
     page = environment.get_template("report.html.j2").render(
         report=report,
         rows=_rows(report, slots),
@@ -108,16 +113,33 @@ def write_html(
         evaluation=next((s for s in report["stages"] if s["name"] == EVALUATION), None),
         final=_final(report),
         behaviours=_BEHAVIOURS,
+        terms=TERMS,
         slots={name: slot % charts.PALETTE_SIZE for name, slot in slots.items()},
+        course=course(curves, report["evals"], line, _starts(report), slots),
+        course_keys=course_keys(curves, report["evals"], line),
         outcome_charts=_outcome_charts(report, slots),
-        curve_charts=charts.learning_curves(curves, slots),
-        samples=_samples(samples),
-        appendix={key: value for key, value in report.items() if key not in _OWN_KEYS},
-        style=Markup(source(environment, "report.css")),
+        curve_charts=learning_curves(curves, slots),
+        packed=pack(samples, origin),
+        origin=origin,
+        downloads=downloads(report),
+        appendix={key: value for key, value in report.items() if key not in _SHOWN},
+        style=Markup("\n".join(source(environment, name) for name in _STYLES)),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
     write_text(path, [page])
+
+
+def _line_of_models(report: Mapping[str, Any], stages: Sequence[str]) -> list[str]:
+    """The stages, and before them the first model where it was evaluated."""
+    first = ["base"] if "base" in report["evals"] and "base" not in stages else []
+    return [*first, *stages]
+
+
+def _starts(report: Mapping[str, Any]) -> dict[str, str | None]:
+    """The stage that each stage names as its start."""
+    stages = report.get("config", {}).get("stages", {})
+    return {name: settings.get("start") for name, settings in stages.items()}
 
 
 def _final(report: Mapping[str, Any]) -> str | None:
@@ -151,59 +173,6 @@ def _outcome_charts(report: Mapping[str, Any], slots: Mapping[str, int]) -> list
     return shown
 
 
-def _samples(samples: Mapping[str, Sequence[Trajectory]]) -> list[dict[str, Any]]:
-    views = []
-    for stage, trajectories in samples.items():
-        shown = list(_fitting(trajectories, _SAMPLE_BYTES // len(samples)))
-        views.append({"stage": stage, "shown": shown, "left_out": len(trajectories) - len(shown)})
-    return views
-
-
-def _fitting(trajectories: Sequence[Trajectory], budget: int) -> Iterator[dict[str, Any]]:
-    """Views of as many trajectories as `budget` bytes hold, wrong and right in turn."""
-    right = [t for t in trajectories if _grade(t) == "right"]
-    other = [t for t in trajectories if _grade(t) != "right"]
-    turns = chain.from_iterable(zip_longest(other, right))
-    for trajectory in (t for t in turns if t is not None):
-        view = _view(trajectory)
-        texts = [view["question"], *view["gold"], view["answer"], view["error"]]
-        texts += [text for _, _, text, _ in view["blocks"]]
-        # 100 and 1,200 bytes are the markup of a block and of a trajectory.
-        budget -= 1_200 + sum(
-            100 + len(str(escape(text)).encode(errors="replace")) for text in texts
-        )
-        if budget < 0:
-            return
-        yield view
-
-
-def _grade(trajectory: Trajectory) -> str:
-    return {None: "ungraded", True: "right", False: "wrong"}[trajectory.right]
-
-
-def _view(trajectory: Trajectory) -> dict[str, Any]:
-    blocks = []
-    for entry in transcript(trajectory):
-        dropped = max(0, len(entry.text) - _BLOCK_CHARACTERS)
-        blocks.append((entry.kind.value, entry.label, entry.text[:_BLOCK_CHARACTERS], dropped))
-    meta = trajectory.task.meta
-    return {
-        "question": clean(trajectory.task.question),
-        "gold": [clean(answer) for answer in trajectory.task.answers],
-        "answer": None if trajectory.answer is None else clean(trajectory.answer),
-        "grade": _grade(trajectory),
-        "status": trajectory.status.value,
-        "error": clean(trajectory.error),
-        "calls": trajectory.executed_calls,
-        "optimum": meta.get("calls_optimal"),
-        "tags": {key: meta[key] for key in ("hops", "split") if key in meta},
-        "known": meta.get("known"),
-        "tokens": policy_tokens(trajectory),
-        "rewards": trajectory.rewards,
-        "blocks": blocks,
-    }
-
-
 def page_environment() -> Environment:
     """The templates of pages and their filters."""
     environment = Environment(
@@ -219,7 +188,7 @@ def page_environment() -> Environment:
         "duration": _duration,
         "signed": _signed,
         "probability": _probability,
-        "pieces": split_tags,
+        "slug": _slug,
         "readable": _readable,
     }
     environment.filters.update(filters)
@@ -246,6 +215,11 @@ def _signed(value: float | None, digits: int = 2) -> str:
 
 def _probability(value: float | None) -> str:
     return "–" if value is None else "< 0.001" if value < 0.001 else f"= {value:.3f}"
+
+
+def _slug(name: str) -> str:
+    """A term as an address in the page."""
+    return "term-" + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def _readable(value: Any) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from fieldcraft.config.lineage import lineage
 from fieldcraft.config.recipe import Recipe, dump_recipe
+from fieldcraft.evals.browsing import Source
 from fieldcraft.evals.pairwise import one_after_another
 from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
 from fieldcraft.records.files import read_json
@@ -15,7 +18,7 @@ from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.runs.context import Context
 from fieldcraft.runs.folder import StageFolder
 from fieldcraft.train.stages.base import Row
-from fieldcraft.types import Trajectory
+from fieldcraft.types import Author, Trajectory
 
 
 def write_run_report(context: Context, stopped: str | None = None) -> dict[str, Any]:
@@ -43,7 +46,7 @@ def write_run_report(context: Context, stopped: str | None = None) -> dict[str, 
         | {"config": dump_recipe(recipe), "versions": context.versions()},
     )
     write_report(report, folder.report_json)
-    write_html(report, curves, samples, folder.report_html)
+    write_html(report, curves, samples, folder.report_html, _source(context, names, list(curves)))
     return report
 
 
@@ -53,6 +56,26 @@ def _record(folder: StageFolder, name: str, rows: Sequence[Row]) -> StageRecord:
         record = read_json(folder.record)
         return StageRecord(name, record["seconds"], record["metrics"])
     return StageRecord(name, sum(row["seconds"] for row in rows), dict(rows[-1]))
+
+
+def _source(context: Context, evaluations: Sequence[str], stages: Sequence[str]) -> Source:
+    """What the page tells of tokens, and where it finds the files beside it."""
+    folder, recipe = context.folder, context.recipe
+    # A run that was stopped early may have neither a model nor a trajectory to show.
+    tokenizer = context.dialect(folder.model("start")).tokenizer if evaluations else None
+
+    def link(path: Path) -> str:
+        return quote(path.relative_to(folder.path).as_posix())
+
+    return Source(
+        piece=None if tokenizer is None else lambda i: tokenizer.decode([i]),
+        trained={
+            name: frozenset(map(Author, stage.trained_authors))
+            for name, stage in recipe.stages.items()
+        },
+        trajectories={name: link(folder.evaluation(name).trajectories) for name in evaluations},
+        metrics={name: link(folder.stage(name).metrics) for name in stages},
+    )
 
 
 def _changes(recipe: Recipe, samples: Mapping[str, Sequence[Trajectory]]) -> list[dict[str, Any]]:

@@ -1,0 +1,64 @@
+"""The tables of the report as CSV, for a spreadsheet or a data frame."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+Entry = Mapping[str, Any]
+Row = dict[str, Any]
+
+
+def downloads(report: Mapping[str, Any]) -> dict[str, str]:
+    """File names, each with an address that holds the file itself."""
+    tables = {
+        "evaluations.csv": list(evaluation_rows(report["evals"])),
+        "comparisons.csv": list(report["pairwise"]),
+    }
+    return {name: _address(to_csv(rows)) for name, rows in tables.items() if rows}
+
+
+def evaluation_rows(evals: Mapping[str, Entry]) -> Iterator[Row]:
+    """One row an evaluation and, where its questions are of several splits, one a split."""
+    for name, entry in evals.items():
+        yield {"name": name, "split": entry.get("split", "all"), **_flat(entry)}
+        for split, part in entry.get("splits", {}).items():
+            yield {"name": name, "split": split, **_flat(part)}
+
+
+def _flat(entry: Entry) -> Row:
+    """Every number of an entry; those inside a group, such as `known`, as group.number."""
+    row: Row = {}
+    for key, value in entry.items():
+        if key in ("splits", "split", "by_hops", "by_calls"):
+            continue
+        if isinstance(value, Mapping):
+            row |= {f"{key}.{inner}": found for inner, found in value.items()}
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            row |= {f"{key}.{place}": found for place, found in enumerate(value)}
+        else:
+            row[key] = value
+    return row
+
+
+def to_csv(rows: Sequence[Row]) -> str:
+    """A table with a head; a number that is not known is an empty cell."""
+    heads = dict.fromkeys(key for row in rows for key in row)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(heads))
+    writer.writeheader()
+    writer.writerows({key: _harmless(value) for key, value in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def _harmless(value: Any) -> Any:
+    """A name that a spreadsheet would compute as a formula, as text."""
+    is_formula = isinstance(value, str) and value[:1] in tuple("=+-@\t\r")
+    return f"'{value}" if is_formula else value
+
+
+def _address(text: str) -> str:
+    return "data:text/csv;base64," + base64.b64encode(text.encode(errors="replace")).decode()

@@ -1,0 +1,42 @@
+// A trajectory as the model had it: tokens, who wrote them, which of them carry loss, and how likely
+// each sampled one was. What is trained is told three ways, of which colour is one: by the name of
+// its part, by brackets around it and by a line below it.
+const pieceOf = (id) => tokenTexts.get(id) ?? `<${id}>`;
+
+const tokenElement = (id, logprob) => {
+  const known = typeof logprob === "number";
+  const told = known ? ` · log-probability ${logprob} · probability ${Math.exp(logprob).toPrecision(3)}` : "";
+  const token = make("span", { class: "token", title: `token ${id}${told}` },
+    make("span", { class: "piece" }, pieceOf(id).replaceAll("\n", "⏎") || "∅"));
+  if (known) {
+    token.style.setProperty("--doubt", 1 - Math.exp(logprob));
+    token.append(make("small", {}, logprob > -0.005 ? "0" : logprob.toFixed(2).replace("-", "−")));
+  }
+  return token;
+};
+
+const segmentElement = ({ author, trained, ids, more, logprobs = [] }) => {
+  const line = make("p", { class: "tokens" });
+  if (trained) line.append(make("b", { class: "bracket" }, "["));
+  ids.forEach((id, place) => {
+    line.append(tokenElement(id, logprobs[place]));
+    if (pieceOf(id).endsWith("\n")) line.append(make("br"));
+  });
+  if (more) line.append(make("em", {}, ` … ${more} more tokens`));
+  if (trained) line.append(make("b", { class: "bracket" }, "]"));
+  const title = `${author}, ${trained ? "trained" : "not trained"}`;
+  return make("div", { class: `segment ${trained ? "trained" : "masked"}` }, make("h4", {}, title), line);
+};
+
+const tokenView = (segments) => {
+  const count = (parts) => parts.reduce((sum, part) => sum + part.ids.length + part.more, 0);
+  const trained = segments.filter((part) => part.trained);
+  const view = make("div", { class: "token-view" });
+  const likelihoods = make("input", { type: "checkbox", onchange: () => view.classList.toggle("likelihoods", likelihoods.checked) });
+  view.append(
+    make("p", { class: "intro" }, `${count(trained)} of ${count(segments)} tokens carry loss in this stage: those in [brackets], underlined.`),
+    make("label", {}, likelihoods, " log-probability of every sampled token, in nats; shaded where it was unlikely"),
+    ...segments.map(segmentElement),
+  );
+  return view;
+};

@@ -1,0 +1,52 @@
+"""What the columns of the report mean. The page shows it beside a column and in a list."""
+
+from __future__ import annotations
+
+TERMS = {
+    "Exact match": (
+        "Share of the gradable questions whose answer equals an accepted one, both without case,"
+        " punctuation and articles. The interval holds the true share in 95 of 100 such samples."
+    ),
+    "F1": "Overlap of the words of the answer with those of the accepted answer it fits best.",
+    "Calls / oracle": (
+        "Executed tool calls a question, failed ones included, beside the least number of calls"
+        " that suffices, where the world knows it."
+    ),
+    "Answered": "Share of the questions that ended with an answer, right or wrong.",
+    "Well formed": "Share of the trajectories that keep to the grammar of the dialect throughout.",
+    "Known: match": "Exact match on the questions that the first model was taught.",
+    "Known: no call": "Share of those questions that are answered without a call.",
+    "Tokens": "Tokens that the model wrote, a question.",
+    "Training time": "Wall time of the stage, without its evaluation.",
+    "Evaluation time": "Wall time from loading the model to its last answer.",
+    "Productivity": "Right answers per executed call: the sum of the ones over that of the others.",
+    "Needless": "Calls above the optimum of their question, a question.",
+    "Missing": "Calls below the optimum of their question, a question.",
+    "Regret": (
+        "Needless and missing calls together: the distance from the oracle, in which too many calls"
+        " here do not make up for too few there."
+    ),
+    "Offloading": "Share of the known questions on which the model calls a tool all the same.",
+    "Tokens written / read": "Tokens that the model wrote, and that tools gave it to read.",
+    "Repeated": "Share of the written calls that repeat an earlier one which was answered.",
+    "Failed": "Share of the written calls on which the tool itself failed.",
+    "Malformed": (
+        "Share of the written calls that cannot be read, name no tool or have wrong arguments; they"
+        " are not executed."
+    ),
+    "Refused": "Share of the written calls above the limit of calls; they are not executed.",
+    "Behaviour": (
+        "Shares of the questions: MA (more accurate), right where the stage before was wrong; AE,"
+        " the part of MA with fewer calls; ME (more efficient), the same verdict with fewer calls;"
+        " LE (less efficient), the same verdict with more calls; LA (less accurate), wrong where it"
+        " was right."
+    ),
+    "Difference": "Difference in exact match, in percentage points, and its 95 % interval.",
+    "Gained, lost": (
+        "Questions that only the later or only the earlier stage answered right, and the p-value of"
+        " McNemar's exact test, where questions of one cluster change sides together."
+    ),
+    "Calls saved": "Executed calls that a question takes less than before.",
+    "Tokens saved": "Written tokens that a question takes less than before.",
+    "Seconds saved": "Seconds that a question takes less than before, among all beside it.",
+}

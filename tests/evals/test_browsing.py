@@ -1,0 +1,112 @@
+"""Which trajectories the page holds, and what it says of each."""
+
+import base64
+import json
+import random
+import zlib
+
+import pytest
+
+from fieldcraft.evals.browsing import Source, pack
+from fieldcraft.evals.downloads import downloads, to_csv
+from fieldcraft.types import Author, Status, Task, Trajectory
+from report_parts import SAMPLES, run, trajectory, unpacked
+
+
+def lines(packed):
+    text = zlib.decompress(base64.b64decode(packed.text), 31).decode()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def noise(seed, length=3_000):
+    return random.Random(seed).randbytes(length).hex()
+
+
+def test_a_question_comes_with_the_trajectories_of_every_stage():
+    samples = {
+        "sft": [trajectory("a", right=False), trajectory("b", right=False)],
+        "rl": [trajectory("a", right=True), trajectory("b", right=False)],
+    }
+    packed = pack(samples, Source())
+    assert packed.kept == packed.total == {"sft": 2, "rl": 2}
+    shown = [(line.get("stage"), line.get("number")) for line in lines(packed)]
+    # b first: of the last stage, wrong and right take turns and a wrong one begins
+    assert shown == [(None, None), ("sft", 1), ("rl", 1), (None, None), ("sft", 0), ("rl", 0)]
+
+
+def test_what_does_not_fit_is_counted_and_wrong_and_right_stay_equal():
+    part = [trajectory(str(i), right=i % 9 != 0, observation=noise(i)) for i in range(90)]
+    packed = pack({"sft": part, "rl": part}, Source(), budget=40_000)
+    assert packed.total == {"sft": 90, "rl": 90}
+    assert packed.kept["sft"] == packed.kept["rl"] > 4
+    assert 30_000 < len(packed.text) <= 40_000
+    grades = [line["grade"] for line in lines(packed) if line.get("stage") == "rl"]
+    assert len(grades) == packed.kept["rl"]
+    assert abs(grades.count("right") - grades.count("wrong")) <= 1
+
+
+def test_the_page_stays_below_two_megabytes(tmp_path):
+    part = [trajectory(str(i), right=i % 2 == 0, observation=noise(i)) for i in range(500)]
+    files = {"rl1": "evaluations/rl1.jsonl"}
+    _, page = run(tmp_path / "r.html", {"rl1": part}, source=Source(trajectories=files))
+    assert 1_000_000 < len(page.encode()) < 2_000_000
+    kept = sum("stage" in line for line in unpacked(page))
+    assert 10 < kept < 500
+    assert f"{kept} of 500 trajectories are in this page" in page
+    assert '<a href="evaluations/rl1.jsonl">' in page
+    assert "fieldcraft show . --stage rl1" in page
+
+
+def test_tokens_have_their_text_mask_and_log_probability():
+    words = {1: "Q", 2: "I ", 3: "look", 4: "\u202eBar\n", 5: "</think>"}
+    source = Source(words.__getitem__, {"sft3": {Author.POLICY, Author.TOOL}})
+    samples = {stage: [trajectory("a", right=True)] for stage in ("sft2", "sft3")}
+    pieces, _, sft2, sft3 = lines(pack(samples, source))
+    assert pieces["pieces"] == {"1": "Q", "2": "I ", "3": "look", "4": "Bar\n", "5": "</think>"}
+    assert [s["author"] for s in sft2["segments"]] == ["prompt", "policy", "tool", "policy"]
+    assert [s["trained"] for s in sft2["segments"]] == [False, True, False, True]
+    assert [s["trained"] for s in sft3["segments"]] == [False, True, True, True]
+    assert sft2["segments"][1] == {
+        "author": "policy",
+        "trained": True,
+        "ids": [2, 3],
+        "more": 0,
+        "logprobs": [-0.1, -1.2],
+    }
+    assert sft2["segments"][3]["logprobs"] == [-0.00012]
+
+
+def test_long_texts_are_cut_and_say_so():
+    long = trajectory("a", right=True, observation="x" * 5_000)
+    long.segments[2].ids = [4] * 1_200
+    _, _, shown = lines(pack({"rl": [long]}, Source(str)))
+    observation = next(block for block in shown["blocks"] if block[0] == "observation")
+    assert (len(observation[2]), observation[3]) == (4_000, 1_000)
+    assert (len(shown["segments"][2]["ids"]), shown["segments"][2]["more"]) == (1_000, 200)
+
+
+def test_numbers_json_cannot_hold_and_text_that_is_none_are_no_obstacle():
+    odd = Trajectory(Task("a", "\ud800?", ("x",), {}), rewards={"em": None, "own": float("nan")})
+    odd.status = Status.ERROR
+    question, shown = lines(pack({"rl": [odd]}, Source()))
+    assert question["question"]["text"] == "??"
+    assert shown["rewards"] == {"em": None, "own": None}
+    assert (shown["grade"], shown["status"]) == ("ungraded", "error")
+
+
+def test_the_tables_are_there_as_csv(tmp_path):
+    report, page = run(tmp_path / "r.html", SAMPLES)
+    address = downloads(report)["evaluations.csv"]
+    assert f'href="{address}" download="evaluations.csv"' in page
+    head, sft1, rl1 = base64.b64decode(address.split(",", 1)[1]).decode().splitlines()
+    cells = dict(zip(head.split(","), rl1.split(","), strict=True))
+    assert (cells["name"], cells["n"], cells["em"], cells["calls.executed"]) == (
+        *("rl1", "5", "0.6", "5"),
+    )
+    assert cells["judge"] == ""
+    assert sft1.startswith("sft1,all,2,")
+
+
+@pytest.mark.parametrize("name", ["=1+1", "@x", "-1"])
+def test_no_name_becomes_a_formula(name):
+    assert to_csv([{"name": name, "em": -0.5}]) == f"name,em\r\n'{name},-0.5\r\n"

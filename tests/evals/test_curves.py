@@ -1,0 +1,192 @@
+"""The charts of training and the course of the run: their numbers, by hand."""
+
+import re
+from itertools import pairwise
+
+import pytest
+
+from fieldcraft.evals.charts import accuracy_against_calls, apart
+from fieldcraft.evals.curves import (
+    DESKTOP,
+    course,
+    course_keys,
+    course_spans,
+    learning_curves,
+    logged,
+)
+
+
+def entry(em, calls, *, optimum=1.5):
+    return {
+        "em": em,
+        "em_ci95": [em - 0.05, min(1.0, em + 0.05)],
+        "calls_mean": calls,
+        "calls_optimal_mean": optimum,
+    }
+
+
+def rl_rows(first, last, calls):
+    """Eleven steps from one exact match to another; held-out questions at steps 0 and 10."""
+    rows = [
+        {
+            "step": step,
+            "reward_mean": 0.5,
+            "em": first + (last - first) * step / 10,
+            "calls_mean": calls,
+            "calls_optimal_mean": 1.2,
+            "kl_ref": 0.01 * step,
+            "clip_fraction": 0.001 * step,
+        }
+        for step in range(11)
+    ]
+    rows[0] |= {"heldout_em": 0.6, "heldout_calls": 1.9}
+    rows[10] |= {"heldout_em": 0.9, "heldout_calls": 1.7}
+    return rows
+
+
+CURVES = {
+    "sft": [{"step": step, "loss": 1.0} for step in range(5)],
+    "rl1": rl_rows(0.5, 0.9, 2.0),
+    "rl2": rl_rows(0.9, 0.95, 1.6),
+}
+EVALS = {"sft": entry(0.6, 1.8), "rl1": entry(0.9, 2.0), "rl2": entry(0.95, 1.6)}
+ORDER = ["sft", "rl1", "rl2"]
+SLOTS = {name: slot for slot, name in enumerate(ORDER)}
+
+
+def values(chart, name, y):
+    """(what is across, what is up) of a line, as the page tells them."""
+    [part] = [p for p in chart.points if p["name"] == name and p["y"] == y]
+    return [tuple(point[2:]) for point in part["points"]]
+
+
+def places(chart, name, y):
+    [part] = [p for p in chart.points if p["name"] == name and p["y"] == y]
+    return [tuple(point[:2]) for point in part["points"]]
+
+
+# -- the course of the run -----------------------------------------------------------------------
+
+
+def test_stages_are_one_after_the_other_along_the_steps():
+    starts = {"sft": None, "rl1": "sft", "rl2": "sft"}
+    spans = course_spans(CURVES, EVALS, ORDER, starts, DESKTOP)
+    width = 22 / 14  # an evaluated point, of 22 steps
+    assert [span.name for span in spans] == ORDER
+    assert [span.start for span in spans] == pytest.approx([-width, 0, 11])
+    assert [span.end for span in spans] == pytest.approx([0, 11, 22])
+    assert [len(span.rows) for span in spans] == [0, 11, 11]
+    assert [span.after for span in spans] == ["", "", "sft"]  # rl2 continues sft, not rl1
+
+
+def test_the_first_picture_has_rollouts_heldout_points_and_evaluations():
+    for chart in course(CURVES, EVALS, ORDER, {}, SLOTS):
+        rollouts = values(chart, "rl1, training rollouts", "exact match")
+        assert rollouts[0] == (0, 0.5)
+        assert rollouts[5] == (5, 0.7)
+        assert rollouts[10] == (10, 0.9)
+        assert values(chart, "rl2, held out", "exact match") == [(0, 0.6), (10, 0.9)]
+        assert values(chart, "rl2, held out", "calls per question") == [(0, 1.9), (10, 1.7)]
+        evaluated = [p["points"][0][2:] for p in chart.points if p["name"] == "evaluation"]
+        assert evaluated == [
+            *(["sft", 0.6], ["sft", 1.8], ["rl1", 0.9]),
+            *(["rl1", 2], ["rl2", 0.95], ["rl2", 1.6]),
+        ]
+        assert ">rl1</text>" in chart.svg
+        assert ">100 %</text>" in chart.svg
+        assert ">60 %</text>" in chart.svg  # beside the point of sft
+        assert ">20</text>" in chart.svg  # a tick along the steps
+
+
+def test_the_places_of_values_are_those_of_the_drawing():
+    chart, _ = course(CURVES, EVALS, ORDER, {}, SLOTS)
+    width, height = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', chart.svg).groups())
+    assert (width, height) == pytest.approx((11.6 * 72, 4.6 * 72))
+    line = places(chart, "rl1, training rollouts", "exact match")
+    steps = [right[0] - left[0] for left, right in pairwise(line)]
+    assert steps == pytest.approx([steps[0]] * 10, abs=0.11)
+    assert line[0][1] > line[10][1]  # up is less in an SVG
+    # rl2 begins where eleven steps of rl1 end
+    first = places(chart, "rl2, training rollouts", "exact match")[0][0]
+    assert first == pytest.approx(line[0][0] + 11 * steps[0], abs=1)
+    # the drawn path of rl1 begins at the place that is told
+    drawn = [tuple(map(float, found)) for found in re.findall(r"M ([\d.]+) ([\d.]+) ", chart.svg)]
+    assert min(abs(x - line[0][0]) + abs(y - line[0][1]) for x, y in drawn) < 0.3
+
+
+def test_the_marks_of_the_picture_are_explained():
+    assert list(course_keys(CURVES, EVALS, ORDER)) == [
+        *("sampled", "heldout", "evaluated", "optimum", "optimum-training"),
+    ]
+    plain = {"sft": {**entry(0.6, 1.8), "calls_optimal_mean": None}}
+    assert list(course_keys({}, plain, ["sft"])) == ["evaluated"]
+
+
+def test_a_run_without_reinforcement_learning_has_its_stages_as_points():
+    supervised = {"sft1": entry(0.2, 1.0), "sft2": entry(0.6, 1.8)}
+    slots = {"sft1": 0, "sft2": 1}
+    chart, _ = course({"sft1": CURVES["sft"]}, supervised, ["sft1", "sft2"], {}, slots)
+    assert [p["points"][0][2:] for p in chart.points if p["y"] == "exact match"] == [
+        ["sft1", 0.2],
+        ["sft2", 0.6],
+    ]
+    assert ">sft2</text>" in chart.svg
+    assert "steps of reinforcement learning" not in chart.svg
+
+
+def test_nothing_to_show_is_no_picture():
+    assert course({"sft": CURVES["sft"]}, {}, ["sft"], {}, SLOTS) == []
+    ungraded = {**entry(0.5, 1.0), "em": None, "em_ci95": None}
+    assert course({}, {"sft": ungraded}, ["sft"], {}, SLOTS) == []
+
+
+def test_a_stage_that_was_stopped_before_its_evaluation_is_drawn():
+    chart, _ = course({"rl1": CURVES["rl1"]}, {}, ["rl1"], {}, {"rl1": 0})
+    assert len(values(chart, "rl1, training rollouts", "calls per question")) == 11
+
+
+# -- one chart a metric --------------------------------------------------------------------------
+
+
+def test_learning_curves_tell_their_values_and_have_ticks():
+    charts = {chart.title: chart for chart in learning_curves(CURVES, SLOTS)}
+    assert values(charts["KL"], "rl1", "kl")[10] == (10, 0.1)
+    assert values(charts["Clipped"], "rl2", "clipped")[5] == (5, 0.005)
+    exact = charts["Exact match while training"]
+    assert values(exact, "rl1, held out", "exact match while training") == [(0, 0.6), (10, 0.9)]
+    assert values(charts["Tool calls"], "rl2, held out", "tool calls") == [(0, 1.9), (10, 1.7)]
+    assert values(charts["Supervised loss"], "sft", "supervised loss") == [(i, 1) for i in range(5)]
+    for tick in ("0", "5", "10", "0.2", "0.8"):
+        assert f">{tick}</text>" in exact.svg
+
+
+def test_long_stages_are_thinned_to_means():
+    rows = [{"step": step, "grad_norm": float(step % 2)} for step in range(4_800)]
+    [chart] = learning_curves({"sft": rows}, {"sft": 0})
+    found = values(chart, "sft", "gradient norm")
+    assert len(found) == 480
+    assert found[0] == (4.5, 0.5)  # steps 0 to 9
+
+
+def test_what_is_not_a_finite_number_is_not_drawn():
+    rows = [{"em": None}, {"em": float("nan")}, {"step": 7, "em": 0.5}, {}]
+    assert logged(rows, "em") == [(7.0, 0.5)]
+
+
+# -- points that would hide each other -----------------------------------------------------------
+
+
+def test_points_of_equal_value_are_put_side_by_side():
+    points = [(1.0, 0.9), (1.01, 0.91), (2.0, 0.9), (1.0, 0.2), (0.99, 0.9)]
+    # the first, second and last are within reach of the first: 1 - 0.1, 1 and 1 + 0.1
+    assert apart(points, (0.1, 0.05)) == pytest.approx([0.9, 1.01, 2.0, 1.0, 1.1])
+    assert apart([(1.0, 0.5), (1.0, 0.5)], (0.1, 0.05)) == pytest.approx([0.95, 1.05])
+
+
+def test_equal_stages_can_be_told_apart_in_the_chart():
+    evals = {"sft": entry(0.9, 1.5), "rl1": entry(0.9, 1.5), "rl2": entry(0.9, 1.5)}
+    chart = accuracy_against_calls(evals, ORDER, SLOTS)
+    told = [part["points"][0] for part in chart.points]
+    assert [point[2:] for point in told] == [[1.5, 0.9]] * 3  # the values stay what they are
+    across = [point[0] for point in told]
+    assert min(across[1] - across[0], across[2] - across[1]) > 5  # SVG units; a mark has 6

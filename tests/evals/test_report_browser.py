@@ -1,0 +1,294 @@
+"""The page in a real browser: it filters, searches, sorts and compares, by fragment and by hand, in
+light and dark, on a desktop and on a phone."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from fieldcraft.evals.browsing import Source
+from fieldcraft.types import Status
+from report_parts import ATTACK, SAMPLES, run, trajectory
+
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+
+CURVES = {
+    "rl1": [
+        {"step": step, "reward_mean": 0.5, "em": 0.5 + step / 100, "calls_mean": 2.0}
+        for step in range(20)
+    ]
+}
+# What a test may use to look at the page and to act as a reader does.
+TOOLS = """
+const report = {};
+const form = document.querySelector("form");
+const shown = () => [...document.querySelectorAll("#list > .trajectory")]
+  .map((card) => [card.dataset.stage, card.dataset.grade]);
+const choose = (name, value) => {
+  form.elements[name].value = value;
+  form.elements[name].dispatchEvent(new Event("input", { bubbles: true }));
+};
+const press = (element, key) => element.dispatchEvent(new KeyboardEvent("keydown", { key }));
+const wait = () => new Promise((done) => setTimeout(done, 50));
+const until = async (holds) => { while (!holds()) await wait(); };
+"""
+FRAME = """<!DOCTYPE html><body style="margin:0"><script>
+addEventListener("message", ({ data }) => { document.body.dataset.told = JSON.stringify(data); });
+</script>"""
+
+
+@pytest.fixture
+def browser(tmp_path):
+    """Open a page and run a program in it; returns what that put into `report`, and what the
+    console said. A program needs a copy of the page without its policy, which allows none."""
+
+    def act(page, program="", fragment="", *, width=1300, dark=False):
+        """On a phone the page is in a frame of that width: a window cannot be so narrow."""
+        steps = f"(async () => {{ await until(() => form && !form.hidden);\n{program}\n}})()"
+        end = '.catch((e) => console.error(e)).then(() => parent.postMessage(report, "*"))'
+        text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
+        copy = tmp_path / "driven.html"
+        copy.write_text(text.replace("</body>", f"<script>{TOOLS}{steps}{end};</script></body>"))
+        frame = tmp_path / "frame.html"
+        size = f"width:{width}px;height:900px;border:0"
+        frame.write_text(f'{FRAME}<iframe style="{size}" src="driven.html{fragment}"></iframe>')
+        dom, console = browse(frame, "", tmp_path / "profile", dark=dark)
+        told = re.search(r'data-told="([^"]*)"', dom)
+        assert told, console
+        return json.loads(html.unescape(told[1])), console
+
+    return act
+
+
+def browse(page, fragment, profile, *, dark=False):
+    """The page's DOM after its program ran, and what the browser's console and network said."""
+    done = subprocess.run(
+        [
+            CHROMIUM,
+            *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+            *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+            *("--enable-logging=stderr", "--window-size=1300,900", "--virtual-time-budget=10000"),
+            f"--blink-settings=preferredColorScheme={0 if dark else 1}",
+            f"--user-data-dir={profile}",
+            "--dump-dom",
+            f"file://{page}{fragment}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+def cards(dom, stage):
+    """The verdicts of a stage's trajectories that the list shows."""
+    return re.findall(rf'<details class="card [^"]*" data-stage="{stage}" data-grade="(\w+)"', dom)
+
+
+def test_the_fragment_is_the_state_and_there_is_nothing_to_complain_about(tmp_path):
+    page = tmp_path / "r.html"
+    samples = {**SAMPLES, "rl2": [trajectory("x", right=True, observation=ATTACK)]}
+    run(page, samples, curves=CURVES)
+
+    dom, console = browse(page, "#stage=rl1&filter=wrong", tmp_path / "profile")
+    # A blocked request or an inline script that the policy stopped would speak here.
+    assert console == []
+    assert [len(cards(dom, name)) for name in samples] == [0, 2, 0]
+    assert "2 of 8</output>" in dom or ">2 of 8<" in dom
+
+    dom, console = browse(page, "#stage=rl1&hops=3", tmp_path / "profile")
+    assert console == []
+    assert [cards(dom, name) for name in samples] == [[], ["right"], []]
+
+    dom, console = browse(page, "", tmp_path / "profile")  # without a fragment: the final stage
+    assert console == []  # the attack, which is open now, did nothing
+    assert [len(cards(dom, name)) for name in samples] == [0, 0, 1]
+    assert dom.count("&lt;img") == 1
+    assert "<img" not in dom
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """Three stages; of the last one every kind of trajectory there is to filter."""
+    after = [
+        trajectory("a", right=True, question="Where is Kelm?", split="heldout"),
+        trajectory("b", right=False, question="Who met Sur Tor?", split="train", known=True),
+        trajectory("c", right=True, question="Who is Dro?", split="train", calls_optimal=0),
+    ]
+    after[1].calls, after[1].status = [], Status.TRUNCATED
+    after[2].calls *= 2
+    after[1].segments[1].ids = [2, 3, 3, 3]
+    before = [trajectory(t.task.id, right=False) for t in after]
+    for trained, earlier in zip(after, before, strict=True):
+        earlier.task = trained.task
+    source = Source(dict(enumerate(("", "Q:", "I ", "look", ATTACK, "</think>\n"))).__getitem__)
+    path = tmp_path_factory.mktemp("page") / "r.html"
+    run(path, {"sft1": before, "rl1": after}, curves=CURVES, source=source)
+    return path
+
+
+def test_every_filter_filters_and_the_search_finds(page, browser):
+    program = """
+report.first = shown();
+for (const [name, value] of [["filter", "wrong"], ["split", "train"], ["calls", "2"],
+    ["status", "truncated"], ["known", "true"], ["known", "false"]]) {
+  choose(name, value); await wait();
+  report[name + value] = [shown().length, location.hash];
+  choose(name, ""); await wait();
+}
+choose("text", "sur TOR"); await wait(); report.found = shown(); report.hash = location.hash;
+choose("text", "kelm lies nowhere"); await wait(); report.none = shown();
+form.querySelector("button[type=reset]").click(); await wait();
+report.all = form.querySelector("output").value;
+"""
+    told, console = browser(page, program)
+    assert console == []
+    assert told["first"] == [["rl1", "right"], ["rl1", "wrong"], ["rl1", "right"]]
+    assert told["filterwrong"] == [1, "#stage=rl1&filter=wrong"]
+    assert told["splittrain"] == [2, "#stage=rl1&split=train"]
+    assert told["calls2"][0] == 1
+    assert told["statustruncated"][0] == 1
+    assert told["knowntrue"][0] == 1
+    assert told["knownfalse"][0] == 2
+    assert told["found"] == [["rl1", "wrong"]]
+    assert told["hash"] == "#stage=rl1&text=sur+TOR"
+    assert told["none"] == []
+    assert told["all"] == "6 of 6"
+
+
+def test_sorting(page, browser):
+    program = """
+const titles = () => [...document.querySelectorAll("#list .question")].map((q) => q.textContent);
+for (const order of ["", "calls", "excess", "tokens", "wrong", "right"]) {
+  choose("sort", order); await wait();
+  report["by " + order] = titles().map((title) => title.split(" ").pop());
+}
+"""
+    told, _ = browser(page, program, "#stage=rl1")
+    assert told == {
+        "by ": ["Kelm?", "Tor?", "Dro?"],
+        "by calls": ["Dro?", "Kelm?", "Tor?"],  # 2, 1, 0
+        "by excess": ["Dro?", "Kelm?", "Tor?"],  # 2, 0, -1
+        "by tokens": ["Tor?", "Kelm?", "Dro?"],  # 5, 3, 3
+        "by wrong": ["Tor?", "Kelm?", "Dro?"],
+        "by right": ["Kelm?", "Dro?", "Tor?"],
+    }
+
+
+def test_one_question_across_stages_and_its_tokens(page, browser):
+    program = """
+const button = (place, text) =>
+  [...document.querySelectorAll(place + " button")].find((b) => b.textContent.startsWith(text));
+await until(() => button("#list", "Every"));
+button("#list", "Every").click();
+await until(() => document.querySelector("#compared article"));
+const compared = document.querySelector("#compared");
+report.question = compared.querySelector(".asked").textContent;
+report.stages = [...compared.querySelectorAll("article")].map((a) => a.dataset.stage);
+report.commands = [...compared.querySelectorAll("code")].map((code) => code.textContent);
+report.list = document.querySelector("#list").hidden;
+const tokens = compared.querySelectorAll(".tokens-of")[1];
+report.before = tokens.querySelectorAll(".token").length;
+tokens.open = true; await until(() => tokens.querySelector(".token"));
+const segments = [...tokens.querySelectorAll(".segment")];
+report.mask = segments.map((segment) => segment.innerText.replaceAll("\\n", ""));
+report.line = getComputedStyle(tokens.querySelector(".trained .piece")).borderBottomStyle;
+report.plain = getComputedStyle(tokens.querySelector(".masked .piece")).borderBottomStyle;
+tokens.querySelector("input").click();
+report.likely = tokens.querySelectorAll(".segment")[1].innerText.replaceAll("\\n", " ");
+report.title = tokens.querySelectorAll(".trained .token")[1].title;
+report.markup = document.querySelectorAll("img").length;
+button("#compared", "Next").click();
+await until(() => location.hash.includes("question=b"));
+await wait();
+report.next = compared.querySelector(".asked").textContent;
+"""
+    told, console = browser(page, program, "#stage=rl1")
+    assert console == []
+    assert told["question"] == "Where is Kelm?"
+    assert told["stages"] == ["sft1", "rl1"]
+    assert told["commands"][1] == "fieldcraft show . --stage rl1 --number 0"
+    assert told["list"] is True
+    assert told["before"] == 0  # made only when asked for
+    assert told["mask"] == [
+        "prompt, not trainedQ:",
+        "policy, trained[I look]",
+        f"tool, not trained{ATTACK}",
+        "policy, trained[</think>⏎]",
+    ]
+    assert (told["line"], told["plain"]) == ("solid", "dotted")
+    assert "−0.10" in told["likely"]
+    assert "−1.20" in told["likely"]
+    assert told["title"] == "token 3 · log-probability -1.2 · probability 0.301"  # exp(-1.2)
+    assert told["markup"] == 0
+    assert told["next"] == "Who met Sur Tor?"
+
+
+def test_a_chart_tells_its_values_by_pointer_and_by_key(page, browser):
+    program = """
+const plot = document.querySelector(".plot.desktop"), tip = document.querySelector(".tip");
+const lines = () => [...tip.children].map((line) => line.textContent);
+report.focusable = plot.tabIndex;
+press(plot, "Home"); report.home = lines();
+press(plot, "ArrowRight"); report.right = lines();
+press(plot, "Escape"); report.hidden = tip.hidden;
+const ring = () => plot.querySelector(".ring").getBoundingClientRect();
+press(plot, "End"); const box = ring(); report.end = lines(); press(plot, "Home");
+plot.dispatchEvent(new PointerEvent("pointermove",
+  { clientX: box.x + box.width / 2, clientY: box.y + box.height / 2 }));
+report.pointed = lines();
+plot.dispatchEvent(new PointerEvent("pointerleave"));
+report.gone = tip.hidden && !plot.querySelector(".ring");
+let saved = null;
+URL.createObjectURL = (blob) => { saved = blob; return "#"; };
+document.querySelector(".course .csv").click();
+report.csv = (await saved.text()).split("\\r\\n");
+"""
+    told, console = browser(page, program)
+    assert console == []
+    assert told["focusable"] == 0
+    assert told["home"] == ["evaluation", "stage sft1", "exact match 0"]
+    assert told["right"] == ["evaluation", "stage sft1", "calls per question 1"]
+    assert told["hidden"] is True
+    assert told["end"] == ["evaluation", "stage rl1", "calls per question 1"]
+    assert told["pointed"] == told["end"]
+    assert told["gone"] is True
+    assert told["csv"][0] == "series,at,where,measure,value"
+    assert '"rl1, training rollouts",step,19,exact match,0.69' in told["csv"]
+
+
+LAYOUT = """
+const box = document.documentElement;
+report.overflow = box.scrollWidth - box.clientWidth;
+report.width = innerWidth;
+report.page = getComputedStyle(document.body).backgroundColor;
+report.ink = getComputedStyle(document.querySelector("h1")).color;
+report.drawings = [".desktop", ".phone"].map((name) =>
+  getComputedStyle(document.querySelector(".plot" + name)).display);
+report.clipped = [...document.querySelectorAll("main select, main button, main input")]
+  .filter((e) => e.offsetParent && e.getBoundingClientRect().right > innerWidth).length;
+"""
+
+
+@pytest.mark.parametrize(
+    ("width", "dark", "colours", "drawings"),
+    [
+        (1300, False, ("rgb(246, 246, 243)", "rgb(29, 33, 39)"), ["block", "none"]),
+        (1300, True, ("rgb(18, 20, 24)", "rgb(232, 234, 237)"), ["block", "none"]),
+        (390, False, ("rgb(246, 246, 243)", "rgb(29, 33, 39)"), ["none", "block"]),
+        (390, True, ("rgb(18, 20, 24)", "rgb(232, 234, 237)"), ["none", "block"]),
+    ],
+)
+def test_light_and_dark_desktop_and_phone(page, browser, width, dark, colours, drawings):
+    told, console = browser(page, LAYOUT, width=width, dark=dark)
+    assert console == []
+    assert told["width"] == width
+    assert told["overflow"] == 0
+    assert told["clipped"] == 0
+    assert (told["page"], told["ink"]) == colours
+    assert told["drawings"] == drawings

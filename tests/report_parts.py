@@ -1,0 +1,70 @@
+"""A report of a run that never was, for tests."""
+
+import base64
+import json
+import re
+import zlib
+
+from fieldcraft.evals.browsing import Source
+from fieldcraft.evals.metrics import summarise
+from fieldcraft.evals.pairwise import one_after_another
+from fieldcraft.evals.report import StageRecord, build_report, write_html
+from fieldcraft.types import Author, Call, Outcome, Segment, Status, Task, Trajectory
+
+ATTACK = "<script>alert('owned')</script><img src=x onerror=alert(1)>"
+
+
+def trajectory(name, *, right, hops=1, observation="Kelm lies in Bar.", question="Where?", **meta):
+    meta = {"hops": hops, "known": False, "calls_optimal": 1, **meta}
+    return Trajectory(
+        Task(name, question, ("Bar",), meta),
+        segments=[
+            Segment(Author.PROMPT, [1], f"Question: {question}"),
+            Segment(
+                Author.POLICY, [2, 3], "<think>I look.</think><search>Kelm</search>", [-0.1, -1.25]
+            ),
+            Segment(Author.TOOL, [4], f"<result>{observation}</result>"),
+            Segment(Author.POLICY, [5], "<answer>Bar</answer>", [-0.000123]),
+        ],
+        calls=[Call("search", {"query": "Kelm"}, observation, Outcome.OK, 0.0)],
+        status=Status.ANSWERED,
+        answer="Bar",
+        well_formed=True,
+        rewards={"em": float(right), "f1": float(right)},
+    )
+
+
+SAMPLES = {
+    "sft1": [trajectory("a", right=True), trajectory("b", right=False, hops=2)],
+    "rl1": [trajectory(str(i), right=i > 1, hops=1 + i % 3) for i in range(5)],
+}
+
+
+def run(path, samples, *, curves=None, source=None):
+    """The content of the report, and its page."""
+    report = build_report(
+        recipe="mini",
+        seed=7,
+        device="cpu",
+        stages=[
+            StageRecord("world", 1.5),
+            *(StageRecord(name, 60.25) for name in samples),
+            StageRecord("evaluation", 12.5 * len(samples)),
+        ],
+        evals={name: summarise(part) | {"seconds": 12.5} for name, part in samples.items()},
+        comparisons=one_after_another(samples if same_questions(samples) else {}),
+        extra={"versions": {"torch": "2"}},
+    )
+    write_html(report, curves or {}, samples, path, source or Source())
+    return report, path.read_text(encoding="utf-8")
+
+
+def same_questions(samples):
+    return len({tuple(t.task.id for t in part) for part in samples.values()}) == 1
+
+
+def unpacked(page):
+    """The JSON lines of the trajectories in a page."""
+    [text] = re.findall(r'id="packed">([^<]*)<', page)
+    lines = zlib.decompress(base64.b64decode(text), 31).decode().splitlines()
+    return [json.loads(line) for line in lines]
