@@ -210,5 +210,6 @@ def test_why_a_run_has_stopped_is_said_first(tmp_path):
     )
     write_html(report, {}, {}, tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
-    assert "<p>stage &#39;rl1&#39; has collapsed: &lt;b&gt;lower&lt;/b&gt; lr.</p>" in page
+    sentence = "stage &#39;rl1&#39; has collapsed: &lt;b&gt;lower&lt;/b&gt; lr."
+    assert f"<strong>Stopped:</strong> {sentence}" in page
     assert "<summary>stopped</summary>" not in page
