@@ -227,7 +227,7 @@ def test_answer_that_the_dialect_cannot_read_is_no_answer() -> None:
         ([STEPS[1], STEPS[1], Observation("x"), Thought("a")], "several actions in a row"),
         ([STEPS[1], Thought("a"), STEPS[1]], "followed by its observation"),
         ([STEPS[1], Answer("x")], "followed by its observation"),
-        ([Answer("x"), Thought("a")], "goes on after its answer"),
+        ([Answer("x"), Thought("a")], "has more steps after its answer"),
     ],
 )
 def test_impossible_orders_are_refused(steps: list[Step], problem: str) -> None:

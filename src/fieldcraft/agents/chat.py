@@ -1,4 +1,4 @@
-"""Whoever answers chat messages: an endpoint, or an engine of this process behind its template."""
+"""Models that answer chat messages: an endpoint, or an engine of this process with its template."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Chat(Protocol):
         stop: Sequence[str] = (),
         seed: int | None = None,
     ) -> Reply:
-        """The next message. Raises EndpointError when there will be none."""
+        """The next message. Raises EndpointError if there is none."""
         ...
 
 
@@ -56,7 +56,7 @@ class EngineChat:
         stop: Sequence[str] = (),
         seed: int | None = None,
     ) -> Reply:
-        """The next message, without what ended it. Raises UserError where the tokenizer has no
+        """The next message, without what ended it. Raises UserError if the tokenizer has no
         chat template, or one that does not show every message once, in their order."""
         ids = self._encode(messages)
         session = f"chat#{next(self._sessions)}"

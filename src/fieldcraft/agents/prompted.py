@@ -1,4 +1,4 @@
-"""A model that was not trained to act, told in words how to: ReAct as a text protocol.
+"""ReAct as a text protocol: a prompt tells a model that was not trained to act how to act.
 
 user       how to write a turn, the tools, and the question
 assistant  Thought: I need the director.
@@ -7,9 +7,9 @@ user       Observation: result 1: ...
 assistant  Thought: So he was born in Zavrazhye.
            Answer: Zavrazhye
 
-(ReAct, arXiv 2210.03629, with arguments as JSON, so that any tool can be called.) Only what the
-model wrote is read, and a turn ends with its first action or answer: whatever follows it, such as
-an observation of the model's own making, is cut off before anything looks at it.
+(ReAct, arXiv 2210.03629, with arguments as JSON, so that any tool can be called.) Only the
+model's text is parsed. A turn ends with its first action or answer. Anything after it, such as an
+observation that the model made up, is cut off first.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class End(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try of a question: its steps in text, how it ended, and what it took."""
+    """One attempt at a question: its steps as text, how it ended, and what it used."""
 
     steps: tuple[Step, ...]
     end: End
@@ -105,7 +105,7 @@ class Attempt:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended for a reason that is not the model's."""
+        """Whether it ended for a reason that the model did not cause."""
         return self.end in (End.TOOL_FAILED, End.REQUEST_FAILED)
 
     def right(self, task: Task) -> bool:
@@ -138,8 +138,8 @@ class Prompted:
     async def attempt(self, task: Task, key: str) -> Attempt:
         """Let the model think, act and answer. `key` fixes the seeds of its requests.
 
-        A request or a tool that fails ends the attempt with its cause. What a tool returned is
-        shown to the model and never read.
+        A request or a tool that fails ends the attempt with its cause. The result of a tool is
+        shown to the model and never parsed.
         """
         try:
             async with open_tools(self.tools, task, self.call_seconds) as tools:
@@ -203,7 +203,7 @@ class Prompted:
 
 
 def with_tools(tools: Sequence[AnyTool], max_calls: int) -> str:
-    """The instruction that tells of the tools."""
+    """The instruction that describes the tools."""
     first = tools[0].schema["function"]
     arguments = dict.fromkeys(first["parameters"]["properties"], "...")
     return WITH_TOOLS.format(
@@ -216,7 +216,7 @@ def with_tools(tools: Sequence[AnyTool], max_calls: int) -> str:
 def read_turn(reply: Reply, tools: Sequence[AnyTool]) -> Turn:
     """The thought and the first action or answer of a reply.
 
-    Where a reasoning model leaves its thought unsaid, its reasoning is the thought.
+    If a reasoning model writes no thought, its reasoning is the thought.
     """
     text, reasoning = reply.text, reply.reasoning
     if found := REASONING.match(text):
@@ -262,7 +262,7 @@ def _read_action(text: str, tools: Sequence[AnyTool]) -> tuple[Action | Malforme
 
 
 def _read_answer(text: str) -> Answer | Malformed:
-    """The first line that says something, or what stands in its box."""
+    """The first line that is not empty, or the content of its box."""
     line = next((line for line in text.splitlines() if line.strip(" *`")), "")
     answer = last_box(line) or line.strip(" *`")
     return Answer(answer) if answer else Malformed("the answer is empty")

@@ -9,8 +9,8 @@ from fieldcraft.types import Task, Trajectory
 
 
 async def rag(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
-    """Look the question up once and let the model read what was found before it answers (RAG, arXiv
-    2005.11401, with retrieval by words)."""
+    """Search for the question once. The model reads the result and answers (RAG, arXiv 2005.11401,
+    with retrieval by words)."""
     return await converse(task, policy, env, key, _look_up_and_answer)
 
 

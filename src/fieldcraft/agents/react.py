@@ -12,12 +12,12 @@ SENTENCE_ENDS = (".", "\n")
 
 
 async def react(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
-    """Alternate observations and thoughts (ReAct, arXiv 2210.03629), the alternation being code.
+    """Alternate observations and thoughts (ReAct, arXiv 2210.03629). Code does the alternation.
 
-    The question is looked up; the model reads the result and thinks one sentence; what that
-    sentence says that was not said before is looked up next, as long as it says something new and
-    calls are left; then the model goes on by itself to its answer. So a model that knows no tool
-    can be compared with one that was trained to use it.
+    Code searches for the question. The model reads the result and thinks one sentence. Code then
+    searches for what is new in this sentence, as long as something is new and calls are left. At
+    the end the model continues by itself to its answer. So a model that knows no tool can be
+    compared with one that was trained to use it.
     """
     return await converse(task, policy, env, key, _react)
 
@@ -43,7 +43,7 @@ async def think_and_look_up(conversation: Conversation) -> None:
 
 
 def _without_tags(text: str, dialect: Dialect) -> str:
-    """The text that is a thought; `</think>` is nothing to look up."""
+    """The text of a thought; `</think>` is not looked up."""
     for tag in dialect.tags:
         text = text.replace(tag, " ")
     return text

@@ -17,12 +17,12 @@ AGAIN = "{question} {reflection}"
 
 
 async def reflexion(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
-    """ReAct, up to three times (Reflexion, arXiv 2303.11366): an evaluator that knows the gold
-    answers says whether the answer was wrong; the model then writes what went wrong, and its next
-    trial begins with that. The gold answers give it more than any other row of a table has.
+    """ReAct, up to three times (Reflexion, arXiv 2303.11366). An evaluator that knows the gold
+    answers says whether the answer was wrong. The model then writes what went wrong, and its next
+    trial begins with that. So it has more information than any other row of a table.
 
-    One trajectory holds all trials, so that every call and token counts; every trial may spend the
-    whole budget, and the last one's answer is the answer.
+    One trajectory holds all trials, so every call and token counts. Each trial may use the whole
+    budget. The answer is that of the last trial.
     """
     return await converse(task, policy, env, key, _try_and_reflect)
 
@@ -46,7 +46,7 @@ async def _try_and_reflect(conversation: Conversation) -> None:
 
 
 def _with_whole_budget(conversation: Conversation) -> Conversation:
-    """The conversation with a whole budget more than what the trajectory has spent."""
+    """The conversation with a new budget on top of what the trajectory has used."""
     trajectory, budget = conversation.trajectory, conversation.episode.budget
     more = {
         "max_calls": budget.max_calls + len(trajectory.calls),

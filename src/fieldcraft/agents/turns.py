@@ -1,4 +1,4 @@
-"""What workflows share: they decide in code what a model that was not trained to act may read."""
+"""What workflows share: code decides what a model reads that was not trained to act."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from fieldcraft.types import Action, Answer, Author, Segment, Status
 
 
 async def look_up(conversation: Conversation, query: str) -> None:
-    """Search, and append what was found. Where a turn is ended by its token alone, the token is
-    written too, since the model did not know that its turn was over."""
+    """Search, and append the result. If only a token ends a turn, the token is written, too: the
+    model did not know that its turn was over."""
     trajectory, dialect = conversation.trajectory, conversation.episode.dialect
     end = dialect.tokenizer.eos_token_id
     if not dialect.stop and trajectory.segments[-1].ids[-1:] != [end]:
@@ -18,8 +18,8 @@ async def look_up(conversation: Conversation, query: str) -> None:
 
 
 def conclude(conversation: Conversation, first_turn: int = 0) -> None:
-    """Read the answer from what the model wrote since a turn of its own, turns glued together; a
-    truncated trajectory has none."""
+    """Read the answer from the joined turns of the model, starting at `first_turn`. A truncated
+    trajectory has no answer."""
     trajectory, dialect = conversation.trajectory, conversation.episode.dialect
     if trajectory.status is Status.TRUNCATED:
         return

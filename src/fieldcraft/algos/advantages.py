@@ -1,7 +1,7 @@
 """Advantages: plain arithmetic on rewards and values.
 
-Letters: G rollouts of a group, T tokens of a rollout that the policy wrote. Observations stand
-nowhere here: the token after one follows the token before it.
+Letters: G rollouts of a group, T tokens of a rollout that the policy wrote. Observations are
+left out: the token after one follows directly on the token before it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def mean_of_group(rewards_G: Sequence[float]) -> list[float]:
 
 def mean_of_others(rewards_G: Sequence[float]) -> list[float]:
     """RLOO's leave-one-out baseline (arXiv 2402.14740): it does not depend on the rollout's own
-    reward. Who is alone in a group is compared with itself, which teaches nothing."""
+    reward. A single rollout is compared with itself, which teaches nothing."""
     if len(rewards_G) == 1:
         return list(rewards_G)
     total = sum(rewards_G)
@@ -43,7 +43,7 @@ def returns_to_go(rewards_T: Floats, gamma: float = 1.0) -> Floats:
 def gae(rewards_T: Floats, values_T: Floats, *, gamma: float, lam: float) -> Floats:
     """Generalised advantage estimation (arXiv 1506.02438, equation 16).
 
-    delta_t = r_t + gamma V_{t+1} - V_t and A_t = delta_t + gamma lam A_{t+1}, with V = 0 behind the
+    delta_t = r_t + gamma V_{t+1} - V_t and A_t = delta_t + gamma lam A_{t+1}, with V = 0 after the
     last token. `values_T[t]` is the value of the context before token t.
     """
     advantages_T = np.zeros(len(rewards_T))

@@ -2,7 +2,7 @@
 
 Letters: T tokens of all sequences in a micro-batch laid end to end, S sequences, P pairs.
 `logp_T[t]` is log pi(token t | tokens before it). `weight_T` is the loss weight of token t: 0 for
-prompts and observations, and whatever normalisation an algorithm wants folded in. Every loss is
+prompts and observations, with the normalisation of the algorithm already included. Every loss is
 divided by an argument that counts the whole optimiser step, so gradients accumulated over
 micro-batches equal those of one big batch by construction.
 """
@@ -20,7 +20,7 @@ from fieldcraft.algos.logprobs import entropies
 
 Metrics = dict[str, Tensor]  # sums over tokens, to be divided by the same totals
 
-LIMIT = 20.0  # of a log-ratio: exp of more would drown everything else of a step
+LIMIT = 20.0  # of a log-ratio: exp of more would dominate everything else in a step
 KL_LIMIT = 10.0  # of k3: near LIMIT it is 5e8, and one token would be the whole step
 NOISE = 1e-3  # log-probabilities of one token under the same weights differ by less
 
@@ -162,7 +162,7 @@ class Surrogate:
         return log_ratio_T.exp()
 
     def _gain(self, ratio_T: Tensor, batch: TokenBatch) -> tuple[Tensor, Tensor]:
-        """What is maximised, and where a clip has changed it."""
+        """The gain, and for which tokens a clip has changed it."""
         adv_T = batch.advantage_T
         bounded_T = ratio_T.clamp(1 - self.clip_low, 1 + self.clip_high)
         if self.clip == "cispo":
@@ -174,7 +174,7 @@ class Surrogate:
         return gain_T, gain_T != ratio_T * adv_T
 
     def _mismatch(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
-        """The weight between sampler and trainer, and 1 for what is near enough to train on."""
+        """The weight between sampler and trainer, and 1 for each token that is close enough."""
         log_token_T = batch.old_logp_T - batch.sampled_logp_T
         ones_T = torch.ones_like(batch.weight_T)
 
@@ -204,7 +204,7 @@ def _over_sequence(x_T: Tensor, batch: TokenBatch, *, mean: bool) -> Tensor:
 
 
 def _llds(batch: TokenBatch) -> Tensor:
-    """max(0, old - logp) where the turn as a whole fell and the rollout was not a bad one."""
+    """max(0, old - logp) for turns that fell as a whole, in rollouts that were not bad."""
     fall_T = (batch.old_logp_T - batch.logp_T).clamp(-LIMIT, LIMIT)
     fall_T = torch.where(fall_T.abs() < NOISE, 0 * fall_T, fall_T)
     trained_T = (batch.weight_T > 0).to(fall_T.dtype)

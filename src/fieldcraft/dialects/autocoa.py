@@ -61,7 +61,7 @@ class AutoCoA(SearchDialect):
             call = self.read_call("".join(written[-1:]).partition("</think>")[0])
             if call is not None:
                 return call
-        # Turns are not glued together, lest two halves of a tag become one.
+        # Turns are not joined, so that two halves of a tag cannot become one.
         answer = last_box(OBSERVATION.join(written).partition("</think>")[2])
         return None if answer is None else Answer(answer)
 

@@ -27,7 +27,7 @@ from fieldcraft.types import (
     UserError,
 )
 
-OBSERVATION = "\0"  # stands between two policy turns where a grammar reads them as one text
+OBSERVATION = "\0"  # is between two policy turns when a grammar reads them as one text
 MARK = "\ue000"  # holds the place of plain text while a chat template is rendered
 
 
@@ -73,8 +73,8 @@ def without_think(text: str) -> str:
 
 
 def last_box(text: str) -> str | None:
-    r"""The content of the last complete `\boxed{...}`; braces nest, a `\text{...}` around all of
-    it is taken off, and an empty box counts for nothing."""
+    r"""The content of the last complete `\boxed{...}`. Braces nest, a `\text{...}` around all of
+    it is removed, and an empty box does not count."""
     found = None
     opened: list[int | None] = []  # where the content of each open brace starts, None if no box
     for match in re.finditer(r"\\boxed\s*\{|\{|\}", text):
@@ -93,7 +93,7 @@ class BaseDialect(ABC):
 
     Args:
         tokenizer: of the model that speaks the dialect.
-        instruction: stands before the question in the user's message; None means the dialect's
+        instruction: is before the question in the user's message; None means the dialect's
             own, "" the question alone.
         template: variables of the tokenizer's chat template.
         system: a system prompt, in which special tokens count; None leaves it to the template.
@@ -151,8 +151,8 @@ class BaseDialect(ABC):
 
     def prompt_frame(self, tools: Sequence[dict[str, Any]]) -> tuple[str, str]:
         """The prompt's text before and after the question. A tokenizer without a chat template is
-        a base model's: there the question stands in plain text, on a line of its own. Whether a
-        `<think>` is prefilled is the dialect's business, so the template's is taken off."""
+        a base model's; its prompt has the question as plain text, on its own line. The dialect
+        decides whether a `<think>` is prefilled, so the template's own is removed."""
         own = self.own_instruction if self.instruction is None else self.instruction
         content = f"{own}\n\n{MARK}" if own else MARK
         if self.tokenizer.chat_template is None:
@@ -222,13 +222,13 @@ class BaseDialect(ABC):
 
 @dataclass(frozen=True)
 class SearchDialect(BaseDialect):
-    """A dialect with one tool, `search(query)`, whose tags stand for the tool's name."""
+    """A dialect with one tool, `search(query)`. Its tags replace the tool's name."""
 
     call_tags: ClassVar[tuple[str, str]]
     frame: ClassVar[tuple[str, str]]
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
-        """The instruction tells of the search; `tools` may hold that one tool."""
+        """The instruction describes the search; `tools` may hold that one tool."""
         for tool in tools:
             if tool["function"]["name"] != "search":
                 raise UserError(
@@ -260,7 +260,7 @@ class SearchDialect(BaseDialect):
 
 
 def round_trip_problems(dialect: Dialect) -> list[str]:
-    """Sentences on what the tokenizer cannot encode and decode to the same text; empty if fine."""
+    """Sentences about texts that change when they are encoded and decoded; empty if none does."""
     tokenizer = dialect.tokenizer
 
     def differs(ids: list[int], text: str) -> bool:

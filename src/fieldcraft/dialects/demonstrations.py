@@ -1,4 +1,4 @@
-"""A demonstration becomes the trajectory that sampling it would have left.
+"""Turns a demonstration into the trajectory that sampling it would have produced.
 
 White space: the prompt ends where the policy starts to write; the text of a turn (its thoughts,
 then its call or answer, as the dialect writes them) is one string, encoded once; a turn ends
@@ -73,7 +73,7 @@ def encode_pair(
     dialect: Dialect,
     tools: Sequence[dict[str, Any]],
 ) -> tuple[Trajectory, Trajectory]:
-    """Both ways to go on after `before`, as trajectories whose last segments differ.
+    """Both ways to continue after `before`, as trajectories whose last segments differ.
 
     Each way is one policy turn, or the beginning of one where it ends in a thought. A thought that
     ends `before` begins that turn. Every turn is encoded whole, and the ids that both begin with
@@ -98,7 +98,7 @@ def encode_pair(
 
 
 def _go_on(before: Sequence[Step], way: Sequence[Step]) -> list[Step]:
-    """The steps of both. Sentences of a thought that goes on stand in one line."""
+    """The steps of both. A thought that continues is on one line."""
     match [*before[-1:], *way[:1]]:
         case [Thought(begun), Thought(ended)]:
             return [*before[:-1], Thought(f"{begun} {ended}"), *way[1:]]
@@ -109,7 +109,7 @@ def _encode_way(
     task: Task, steps: Sequence[Step], dialect: Dialect, tools: Sequence[dict[str, Any]]
 ) -> Trajectory:
     trajectory = encode_demonstration(task, steps, dialect, tools)
-    if isinstance(steps[-1], Thought):  # the turn goes on: neither a closing tag nor an end
+    if isinstance(steps[-1], Thought):  # the turn continues: neither a closing tag nor an end
         text = steps[-1].text.strip()
         ids = encode_written(
             dialect.tokenizer, dialect.write_thought(text).rpartition(text)[0] + text
@@ -119,7 +119,7 @@ def _encode_way(
 
 
 def reads_back(trajectory: Trajectory, last: Step, dialect: Dialect) -> bool:
-    """Whether the dialect reads the last turn of one side of a pair as what it was written from."""
+    """Whether the dialect parses the last turn of one side of a pair into its own steps."""
     turns = [
         dialect.tokenizer.decode([i for segment in segments for i in segment.ids])
         for author, segments in groupby(trajectory.segments, key=lambda s: s.author)
@@ -168,7 +168,7 @@ def _turns(task: Task, steps: Sequence[Step]) -> list[_Turn]:
             turns.append(_Turn())
         turn = turns[-1]
         if turn.answer is not None:
-            raise UserError(f"The demonstration of task {task.id} goes on after its answer.")
+            raise UserError(f"The demonstration of task {task.id} has more steps after its answer.")
         match step:
             case Thought(text) if not turn.actions:
                 turn.thoughts.append(text.strip())

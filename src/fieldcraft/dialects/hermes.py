@@ -4,7 +4,7 @@
     observation  \\n<|im_start|>user\\n<tool_response>\\n ... <|im_start|>assistant\\n
     policy       <think>\\nSo ...\\n</think>\\n\\n\\boxed{Zavrazhye}<|im_end|>
 
-A turn ends with the end-of-sequence token alone, so it can make several calls. What stands around
+A turn ends with the end-of-sequence token alone, so it can make several calls. The text around
 and between its observations comes from the tokenizer's own chat template. Thinking is optional.
 """
 
@@ -124,7 +124,7 @@ class Hermes(BaseDialect):
         ]
         text = ""
         if self.tokenizer.chat_template is not None:
-            # A template that was not made for tools may stumble over the call's arguments.
+            # A template that was not made for tools may fail on the arguments of a call.
             with suppress(TemplateError, TypeError):
                 text = self.render(messages)
         before, _, rest = text.partition(MARK)
@@ -174,7 +174,7 @@ class Hermes(BaseDialect):
     def write_action(self, action: Action) -> str:
         call = {"name": action.tool, "arguments": action.arguments}
         payload = json.dumps(call, ensure_ascii=False)
-        for tag in TAGS:  # inside JSON a tag can only stand in a string
+        for tag in TAGS:  # inside JSON a tag can only be in a string
             payload = payload.replace(tag, f"\\u003c{tag[1:]}")
         return f"<tool_call>\n{payload}\n</tool_call>"
 

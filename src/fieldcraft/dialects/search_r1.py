@@ -5,7 +5,7 @@
     policy       <think> Born in Zavrazhye. </think>\\n<answer> Zavrazhye </answer>
 
 `</answer>` is a stop string, so no end-of-sequence token follows it, neither when sampled nor in a
-demonstration. OTC (arXiv 2504.14870, appendix C) calls what comes back an <observation>, and tells
+demonstration. OTC (arXiv 2504.14870, appendix C) calls a result an <observation>, and tells
 the model that every search should count.
 """
 
@@ -38,7 +38,7 @@ Question:"""
 
 
 def make_tags(result: str) -> tuple[str, ...]:
-    """All tags of the family, with that of what a search returns."""
+    """All tags of the family; `result` is the tag around search results."""
     names = ("think", "search", result, "answer")
     return tuple(tag for name in names for tag in (f"<{name}>", f"</{name}>"))
 

@@ -1,4 +1,4 @@
-"""What a recipe sets of a tokenizer's chat template: its variables and a system prompt."""
+"""What a recipe can set in a tokenizer's chat template: its variables and a system prompt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GENERATION = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
 
 
 def template_variables(tokenizer: Tokenizer) -> set[str]:
-    """The variables of the chat template that are not given to it anyway."""
+    """The variables of the chat template, without those that it always gets."""
     used: set[str] = set()
     for source in _sources(tokenizer.chat_template):
         tree = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(GENERATION.sub("", source))
@@ -52,7 +52,7 @@ def check_variables(tokenizer: Tokenizer, given: Mapping[str, Any]) -> None:
 
 
 def check_system(tokenizer: Tokenizer, system: str, given: Mapping[str, Any]) -> None:
-    """Raises UserError where a system prompt would not reach the model."""
+    """Raises UserError if a system prompt would not reach the model."""
     if tokenizer.chat_template is None:
         raise UserError(
             "The tokenizer has no chat template, so a system prompt has no place; write its text"

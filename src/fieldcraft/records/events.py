@@ -1,4 +1,4 @@
-"""What happens in a run, as events for whoever wants to follow it.
+"""What happens in a run, as events that any subscriber can follow.
 
 A run tells one sink. The terminal and the metrics file are subscribers like any other, so that a
 page or a program can follow a run in the same way.
@@ -37,7 +37,7 @@ class StepDone:
 @dataclass(frozen=True, slots=True)
 class TrajectoryDone:
     """A rollout has ended. In an evaluation it has its rewards; in training they follow when its
-    group is whole."""
+    group is complete."""
 
     part: str
     trajectory: Trajectory
@@ -45,7 +45,7 @@ class TrajectoryDone:
 
 @dataclass(frozen=True, slots=True)
 class JobsDone:
-    """So many jobs of a collection are done, with figures to show."""
+    """The number of jobs of a collection that are done, with figures to show."""
 
     part: str
     done: int
@@ -82,7 +82,7 @@ Sink = Callable[[Event], None]
 def during(
     emit: Sink, part: str, total: int, counts: Literal["steps", "questions", "jobs"]
 ) -> Iterator[None]:
-    """Tell the sink that a part begins, and that it ends however the block is left."""
+    """Tell the sink that a part begins and, however the block is left, that it ends."""
     emit(PartStarted(part, total, counts))
     try:
         yield
@@ -91,7 +91,7 @@ def during(
 
 
 def nobody(event: Event) -> None:
-    """A sink that nobody follows."""
+    """A sink without subscribers."""
 
 
 @dataclass(frozen=True)

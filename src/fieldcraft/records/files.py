@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all."""
+"""Atomic writes: files and folders appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def draft_of(path: Path) -> Path:
-    """Where something is written before it takes its name."""
+    """The temporary path of a file or folder that is being written."""
     return path.with_name(f".{path.name}.draft")
 
 

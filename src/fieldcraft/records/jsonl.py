@@ -1,4 +1,4 @@
-"""JSON lines: read with the file and the line in every complaint, written whole or not at all."""
+"""JSON lines: errors name the file and the line; a file is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fieldcraft.types import UserError
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number from 1, object) for each line that is not blank; `.gz` is unpacked on the way.
+    """(line number from 1, object) for each line that is not blank; `.gz` is unpacked.
 
     Raises:
         UserError: the file is missing or damaged, or a line is not a JSON object.
@@ -31,7 +31,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def write_json_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
-    """Write one object a line, whole or not at all."""
+    """Write one object per line, whole or not at all."""
     write_text(path, (json.dumps(record, ensure_ascii=False) + "\n" for record in records))
 
 

@@ -10,20 +10,20 @@ from fieldcraft.records.files import write_text
 
 
 class MetricsLog:
-    """A JSON-lines file with one flat row a step."""
+    """A JSON-lines file with one flat row per step."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def rows(self) -> list[dict[str, Any]]:
-        """All complete rows; a row that a kill cut short is not one."""
+        """All complete rows, without one that a kill cut short."""
         if not self.path.exists():
             return []
         text = self.path.read_text("utf-8")
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def rewind(self, step: int) -> None:
-        """Forget rows of steps that will be done again."""
+        """Drop the rows of steps that will be repeated."""
         kept = [row for row in self.rows() if row["step"] < step]
         write_text(self.path, (f"{json.dumps(row)}\n" for row in kept))
 

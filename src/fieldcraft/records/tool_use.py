@@ -1,8 +1,8 @@
 """How a set of trajectories used its tools: what was written, what was run, what was needed.
 
-What a call may be, each counted apart: written (all), executed (the tool was asked), failed (the
-tool itself, or it was unavailable), malformed (the policy's failure), refused (over the limit). A
-duplicate is an executed call that repeats one which was answered.
+These kinds of calls are counted separately: written (all), executed (the tool was called), failed
+(the tool failed or was unavailable), malformed (the policy failed), refused (over the limit). A
+duplicate is an executed call that repeats one that was answered.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def tool_use(trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
     right answers over executed calls (OTC, arXiv 2504.14870, section on metrics). The oracle's
     numbers need `meta["calls_optimal"]` of every task: needless calls are those above the optimum
     of their question and missing ones those below; regret is their sum, the mean distance from
-    the optimum, in which too many here do not make up for too few there. `offloading_rate` is the
+    the optimum; too many here do not make up for too few there. `offloading_rate` is the
     share of questions wholly within the model's knowledge (`meta["known"]`) on which it still runs
     a call.
     """
@@ -65,7 +65,7 @@ def tool_use(trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
 
 
 def optimal_calls(trajectories: Iterable[Trajectory]) -> float | None:
-    """Mean optimum; None unless every task knows its own, for it is compared with `calls_mean`."""
+    """Mean optimum. None unless every task has one, because it is compared with `calls_mean`."""
     optima = [t.task.meta.get("calls_optimal") for t in trajectories]
     return None if None in optima else mean(optima)
 
@@ -73,8 +73,8 @@ def optimal_calls(trajectories: Iterable[Trajectory]) -> float | None:
 def duplicate_calls(trajectory: Trajectory) -> int:
     """How many executed calls have the tool and arguments of an earlier one that was answered.
 
-    Text is compared without case and with single spaces. To repeat a call that failed is no
-    duplicate: it may succeed.
+    Text is compared without case and with single spaces. A repetition of a failed call
+    is no duplicate: it may succeed.
     """
     answered: set[str] = set()
     repeated = 0

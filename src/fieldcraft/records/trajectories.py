@@ -1,4 +1,4 @@
-"""Trajectories as JSON lines: one complete record a line, nothing left out."""
+"""Trajectories as JSON lines: one complete record per line."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ _MARK = re.compile(rf"{_TAG.pattern}|```\w*|\\boxed\{{")
 
 
 def clean(text: str) -> str:
-    """`text` without terminal escapes, control characters and direction overrides, so that text a
-    model or a web page wrote can be shown but can do nothing."""
+    """`text` without terminal escapes, control characters and direction overrides, so that text of
+    a model or a web page can be shown safely."""
     return _CONTROL.sub("", _ESCAPE.sub("", text))
 
 
@@ -124,7 +124,7 @@ def _take_turn(calls: list[Call], rest: list[tuple[Kind, str]]) -> list[Call]:
 
 
 def _observed(text: str, call: Call) -> Entry:
-    """What came back from a call; `text` is the whole block."""
+    """The observation of a call; `text` is the whole block."""
     marks = ["simulated"] if call.simulated else []
     if call.outcome is not Outcome.OK:
         marks.append(call.outcome.value)
@@ -152,9 +152,9 @@ def _argument(call: Call) -> str:
 
 
 def _before(text: str, written: str) -> str:
-    """What stands before the tag, fence or box that holds `written`; all of it if it is not there.
+    """The text before the tag, fence or box that holds `written`; all of it if there is none.
 
-    Where the last tag before it closes (`</think>`), `written` stands bare behind that tag.
+    If the last tag before it closes (`</think>`), `written` follows that tag without a frame.
     """
     at = max(text.rfind(written), text.rfind(json.dumps(written, ensure_ascii=False)[1:-1]))
     if at < 0:

@@ -1,1 +1,1 @@
-"""Worlds: synthetic surroundings whose questions, truth and best way to answer are known."""
+"""Worlds: synthetic corpora whose questions, facts and best answers are known."""

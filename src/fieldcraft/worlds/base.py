@@ -1,8 +1,8 @@
-"""What a world is: one folder behind one protocol, named in a recipe with its settings.
+"""The protocol of worlds: a recipe names one with its settings, and each has its own folder.
 
-A world makes everything a run is about: the corpus that is searched, questions to train and to test
-on, demonstrations, and, where it can, an oracle, pairs, the truth of simulated observations and
-what a tokenizer is made from.
+A world makes everything that a run is about: the corpus, questions for training and evaluation, and
+demonstrations. It may also have an oracle, pairs, verdicts on simulated observations and the texts
+of a tokenizer.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ class World(ABC):
 
     @property
     def oracle(self) -> Oracle:
-        """Who knows the best way to answer. Raises UserError where the world has none."""
+        """It knows the best way to answer. Raises UserError if the world has no oracle."""
         raise UserError("the world has no oracle: set teacher.model to have a model as teacher.")
 
     def judge(self, trajectory: Trajectory) -> Verdicts | None:
         """A verdict on each simulated call by the truth of the world, without calling any tool;
-        None where a world cannot tell what is true.
+        None if the world cannot tell what is true.
 
         Raises UserError for a question of another world.
         """
@@ -95,17 +95,17 @@ class World(ABC):
         """Every text that a model of this world reads and writes, so that a tokenizer can be made
         from them, without the names that `syllables` make up. `tags` are the dialect's.
 
-        Raises UserError where no model can be made from nothing.
+        Raises UserError if the world has no such texts.
         """
         raise UserError("the world makes no first model: give model=DIR, a checkpoint folder.")
 
     @property
     def syllables(self) -> Sequence[str]:
-        """What names consist of; none where names are words as others are."""
+        """The syllables of names; empty if names are ordinary words."""
         return ()
 
     def reduced(self) -> World:
-        """A world that is made faster, of which examples are looked at before a run."""
+        """A smaller world that is made faster, so that `check` can look at examples of it."""
         return self
 
 
@@ -144,7 +144,7 @@ class Oracle(ABC):
 
     @abstractmethod
     def guess(self, task: Task, rng: random.Random) -> list[Step]:
-        """An attempt without tools: what the model was not taught is guessed."""
+        """An attempt without tools. It guesses what the model was not taught."""
 
     @abstractmethod
     def decisions(self, task: Task, rng: random.Random) -> Iterable[Decision]:
@@ -174,11 +174,11 @@ def merge_thoughts(steps: Iterable[Step]) -> list[Step]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one simulated observation is worth; None is what cannot be told.
+    """The verdict on one simulated observation. None means that something cannot be told.
 
-    `holds`: it says what the real one would have said and the step needed. `contradicts`: it says
-    something else of what the truth is known of. `well_formed`: it reads as results of the tool.
-    `f1`: shared words with the real text. `taught`: the base model was taught the entity.
+    `holds`: it says what the step needed, as the real one would. `contradicts`: it states a known
+    fact wrongly. `well_formed`: it reads like results of the tool. `f1`: the words it shares with
+    the real text. `taught`: the base model was taught the entity.
     """
 
     well_formed: bool

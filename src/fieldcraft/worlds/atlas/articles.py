@@ -1,4 +1,4 @@
-"""Reading articles: what a text says, and whether it has an article's form."""
+"""Reads articles: what a text says, and whether it has the form of an article."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ TOLD = re.compile(r"(\w+) ([^,]+)(?:, in ([^,]+))?")  # one part of an article
 
 
 def stated_facts(text: str) -> set[Fact]:
-    """What articles in a text say, true or not; of a broken article, the parts that can be read."""
+    """The facts that the articles in a text state, true or not. A broken article gives the facts
+    that can be read."""
     found = set()
     for subject, _, told in ARTICLE.findall(text):
         for part in told.split(BETWEEN):

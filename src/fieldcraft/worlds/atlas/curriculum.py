@@ -1,4 +1,4 @@
-"""What a model of the world Atlas is trained on: from re-deals of the world to trajectories."""
+"""The training data of the world Atlas: re-dealt worlds, demonstrations and pairs."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ REAL_SHARE = 0.2  # of the demonstrations that need a search, from the real trai
 COT_SHARE = 1 / 6  # chain-of-thought demonstrations (AutoCoA mixes 5 CoA : 1 CoT)
 READING_SHARE = 0.3  # of the base model's texts
 IGNORANCE_SHARE = 0.18  # of the base model's texts
-# A data set's size, unless a recipe wants less: so many examples for each of the taught facts, by
-# which learning to tell them from others takes longer. Below a size reading takes longest.
+# Examples per taught fact in a data set, unless a recipe asks for fewer: with more facts it takes
+# longer to learn which ones are taught. In small worlds learning to read takes longest, so there
+# the size is that of FACTS_AT_LEAST facts.
 PER_FACT = {"base": 64, "demonstrations": 45, "wasteful": 90, "pairs": 9}
 FACTS_AT_LEAST = 320
 DECISIONS_KEPT = 0.35  # of those where thinking is chosen: a smaller share than acting
@@ -63,19 +64,19 @@ class Curriculum:
 
     @cached_property
     def known_paths(self) -> dict[int, list[Route]]:
-        """Paths whose facts were all taught, by hops, without those that evaluations ask."""
+        """Paths whose facts were all taught, by hops, without those that evaluations ask for."""
         every = {hops: self.world.paths(["taught"], hops) for hops in HOPS}
         return {h: [p for p in paths if not self.world.is_test(p)] for h, paths in every.items()}
 
     def size(self, data: str, most: int | None) -> int:
-        """How many examples a data set has, of which a recipe wants `most`."""
+        """The number of examples in a data set; at most `most`."""
         size = PER_FACT[data] * max(len(self.world.taught_facts), FACTS_AT_LEAST)
         return size if most is None else min(most, size)
 
     def base(self, count: int) -> list[Trajectory]:
-        """What the base model learns: to answer closed-book from the taught facts, half of the
-        questions of one hop, and to read: articles about strangers, then their facts in any
-        order, and to say what it does not know. It never sees a search."""
+        """Texts of the base model. It learns to answer closed-book from the taught facts (half of
+        the questions have one hop), to say what it does not know, and to read: it gets articles
+        about strangers and then states their facts in any order. It never sees a search."""
         rng = random.Random(f"base:{self.seed}")
         reading = [
             self._reading(strangers(self.world, rng), rng)
@@ -98,8 +99,9 @@ class Curriculum:
         return reading + ignorance + answers
 
     def demonstrations(self, count: int) -> list[Trajectory]:
-        """Chain-of-thought where the model knows everything, chain-of-action where it must search:
-        mostly in re-dealt worlds, where only reading helps, some in the real training region."""
+        """Chains of thought if the model knows everything, and chains of action if it must search.
+        Most of these are in re-dealt worlds, where only reading helps. Some are in the real
+        training region."""
         rng = random.Random(f"demonstrations:{self.seed}")
         return [
             self._encode(world, path, demonstration(world, path))
@@ -108,8 +110,8 @@ class Curriculum:
 
     def wasteful(self, count: int) -> list[Trajectory]:
         """The same kinds of questions, answered by a teacher who also searches for what the model
-        knows. All that search are from re-dealt worlds: the training region stays unknown until
-        reinforcement learning asks about it, and then a search for it is needed indeed."""
+        knows. All that need a search are from re-dealt worlds. So the training region is still
+        unknown when reinforcement learning asks about it, and a search is really needed."""
         rng = random.Random(f"wasteful:{self.seed}")
         return [
             self._encode(world, path, wasteful_demonstration(world, path, rng))
@@ -122,7 +124,7 @@ class Curriculum:
         rng: random.Random,
         searching: Callable[[random.Random], tuple[Atlas, Route]],
     ) -> Iterator[tuple[Atlas, Route]]:
-        """A share of questions whose facts were all taught; the others are `searching`'s."""
+        """COT_SHARE of the questions have only taught facts; `searching` draws the others."""
         for _ in range(count):
             if rng.random() < COT_SHARE:
                 known = self.known_paths[rng.choice(HOPS)] or self.known_paths[1]
@@ -139,7 +141,7 @@ class Curriculum:
         return world, self._searched_path(world, rng)
 
     def pairs(self, count: int) -> list[tuple[Trajectory, Trajectory]]:
-        """Contrastive steps; fewer in which thinking is chosen than in which acting is."""
+        """Contrastive steps. Fewer of them choose thinking than choose acting."""
         rng = random.Random(f"pairs:{self.seed}")
         found: list[tuple[Trajectory, Trajectory]] = []
         while len(found) < count:
@@ -153,8 +155,8 @@ class Curriculum:
     def untaught_path(self, world: Atlas, rng: random.Random) -> Route:
         """A path of the training region on which at least one fact was not taught.
 
-        In a re-dealt world every such fact is about a new entity: of one that is real the model
-        should learn the real facts alone, so that it can simulate a search for it."""
+        In a re-dealt world each such fact is about a new entity. About a real entity the model
+        should learn only the real facts, so that it can simulate a search for it."""
         while True:
             path = self._searched_path(world, rng)
             if world is self.world or not any(
@@ -191,7 +193,7 @@ class Curriculum:
         )
 
     def _pair(self, task: Task, decision: Decision) -> tuple[Trajectory, Trajectory]:
-        """Both ways to go on. The shared prefix ends inside a turn where thoughts precede."""
+        """Both ways to continue. The shared prefix ends inside a turn if thoughts precede."""
         before = list(decision.before)
         opened = ""
         if before and isinstance(before[-1], Thought):
@@ -205,7 +207,7 @@ class Curriculum:
             prefix = encode_demonstration(task, before, self.dialect, self.schemas).segments
         if opened:
             prefix = [*prefix, self._segment(Author.POLICY, opened)]
-        following = "\n" if decision.ends else " I"  # how a demonstration goes on after a fact
+        following = "\n" if decision.ends else " I"  # how a demonstration continues after a fact
         return (
             Trajectory(task, [*prefix, self._continuation(decision.chosen, following)]),
             Trajectory(task, [*prefix, self._continuation(decision.rejected, following)]),
@@ -225,8 +227,8 @@ class Curriculum:
         raise AssertionError(f"a decision never consists of {steps}")
 
     def _sentence(self, thought: str, following: str) -> Segment:
-        """A thought in the tokens it has before `following`: in this world's tokenizer a full stop
-        takes along the space after it."""
+        """The tokens of a thought before `following`. In this world's tokenizer the token of a full
+        stop includes the space after it."""
         tokenizer = self.dialect.tokenizer
         count = len(encode_written(tokenizer, thought))
         ids = encode_written(tokenizer, thought + following)[:count]
@@ -237,7 +239,7 @@ class Curriculum:
 
 
 def tokenizer_texts(world: Atlas, tags: Sequence[str]) -> Iterator[str]:
-    """All text a model of this world reads and writes, without names: those are syllables."""
+    """All texts that a model of this world reads and writes, without names, which are syllables."""
     name = re.compile("|".join(sorted(SYLLABLES, key=len, reverse=True)))
     sentences = [article["text"] for article in world.passages()]
     for regions in (["taught"], ["train"]):

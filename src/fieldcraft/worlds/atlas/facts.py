@@ -53,7 +53,7 @@ class Entity:
 @dataclass(frozen=True)
 class Atlas:
     """One deal of the world. `facts` maps (subject, relation) to the object's name. `reserved` are
-    pairs of relations that follow one another in no question but those that test for it."""
+    pairs of relations that follow one another only in questions that test for such pairs."""
 
     entities: dict[str, Entity]
     facts: dict[tuple[str, str], str]
@@ -63,8 +63,8 @@ class Atlas:
     # -- what the encyclopedia says -------------------------------------------------------------
 
     def passage(self, name: str) -> dict[str, str]:
-        """The article of one entity. A company's article also tells its city's country, which is
-        more than a question about the headquarters asks."""
+        """The article of one entity. A company's article also names the country of its city,
+        which a question about the headquarters does not ask."""
         kind = self.entities[name].kind
         parts = [f"{relation} {self.facts[name, relation]}" for relation in RELATIONS[kind]]
         if kind == "company":
@@ -81,7 +81,7 @@ class Atlas:
         return known
 
     def passages(self) -> list[dict[str, str]]:
-        """The corpus, one article an entity, with ids."""
+        """The corpus: one article per entity, with ids."""
         return [{"id": str(i), **self.passage(name)} for i, name in enumerate(self.entities)]
 
     # -- questions ------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class Atlas:
         return [chain for chain in _chains(kind, hops) if not self.is_reserved(chain)]
 
     def reserved_chains(self, kind: str, hops: int) -> list[Chain]:
-        """The reserved ones."""
+        """The reserved chains of relations of a length that start at a kind."""
         return [chain for chain in _chains(kind, hops) if self.is_reserved(chain)]
 
     def paths(self, regions: Sequence[Region], hops: int) -> Iterator[Route]:
@@ -158,7 +158,7 @@ class Atlas:
                             yield path
 
     def regions_of(self, path: Route) -> set[Region]:
-        """Where the subjects of a path lie: everything on it but the answer."""
+        """The regions of the subjects of a path, that is of all its entities except the answer."""
         return {self.entities[subject].region for subject, _, _ in self.hops(path)}
 
     def is_test(self, path: Route) -> bool:
@@ -256,13 +256,13 @@ def _reserved_pairs(count: int, rng: random.Random) -> frozenset[Chain]:
 
 
 def redeal(world: Atlas, rng: random.Random) -> Atlas:
-    """Another world that the same base model could live in: taught facts as they are, every other
-    fact dealt anew, and besides the untaught entities that taught facts mention only new ones.
+    """Another world that fits the same base model. Taught facts are the same, and every other fact
+    is dealt again. Its untaught entities are new, except those that taught facts mention.
 
-    Demonstrations over such variants can only be followed by reading what a search returns.
-    Held-out names never appear in one. Many syllables of new names are those of taught ones:
-    without them a model takes unseen names for known whose parts it knows. The other syllables are
-    a few, lest the first one of a name tell which of an article's names it is.
+    A model can follow demonstrations in such worlds only if it reads what a search returns.
+    Held-out names never appear in them. Many syllables of new names come from taught names:
+    otherwise a model confuses unseen names with known ones that share a part. The other syllables
+    are few, so that the first syllable of a name does not tell which of an article's names it is.
     """
     used = set(world.entities)
     taught = {f: world.facts[f] for f in world.taught_facts}

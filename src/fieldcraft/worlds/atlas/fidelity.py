@@ -12,8 +12,8 @@ from fieldcraft.worlds.base import Verdict, Verdicts, simulated_calls
 def judge_by_world(world: Atlas, trajectory: Trajectory) -> Verdicts:
     """A verdict on each simulated call, without calling any tool.
 
-    Needed are the facts of the question's path that stand in the article of the searched entity and
-    that no earlier observation has told; where the path needs none of it, the whole article.
+    A step needs the facts of the question's path that are in the article of the searched entity and
+    that no earlier observation has stated. If there are none, it needs the whole article.
     """
     path = _path_facts(world, trajectory.task)
     told: set[tuple[str, str]] = set()
@@ -36,7 +36,7 @@ def judge_by_world(world: Atlas, trajectory: Trajectory) -> Verdicts:
 
 
 def _path_facts(world: Atlas, task: Task) -> set[tuple[str, str]]:
-    """(subject, relation) along a question's path; none where the question names no path."""
+    """(subject, relation) along a question's path; empty if the question has no path."""
     path = task.meta.get("path")
     try:
         return {(s, r) for s, r, _ in world.hops(tuple(path))} if path else set()

@@ -1,4 +1,4 @@
-"""How questions are answered: as well as can be, wastefully, without a search, and by guessing."""
+"""Ways to answer questions of Atlas: the best, a wasteful one, without a search, by guessing."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ CAREFUL_SHARE = 0.5  # of the questions for which a wasteful teacher looks every
 class Progress:
     """How far a chain of thoughts and searches has come along a path.
 
-    A fact of the path is stated when a thought says it after those before it; what is wrong or off
-    the path changes nothing. `read` are the true facts (subject, relation) of observations.
+    A fact of the path is stated if a thought says it after the facts before it. Wrong facts and
+    facts off the path change nothing. `read` are the true facts (subject, relation) of
+    observations.
     """
 
     world: Atlas
@@ -32,7 +33,7 @@ class Progress:
     last: Step | None = None
 
     def take(self, step: Step) -> None:
-        """Go one step further."""
+        """Take one more step."""
         if isinstance(step, Thought):
             self._hear(step.text)
         elif isinstance(step, Observation):
@@ -51,8 +52,8 @@ class Progress:
             self.stated += 1
 
     def next_step(self, searches: Searches) -> Step:
-        """The step of someone who searches where `searches` says so. Raises ValueError where there
-        is none, or none that can be known."""
+        """The next step, with a search if `searches` says so. Raises ValueError if there is no next
+        step, or if the world cannot know it."""
         if isinstance(self.last, Answer):
             raise ValueError("nothing follows an answer")
         if isinstance(self.last, Action):
@@ -75,7 +76,7 @@ def is_needed(progress: Progress, subject: str, relation: str) -> bool:
 
 
 def is_unread(progress: Progress, subject: str, relation: str) -> bool:
-    """Whether the article about the subject has not been read, known though it may be."""
+    """Whether the article about the subject has not been read, even if its facts are known."""
     kind = progress.world.entities[subject].kind
     return not {(subject, told) for told in RELATIONS[kind]} <= progress.read
 
@@ -87,8 +88,8 @@ def must_search(world: Atlas, subject: str, relation: str, read: set[tuple[str, 
 
 @dataclass(frozen=True)
 class AtlasOracle(base.Oracle):
-    """It has read the whole encyclopedia, but answers as a model should that was taught only some
-    of it: it states what that model was taught or has read, and else searches."""
+    """It knows the whole encyclopedia, but answers as the best model would that was taught only a
+    part of it. It states what that model was taught or has read, and searches for the rest."""
 
     world: Atlas
 
@@ -122,8 +123,8 @@ def demonstration(world: Atlas, path: Route) -> list[Step]:
 
 
 def wasteful_demonstration(world: Atlas, path: Route, rng: random.Random) -> list[Step]:
-    """How a teacher answers who for every second question looks up what is known as well, each
-    article once. The model would have known it, so this teaches to offload."""
+    """The answer of a wasteful teacher. For every second question it also looks up what is known,
+    each article once. This teaches the model to search for what it knows."""
     careful = rng.random() < CAREFUL_SHARE
     return _answer(world, path, is_unread if careful else is_needed)
 
@@ -138,7 +139,7 @@ def _answer(world: Atlas, path: Route, searches: Searches) -> list[Step]:
 
 
 def closed_book(world: Atlas, path: Route) -> list[Step]:
-    """The chain without any search: it ends where what was taught does."""
+    """The chain without a search. It ends at the first fact that was not taught."""
     steps: list[Step] = []
     for subject, relation, value in world.hops(path):
         if world.entities[subject].region != "taught":
@@ -169,8 +170,8 @@ def act(name: str) -> tuple[Thought, Action]:
 
 
 def found_by(world: Atlas, action: Action) -> Observation:
-    """The observation that the search tool gives. Raises ValueError for a query that is no name:
-    what a ranking finds for it, the world does not know."""
+    """The observation that the search tool gives. Raises ValueError if the query is not a
+    name, because the world does not know what a ranking would find for it."""
     name = action.arguments.get("query")
     if not isinstance(name, str) or name not in world.entities:
         raise ValueError(f"the world does not know what a search for {name!r} finds")
@@ -189,7 +190,7 @@ def search_steps(world: Atlas, name: str) -> list[Step]:
 
 @dataclass(frozen=True, slots=True)
 class Decision(base.Decision):
-    """`ends` tells whether the answer follows upon the fact that is decided on."""
+    """`ends` tells whether the answer follows the fact that is decided on."""
 
     ends: bool
 
@@ -197,9 +198,9 @@ class Decision(base.Decision):
 def decisions(world: Atlas, path: Route, rng: random.Random) -> Iterator[Decision]:
     """The contrastive steps along a demonstration.
 
-    Where the fact is untaught and unread: acting is chosen over a guess (a random name of the
-    right kind). Where it is known, and at the end of the chain: stating it, and answering, is
-    chosen over a needless search.
+    If the fact is neither taught nor read, acting is chosen over a guess (a random name of the
+    right kind). If it is known, stating it is chosen over a needless search. At the end of the
+    chain, answering is chosen over a needless search.
     """
     steps: list[Step] = []
     read: set[tuple[str, str]] = set()

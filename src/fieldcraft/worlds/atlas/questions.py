@@ -22,8 +22,8 @@ SPLITS = {
 
 
 def train_tasks(world: Atlas, seed: int, count: int) -> list[Task]:
-    """Up to `count` distinct training questions. Those wholly within the model's knowledge stay in
-    the mix, but for the ones that evaluations ask."""
+    """Up to `count` distinct training questions. Questions that the model can answer without a
+    search are among them, except those that evaluations ask."""
     rng = random.Random(f"tasks:{seed}")
     found: dict[Route, None] = {}
     for attempt in range(20 * count):
@@ -58,8 +58,8 @@ def evaluation_tasks(world: Atlas, seed: int, splits: Mapping[str, int]) -> list
 
 @dataclass(frozen=True)
 class Rule:
-    """What the questions of a split are: in which regions their first entities lie, how many hops
-    they have, and which of the paths are theirs."""
+    """The questions of a split: the regions of their first entities, the number of hops, and a
+    condition on the paths."""
 
     starts: Sequence[Region]
     holds: Callable[[Atlas, Route], bool]
@@ -104,7 +104,7 @@ def _is_heldout(world: Atlas, path: Route) -> bool:
 
 
 def _is_new(world: Atlas, path: Route) -> bool:
-    """Whether it needs no fact of the training region, and no training asks it."""
+    """Whether a path needs no fact of the training region and is asked in no training."""
     regions = world.regions_of(path)
     return "train" not in regions and ("heldout" in regions or world.is_test(path))
 

@@ -1,4 +1,4 @@
-"""Atlas as a world that recipes name."""
+"""Atlas as a world that a recipe can name."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class AtlasWorld(World):
             reserved_chains: pairs of relations kept out of training.
 
         Raises:
-            UserError: there would be entities of no kind, or none to ask about.
+            UserError: the world would have no entities of a kind, or none to ask about.
         """
         super().__init__(seed)
         self.variants = variants
