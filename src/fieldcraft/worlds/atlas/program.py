@@ -1,7 +1,7 @@
-"""Programs that answer questions of Atlas without a model: what its exact match is worth.
+"""Programs that answer questions of Atlas without a model, to show what exact match measures.
 
-A regular expression reads the question, another one the articles. Both are workflows; they use the
-search of the run and its budget as models do, and what they do not find they do not answer.
+One regular expression reads the question, another one the articles. Both programs are workflows.
+They use the search and the budget of the run, as models do. If they find no answer, they give none.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ QUESTION = re.compile(r"What is the (\w+(?: of the \w+)*) of ([A-Z].*)\?")
 
 
 async def program(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
-    """One search for every hop whose fact was not read yet."""
+    """Search once for every hop whose fact was not read yet."""
     return await converse(task, policy, env, key, _hop_by_hop)
 
 
 async def one_search(task: Task, policy: Policy, env: ToolEnvironment, key: str) -> Trajectory:
-    """One search, for the question itself, and what follows from the articles that it finds."""
+    """Search once, for the question itself, and follow the facts in the articles that it finds."""
     return await converse(task, policy, env, key, _question_alone)
 
 
@@ -50,14 +50,14 @@ async def _question_alone(conversation: Conversation) -> None:
 
 
 async def _search(conversation: Conversation, query: str) -> Read:
-    """What the articles say that a search finds."""
+    """The facts in the articles that a search finds."""
     await look_up(conversation, query)
     said = stated_facts(conversation.trajectory.calls[-1].observation)
     return {(subject, relation): value for subject, relation, value in said}
 
 
 def follow(name: str, relations: Sequence[str], read: Read) -> tuple[str, Sequence[str]]:
-    """How far a chain of relations leads over the facts that were read: the entity that it reaches
+    """Follow a chain of relations over the facts that were read. Returns the entity that it reaches
     and the relations that are left."""
     for index, relation in enumerate(relations):
         if (name, relation) not in read:
