@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.endpoints.openai import ChatEndpoint
+from fieldcraft.records.reading import reading
 from fieldcraft.rewards.answers import cover_em, exact_match, f1, normalise
 from fieldcraft.rewards.judge import Judge
 from fieldcraft.types import Task, Trajectory
@@ -38,14 +39,15 @@ class Case:
 
 def read_cases(path: Path, limit: int | None = None) -> dict[str, list[Case]]:
     """The cases of every model, of the first `limit` questions that are usable at all."""
-    rows = [row for row in json.loads(path.read_text("utf-8")) if not row["improper"]][:limit]
     cases: dict[str, list[Case]] = {model: [] for model in MODELS}
-    for number, row in enumerate(rows):
-        task = Task(str(number), row["question"], tuple(row["golden_answer"].split("/")))
-        for model in MODELS:
-            answer, verdict = row[f"answer_{model}"], row[f"judge_{model}"]
-            if answer and verdict is not None:
-                cases[model].append(Case(task, answer, verdict))
+    with reading(path, "give the file EVOUNA-NQ"):
+        rows = [row for row in json.loads(path.read_text("utf-8")) if not row["improper"]][:limit]
+        for number, row in enumerate(rows):
+            task = Task(str(number), row["question"], tuple(row["golden_answer"].split("/")))
+            for model in MODELS:
+                answer, verdict = row[f"answer_{model}"], row[f"judge_{model}"]
+                if answer and verdict is not None:
+                    cases[model].append(Case(task, answer, verdict))
     return cases
 
 
@@ -65,11 +67,11 @@ def bag_of_words(prediction: str, golds: Sequence[str]) -> bool:
 
 
 RULES: Mapping[str, Callable[[str, Sequence[str]], bool]] = {
-    "`em/squad-1`": lambda answer, golds: exact_match(answer, golds) == 1,
-    "`f1/squad-1` >= 0.3": lambda answer, golds: f1(answer, golds) >= 0.3,
-    "`f1/squad-1` >= 0.5": lambda answer, golds: f1(answer, golds) >= 0.5,
-    "`f1/squad-1` >= 0.8": lambda answer, golds: f1(answer, golds) >= 0.8,
-    "`cover_em/substring-1`": lambda answer, golds: cover_em(answer, golds) == 1,
+    "`em/squad-2`": lambda answer, golds: exact_match(answer, golds) == 1,
+    "`f1/squad-2` >= 0.3": lambda answer, golds: f1(answer, golds) >= 0.3,
+    "`f1/squad-2` >= 0.5": lambda answer, golds: f1(answer, golds) >= 0.5,
+    "`f1/squad-2` >= 0.8": lambda answer, golds: f1(answer, golds) >= 0.8,
+    "`cover_em/substring-2`": lambda answer, golds: cover_em(answer, golds) == 1,
     "70 % of the words (AutoCoA's code)": bag_of_words,
 }
 

@@ -26,8 +26,9 @@ from fieldcraft.config.stages import Sft
 from fieldcraft.evals.charts import Chart, gain_against_fidelity
 from fieldcraft.recipes.loading import load_recipe, parse_recipe
 from fieldcraft.records.events import Events, write_metrics
-from fieldcraft.records.files import read_json, write_json
+from fieldcraft.records.files import write_json
 from fieldcraft.runs.agent import find_agent
+from fieldcraft.runs.folder import find_run
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.runs.simulating import measure_simulator
 from fieldcraft.terminal.progress import TerminalSink
@@ -40,7 +41,7 @@ def main() -> None:
     recipe = recipe_with_lengths(arguments)
     events = Events([write_metrics, TerminalSink(Console())])
     report = run_recipe(recipe, arguments.out, events)
-    before = read_json(arguments.run / "evaluations" / "sft2.json")["summary"]
+    before = find_run(arguments.run).read_report()["evals"]["sft2"]
     evals = {trained(0): before, **report["evals"]}
     rows = [measured(arguments, recipe, evals, steps) for steps in arguments.steps]
     told = [r for r in rows if r["holds"] is not None]  # the others never searched

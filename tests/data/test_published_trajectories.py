@@ -38,6 +38,18 @@ def test_a_trajectory_becomes_steps(tmp_path):
     assert not reasons
 
 
+def test_documents_of_the_web_have_three_spaces_after_their_title(tmp_path):
+    """As in R1-Searcher's results on Bamboogle; a title may hold what looks like text."""
+    search = (
+        "<|begin_of_query|>mil<|end_of_query|><|begin_of_documents|>\n(1).mil   .mil The domain\n"
+        "(2)Kalo  Remi   with 3   spaces\n<|end_of_documents|>"
+    )
+    path = lines(tmp_path / "a.jsonl", r1_searcher(f"{search}<answer>b</answer>"))
+    [(_, [_, seen, _])], reasons = read_trajectories(path)
+    assert seen.text == 'result 1: ".mil"\n.mil The domain\nresult 2: "Kalo  Remi"\nwith 3   spaces'
+    assert not reasons
+
+
 @pytest.mark.parametrize(
     ("written", "reason"),
     [

@@ -86,7 +86,7 @@ BAD: list[tuple[str, Mapping[str, Any], list[str]]] = [
     (
         "wrong setting",
         rewards("own_parts:Brief", {"weight": 1, "words": "few"}),
-        ["the setting 'words' of the reward 'own_parts:Brief' is wrong: input should be"],
+        ["the setting 'words' of the reward 'own_parts:Brief' is wrong: it must be"],
     ),
     ("no weight", rewards("own_parts:Brief", {"words": 1}), ["'rewards.own_parts:Brief.weight'"]),
     (
@@ -97,7 +97,7 @@ BAD: list[tuple[str, Mapping[str, Any], list[str]]] = [
     (
         "setting of a built-in reward",
         rewards("em", {"weight": 1, "words": 1}),
-        ["the reward 'em' has no setting 'words'; did you mean"],
+        ["the reward 'em' has no setting 'words'; "],
     ),
     (
         "key of a stage",

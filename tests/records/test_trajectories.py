@@ -157,7 +157,9 @@ def test_a_failing_write_leaves_the_old_file(tmp_path):
 def test_a_wrong_line_is_named(tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_text(to_json(Trajectory(Task("q", "?", ()))) + '\n{"question": "?"}\n')
-    with pytest.raises(UserError, match=r"t\.jsonl, line 2 is not a trajectory \(Field required"):
+    with pytest.raises(
+        UserError, match=r"t\.jsonl, line 2 holds something else than it should \(task"
+    ):
         read_trajectories(path)
     with pytest.raises(UserError, match="does not exist"):
         read_trajectories(tmp_path / "none.jsonl")

@@ -7,8 +7,9 @@ import pytest
 
 from fieldcraft.config.recipe import dump_recipe
 from fieldcraft.recipes.loading import parse_recipe
-from fieldcraft.records.files import atomic_folder, read_json, write_json
+from fieldcraft.records.files import atomic_folder, write_json
 from fieldcraft.records.metrics import MetricsLog
+from fieldcraft.records.reading import read_json
 from fieldcraft.runs.folder import RunFolder, open_run
 from fieldcraft.types import UserError
 
@@ -63,7 +64,7 @@ def test_json_cut_short_leaves_what_was_there(tmp_path: Path) -> None:
     write_json(path, {"a": [1, 2.5, None, "ä"]})
     with pytest.raises(TypeError):
         write_json(path, {"first": 1, "second": object()})  # fails in the middle of the file
-    assert read_json(path) == {"a": [1, 2.5, None, "ä"]}
+    assert read_json(path, Any, "") == {"a": [1, 2.5, None, "ä"]}
 
 
 # -- metrics ------------------------------------------------------------------------------------
@@ -109,7 +110,7 @@ def test_rewinding_forgets_steps_that_are_done_again(tmp_path: Path) -> None:
 def test_the_same_recipe_goes_on(tmp_path: Path) -> None:
     opened(tmp_path / "run")
     opened(tmp_path / "run")
-    assert read_json(tmp_path / "run" / "recipe.json") == dump_recipe(parse_recipe(RECIPE))
+    assert read_json(tmp_path / "run" / "recipe.json", Any, "") == dump_recipe(parse_recipe(RECIPE))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +133,7 @@ def test_another_recipe_is_refused_by_its_first_difference(
         opened(tmp_path / "run", other)
     assert "'mini'" in str(caught.value)
     assert "--out" in str(caught.value)
-    assert read_json(tmp_path / "run" / "recipe.json") == dump_recipe(parse_recipe(RECIPE))
+    assert read_json(tmp_path / "run" / "recipe.json", Any, "") == dump_recipe(parse_recipe(RECIPE))
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -151,7 +152,7 @@ def test_a_run_killed_while_its_first_file_was_written_begins_again(tmp_path: Pa
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".recipe.json.draft").write_text("{")
     opened(tmp_path / "run")
-    assert read_json(tmp_path / "run" / "recipe.json") == dump_recipe(parse_recipe(RECIPE))
+    assert read_json(tmp_path / "run" / "recipe.json", Any, "") == dump_recipe(parse_recipe(RECIPE))
 
 
 def test_a_part_is_made_once(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_folders_that_hold_no_model_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no tokenizer"):
         load_tokenizer(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
-    with pytest.raises(UserError, match="cannot be loaded"):
+    with pytest.raises(UserError, match=r"cannot be (loaded|read)"):
         load_model(tmp_path, torch.device("cpu"))
 
 

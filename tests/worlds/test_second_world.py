@@ -147,7 +147,7 @@ def test_the_seed_is_the_runs(recipe: str) -> None:
     ("override", "sentence"),
     [
         ("world.code=9", "unknown key 'world.code'; did you mean 'world.codes'?"),
-        ("world.codes=2", "'world.codes' is wrong: input should be greater than or equal to 3."),
+        ("world.codes=2", "'world.codes' is wrong: it must be 3 or more, not 2."),
         (
             "evaluation.splits.helout=1",
             "unknown key 'evaluation.splits.helout'; did you mean 'evaluation.splits.heldout'?",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,8 @@ from fieldcraft.cli.app import (
 from fieldcraft.config.sections import Dtype, JudgeModel
 from fieldcraft.evals.tables import pairwise_table, results_table, tool_table
 from fieldcraft.recipes.loading import check_judge
-from fieldcraft.records.files import write_json
+from fieldcraft.records.files import refuse_unwritable, write_json
+from fieldcraft.runs.loop import run_async
 from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.terminal.trajectories import (
     print_trajectory,
@@ -101,8 +101,10 @@ def evaluate(
     console = Console()
     settings = JudgeModel(url=judge_url, model=judge_model, votes=judge_votes)
     check_judge(settings, needed=False)
+    if out is not None:
+        refuse_unwritable(out)
     cache = None if out is None else out / "judge.sqlite"
-    judge = asyncio.run(open_judge(settings, cache))
+    judge = run_async(open_judge(settings, cache))
     questions = read_tasks(tasks)[:limit] if tasks else []
     agents = {str(m): find_agent(m).with_options(dialect, index, search_url, device) for m in model}
     if simulator:
@@ -116,7 +118,7 @@ def evaluate(
     for name, agent in agents.items():
         began = time.perf_counter()
         answers = agent.answer(questions, judge, name, terminal)
-        done[name] = asyncio.run(answers)
+        done[name] = run_async(answers)
         found[name] = summarise(done[name], split) | {"seconds": time.perf_counter() - began}
     compared = against_first(done, split)
     console.print(results_table(found, {}), tool_table(found))
@@ -147,7 +149,7 @@ def _evaluate_simulators(
     console = Console()
     terminal = TerminalSink(console)
     found = {
-        name: asyncio.run(measure_simulator(agent, questions, name, terminal))
+        name: run_async(measure_simulator(agent, questions, name, terminal))
         for name, agent in agents.items()
     }
     console.print(fidelity_table(found))

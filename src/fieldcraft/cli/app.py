@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from fieldcraft.records.files import refuse_unwritable
 from fieldcraft.types import UserError
 
 app = typer.Typer(
@@ -39,3 +40,4 @@ Limit = Annotated[int | None, typer.Option(min=1, help="At most this many of the
 def refuse_used(out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is not empty: choose another folder with --out.")
+    refuse_unwritable(out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import runpy
 import sys
 import tempfile
 from pathlib import Path
@@ -18,7 +18,7 @@ from fieldcraft.cli.app import (
     serve_app,
 )
 from fieldcraft.recipes.loading import load_world
-from fieldcraft.records.files import atomic_folder
+from fieldcraft.records.files import atomic_folder, refuse_unwritable
 from fieldcraft.types import UserError
 
 
@@ -64,6 +64,7 @@ def build(
     from fieldcraft.data.sources import ensure_corpus
     from fieldcraft.tools.search.index import build_index
 
+    refuse_unwritable(out)
     with tempfile.TemporaryDirectory() as draft:
         passages = ensure_corpus(corpus, Path(draft, "corpus.jsonl"))
         index = build_index(passages, out, k1, b, ranking=ranking, encoder=encoder, hnsw=hnsw)
@@ -93,4 +94,5 @@ def bench(
         raise UserError("bench/ is not part of the installed package: run it from a checkout.")
     if name not in scripts:
         raise UserError(f"there is no comparison '{name}': use one of {', '.join(scripts)}.")
-    raise typer.Exit(subprocess.call([sys.executable, str(scripts[name]), *context.args]))
+    sys.argv = [str(scripts[name]), *context.args]
+    runpy.run_path(sys.argv[0], run_name="__main__")

@@ -5,10 +5,14 @@ at once."""
 
 from __future__ import annotations
 
+import _thread
+import errno
 import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
 
 import typer
 
@@ -19,29 +23,62 @@ from fieldcraft.cli.app import (
 from fieldcraft.types import UserError
 from fieldcraft.version import __version__
 
+MOMENT = 0.05  # seconds, in which the callback that was interrupted has returned
 COMMANDS = (runs, agents, show, data)  # each registers its commands
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit: 0 done, 2 a mistake of the user's (in one sentence), 130 Ctrl-C."""
+    """Run a command and exit: 0 done, 2 a mistake of the user's (or of the
+    system's (in one sentence), 130 Ctrl-C."""
     # Threads that spin while they wait make a busy machine several times slower. OpenMP reads this
     # once, when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    mistakes: list[UserError] = []
+    mistakes: list[UserError | OSError] = []
     try:
-        app(args=arguments, prog_name="fieldcraft")
-    except* UserError as group:  # a rollout's arrives in the group of its siblings
+        with _no_lost_interrupt():
+            app(args=arguments, prog_name="fieldcraft")
+    except* (UserError, OSError) as group:  # a rollout's arrives in the group of its siblings
         mistakes += _leaves(group)
     if mistakes:
-        print(f"fieldcraft: {mistakes[0]}", file=sys.stderr)
+        print(f"fieldcraft: {_sentence(mistakes[0])}", file=sys.stderr)
         sys.exit(2)
 
 
-def _leaves(group: BaseExceptionGroup[UserError]) -> list[UserError]:
-    found: list[UserError] = []
+@contextmanager
+def _no_lost_interrupt() -> Iterator[None]:
+    """Python only reports a KeyboardInterrupt that is raised in a callback of a weak reference or
+    in a destructor, and continues. Inside the block it is raised again a moment later."""
+    report = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            threading.Timer(MOMENT, _thread.interrupt_main).start()
+        else:
+            report(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = report
+
+
+def _leaves(group: BaseExceptionGroup[UserError | OSError]) -> list[UserError | OSError]:
+    found: list[UserError | OSError] = []
     for error in group.exceptions:
         found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
     return found
+
+
+def _sentence(error: UserError | OSError) -> str:
+    """What the user is told. What the operating system refuses is no defect of the program's."""
+    if isinstance(error, UserError):
+        return str(error)
+    reason = error.strerror or str(error) or type(error).__name__
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk is full ({reason}): make room and run the same command again."
+    file = f"{error.filename} cannot be used" if error.filename else "the system refused a file"
+    return f"{file} ({reason}): correct that, and run the same command again."
 
 
 @app.callback(invoke_without_command=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -26,8 +25,9 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.evals.tables import comparisons_table, results_table, seeds_table, tool_table
 from fieldcraft.recipes.loading import load_recipe, shipped
 from fieldcraft.records.events import Events, write_metrics
-from fieldcraft.records.files import read_json
-from fieldcraft.runs.folder import RunFolder, find_run, open_run
+from fieldcraft.records.files import refuse_unwritable
+from fieldcraft.records.reading import MAKE_ANEW, read_json, reading
+from fieldcraft.runs.folder import RunFolder, find_run, open_run, refuse_other
 from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.terminal.trajectories import (
     print_collection,
@@ -51,26 +51,32 @@ def run(
         _collect(settings, folder, console)
         return
     if RunFolder(folder, settings).done:
-        report = read_json(open_run(folder, settings).report_json)
+        done = open_run(folder, settings)
+        with reading(done.report_json, done.report_advice):
+            tables = _tables(done.read_report())
     else:
+        refuse_unwritable(folder)
         if not (folder / "recipe.json").exists():
+            refuse_other(folder)
             _look_first(settings)
         try:
-            report = _execute(settings, folder, console)
+            tables = _tables(_execute(settings, folder, console))
         except KeyboardInterrupt:
             print(STOPPED, file=sys.stderr)
             raise typer.Exit(130) from None
-    one = folder
-    if settings.seeds:
-        one = folder / f"seed-{settings.seeds[0]}"
-        console.print(seeds_table(report["rows"]))
-        if report["comparisons"]:
-            console.print(comparisons_table(report["comparisons"]))
-    else:
-        seconds = {stage["name"]: stage["seconds"] for stage in report["stages"]}
-        console.print(results_table(report["evals"], seconds), tool_table(report["evals"]))
+    console.print(*tables)
+    one = folder / f"seed-{settings.seeds[0]}" if settings.seeds else folder
     print(f"{folder / 'report.json'}\n{folder / 'report.html'}")
     print(f"fieldcraft ask --model {shlex.quote(str(one))} {shlex.quote(_question(one))}")
+
+
+def _tables(report: dict[str, Any]) -> list[Table]:
+    """What a report shows in the terminal: of one run, or of several seeds."""
+    if "rows" in report:
+        compared = report["comparisons"]
+        return [seeds_table(report["rows"]), *([comparisons_table(compared)] if compared else [])]
+    seconds = {stage["name"]: stage["seconds"] for stage in report["stages"]}
+    return [results_table(report["evals"], seconds), tool_table(report["evals"])]
 
 
 def _execute(settings: Recipe, folder: Path, console: Console) -> dict[str, Any]:
@@ -89,6 +95,7 @@ def _collect(settings: Recipe, folder: Path, console: Console) -> None:
     if RunFolder(folder, settings).done:
         open_run(folder, settings)
     else:
+        refuse_unwritable(folder)
         from fieldcraft.runs.collect import collect
 
         try:
@@ -96,7 +103,9 @@ def _collect(settings: Recipe, folder: Path, console: Console) -> None:
         except KeyboardInterrupt:
             print(STOPPED, file=sys.stderr)
             raise typer.Exit(130) from None
-    print_collection(read_json(folder / "collect" / "summary.json"), console)
+    summary = folder / "collect" / "summary.json"
+    with reading(summary, MAKE_ANEW):
+        print_collection(read_json(summary, dict[str, Any], MAKE_ANEW), console)
     for name in ("collect/demonstrations.jsonl", "collect/pairs.jsonl", "report.html"):
         print(folder / name)
     print(f"fieldcraft show {shlex.quote(str(folder))}")
@@ -123,10 +132,8 @@ def _refuse(problems: Sequence[str]) -> None:
 def _question(run: Path) -> str:
     """A question of the run's last evaluation, to ask next."""
     folder = find_run(run)
-    last = folder.evaluation(folder.evaluations()[-1])
-    with last.trajectories.open(encoding="utf-8") as file:
-        question: str = json.loads(file.readline())["task"]["question"]
-    return question
+    trajectories, _ = folder.evaluation(folder.evaluations()[-1]).read()
+    return trajectories[0].task.question
 
 
 @app.command()

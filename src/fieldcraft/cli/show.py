@@ -13,7 +13,6 @@ from fieldcraft.cli.app import (
     app,
 )
 from fieldcraft.data.steps_io import as_trajectory, read_demonstrations
-from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.runs.folder import RunFolder, find_run
 from fieldcraft.terminal.trajectories import (
     print_mask,
@@ -48,7 +47,7 @@ def show(
         found = _collected(folder, "rejected" if wrong else "demonstrations")
     else:
         name = _evaluation(folder, stage)
-        found = read_trajectories(folder.evaluation(name).trajectories)
+        found, _ = folder.evaluation(name).read()
         if wrong:
             found = [t for t in found if t.right is False]
     found = found[:limit]

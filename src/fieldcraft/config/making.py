@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fieldcraft.config.names import Kind, cause_of, nearest, settings_of
+from fieldcraft.config.complaints import first_problem
+from fieldcraft.config.names import Kind, cause_of, settings_of, suggestion
 from fieldcraft.types import UserError
 
 
@@ -57,12 +58,12 @@ def make_part(
 
 
 def _sentence(error: ValidationError, part: str, keys: list[str]) -> str:
-    problem = error.errors(include_url=False)[0]
-    key = str(problem["loc"][0])
-    if problem["type"] == "extra_forbidden":
-        advice = f"did you mean {nearest(key, keys)}?" if keys else "it takes none."
-        return f"{part} has no setting '{key}'; {advice}"
-    if problem["type"] == "missing":
+    kind, clause, place = first_problem(error)
+    key = str(place[0])
+    if kind == "extra_forbidden":
+        return (
+            f"{part} has no setting '{key}'; {suggestion(key, keys) if keys else 'it takes none.'}"
+        )
+    if kind == "missing":
         return f"{part} needs the setting '{key}': add it beside the name."
-    message = problem["msg"].removeprefix("Value error, ")
-    return f"the setting '{key}' of {part} is wrong: {message[0].lower()}{message[1:]}."
+    return f"the setting '{key}' of {part} is wrong: {clause}."

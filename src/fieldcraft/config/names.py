@@ -96,6 +96,9 @@ BASES: Mapping[Kind, tuple[str, Sequence[str]]] = {
 }
 
 
+SIMILAR = 0.5  # difflib's measure: of "me" and "em"; below it, words have little in common
+
+
 class PartError(UserError):
     """A name stands for nothing, or for something else than it should."""
 
@@ -150,9 +153,11 @@ def require(kind: Kind, name: str) -> str:
     names = known(kind)
     if name in names or ":" in name:
         return names.get(name, name)
+    near = get_close_matches(name, names, n=1, cutoff=SIMILAR)
+    advice = f"did you mean '{near[0]}', or" if near else "use one of these, or"
     raise PartError(
-        f"there is no {kind} '{name}' among {', '.join(names)}; did you mean"
-        f" {nearest(name, names)}, or one of your own, written as module:Name?"
+        f"there is no {kind} '{name}' among {', '.join(names)}; {advice} one of your own, written"
+        f" as module:Name{'?' if near else '.'}"
     )
 
 
@@ -178,8 +183,8 @@ def load(place: str) -> Any:
                 )
             public = [name for name in dir(found) if not name.startswith("_")]
             raise PartError(
-                f"'{place}' cannot be used, because '{module_name}' has no '{attribute}'; did you"
-                f" mean {nearest(part, public)}?"
+                f"'{place}' cannot be used, because '{module_name}' has no '{attribute}';"
+                f" {suggestion(part, public) if public else 'write it there.'}"
             )
         found = getattr(found, part)
     return found
@@ -216,10 +221,13 @@ def short(name: str) -> str:
     return name.rpartition(":")[2]
 
 
-def nearest(name: str, names: Collection[str]) -> str:
-    """The most similar name, in quotation marks."""
-    near = get_close_matches(name, names, n=1, cutoff=0.0)
-    return f"'{near[0]}'" if near else "another"
+def suggestion(name: str, names: Collection[str], prefix: str = "") -> str:
+    """A question after the most similar name or, where none is similar, all names there are. The
+    prefix stands before each."""
+    near = get_close_matches(name, names, n=1, cutoff=SIMILAR)
+    if near:
+        return f"did you mean '{prefix}{near[0]}'?"
+    return f"use one of {', '.join(prefix + name for name in names)}."
 
 
 def _owner_of_init(part: type) -> type:

@@ -45,6 +45,15 @@ class Scratch(Section):
     width: PositiveInt = 64
     heads: PositiveInt = 2
 
+    @model_validator(mode="after")
+    def _heads_have_even_widths(self) -> Self:
+        if self.width % (2 * self.heads):
+            raise ValueError(
+                f"width={self.width} must be a multiple of twice heads={self.heads}, because the"
+                " positions turn pairs of numbers of each head"
+            )
+        return self
+
 
 class Search(Section):
     """The search tool: an index of `corpus`, or a server that speaks the field's protocol."""

@@ -37,6 +37,7 @@ from fieldcraft.data.steps_io import (
 from fieldcraft.data.teachers import Teacher, Way
 from fieldcraft.endpoints.openai import Usage
 from fieldcraft.records.files import write_json
+from fieldcraft.records.reading import reading
 from fieldcraft.types import Step, Task, UserError
 
 LEAST_ATTEMPTS = 20  # the share of failures is taken of no fewer, so that one bad start is no cause
@@ -66,14 +67,16 @@ class Journal:
         if whole != text:
             os.truncate(path, len(whole))
         for number, line in enumerate(whole.splitlines(), start=1):
-            record = json.loads(line)
-            attempt = Attempt(
-                read_steps(record["steps"], f"{path}, line {number}"),
-                End(record["end"]),
-                record["detail"],
-                Usage(**record["usage"]),
-            )
-            self._remember(record["id"], Way(record["way"]), attempt)
+            where = f"{path}, line {number}"
+            with reading(where, "remove the line to make the attempt anew"):
+                record = json.loads(line)
+                attempt = Attempt(
+                    read_steps(record["steps"], where),
+                    End(record["end"]),
+                    record["detail"],
+                    Usage(**record["usage"]),
+                )
+                self._remember(record["id"], Way(record["way"]), attempt)
 
     def of(self, job: Job) -> list[Attempt]:
         """The attempts of a job, in their order; only the last can be one that failed."""

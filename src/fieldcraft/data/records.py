@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow
 import pyarrow.parquet
 
 from fieldcraft.records.files import write_text
 from fieldcraft.records.jsonl import read_json_lines
+from fieldcraft.records.reading import reading, require_file
 from fieldcraft.types import UserError
 
 Record = dict[str, Any]
@@ -19,8 +19,7 @@ Record = dict[str, Any]
 
 def records(path: Path) -> Iterator[tuple[str, Record]]:
     """(where it stands, object) for each record of a file in any of the formats."""
-    if not path.is_file():
-        raise UserError(f"{path} does not exist; give a .jsonl, .json or .parquet file.")
+    require_file(path, "give a .jsonl, .json or .parquet file")
     if path.suffix == ".parquet":
         for number, row in enumerate(_parquet_rows(path), start=1):
             yield f"{path}, row {number}", row
@@ -35,25 +34,26 @@ def records(path: Path) -> Iterator[tuple[str, Record]]:
 
 
 def _parquet_rows(path: Path) -> list[Record]:
-    try:
+    with reading(path, "give a whole parquet file"):
         rows: list[Record] = pyarrow.parquet.read_table(path).to_pylist()
-    except (pyarrow.ArrowInvalid, OSError) as error:
-        raise UserError(f"{path} is not a parquet file ({error}); give another.") from error
     return rows
 
 
 def _is_array(path: Path) -> bool:
+    """Whether a file is to be read as a whole. An object that takes several lines is, too: it is
+    no JSON lines."""
     if path.suffix != ".json":
         return False
     with path.open("rb") as file:
-        return file.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+        begin = file.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n")
+    return begin.startswith(b"[") or begin.partition(b"\n")[0].strip() == b"{"
 
 
 def _array(path: Path) -> list[Any]:
-    try:
-        array: list[Any] = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON ({error}); fix the file.") from error
+    with reading(path, "fix the file"):
+        array = json.loads(path.read_text("utf-8-sig"))
+    if not isinstance(array, list):
+        raise UserError(f"{path} is one JSON object; give an array of objects, or one a line.")
     return array
 
 

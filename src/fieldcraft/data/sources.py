@@ -20,6 +20,8 @@ import pyarrow.parquet
 from fieldcraft.data.records import Record, first, records
 from fieldcraft.records.files import atomic_file
 from fieldcraft.records.jsonl import write_json_lines
+from fieldcraft.records.meta import checked_meta
+from fieldcraft.records.reading import reading
 from fieldcraft.tools.search.passages import parse_passage
 from fieldcraft.types import Task, UserError
 
@@ -67,7 +69,9 @@ def read_tasks(path: Path) -> list[Task]:
         seen[identity] += 1
         if seen[identity] > 1:
             identity = f"{identity}#{seen[identity]}"
-        tasks.append(Task(identity, question.strip(), answers, _meta(record)))
+        with reading(f"{where}: the metadata", "correct or rename it"):
+            meta = checked_meta(_meta(record))
+        tasks.append(Task(identity, question.strip(), answers, meta))
     if not tasks:
         raise UserError(f"{path} holds only questions that cannot be answered; give another file.")
     return tasks

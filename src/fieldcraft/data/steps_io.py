@@ -19,6 +19,8 @@ from typing import Any
 
 from fieldcraft.dialects.demonstrations import answered_calls
 from fieldcraft.records.jsonl import read_json_lines, write_json_lines
+from fieldcraft.records.meta import checked_meta
+from fieldcraft.records.reading import reading
 from fieldcraft.rewards.answers import is_right
 from fieldcraft.types import (
     VERDICT,
@@ -195,6 +197,8 @@ def _read(path: Path) -> Iterator[tuple[Task, str, Record]]:
                 "golden_answers": list(answers),
                 "metadata": dict(meta),
             } if all(isinstance(answer, str) for answer in answers):
+                with reading(f"{where}: the metadata", "correct it"):
+                    checked_meta(meta)
                 yield Task(identity, question, tuple(answers), meta), where, record
             case _:
                 raise UserError(

@@ -225,14 +225,16 @@ def _until(text: str, end: str, otherwise: str) -> tuple[str, str]:
     return before, after
 
 
-_R1_SEARCHER_DOCUMENT = re.compile(r"Title: (.*?) Text:\s*(.*)", re.DOTALL)
+# Of its own index, or of the web, as its evaluation of Bamboogle has them.
+_R1_SEARCHER_DOCUMENT = re.compile(r"(?:Title: (.*?) Text:|([^\n]*?) {3})\s*(.*)", re.DOTALL)
 _SEARCH_R1_DOCUMENT = re.compile(
     r'Doc \d+\(Title: "(.*?)"\) (.*?)(?=\nDoc \d+\(Title: |\Z)', re.DOTALL
 )
 
 
 def _documents(block: str) -> list[Passage]:
-    """Passages of `(1)"Title: ... Text: ..."`, quoted as in CSV, or `Doc 1(Title: "...") ...`."""
+    """Passages of `(1)"Title: ... Text: ..."`, quoted as in CSV, of `(1)TITLE   TEXT`, or of
+    `Doc 1(Title: "...") ...`."""
     if found := _SEARCH_R1_DOCUMENT.findall(block.strip()):
         return [Passage("", title, text.strip()) for title, text in found]
     passages = []
@@ -243,7 +245,7 @@ def _documents(block: str) -> list[Passage]:
         parts = _R1_SEARCHER_DOCUMENT.fullmatch(line)
         if parts is None:
             raise Malformed("a document without title and text")
-        passages.append(Passage("", parts[1].strip(), parts[2].strip()))
+        passages.append(Passage("", (parts[1] or parts[2] or "").strip(), parts[3].strip()))
     if not passages:
         raise Malformed("no documents")
     return passages

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from fieldcraft.dialects.templates import check_system, check_variables
+from fieldcraft.records.reading import reading
 from fieldcraft.types import (
     ALONE,
     Action,
@@ -168,13 +169,14 @@ class BaseDialect(ABC):
     ) -> str:
         """The chat template's text of a conversation, up to where the policy writes."""
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
-        text: str = self.tokenizer.apply_chat_template(
-            [*system, *messages],
-            tools=list(tools) or None,
-            add_generation_prompt=True,
-            tokenize=False,
-            **self.template,
-        )
+        with reading("the model's chat template", "correct its chat_template.jinja"):
+            text: str = self.tokenizer.apply_chat_template(
+                [*system, *messages],
+                tools=list(tools) or None,
+                add_generation_prompt=True,
+                tokenize=False,
+                **self.template,
+            )
         return text
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:

@@ -10,7 +10,8 @@ from jinja2 import Environment, TemplateError
 from jinja2.defaults import DEFAULT_NAMESPACE
 from jinja2.meta import find_undeclared_variables
 
-from fieldcraft.config.names import nearest
+from fieldcraft.config.names import suggestion
+from fieldcraft.records.reading import reading
 from fieldcraft.types import Tokenizer, UserError
 
 # What the framework or transformers gives to a template.
@@ -22,9 +23,10 @@ GENERATION = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
 def template_variables(tokenizer: Tokenizer) -> set[str]:
     """The variables of the chat template, without those that it always gets."""
     used: set[str] = set()
+    jinja = Environment(extensions=["jinja2.ext.loopcontrols"])
     for source in _sources(tokenizer.chat_template):
-        tree = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(GENERATION.sub("", source))
-        used |= find_undeclared_variables(tree)
+        with reading("the model's chat template", "correct its chat_template.jinja"):
+            used |= find_undeclared_variables(jinja.parse(GENERATION.sub("", source)))
     return used - GIVEN - DEFAULT_NAMESPACE.keys()
 
 
@@ -47,7 +49,7 @@ def check_variables(tokenizer: Tokenizer, given: Mapping[str, Any]) -> None:
     known = template_variables(tokenizer)
     for name in given:
         if name not in known:
-            advice = f"did you mean {nearest(name, known)}?" if known else "remove it."
+            advice = suggestion(name, known) if known else "remove it."
             raise UserError(f"The chat template of the model has no variable '{name}'; {advice}")
 
 

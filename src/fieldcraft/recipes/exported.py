@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.config.recipe import Recipe, dump_recipe
-from fieldcraft.records.files import read_json, write_json
+from fieldcraft.records.files import write_json
+from fieldcraft.records.reading import Damaged, read_json
 from fieldcraft.types import UserError
 
 FILE = "fieldcraft.json"
@@ -43,10 +44,10 @@ def read_agent(folder: Path) -> tuple[dict[str, Any], Path | None] | None:
     if not file.exists():
         return None
     try:
-        keys = read_json(file)
+        keys = read_json(file, dict[str, Any], "export the agent again")
         index = keys.pop("index")
         missing = {*HANDED_ON} - keys.keys()
-    except (OSError, ValueError, AttributeError, TypeError, KeyError) as error:
+    except (Damaged, KeyError) as error:
         raise UserError(_no_agent(file)) from error
     if missing:
         raise UserError(_no_agent(file))

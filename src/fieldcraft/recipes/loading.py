@@ -8,10 +8,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
-from fieldcraft.config.names import Kind, PartError, known, nearest, require, short
+from fieldcraft.config.complaints import first_problem
+from fieldcraft.config.names import Kind, PartError, known, require, short, shown, suggestion
 from fieldcraft.config.recipe import (
     Recipe,
     evaluations,
@@ -23,7 +23,7 @@ from fieldcraft.config.recipe import (
 from fieldcraft.config.sections import JudgeModel, Teacher, World
 from fieldcraft.config.stages import Stage
 from fieldcraft.recipes.exported import filled_from_model
-from fieldcraft.records.files import read_json
+from fieldcraft.records.reading import MAKE_ANEW, parse_yaml, read_json, reading
 from fieldcraft.types import UserError
 
 # Folders of a run and rows of its report that are not stages; with a model of the user's, `base` is
@@ -32,6 +32,7 @@ RESERVED = (
     *("world", "start", "index", "evaluations", "evaluation", "collect"),
     *("workflow", "rag", "reflexion"),
 )
+MOST = 2**32  # no number of a recipe is as large: random generators take seeds below
 
 
 def shipped() -> list[str]:
@@ -70,18 +71,17 @@ def _read(name: str) -> dict[str, Any]:
     """The contents of a recipe file, by shipped name or path."""
     if name in shipped():
         text = (resources.files("fieldcraft.recipes") / f"{name}.yaml").read_bytes()
-    elif Path(name).is_file():
-        text = Path(name).read_bytes()
+    elif Path(name).suffix in (".yaml", ".yml") or (name and Path(name).exists()):
+        with reading(name, "give the path of a YAML file"):
+            text = Path(name).read_bytes()
     else:
-        near = get_close_matches(name, shipped(), n=1, cutoff=0.0)
+        near = get_close_matches(name, shipped(), n=1)
+        meant = f"; did you mean '{near[0]}'?" if near else "."
         raise UserError(
             f"there is no recipe '{name}': give a path to a YAML file or one of"
-            f" {', '.join(shipped())}; did you mean '{near[0]}'?"
+            f" {', '.join(shipped())}{meant}"
         )
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"{name} is not valid YAML: {' '.join(str(error).split())}.") from error
+    data = parse_yaml(text, name, "correct the file")
     if not isinstance(data, dict):
         raise UserError(f"{name} must be a YAML mapping with the keys of a recipe.")
     return data
@@ -89,10 +89,16 @@ def _read(name: str) -> dict[str, Any]:
 
 def parse_recipe(data: dict[str, Any]) -> Recipe:
     """Validate the contents of a recipe file. Raises UserError with the first problem."""
+    with reading("the recipe", "write it flatter"):
+        _check_values(data)
     recipe = build_recipe(filled_from_model(data))
-    taken = (*RESERVED, "base") if recipe.model else RESERVED
     for name in recipe.stages:
-        if name in taken or not name.replace("-", "").replace("_", "").isalnum():
+        if name == "base" and recipe.model:
+            raise UserError(
+                "a stage cannot be called 'base' where a recipe has a model, because the report"
+                " calls the model so: choose another name for the stage."
+            )
+        if name in RESERVED or not name.replace("-", "").replace("_", "").isalnum():
             raise UserError(
                 f"a stage cannot be called '{name}': choose another name, of letters, digits, -"
                 " and _, which becomes that of its folder."
@@ -114,6 +120,22 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
     return recipe
 
 
+def _check_values(value: Any, place: str = "") -> None:
+    """Raises UserError for a key that is no text, and a number that no setting can be."""
+    match value:
+        case dict():
+            for key, inner in value.items():
+                if not isinstance(key, str):
+                    where = f" in '{place}'" if place else ""
+                    raise UserError(f"the key {key}{where} is no text: write it in quotes.")
+                _check_values(inner, f"{place}.{key}".strip("."))
+        case list():
+            for inner in value:
+                _check_values(inner, place)
+        case int() | float() if not abs(value) < MOST:
+            raise UserError(f"'{place}' is wrong: {shown(value)} is not a number below {MOST}.")
+
+
 def build_recipe(data: dict[str, Any]) -> Recipe:
     """The typed recipe of a mapping. Raises UserError with the first problem."""
     stages = data.get("stages")
@@ -133,10 +155,9 @@ def _stage(name: str, data: Any, stages: dict[str, Any]) -> Stage:
     try:
         return settings.model_validate(data)
     except ValidationError as error:
-        problem = error.errors()[0]
-        if problem["type"] == "missing":
-            missing = ".".join(_keys(problem["loc"]))
-            raise UserError(_lacks(name, missing, stages)) from error
+        kind, _, place = first_problem(error)
+        if kind == "missing":
+            raise UserError(_lacks(name, ".".join(_keys(place)), stages)) from error
         raise UserError(_sentence(error, settings, ("stages", name))) from error
 
 
@@ -168,8 +189,8 @@ def _check_questions(recipe: Recipe) -> None:
     splits = {*split_titles(recipe), *([] if recipe.tasks is None else ["heldout"])}
     for name in recipe.evaluation.splits:
         if name not in splits:
-            near = nearest(f"evaluation.splits.{name}", [f"evaluation.splits.{s}" for s in splits])
-            raise UserError(f"unknown key 'evaluation.splits.{name}'; did you mean {near}?")
+            advice = suggestion(name, sorted(splits), "evaluation.splits.")
+            raise UserError(f"unknown key 'evaluation.splits.{name}'; {advice}")
     if recipe.tasks is not None and not recipe.evaluation.splits.get("heldout"):
         raise UserError(
             "tasks=FILE needs evaluation.splits.heldout=, the number of questions to test on."
@@ -222,7 +243,7 @@ def check_names(recipe: Recipe) -> None:
             if row not in table_rows(recipe):
                 raise UserError(
                     f"the comparison '{title}' names the row '{row}', which the table does not"
-                    f" have; did you mean {nearest(row, table_rows(recipe))}?"
+                    f" have; {suggestion(row, table_rows(recipe))}"
                 )
 
 
@@ -272,11 +293,12 @@ def recipe_of_run(run: Path) -> Recipe:
     file = run / "recipe.json"
     if not file.exists():
         raise UserError(f"{run} is not a run: give a folder that 'fieldcraft run' wrote.")
+    data = read_json(file, dict[str, Any], MAKE_ANEW)
     try:
-        recipe = build_recipe(read_json(file))
+        recipe = build_recipe(data)
     except PartError:  # of the user's, which is not where it was when the run began
         raise
-    except (UserError, ValueError) as error:
+    except UserError as error:
         raise UserError(
             f"{run} was made by another version of fieldcraft: use that version or run it anew."
         ) from error
@@ -290,7 +312,7 @@ def recipe_of_run(run: Path) -> Recipe:
 
 def _apply(data: dict[str, Any], override: str) -> None:
     key, equals, value = override.partition("=")
-    if not equals or not key:
+    if not equals or not all(key.split(".")):
         raise UserError(f"'{override}' is not an override: write key=value, as in seed=7.")
     *parents, last = key.split(".")
     node = data
@@ -299,10 +321,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
         if not isinstance(child, dict):
             raise UserError(f"'{key}' cannot be set, because '{parent}' is a single value.")
         node = child
-    try:
-        node[last] = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise UserError(f"the value of '{override}' is not valid YAML; quote it.") from error
+    node[last] = parse_yaml(value, f"the value of '{shown(override)[1:-1]}'", "quote it")
 
 
 def _sentence(
@@ -310,15 +329,17 @@ def _sentence(
 ) -> str:
     """What is wrong with the key that pydantic complains of first, `prefix` being where the section
     is in the recipe."""
-    problem = error.errors()[0]
-    parts = _keys(problem["loc"])
+    kind, clause, loc = first_problem(error)
+    parts = _keys(loc)
     place = ".".join([*prefix, *parts])
-    if problem["type"] == "extra_forbidden":
-        near = get_close_matches(parts[-1], keys_of(section, parts[:-1]), n=1, cutoff=0.0)
-        meant = ".".join([*prefix, *parts[:-1], *near])
-        return f"unknown key '{place}'; did you mean '{meant}'?"
-    message = problem["msg"].removeprefix("Value error, ")
-    return f"'{place}' is wrong: {message[0].lower()}{message[1:]}."
+    if kind == "extra_forbidden":
+        above = "".join(f"{part}." for part in (*prefix, *parts[:-1]))
+        return (
+            f"unknown key '{place}'; {suggestion(parts[-1], keys_of(section, parts[:-1]), above)}"
+        )
+    if kind == "missing":
+        return f"'{place}' is missing: give it a value."
+    return f"'{place}' is wrong: {clause}."
 
 
 def _keys(place: Sequence[str | int]) -> list[str]:

@@ -8,7 +8,13 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+from fieldcraft.config.names import cause_of
+from fieldcraft.types import UserError
+
+PROBE = 4096  # bytes that must fit on the disk
 
 
 def draft_of(path: Path) -> Path:
@@ -18,13 +24,16 @@ def draft_of(path: Path) -> Path:
 
 @contextmanager
 def atomic_folder(target: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `target` (new) when the block ends, whole or not at all."""
+    """A temporary folder that becomes `target` (new) when the block ends, whole or not at all, and
+    is on the disk then."""
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = draft_of(target)
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
     yield draft
+    sync_folder(draft)
     draft.rename(target)
+    _sync(target.parent)
 
 
 @contextmanager
@@ -34,9 +43,58 @@ def atomic_file(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = draft_of(path)
     yield draft
-    with draft.open("rb") as file:
-        os.fsync(file.fileno())
+    _sync(draft)
     draft.replace(path)
+    _sync(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until everything in a folder is on the disk."""
+    for path in (folder, *folder.rglob("*")):
+        if not path.is_symlink():
+            _sync(path)
+
+
+def _sync(path: Path) -> None:
+    """Wait until the bytes of a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Have a library write `path` in the block. Raises UserError for its own kinds of error, as on
+    a full disk; those of the operating system stay what they are."""
+    try:
+        yield
+    except (UserError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise UserError(
+            f"{path} cannot be written ({cause_of(error)}): make room on the disk, and run the same"
+            " command again."
+        ) from error
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Raises UserError if nothing can be written at `path`, or below it; nothing is left there."""
+    path = path.absolute()
+    try:
+        there = next(folder for folder in (path, *path.parents) if folder.exists())
+        with TemporaryDirectory(dir=there, prefix=".") as probe:
+            wanted = Path(probe, *path.relative_to(there).parts)
+            if wanted != Path(probe):
+                draft_of(wanted).mkdir(parents=True)  # its name is the longest
+            with Path(probe, "probe").open("wb") as file:
+                file.write(bytes(PROBE))
+                os.fsync(file.fileno())
+    except OSError as error:
+        raise UserError(
+            f"nothing can be written at {path} ({error.strerror}): choose another place."
+        ) from error
 
 
 def write_text(path: Path, pieces: Iterable[str]) -> None:
@@ -52,8 +110,3 @@ def write_text(path: Path, pieces: Iterable[str]) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file, whole or not at all."""
     write_text(path, json.JSONEncoder(indent=1, ensure_ascii=False).iterencode(value))
-
-
-def read_json(path: Path) -> Any:
-    """Parse a JSON file."""
-    return json.loads(path.read_text("utf-8"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.records.files import write_text
-from fieldcraft.types import UserError
+from fieldcraft.records.reading import Damaged, reading, require_file
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -18,16 +18,12 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     Raises:
         UserError: the file is missing or damaged, or a line is not a JSON object.
     """
-    if not path.is_file():
-        raise UserError(f"{path} does not exist; give a file of JSON lines.")
+    require_file(path, "give a file of JSON lines")
     opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rb") as file:
-        try:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, _object(line, f"{path}, line {number}")
-        except (gzip.BadGzipFile, EOFError) as error:
-            raise UserError(f"{path} is not a whole gzip file; fetch it again.") from error
+    with reading(path, "fetch or make it again"), opener(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                yield number, parse_object(line, f"{path}, line {number}")
 
 
 def write_json_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
@@ -35,11 +31,10 @@ def write_json_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
     write_text(path, (json.dumps(record, ensure_ascii=False) + "\n" for record in records))
 
 
-def _object(line: bytes, where: str) -> dict[str, Any]:
-    try:
+def parse_object(line: bytes | str, where: str) -> dict[str, Any]:
+    """The object of a line. Raises UserError, which says `where`, for anything else."""
+    with reading(where, "fix or remove the line"):
         record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not JSON ({error}); fix or remove the line.") from error
     if not isinstance(record, dict):
-        raise UserError(f"{where} is not a JSON object; write one {{...}} a line.")
+        raise Damaged(f"{where} is not a JSON object; write one {{...}} a line.")
     return record

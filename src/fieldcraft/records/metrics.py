@@ -6,7 +6,22 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
 from fieldcraft.records.files import write_text
+from fieldcraft.records.reading import reading
+
+Value = float | str | bool | None | list[Any] | dict[str, Any]
+
+
+class Row(BaseModel):
+    """What a row must hold."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    __pydantic_extra__: dict[str, Value]
+
+    step: int
+    seconds: float = 0.0
 
 
 class MetricsLog:
@@ -16,11 +31,17 @@ class MetricsLog:
         self.path = path
 
     def rows(self) -> list[dict[str, Any]]:
-        """All complete rows, without one that a kill cut short."""
+        """All complete rows, without one that a kill cut short. Raises UserError for a file of
+        something else."""
         if not self.path.exists():
             return []
-        text = self.path.read_text("utf-8")
-        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        advice = f"delete the folder {self.path.parent} to train this stage again"
+        with reading(self.path, advice):
+            text = self.path.read_bytes()
+            lines = text[: text.rfind(b"\n") + 1].decode().splitlines()
+            rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+            _ROWS.validate_python(rows)
+        return rows
 
     def rewind(self, step: int) -> None:
         """Drop the rows of steps that will be repeated."""
@@ -30,3 +51,6 @@ class MetricsLog:
     def append(self, row: dict[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(f"{json.dumps(row)}\n")
+
+
+_ROWS = TypeAdapter(list[Row])

@@ -6,15 +6,18 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from fieldcraft.records.files import write_text
-from fieldcraft.types import Trajectory, UserError
+from fieldcraft.records.meta import checked_meta
+from fieldcraft.records.reading import reading, require_file
+from fieldcraft.types import Trajectory
 
 _ADAPTER = TypeAdapter(Trajectory)
 
 # Log-probabilities are float32 of magnitude 0.01 to 20, so six decimals lose nothing real.
 _DECIMALS = 6
+MOST_ID = 2**31  # above it, no tokenizer can be asked
 
 
 def to_json(trajectory: Trajectory) -> str:
@@ -30,8 +33,13 @@ def to_json(trajectory: Trajectory) -> str:
 
 
 def from_json(line: str | bytes) -> Trajectory:
-    """The inverse of `to_json`. Raises pydantic.ValidationError for anything else."""
-    return _ADAPTER.validate_json(line)
+    """The inverse of `to_json`. Raises ValueError, such as pydantic's, for anything else."""
+    trajectory = _ADAPTER.validate_json(line)
+    checked_meta(trajectory.task.meta)
+    for segment in trajectory.segments:
+        if segment.ids and not 0 <= min(segment.ids) <= max(segment.ids) < MOST_ID:
+            raise ValueError("it has ids that no token has")
+    return trajectory
 
 
 def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
@@ -39,19 +47,14 @@ def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
     write_text(path, (to_json(trajectory) + "\n" for trajectory in trajectories))
 
 
-def read_trajectories(path: Path) -> list[Trajectory]:
+def read_trajectories(
+    path: Path, advice: str = "give a file that fieldcraft wrote"
+) -> list[Trajectory]:
     """Read what `write_trajectories` wrote. Raises UserError naming the file and the line."""
-    if not path.is_file():
-        raise UserError(f"{path} does not exist; give a file of trajectories (JSON lines).")
+    require_file(path, advice)
     trajectories = []
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            try:
+            with reading(f"{path}, line {number}", advice):
                 trajectories.append(from_json(line))
-            except ValidationError as error:
-                reason = error.errors()[0]["msg"]
-                raise UserError(
-                    f"{path}, line {number} is not a trajectory ({reason}); "
-                    "give a file that fieldcraft wrote."
-                ) from error
     return trajectories

@@ -26,11 +26,17 @@ def normalise(text: str) -> str:
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
+def compared(text: str) -> str:
+    """What is compared of an answer: `normalise` of it or, where nothing is left ("The", "!"), all
+    of it in lower case. Else all answers of which nothing is left would be the same."""
+    return normalise(text) or text.strip().lower()
+
+
 def exact_match(prediction: str, golds: Sequence[str]) -> float:
-    """1.0 if any gold answer equals the prediction after `normalise`; an empty prediction is 0."""
+    """1.0 if any gold answer equals the prediction as `compared`; an empty prediction is 0."""
     if not prediction.strip():
         return 0.0
-    return float(normalise(prediction) in {normalise(gold) for gold in golds})
+    return float(compared(prediction) in map(compared, golds))
 
 
 def is_right(prediction: str, golds: Sequence[str]) -> bool:
@@ -41,7 +47,7 @@ def is_right(prediction: str, golds: Sequence[str]) -> bool:
 def f1(prediction: str, golds: Sequence[str]) -> float:
     """Harmonic mean of the precision and recall of words, best over the gold answers. Where either
     side is yes, no or noanswer, only equality counts (HotpotQA's evaluation)."""
-    return max((_f1(normalise(prediction), normalise(gold)) for gold in golds), default=0.0)
+    return max((_f1(compared(prediction), compared(gold)) for gold in golds), default=0.0)
 
 
 def _f1(predicted: str, gold: str) -> float:
@@ -56,18 +62,19 @@ def _f1(predicted: str, gold: str) -> float:
 def cover_em(prediction: str, golds: Sequence[str]) -> float:
     """1.0 if the prediction contains a gold answer after `normalise` (FlashRAG's accuracy), for
     answers in sentences. Yes, no and noanswer must stand as words of their own, lest "unknown"
-    cover "no"; a gold answer of which nothing is left covers nothing. A prediction that lists
-    guesses passes too, so it is a lenient measure and a reward to be careful with."""
+    cover "no"; a gold answer of which nothing is left must be the whole prediction. A prediction
+    that lists guesses passes too, so it is a lenient measure and a reward to be careful with."""
     predicted = normalise(prediction)
     words = predicted.split()
     wanted = filter(None, map(normalise, golds))
-    return float(any(gold in (words if gold in VERDICTS else predicted) for gold in wanted))
+    covered = any(gold in (words if gold in VERDICTS else predicted) for gold in wanted)
+    return float(covered or exact_match(prediction, golds))
 
 
 RULES: Mapping[str, Rule] = {
-    "em/squad-1": exact_match,
-    "f1/squad-1": f1,
-    "cover_em/substring-1": cover_em,
+    "em/squad-2": exact_match,
+    "f1/squad-2": f1,
+    "cover_em/substring-2": cover_em,
 }
 
 
@@ -99,17 +106,17 @@ class RuleReward(StatelessReward):
 
 class ExactMatch(RuleReward):
     name = "em"
-    rule = "em/squad-1"
+    rule = "em/squad-2"
 
 
 class F1(RuleReward):
     name = "f1"
-    rule = "f1/squad-1"
+    rule = "f1/squad-2"
 
 
 class CoverEM(RuleReward):
     name = "cover_em"
-    rule = "cover_em/substring-1"
+    rule = "cover_em/substring-2"
 
 
 class Format(StatelessReward):

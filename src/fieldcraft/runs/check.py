@@ -48,6 +48,7 @@ from fieldcraft.types import Answer, Dialect, Task, Trajectory, UserError
 
 EXAMPLES = 200  # of a world's data set that are made and looked at; all of a file's are
 ESTIMATED = ("memory", "disk")  # checks that compare with an estimate
+NOTHING = "the recipe has nothing to do: give it stages, or a model to evaluate."
 Report = Callable[[str, Sequence[str], Sequence[str]], None]
 
 
@@ -62,7 +63,10 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
     Returns:
         The problems, each one sentence; none means that nothing was found.
     """
-    problems: list[str] = []
+    if not (recipe.stages or recipe.model or recipe.collect):
+        report("stages", [], problems := [NOTHING])
+        return problems
+    problems = []
 
     def look(name: str, check: Callable[[list[str]], Iterator[str]]) -> bool:
         notes: list[str] = []
@@ -82,6 +86,8 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
         if recipe.collect is not None:
             look("teacher", partial(teacher_problems, recipe))
             return problems
+        if recipe.model is None and not sound[1]:
+            return problems  # the model is made from the world
         has_model = look("model", setup.find_model)
         sound += [has_model, look("judge", setup.find_judge)]
         if has_model:
@@ -144,7 +150,7 @@ class Setup:
     def find_questions(self, notes: list[str]) -> Iterator[str]:
         self.inputs = make_inputs(self.recipe).reduced()
         train, test = self.inputs.train_tasks(), self.inputs.evaluation_tasks()
-        notes += [f"{len(train)} to train", f"{len(test)} to test"]
+        notes += [f"{len(train)} to train", f"{len(test)} to test", *self.inputs.remarks()]
         if not train or not test:
             raise UserError(
                 f"there are {len(train)} questions to train on and {len(test)} to test on: give"

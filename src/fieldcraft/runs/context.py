@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import transformers
+from pydantic import BaseModel, Field
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.sections import Optim
@@ -18,7 +19,8 @@ from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.threads import Threads, fastest_threads
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.events import Events, Said
-from fieldcraft.records.files import read_json, write_json
+from fieldcraft.records.files import write_json
+from fieldcraft.records.reading import read_json
 from fieldcraft.rewards.answers import RULES
 from fieldcraft.rewards.judge import VERDICT_RULE, Judge
 from fieldcraft.runs.build import (
@@ -32,10 +34,17 @@ from fieldcraft.runs.build import (
 from fieldcraft.runs.folder import RunFolder, open_run
 from fieldcraft.runs.inputs import Inputs, make_inputs
 from fieldcraft.tools.search.client import RemoteSearchTool
-from fieldcraft.tools.search.index import build_index
+from fieldcraft.tools.search.index import MANIFEST, build_index, read_manifest
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
 from fieldcraft.types import AnyTool, Dialect
 from fieldcraft.version import __version__
+
+Count = Annotated[int, Field(ge=1, le=4096)]  # more threads than any machine has
+
+
+class _Threads(BaseModel):
+    training: Count
+    sampling: Count
 
 
 @dataclass
@@ -95,7 +104,8 @@ class Context:
         its floats in another order, and end with other numbers."""
         if not self.folder.threads.exists():
             write_json(self.folder.threads, asdict(fastest_threads(model)))
-        self.threads = Threads(**read_json(self.folder.threads))
+        found = read_json(self.folder.threads, _Threads, "delete it to measure again")
+        self.threads = Threads(found["training"], found["sampling"])
         torch.set_num_threads(self.threads.training)
 
     @property
@@ -117,7 +127,8 @@ class Context:
 
     def versions(self) -> dict[str, Any]:
         """What a number needs to be compared: software, rules, and the corpus searched."""
-        manifest = self.folder.index / "manifest.json"
+        folder = self.folder.index
+        manifest = folder / MANIFEST
         return {
             "fieldcraft": __version__,
             "python": platform.python_version(),
@@ -125,7 +136,7 @@ class Context:
             "transformers": transformers.__version__,
             "threads": asdict(self.threads),
             "rules": sorted([*RULES, *([VERDICT_RULE] if self.judge else [])]),
-            "index": read_json(manifest) if manifest.exists() else self.recipe.search.url,
+            "index": read_manifest(folder) if manifest.exists() else self.recipe.search.url,
         }
 
 
@@ -140,6 +151,8 @@ async def open_context(recipe: Recipe, out: Path, events: Events) -> AsyncIterat
     device = choose_device(recipe.device)
     inputs = make_inputs(recipe)
     folder = open_run(out, recipe)
+    for remark in inputs.remarks():
+        events(Said(remark))
     with folder.alone():
         judge = await open_judge(recipe.judge, folder.judge_replies)
         context = Context(recipe, folder, inputs, device, judge, events)

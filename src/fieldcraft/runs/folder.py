@@ -21,11 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
+from pydantic import BaseModel, Field
 
 from fieldcraft.config.recipe import FREE_KEYS, Recipe, dump_recipe, evaluations
 from fieldcraft.recipes.loading import recipe_of_run
-from fieldcraft.records.files import atomic_folder, draft_of, read_json, write_json
-from fieldcraft.types import UserError
+from fieldcraft.records.files import atomic_folder, draft_of, refuse_unwritable, write_json
+from fieldcraft.records.reading import MAKE_ANEW, Damaged, read_json
+from fieldcraft.records.trajectories import read_trajectories
+from fieldcraft.types import Trajectory, UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,17 @@ class StageFolder:
     def done(self) -> bool:
         return self.record.exists()
 
+    def read_record(self) -> dict[str, Any]:
+        """`seconds` and `metrics`. Raises UserError for a file that is damaged."""
+        advice = f"delete the folder {self.path} to train this stage again"
+        found: dict[str, Any] = read_json(self.record, _StageRecord, advice)
+        return found
+
+
+class _StageRecord(BaseModel):
+    seconds: float
+    metrics: dict[str, Any]
+
 
 @dataclass(frozen=True, slots=True)
 class EvaluationFiles:
@@ -70,6 +84,34 @@ class EvaluationFiles:
     @property
     def done(self) -> bool:
         return self.summary.exists()
+
+    def read(self) -> tuple[list[Trajectory], float]:
+        """The trajectories, and how many seconds they took. Raises UserError where they are
+        damaged, or fewer than the summary is of."""
+        advice = f"delete {self.summary} to evaluate it again"
+        record = read_json(self.summary, _EvaluationRecord, advice)
+        summary = record["summary"]
+        wanted = sum(part["n"] for part in summary.get("splits", {"": summary}).values())
+        found = read_trajectories(self.trajectories, advice)
+        if len(found) != wanted:
+            raise Damaged(
+                f"{self.trajectories} holds {len(found)} trajectories instead of {wanted};"
+                f" {advice}."
+            )
+        return found, record["seconds"]
+
+
+class _Part(BaseModel):
+    n: int
+
+
+class _Summary(_Part):
+    splits: dict[str, _Part] = Field(default={})
+
+
+class _EvaluationRecord(BaseModel):
+    seconds: float
+    summary: _Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +158,22 @@ class RunFolder:
     def done(self) -> bool:
         """A run that something stopped has a report too, which says so."""
         whole = self.report_html.exists() and self.report_json.exists()
-        return whole and "stopped" not in read_json(self.report_json)
+        return whole and "stopped" not in self.read_report()
 
     def forget_report(self) -> None:
         """Delete the report of a run that was stopped and is resumed."""
         for path in (self.report_html, self.report_json):
             path.unlink(missing_ok=True)
+
+    def read_report(self) -> dict[str, Any]:
+        """The report. Raises UserError where it is damaged."""
+        found: dict[str, Any] = read_json(self.report_json, dict[str, Any], self.report_advice)
+        return found
+
+    @property
+    def report_advice(self) -> str:
+        """What to do where the report is damaged."""
+        return f"delete {self.report_html} and run the recipe again, which writes both anew"
 
     def stage(self, name: str) -> StageFolder:
         return StageFolder(self.path / name)
@@ -176,7 +228,7 @@ def open_run(path: Path, recipe: Recipe) -> RunFolder:
     """
     manifest, wanted = path / "recipe.json", dump_recipe(recipe)
     if manifest.exists():
-        found = read_json(manifest)
+        found = read_json(manifest, dict[str, Any], MAKE_ANEW)
         if _bound(found) != _bound(wanted):
             raise UserError(
                 f"{path} holds a run of recipe '{found.get('recipe')}' with other settings"
@@ -192,10 +244,13 @@ def open_run(path: Path, recipe: Recipe) -> RunFolder:
 
 
 def refuse_other(path: Path) -> None:
-    """Raises UserError for a folder that holds something else than a run."""
-    if (path / "recipe.json").exists() or not path.exists():
-        return
-    if not path.is_dir() or {*path.iterdir()} - {*_before(path)}:
+    """Raises UserError for a folder that holds something else than a run, and for a place where
+    none can be written."""
+    if not path.exists():
+        refuse_unwritable(path)
+    elif not (path / "recipe.json").exists() and (
+        not path.is_dir() or {*path.iterdir()} - {*_before(path)}
+    ):
         raise UserError(f"{path} exists and is not a run: choose another folder with --out.")
 
 

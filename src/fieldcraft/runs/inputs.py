@@ -71,6 +71,10 @@ class Inputs(ABC):
         """A verdict on each simulated call; None where only the real tool can tell."""
         return None
 
+    def remarks(self) -> list[str]:
+        """What is not as the recipe asks, a sentence each."""
+        return []
+
     def reduced(self) -> Inputs:
         """The same with less to make, of which examples are looked at before a run."""
         return self
@@ -131,7 +135,17 @@ class WorldInputs(Inputs):
         return self.world.training_questions(TRAIN_TASKS)
 
     def evaluation_tasks(self) -> list[Task]:
-        return self.world.evaluation_questions(self.recipe.evaluation.splits)
+        wanted = self.recipe.evaluation.splits
+        tasks = self.world.evaluation_questions(wanted)
+        found = Counter(task.meta["split"] for task in tasks)
+        for split, count in wanted.items():
+            if found[split] < count:
+                key = f"evaluation.splits.{split}"
+                raise UserError(
+                    f"{key}={count} is too many: the world has only {found[split]} such questions,"
+                    f" so set {key}={found[split]} or make the world larger."
+                )
+        return tasks
 
     @property
     def oracle(self) -> Oracle:
@@ -249,6 +263,15 @@ class FileInputs(Inputs):
         if len(tasks) < 2:
             raise UserError(f"{self.recipe.tasks} needs two questions or more, to train and test.")
         return tasks
+
+    def remarks(self) -> list[str]:
+        wanted, test = self.recipe.evaluation.splits["heldout"], len(self.evaluation_tasks())
+        if test == wanted:
+            return []
+        return [
+            f"evaluation.splits.heldout={wanted} is more than half of the {len(self.tasks)}"
+            f" questions of {self.recipe.tasks}, so {test} are held out."
+        ]
 
     @property
     def _first_test(self) -> int:

@@ -16,9 +16,17 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
     Where a loop is running already, as in a notebook, it runs in another thread meanwhile.
     """
     if not _inside_a_loop():
-        return asyncio.run(work)
+        return asyncio.run(_stoppable(work))
     with ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(asyncio.run, work).result()
+        return pool.submit(asyncio.run, _stoppable(work)).result()
+
+
+async def _stoppable(work: Coroutine[Any, Any, T]) -> T:
+    """Ctrl-C cancels the work where it next waits. Were it to wait no more, that would be lost, so
+    it waits once at its end."""
+    result = await work
+    await asyncio.sleep(0)
+    return result
 
 
 def _inside_a_loop() -> bool:

@@ -10,11 +10,10 @@ from urllib.parse import quote
 from fieldcraft.config.lineage import lineage
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.evals.browsing import Source
+from fieldcraft.evals.metrics import summarise
 from fieldcraft.evals.pairwise import one_after_another
 from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
-from fieldcraft.records.files import read_json
 from fieldcraft.records.metrics import MetricsLog
-from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.runs.context import Context
 from fieldcraft.runs.folder import StageFolder
 from fieldcraft.train.stages.base import Row
@@ -29,18 +28,22 @@ def write_run_report(context: Context, stopped: str | None = None) -> dict[str, 
     """
     folder, recipe = context.folder, context.recipe
     names = folder.evaluations()
-    found = {name: read_json(folder.evaluation(name).summary) for name in names}
-    samples = {name: read_trajectories(folder.evaluation(name).trajectories) for name in names}
+    found = {name: folder.evaluation(name).read() for name in names}
+    samples = {name: trajectories for name, (trajectories, _) in found.items()}
+    seconds = {name: taken for name, (_, taken) in found.items()}
     curves = {name: MetricsLog(folder.stage(name).metrics).rows() for name in recipe.stages}
     curves = {name: rows for name, rows in curves.items() if rows}
     stages = [_record(folder.stage(name), name, rows) for name, rows in curves.items()]
-    stages.append(StageRecord("evaluation", sum(e["seconds"] for e in found.values())))
+    stages.append(StageRecord("evaluation", sum(seconds.values())))
     report = build_report(
         recipe=recipe.recipe,
         seed=recipe.seed,
         device=str(context.device),
         stages=stages,
-        evals={n: e["summary"] | {"seconds": e["seconds"]} for n, e in found.items()},
+        evals={
+            n: summarise(done, recipe.evaluation.leading) | {"seconds": seconds[n]}
+            for n, done in samples.items()
+        },
         comparisons=_changes(recipe, samples),
         extra=({"stopped": stopped} if stopped else {})
         | {"config": dump_recipe(recipe), "versions": context.versions()},
@@ -53,7 +56,7 @@ def write_run_report(context: Context, stopped: str | None = None) -> dict[str, 
 def _record(folder: StageFolder, name: str, rows: Sequence[Row]) -> StageRecord:
     """A stage that is done, or one under way: it has the steps of its metrics so far."""
     if folder.done:
-        record = read_json(folder.record)
+        record = folder.read_record()
         return StageRecord(name, record["seconds"], record["metrics"])
     return StageRecord(name, sum(row["seconds"] for row in rows), dict(rows[-1]))
 

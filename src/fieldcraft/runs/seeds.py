@@ -17,10 +17,11 @@ from rich.text import Text
 from fieldcraft.config.recipe import Recipe, dump_recipe, split_titles
 from fieldcraft.evals.report import write_report
 from fieldcraft.evals.seeds import build_table, compare_rows, write_page
-from fieldcraft.records.files import read_json, write_text
+from fieldcraft.records.files import write_text
 from fieldcraft.records.metrics import MetricsLog
-from fieldcraft.records.trajectories import read_trajectories
+from fieldcraft.records.reading import reading
 from fieldcraft.runs.folder import RunFolder, open_run
+from fieldcraft.runs.loop import run_async
 from fieldcraft.types import Trajectory, UserError
 
 RUN = (sys.executable, "-m", "fieldcraft", "run")
@@ -34,10 +35,11 @@ def sweep(recipe: Recipe, out: Path, console: Console) -> dict[str, Any]:
     """
     folder = open_run(out, recipe)
     with folder.alone():
-        asyncio.run(_run_all(folder, console))
+        run_async(_run_all(folder, console))
         runs = {seed: folder.seed(seed) for seed in recipe.seeds}
-        reports = {seed: read_json(run.report_json) for seed, run in runs.items()}
-        table = build_table(recipe, reports, compare_rows(recipe, _answers(runs)))
+        with reading(f"a report.json of {out}", "delete the folder of that seed to run it again"):
+            reports = {seed: run.read_report() for seed, run in runs.items()}
+            table = build_table(recipe, reports, compare_rows(recipe, _answers(runs)))
         write_report(table, folder.report_json)
         links = {seed: f"{run.path.name}/report.html" for seed, run in runs.items()}
         curves = _curves(recipe, list(runs.values()))
@@ -50,7 +52,7 @@ def _answers(runs: Mapping[int, RunFolder]) -> Callable[[int, str], list[Traject
 
     @cache
     def answers(seed: int, name: str) -> list[Trajectory]:
-        return read_trajectories(runs[seed].evaluation(name).trajectories)
+        return runs[seed].evaluation(name).read()[0]
 
     return answers
 

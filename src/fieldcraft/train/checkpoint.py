@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
 
-from fieldcraft.records.files import atomic_folder
+from fieldcraft.records.files import atomic_folder, writing
+from fieldcraft.records.reading import reading
 from fieldcraft.train.model import load_model
 from fieldcraft.train.trainer import Trainer
-from fieldcraft.types import UserError
 
 STATE = "trainer.pt"
 
@@ -28,7 +27,7 @@ def save_checkpoint(folder: Path, trainer: Trainer, tokenizer: Any, extra: dict[
     """
     target = checkpoint_folder(folder, trainer.done)
     if not target.exists():
-        with atomic_folder(target) as draft:
+        with atomic_folder(target) as draft, writing(target):
             if trainer.adapter is None:
                 save_weights(draft, trainer.model, tokenizer)
             else:
@@ -56,8 +55,9 @@ def drop_checkpoints(folder: Path, keep: int | None) -> None:
 
 def save_weights(folder: Path, model: Any, tokenizer: Any) -> None:
     """Model and tokenizer as transformers loads them."""
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    with writing(folder):
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
 
 
 def restore_checkpoint(folder: Path, trainer: Trainer) -> dict[str, Any]:
@@ -77,13 +77,12 @@ def restore_checkpoint(folder: Path, trainer: Trainer) -> dict[str, Any]:
         trainer.model.load_state_dict(saved.state_dict())
     else:
         trainer.adapter.load(newest)
-    try:
+    advice = (
+        f"delete the folder {newest}, and the stage resumes from the checkpoint before it, or from"
+        " its beginning"
+    )
+    with reading(newest / STATE, advice):
         state = torch.load(newest / STATE, map_location=trainer.device, weights_only=True)
         trainer.load_state_dict(state["trainer"])
-    except (OSError, RuntimeError, ValueError, KeyError, EOFError, UnpicklingError) as error:
-        raise UserError(
-            f"{newest / STATE} is damaged: delete the folder {newest}, and the stage resumes from"
-            " the checkpoint before it, or from its beginning."
-        ) from error
-    extra: dict[str, Any] = state["extra"]
+        extra: dict[str, Any] = state["extra"]
     return extra

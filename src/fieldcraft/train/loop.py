@@ -12,6 +12,7 @@ from fieldcraft.config.names import shown
 from fieldcraft.config.stages import Stage
 from fieldcraft.records.events import Said, Sink, StepDone, during
 from fieldcraft.records.metrics import MetricsLog
+from fieldcraft.records.reading import reading
 from fieldcraft.train.checkpoint import (
     checkpoint_folder,
     drop_checkpoints,
@@ -63,7 +64,8 @@ async def run_steps(
     _stop_if_collapsed(watch, log.rows(), folder)
     extra = restore_checkpoint(folder, trainer)
     if extra:
-        stage.load_state_dict(extra["state"])
+        with reading(f"the newest checkpoint in {folder}", "delete it to resume from before it"):
+            stage.load_state_dict(extra["state"])
     log.rewind(trainer.done)
     rows = log.rows()
 

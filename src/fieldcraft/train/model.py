@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from transformers import (
     AutoConfig,
@@ -31,8 +30,9 @@ from fieldcraft.types import UserError
 # "Loading weights" and "Writing model shards" at every stage would bury the run's own progress.
 disable_progress_bar()
 
-# What transformers and safetensors raise for files that are missing, cut off or make no sense.
-UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, SafetensorError, StrictDataclassError)
+# What transformers and safetensors raise for files that are missing, cut off or make no sense: what
+# they like. That of tokenizers is Exception itself.
+UNREADABLE = Exception
 
 
 def choose_device(wish: str) -> torch.device:

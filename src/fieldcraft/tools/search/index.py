@@ -14,6 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from pydantic import BaseModel
+
+from fieldcraft.records.files import sync_folder
+from fieldcraft.records.reading import read_json, reading
 from fieldcraft.tools.search.bm25 import LIBRARY, Bm25, write_bm25
 from fieldcraft.tools.search.dense import Dense, Encoder, write_dense
 from fieldcraft.tools.search.passages import (
@@ -26,6 +30,7 @@ from fieldcraft.types import UserError
 
 FORMAT = 2  # of the folder; raise it whenever terms or files change, so that indexes are rebuilt
 MANIFEST = "manifest.json"
+ANEW = "delete the folder of the index to build it anew"
 FUSED = 60  # the constant of reciprocal rank fusion, and how deep the lists are that are fused
 DEPTH = 100
 
@@ -66,8 +71,10 @@ class SearchIndex:
     def __init__(self, folder: Path) -> None:
         """Use `SearchIndex.load`, which says what is wrong with a folder."""
         self.folder = folder
-        self.manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
+        self.manifest = read_manifest(folder)
         self._passages = PassageFile(folder)
+        if len(self._passages) != self.manifest["passages"]:
+            raise ValueError(f"it has {len(self._passages)} passages")
         self._ranker = self._open_ranker()
 
     def _open_ranker(self) -> Ranker:
@@ -86,12 +93,12 @@ class SearchIndex:
             UserError: there is none, another version of fieldcraft made it, or its encoder is
                 missing or changed.
         """
-        manifest = _manifest(folder)
-        if manifest is None:
+        if not (folder / MANIFEST).exists():
             raise UserError(f"{folder} holds no search index; build one with 'fieldcraft index'.")
-        if manifest["format"] != FORMAT:
+        if read_manifest(folder)["format"] != FORMAT:
             raise UserError(f"The index {folder} is of another format; build it anew.")
-        return cls(folder)
+        with reading(f"the index {folder}", ANEW):
+            return cls(folder)
 
     def __len__(self) -> int:
         return len(self._passages)
@@ -139,7 +146,7 @@ def build_index(
         raise UserError(f"{corpus} does not exist; give a corpus of JSON lines.")
     with corpus.open("rb") as file:
         wanted["corpus_sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
-    found = _manifest(out)
+    found = read_manifest(out) if (out / MANIFEST).exists() else None
     if found is not None and found == wanted | {"passages": found.get("passages")}:
         return SearchIndex.load(out)
     if found is None and out.exists() and not (out.is_dir() and not any(out.iterdir())):
@@ -151,6 +158,7 @@ def build_index(
         new.mkdir()
         passages = _write(corpus, new, wanted)
         (new / MANIFEST).write_text(json.dumps(wanted | {"passages": passages}, indent=1))
+        sync_folder(new)
         if out.exists():
             out.rename(Path(temporary) / "old")
         new.rename(out)
@@ -181,13 +189,14 @@ def index_settings(
     return settings
 
 
-def _manifest(folder: Path) -> dict[str, Any] | None:
-    """The manifest of an index folder, None where there is no index."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return manifest if isinstance(manifest, dict) and "format" in manifest else None
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of an index folder. Raises UserError where it is damaged."""
+    found: dict[str, Any] = read_json(folder / MANIFEST, _Manifest, ANEW)
+    return found
+
+
+class _Manifest(BaseModel):
+    format: int  # what else there is depends on it
 
 
 def _write(corpus: Path, folder: Path, wanted: dict[str, Any]) -> int:

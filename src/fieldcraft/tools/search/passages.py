@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import track
 
 from fieldcraft.records.jsonl import read_json_lines
+from fieldcraft.records.reading import reading
 from fieldcraft.types import UserError
 
 NO_RESULT = "No result."
@@ -133,9 +134,13 @@ class PassageFile:
     """The passages of an index folder by number, mapped from disk."""
 
     def __init__(self, folder: Path) -> None:
+        """Raises ValueError for files that do not fit each other."""
+        self._folder = folder
         self._offsets = np.load(folder / OFFSETS, mmap_mode="r")
         with (folder / PASSAGES).open("rb") as file:
             self._lines = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if self._offsets.ndim != 1 or int(self._offsets[-1]) != len(self._lines):
+            raise ValueError(f"{OFFSETS} does not fit {PASSAGES}")
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -145,4 +150,5 @@ class PassageFile:
 
     def passage(self, number: int, score: float = 0.0) -> Passage:
         line = self._lines[self._offsets[number] : self._offsets[number + 1]]
-        return Passage(**json.loads(line), score=score)
+        with reading(f"passage {number} of the index {self._folder}", "build it anew"):
+            return Passage(**json.loads(line), score=score)

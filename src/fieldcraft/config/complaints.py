@@ -1,0 +1,49 @@
+"""What is wrong with a value, in the words of a user: pydantic's are those of a programmer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+MOST_SHOWN = 60  # characters of a value
+_WORDS: Mapping[str, str] = {
+    "int_type": "it must be a whole number",
+    "int_parsing": "it must be a whole number",
+    "int_from_float": "it must be a whole number",
+    "float_type": "it must be a number",
+    "float_parsing": "it must be a number",
+    "string_type": "it must be text",
+    "path_type": "it must be a path",
+    "bool_type": "it must be true or false",
+    "bool_parsing": "it must be true or false",
+    "dict_type": "it must be a mapping, as in {{key: value}}",
+    "model_type": "it must be a mapping, as in {{key: value}}",
+    "dataclass_type": "it must be a mapping, as in {{key: value}}",
+    "list_type": "it must be a list, as in [one, two]",
+    "tuple_type": "it must be a list, as in [one, two]",
+    "greater_than": "it must be greater than {gt}",
+    "greater_than_equal": "it must be {ge} or more",
+    "less_than": "it must be less than {lt}",
+    "less_than_equal": "it must be {le} or less",
+    "literal_error": "it must be {expected}",
+    "enum": "it must be {expected}",
+    "finite_number": "it must be a finite number",
+}
+
+
+def first_problem(error: ValidationError) -> tuple[str, str, tuple[str | int, ...]]:
+    """The kind of what pydantic complains of first, a clause that says it, and where it is."""
+    problem = error.errors(include_url=False)[0]
+    return problem["type"], _clause(problem), problem["loc"]
+
+
+def _clause(problem: Mapping[str, Any]) -> str:
+    if problem["type"] == "missing":
+        return "it is missing"
+    if problem["type"] in _WORDS:
+        words = _WORDS[problem["type"]].format(**problem.get("ctx", {}))
+        return f"{words}, not {' '.join(repr(problem['input']).split())[:MOST_SHOWN]}"
+    message: str = problem["msg"].removeprefix("Value error, ")
+    return f"{message[:1].lower()}{message[1:]}"

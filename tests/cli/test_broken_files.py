@@ -1,0 +1,168 @@
+"""Every file of a run and of a checkpoint, broken in many ways: no command ends in a traceback."""
+
+import json
+import random
+import shutil
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli_parts import TINY, sentence, status
+from fieldcraft.cli.main import main
+from fieldcraft.runs import training
+from fieldcraft.types import UserError
+
+SAMPLE = 10  # of the broken files, in the default suite
+HUGE = "9" * 400
+DEEP = b"[" * 50_000
+Break = Callable[[Path], None]
+
+
+def replaced(content: bytes) -> Break:
+    return lambda path: path.write_bytes(content) and None
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def garbled(path: Path) -> None:
+    noise = random.Random(path.name).randbytes(max(path.stat().st_size, 64))
+    path.write_bytes(noise)
+
+
+def in_json(change: Callable[[Any, random.Random], Any]) -> Break:
+    """Change one value of a JSON file, or of a line of one; others become garbage."""
+
+    def broken(path: Path) -> None:
+        rng = random.Random(path.name)
+        try:
+            lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+            number = rng.randrange(len(lines))
+            lines[number] = json.dumps(change(json.loads(lines[number]), rng))
+        except (ValueError, IndexError):
+            garbled(path)
+        else:
+            path.write_text("\n".join(lines) + "\n")
+
+    return broken
+
+
+def without_a_key(value: Any, rng: random.Random) -> Any:
+    if isinstance(value, dict) and value:
+        key = rng.choice([*value])
+        if isinstance(value[key], dict) and rng.random() < 0.5:
+            return value | {key: without_a_key(value[key], rng)}
+        return {k: v for k, v in value.items() if k != key}
+    return {}
+
+
+def with_another(other: Any) -> Callable[[Any, random.Random], Any]:
+    def change(value: Any, rng: random.Random) -> Any:
+        match value:
+            case dict() if value:
+                key = rng.choice([*value])
+                return value | {key: change(value[key], rng)}
+            case list() if value:
+                at = rng.randrange(len(value))
+                return [*value[:at], change(value[at], rng), *value[at + 1 :]]
+        return other
+
+    return change
+
+
+def as_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+BREAKS: dict[str, Break] = {
+    "truncated": truncated,
+    "empty": replaced(b""),
+    "garbage": garbled,
+    "a list": replaced(b"[1, 2]\n"),
+    "a number": replaced(b"3\n"),
+    "no text": replaced(b"\xff\xfe\x00" * 40),
+    "nested": replaced(DEEP),
+    "without a key": in_json(without_a_key),
+    "a string": in_json(with_another("x")),
+    "a null": in_json(with_another(None)),
+    "a huge number": in_json(with_another(int(HUGE))),
+    "a folder": as_folder,
+    "deleted": Path.unlink,
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that stopped after the last step of its last stage, whose checkpoint is still there."""
+    out = tmp_path_factory.mktemp("runs") / "stopped"
+    write = training.write_json
+
+    def stop(path: Path, value: Any) -> None:
+        if path.parent.name == "rl2":
+            raise UserError("stopped.")
+        write(path, value)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "write_json", stop)
+        assert status("run", "smoke", *TINY, "--out", out) == 2
+    return out
+
+
+def commands(run: Path, file: Path) -> Iterator[list[str]]:
+    """Those that read a file: the last stage is not done, so agents are of the one before."""
+    read = file.relative_to(run).parts[0]
+    copy = str(run.parent / "copy")
+    if read in ("sft2", "index", "recipe.json"):
+        yield ["ask", "Where?", "--model", str(run)]
+    if read in ("sft2", "recipe.json"):
+        yield ["export", str(run), "--out", copy]
+    if read in ("evaluations", "recipe.json"):
+        yield ["show", str(run)]
+    yield ["run", "smoke", *TINY, "--out", str(run)]
+    if read == "evaluations":
+        yield ["run", "smoke", *TINY, "--out", str(run)]  # done by now
+
+
+def cases(run: Path) -> list[tuple[str, str]]:
+    files = sorted(str(p.relative_to(run)) for p in run.rglob("*") if p.is_file())
+    return [(file, how) for file in files for how in BREAKS]
+
+
+def ended(command: list[str]) -> object:
+    """How a command ended: with a status, or with an exception that the user would see."""
+    try:
+        main(command)
+    except SystemExit as end:
+        return end.code
+    except Exception:  # noqa: BLE001 - it is what the test looks for
+        return traceback.format_exc()
+    return 0
+
+
+def try_all(chosen: list[tuple[str, str]], run: Path, tmp_path: Path, capsys: Any) -> None:
+    for file, how in chosen:
+        copy = tmp_path / "run"
+        shutil.copytree(run, copy)
+        BREAKS[how](copy / file)
+        for command in commands(copy, copy / file):
+            capsys.readouterr()
+            code = ended(command)
+            assert code in (0, 2), (file, how, command)
+            if code == 2:
+                assert sentence(capsys).endswith("."), (file, how, command)
+            shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+        shutil.rmtree(copy)
+
+
+def test_broken_files_end_in_a_sentence(run: Path, tmp_path: Path, capsys: Any) -> None:
+    try_all(random.Random(0).sample(cases(run), SAMPLE), run, tmp_path, capsys)
+
+
+@pytest.mark.slow
+def test_every_file_broken_in_every_way(run: Path, tmp_path: Path, capsys: Any) -> None:
+    try_all(cases(run), run, tmp_path, capsys)

@@ -1,0 +1,94 @@
+"""Ctrl-C ends a command, at whatever moment it comes."""
+
+import asyncio
+import gc
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+import weakref
+from pathlib import Path
+
+import pytest
+
+from cli_parts import TINY
+from fieldcraft.cli import runs
+from fieldcraft.cli.main import main
+from fieldcraft.runs.loop import run_async
+
+SECONDS = 60  # after which a command that hangs fails
+ATTEMPTS = 8
+
+
+class Held:
+    """Something that a weak reference can be to."""
+
+
+def test_an_interrupt_in_the_callback_of_a_weak_reference_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    def drops_it() -> list[str]:
+        held = Held()
+        reference = weakref.ref(held, interrupted)
+        del held
+        gc.collect()
+        assert reference() is None
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            time.sleep(0.01)
+        raise AssertionError("the interrupt was lost")
+
+    monkeypatch.setattr(runs, "shipped", drops_it)
+    with pytest.raises(SystemExit) as ended:
+        main(["recipes"])
+    assert ended.value.code != 0
+
+
+def test_an_interrupt_after_the_last_wait_is_not_lost() -> None:
+    async def work() -> str:
+        await asyncio.sleep(0)
+        signal.raise_signal(signal.SIGINT)
+        return "done"
+
+    with pytest.raises(KeyboardInterrupt):
+        run_async(work())
+
+
+def run(out: str) -> None:
+    """What `fieldcraft run smoke --out OUT` does, in a process of its own."""
+    sys.stdout = sys.stderr = (Path(out).parent / "output").open("a")
+    main(["run", "smoke", *TINY, "--out", out])
+
+
+@pytest.mark.slow
+def test_an_interrupt_at_any_moment_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fieldcraft.cli.main", "fieldcraft.runs.run"])
+    rng = random.Random(0)
+    out = tmp_path / "run"
+
+    def finished(*, interrupt: bool) -> int:
+        process = context.Process(target=run, args=(str(out),))
+        process.start()
+        if interrupt:
+            time.sleep(rng.uniform(1, 6))
+        if interrupt and process.is_alive():
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGINT)
+        process.join(SECONDS)
+        assert process.exitcode is not None, "it did not end"
+        return process.exitcode
+
+    codes = [finished(interrupt=True) for _ in range(ATTEMPTS)]
+    output = (tmp_path / "output").read_text()
+    assert set(codes) <= {0, 1, 130}, output[-2000:]
+    assert "Traceback" not in output
+    assert finished(interrupt=False) == 0

@@ -1,0 +1,28 @@
+"""Recipe files that would be misread are refused."""
+
+from pathlib import Path
+
+import pytest
+
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.types import UserError
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        (
+            "recipe: x\nstages:\n  a: {type: sft}\n  a: {type: rl}\n",
+            "the key 'a' comes twice, line 4",
+        ),
+        (f"recipe: {'[' * 3000}{']' * 3000}", "is nested too deeply"),
+        ("recipe: x\nrows: &all {b: *all}", "the recipe is nested too deeply"),
+        ("recipe: x\n3: x", "the key 3 is no text"),
+        ("recipe: x\n? {a: b}\n: c", "a key is not plain text, line 2"),
+    ],
+)
+def test_a_file_that_would_be_misread(tmp_path: Path, text: str, wrong: str) -> None:
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(UserError) as caught:
+        load_recipe(str(tmp_path / "x.yaml"), [])
+    assert wrong in str(caught.value)
