@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from rich.console import Console
 
+from fieldcraft.terminal.progress import is_live
 from fieldcraft.types import UserError
 
 app = typer.Typer(
@@ -18,8 +23,6 @@ app = typer.Typer(
 )
 serve_app = typer.Typer(help="Serve what agents use over HTTP.", no_args_is_help=True)
 app.add_typer(serve_app, name="serve")
-
-STOPPED = "fieldcraft: stopped; the same command resumes where this one stopped."
 
 RecipeName = Annotated[str, typer.Argument(help="A shipped recipe or the path of a YAML file.")]
 Overrides = Annotated[
@@ -39,3 +42,17 @@ Limit = Annotated[int | None, typer.Option(min=1, help="At most this many of the
 def refuse_used(out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is not empty: choose another folder with --out.")
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Around the imports of a command that runs a model: they take seconds, so say so first."""
+    console, message = Console(stderr=True), "Loading torch and transformers ..."
+    if "torch" in sys.modules:
+        yield
+    elif is_live(console):
+        with console.status(message):
+            yield
+    else:
+        print(message, file=sys.stderr, flush=True)
+        yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +15,7 @@ from fieldcraft.cli.app import (
     Out,
     Overrides,
     app,
+    loading,
     refuse_used,
     serve_app,
 )
@@ -40,7 +42,10 @@ def world(
     with atomic_folder(out) as draft:
         inputs.write_world(draft)
         if model:
-            inputs.write_model(draft / "model")
+            with loading():
+                from fieldcraft.runs.first_model import write_first_model
+
+            write_first_model(inputs, draft / "model")
     for path in sorted(out.iterdir()):
         print(path)
 
@@ -64,7 +69,8 @@ def build(
     from fieldcraft.data.sources import ensure_corpus
     from fieldcraft.tools.search.index import build_index
 
-    with tempfile.TemporaryDirectory() as draft:
+    # An encoder is loaded by torch.
+    with tempfile.TemporaryDirectory() as draft, loading() if encoder else nullcontext():
         passages = ensure_corpus(corpus, Path(draft, "corpus.jsonl"))
         index = build_index(passages, out, k1, b, ranking=ranking, encoder=encoder, hnsw=hnsw)
     print(f"{out}: {len(index)} passages")
@@ -79,6 +85,8 @@ def serve(
     """A search server with the interfaces of Search-R1 and AutoCoA: POST /retrieve."""
     from fieldcraft.tools.search.server import serve_search
 
+    if index.is_dir():  # with an encoder it takes a while
+        print(f"Opening {index} ...", file=sys.stderr, flush=True)
     serve_search(index, host, port)
 
 
@@ -93,4 +101,5 @@ def bench(
         raise UserError("bench/ is not part of the installed package: run it from a checkout.")
     if name not in scripts:
         raise UserError(f"there is no comparison '{name}': use one of {', '.join(scripts)}.")
+    print(f"Running bench/{name}.py ...", file=sys.stderr, flush=True)
     raise typer.Exit(subprocess.call([sys.executable, str(scripts[name]), *context.args]))

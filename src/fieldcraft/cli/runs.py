@@ -17,17 +17,17 @@ from rich.table import Table
 from rich.text import Text
 
 from fieldcraft.cli.app import (
-    STOPPED,
     Overrides,
     RecipeName,
     app,
+    loading,
 )
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.evals.tables import comparisons_table, results_table, seeds_table, tool_table
 from fieldcraft.recipes.loading import load_recipe, shipped
 from fieldcraft.records.events import Events, write_metrics
 from fieldcraft.records.files import read_json
-from fieldcraft.runs.folder import RunFolder, find_run, open_run
+from fieldcraft.runs.folder import RunFolder, find_run, open_run, refuse_other_run
 from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.terminal.trajectories import (
     print_collection,
@@ -46,20 +46,17 @@ def run(
     settings = load_recipe(recipe, overrides or [])
     seed = f"-seed{settings.seed}" if settings.seed else ""
     folder = out or Path("runs", f"{settings.recipe}{seed}")
+    refuse_other_run(folder, settings)
     console = Console()
-    if settings.collect is not None:
-        _collect(settings, folder, console)
-        return
-    if RunFolder(folder, settings).done:
-        report = read_json(open_run(folder, settings).report_json)
-    else:
-        if not (folder / "recipe.json").exists():
-            _look_first(settings)
-        try:
-            report = _execute(settings, folder, console)
-        except KeyboardInterrupt:
-            print(STOPPED, file=sys.stderr)
-            raise typer.Exit(130) from None
+    try:
+        if settings.collect is not None:
+            _collect(settings, folder, console)
+            return
+        report = _report(settings, folder, console)
+    except KeyboardInterrupt:
+        again = ["fieldcraft", "run", recipe, *(overrides or []), "--out", str(folder)]
+        print(f"fieldcraft: stopped; resume with: {shlex.join(again)}", file=sys.stderr)
+        raise typer.Exit(130) from None
     one = folder
     if settings.seeds:
         one = folder / f"seed-{settings.seeds[0]}"
@@ -73,13 +70,19 @@ def run(
     print(f"fieldcraft ask --model {shlex.quote(str(one))} {shlex.quote(_question(one))}")
 
 
-def _execute(settings: Recipe, folder: Path, console: Console) -> dict[str, Any]:
-    """One run, or one for every seed of the recipe."""
+def _report(settings: Recipe, folder: Path, console: Console) -> dict[str, Any]:
+    """That of one run, or of one for every seed of the recipe; whatever is missing is done."""
+    if RunFolder(folder, settings).done:
+        report: dict[str, Any] = read_json(open_run(folder, settings).report_json)
+        return report
+    if not (folder / "recipe.json").exists():
+        _look_first(settings)
     if settings.seeds:
         from fieldcraft.runs.seeds import sweep
 
         return sweep(settings, folder, console)
-    from fieldcraft.runs.run import run_recipe
+    with loading():
+        from fieldcraft.runs.run import run_recipe
 
     return run_recipe(settings, folder, Events([write_metrics, TerminalSink(console)]))
 
@@ -89,13 +92,10 @@ def _collect(settings: Recipe, folder: Path, console: Console) -> None:
     if RunFolder(folder, settings).done:
         open_run(folder, settings)
     else:
-        from fieldcraft.runs.collect import collect
+        with loading():
+            from fieldcraft.runs.collect import collect
 
-        try:
-            collect(settings, folder, Events([TerminalSink(console)]))
-        except KeyboardInterrupt:
-            print(STOPPED, file=sys.stderr)
-            raise typer.Exit(130) from None
+        collect(settings, folder, Events([TerminalSink(console)]))
     print_collection(read_json(folder / "collect" / "summary.json"), console)
     for name in ("collect/demonstrations.jsonl", "collect/pairs.jsonl", "report.html"):
         print(folder / name)
@@ -104,7 +104,8 @@ def _collect(settings: Recipe, folder: Path, console: Console) -> None:
 
 def _look_first(recipe: Recipe) -> None:
     """Print everything that would stop the run, and exit with 2 if there is something."""
-    from fieldcraft.runs.check import Unsound, refuse_unsound
+    with loading():
+        from fieldcraft.runs.check import Unsound, refuse_unsound
 
     try:
         refuse_unsound(recipe)
@@ -132,14 +133,17 @@ def _question(run: Path) -> str:
 @app.command()
 def check(recipe: RecipeName, overrides: Overrides = None) -> None:
     """What would go wrong with a recipe, before it costs anything."""
-    from fieldcraft.runs.check import check_recipe
-
     settings = load_recipe(recipe, overrides or [])
     console = Console()
+    with loading():
+        from fieldcraft.runs.check import check_recipe
 
     def report(name: str, notes: Sequence[str], problems: Sequence[str]) -> None:
-        mark = Text("wrong ", "red") if problems else Text("fine  ", "green")
-        console.print(mark + Text(f"{name}  ") + Text("; ".join(notes), "dim"), soft_wrap=True)
+        mark = Text("wrong", "red") if problems else Text("fine", "green")
+        line = Table.grid(padding=(0, 1))
+        line.add_column(width=5)
+        line.add_row(mark, Text(f"{name}  ") + Text("; ".join(notes), "dim", overflow="fold"))
+        console.print(line)
 
     _refuse(check_recipe(settings, Path.cwd(), report))
 
