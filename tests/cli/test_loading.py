@@ -5,78 +5,87 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from cli_parts import TINY
 
-# Runs a command, and prints what was on stderr when torch was first imported, if it was.
+# Runs commands in a new process. An import of torch ends a command with the status 99. Prints for
+# every command its status and what it had said when it ended.
 PROGRAM = """
 import io, json, sys
-class Watch:
+
+class NoTorch:
     def find_spec(self, name, *_):
-        if name == "torch" and not seen:
-            seen.append(sys.stderr.getvalue())
-seen = []
-sys.meta_path.insert(0, Watch())
-sys.stderr = io.StringIO()
+        if name == "torch":
+            sys.exit(99)
+
+sys.meta_path.insert(0, NoTorch())
 from fieldcraft.cli.main import main
-try:
-    main(sys.argv[1:])
-except SystemExit as ended:
-    print("\\n" + json.dumps([ended.code, seen, sys.stderr.getvalue()]))
+for command in json.loads(sys.argv[1]):
+    sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
+    try:
+        main(command)
+    except SystemExit as ended:
+        print(json.dumps([ended.code, sys.stderr.getvalue()]), file=sys.__stdout__)
 """
 
 
-def ran(*arguments: object) -> tuple[int, list[str], str]:
-    """Status, what had been said when torch was imported, and all that was said."""
-    command = [sys.executable, "-c", PROGRAM, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    status, seen, said = json.loads(done.stdout.splitlines()[-1])
-    return status, seen, said
+def ended(*commands: list[object]) -> list[list[object]]:
+    """Of every command its status, 99 where it imports torch, and what it had said until then."""
+    given = json.dumps([[str(word) for word in command] for command in commands])
+    program = [sys.executable, "-c", PROGRAM, given]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--help"],
-        ["recipes"],
+def test_mistakes_are_answered_before_anything_heavy_is_loaded(done: Path) -> None:
+    questions = done / "world" / "evaluation.jsonl"
+    mistakes: list[list[object]] = [
         ["run", "autocoa-mimi"],
         ["run", "smoke", "stages.rl2.grup=2"],
-        ["run", "smoke", "--out", "{run}"],
+        ["run", "smoke", "--out", done],
         ["check", "smoke", "sede=1"],
         ["ask", "--model", "/none", "Why?"],
-        ["ask", "--model", "{run}", " "],
-        ["ask", "--model", "{run}", "--dialect", "herms", "Why?"],
-        ["ask", "--model", "{run}", "--index", "/none", "Why?"],
+        ["ask", "--model", done, " "],
+        ["ask", "--model", done, "--dialect", "herms", "Why?"],
+        ["ask", "--model", done, "--index", "/none", "Why?"],
         ["export", "/none", "--out", "/none"],
-        ["eval", "--model", "{run}"],
-        ["eval", "--model", "{run}", "--tasks", "/none.jsonl"],
+        ["eval", "--model", done],
+        ["eval", "--model", done, "--tasks", "/none.jsonl"],
+        ["eval", "--model", "/none", "--tasks", questions],
         ["show", "/none"],
-        ["show", "{run}", "--number", "9999"],
+        ["show", done, "--number", "9999"],
+        ["show", done, "--number", "9999", "--mask"],
         ["index", "/none.jsonl", "--out", "/none"],
-    ],
-    ids=" ".join,
-)
-def test_mistakes_and_light_commands_load_no_torch(arguments: list[str], done: Path) -> None:
-    status, seen, _ = ran(*(argument.format(run=done) for argument in arguments))
-    assert status == (0 if arguments[0] in ("--help", "recipes") else 2)
-    assert seen == []
+        ["world", "atlas", "world.poeple=3", "--out", "/none"],
+    ]
+    for command, (status, said) in zip(mistakes, ended(*mistakes), strict=True):
+        assert status == 2, command
+        assert str(said).startswith("fieldcraft: "), command
 
 
-def test_show_and_world_and_index_load_no_torch(done: Path, tmp_path: Path) -> None:
-    small = ["world.people=30", "evaluation.splits.heldout=4"]
-    for command in (
+def test_light_commands_load_no_torch(done: Path, tmp_path: Path) -> None:
+    light: list[list[object]] = [
+        ["--help"],
+        ["--version"],
+        ["recipes"],
         ["show", done],
         ["show", done, "--number", 0],
         ["run", "smoke", *TINY, "--out", done],
-        ["world", "atlas", *small, "--out", tmp_path / "world"],
+        ["world", "atlas", "world.people=30", "--out", tmp_path / "world"],
         ["index", tmp_path / "world" / "corpus.jsonl", "--out", tmp_path / "index"],
-    ):
-        assert ran(*command) == (0, [], "")
+    ]
+    assert ended(*light) == [[0, ""]] * len(light)
 
 
-def test_what_takes_seconds_is_said_before_it_begins(done: Path) -> None:
-    for command in (["show", done, "--mask"], ["ask", "--model", done, "Why?"]):
-        status, seen, _ = ran(*command)
-        assert status == 0
-        assert seen == ["Loading torch and transformers ...\n"]
+def test_what_takes_seconds_is_said_before_it_begins(done: Path, tmp_path: Path) -> None:
+    questions = done / "world" / "evaluation.jsonl"
+    heavy: list[list[object]] = [
+        ["run", "smoke", *TINY, "--out", tmp_path / "run"],
+        ["check", "smoke"],
+        ["ask", "--model", done, "Why?"],
+        ["eval", "--model", done, "--tasks", questions],
+        ["export", done, "--out", tmp_path / "export"],
+        ["show", done, "--mask"],
+        ["world", "atlas", "world.people=30", "--model", "--out", tmp_path / "world"],
+    ]
+    assert ended(*heavy) == [[99, "Loading torch and transformers ...\n"]] * len(heavy)
+    assert not [*tmp_path.iterdir()]

@@ -97,7 +97,7 @@ BAD: list[tuple[str, Mapping[str, Any], list[str]]] = [
     (
         "setting of a built-in reward",
         rewards("em", {"weight": 1, "words": 1}),
-        ["the reward 'em' has no setting 'words'; did you mean"],
+        ["the reward 'em' has no setting 'words'; use one of"],
     ),
     (
         "key of a stage",

@@ -25,7 +25,6 @@ from fieldcraft.cli.app import (
 from fieldcraft.config.names import Kind, require
 from fieldcraft.config.sections import Dtype, JudgeModel
 from fieldcraft.evals.tables import pairwise_table, results_table, tool_table
-from fieldcraft.recipes.loading import check_judge
 from fieldcraft.records.files import write_json
 from fieldcraft.runs.folder import find_model
 from fieldcraft.terminal.progress import TerminalSink
@@ -103,7 +102,8 @@ def evaluate(
     from fieldcraft.evals.pairwise import against_first
 
     settings = JudgeModel(url=judge_url, model=judge_model, votes=judge_votes)
-    check_judge(settings, needed=False)
+    if (judge_url is None) != (judge_model is None):
+        raise UserError("a judge needs both a url and a model: give --judge-url and --judge-model.")
     if tasks is None and not simulator:
         raise UserError("there are no questions to grade: give a file with --tasks.")
     questions = read_tasks(tasks)[:limit] if tasks else []
@@ -148,6 +148,8 @@ def _check_agents(
         require(Kind.DIALECT, dialect)
     if index is not None and search_url is not None:
         raise UserError("there can be one search: give --index or --search-url, not both.")
+    if index is not None and not (index / "manifest.json").exists():
+        raise UserError(f"{index} holds no search index; build one with 'fieldcraft index'.")
 
 
 def _own_questions(agents: Mapping[str, Any], limit: int | None) -> list[Task]:

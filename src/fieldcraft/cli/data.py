@@ -85,7 +85,7 @@ def serve(
     """A search server with the interfaces of Search-R1 and AutoCoA: POST /retrieve."""
     from fieldcraft.tools.search.server import serve_search
 
-    if index.is_dir():  # with an encoder it takes a while
+    if (index / "manifest.json").exists():  # with an encoder it takes a while
         print(f"Opening {index} ...", file=sys.stderr, flush=True)
     serve_search(index, host, port)
 

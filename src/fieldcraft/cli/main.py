@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -27,6 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Threads that spin while they wait make a busy machine several times slower. OpenMP reads this
     # once, when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if isinstance(sys.stdout, TextIOWrapper):  # a letter that it cannot write ends no command
+        sys.stdout.reconfigure(errors="backslashreplace")
     mistakes: list[UserError] = []
     try:
         app(args=arguments, prog_name="fieldcraft")

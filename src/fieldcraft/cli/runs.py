@@ -124,6 +124,8 @@ def _refuse(problems: Sequence[str]) -> None:
 def _question(run: Path) -> str:
     """A question of the run's last evaluation, to ask next."""
     folder = find_run(run)
+    if not folder.evaluations():
+        return "QUESTION"
     last = folder.evaluation(folder.evaluations()[-1])
     with last.trajectories.open(encoding="utf-8") as file:
         question: str = json.loads(file.readline())["task"]["question"]

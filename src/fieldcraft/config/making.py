@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fieldcraft.config.names import Kind, cause_of, nearest, settings_of
+from fieldcraft.config.names import Kind, advice, cause_of, settings_of
 from fieldcraft.types import UserError
 
 
@@ -60,8 +60,7 @@ def _sentence(error: ValidationError, part: str, keys: list[str]) -> str:
     problem = error.errors(include_url=False)[0]
     key = str(problem["loc"][0])
     if problem["type"] == "extra_forbidden":
-        advice = f"did you mean {nearest(key, keys)}?" if keys else "it takes none."
-        return f"{part} has no setting '{key}'; {advice}"
+        return f"{part} has no setting '{key}'; {advice(key, keys) if keys else 'it takes none.'}"
     if problem["type"] == "missing":
         return f"{part} needs the setting '{key}': add it beside the name."
     message = problem["msg"].removeprefix("Value error, ")

@@ -150,9 +150,11 @@ def require(kind: Kind, name: str) -> str:
     names = known(kind)
     if name in names or ":" in name:
         return names.get(name, name)
+    near = nearest(name, names)
+    meant = f"did you mean '{near}', or" if near else "use one of them or"
     raise PartError(
-        f"there is no {kind} '{name}' among {', '.join(names)}; did you mean"
-        f" {nearest(name, names)}, or one of your own, written as module:Name?"
+        f"there is no {kind} '{name}' among {', '.join(names)}; {meant} one of your own, written as"
+        f" module:Name{'?' if near else '.'}"
     )
 
 
@@ -178,8 +180,8 @@ def load(place: str) -> Any:
                 )
             public = [name for name in dir(found) if not name.startswith("_")]
             raise PartError(
-                f"'{place}' cannot be used, because '{module_name}' has no '{attribute}'; did you"
-                f" mean {nearest(part, public)}?"
+                f"'{place}' cannot be used, because '{module_name}' has no '{attribute}';"
+                f" {advice(part, public)}"
             )
         found = getattr(found, part)
     return found
@@ -216,10 +218,16 @@ def short(name: str) -> str:
     return name.rpartition(":")[2]
 
 
-def nearest(name: str, names: Collection[str]) -> str:
-    """The most similar name, in quotation marks."""
-    near = get_close_matches(name, names, n=1, cutoff=0.0)
-    return f"'{near[0]}'" if near else "another"
+def nearest(name: str, names: Collection[str]) -> str | None:
+    """The most similar name, if one is similar enough to have been meant."""
+    return next(iter(get_close_matches(name, names, n=1)), None)
+
+
+def advice(name: str, names: Collection[str], prefix: str = "") -> str:
+    """What to write in place of a name that is not among `names`; `prefix` is in front of all."""
+    if near := nearest(name, names):
+        return f"did you mean '{prefix}{near}'?"
+    return f"use one of {', '.join(names)}." if names else "remove it."
 
 
 def _owner_of_init(part: type) -> type:

@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from fieldcraft.config.names import Kind, PartError, find, name_of, nearest, require
+from fieldcraft.config.names import Kind, PartError, advice, find, name_of, require
 from fieldcraft.config.sections import Endpoint, Optim, Rate, Section, Share
 from fieldcraft.config.stages import Footprint, Stage, StageKind
 
@@ -143,8 +143,8 @@ class Rl(Stage):
         for key in keys:
             if key not in cls.model_fields:
                 raise PartError(
-                    f"the algorithm '{algorithm}' sets '{key}', which no rl stage has; did you mean"
-                    f" {nearest(str(key), cls.model_fields)}?"
+                    f"the algorithm '{algorithm}' sets '{key}', which no rl stage has;"
+                    f" {advice(str(key), cls.model_fields)}"
                 )
         return keys
 

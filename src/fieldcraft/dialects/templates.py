@@ -10,7 +10,7 @@ from jinja2 import Environment, TemplateError
 from jinja2.defaults import DEFAULT_NAMESPACE
 from jinja2.meta import find_undeclared_variables
 
-from fieldcraft.config.names import nearest
+from fieldcraft.config.names import advice
 from fieldcraft.types import Tokenizer, UserError
 
 # What the framework or transformers gives to a template.
@@ -47,8 +47,9 @@ def check_variables(tokenizer: Tokenizer, given: Mapping[str, Any]) -> None:
     known = template_variables(tokenizer)
     for name in given:
         if name not in known:
-            advice = f"did you mean {nearest(name, known)}?" if known else "remove it."
-            raise UserError(f"The chat template of the model has no variable '{name}'; {advice}")
+            raise UserError(
+                f"The chat template of the model has no variable '{name}'; {advice(name, known)}"
+            )
 
 
 def check_system(tokenizer: Tokenizer, system: str, given: Mapping[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
@@ -11,7 +10,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from fieldcraft.config.names import Kind, PartError, known, nearest, require, short
+from fieldcraft.config.names import Kind, PartError, advice, known, nearest, require, short
 from fieldcraft.config.recipe import (
     Recipe,
     evaluations,
@@ -48,7 +47,10 @@ def load_recipe(name: str, overrides: list[str]) -> Recipe:
     data = _read(name)
     for override in overrides:
         _apply(data, override)
-    return parse_recipe(data)
+    recipe = parse_recipe(data)
+    if recipe.collect is None and recipe.model is None and not recipe.stages:
+        raise UserError(f"recipe '{recipe.recipe}' does nothing: give it stages, or a model.")
+    return recipe
 
 
 def load_world(name: str, recipe: str, overrides: list[str]) -> Recipe:
@@ -73,10 +75,12 @@ def _read(name: str) -> dict[str, Any]:
     elif Path(name).is_file():
         text = Path(name).read_bytes()
     else:
-        near = get_close_matches(name, shipped(), n=1, cutoff=0.0)
+        if Path(name).exists():
+            raise UserError(f"{name} is a folder: give a path to a YAML file.")
+        near = nearest(name, shipped())
         raise UserError(
             f"there is no recipe '{name}': give a path to a YAML file or one of"
-            f" {', '.join(shipped())}; did you mean '{near[0]}'?"
+            f" {', '.join(shipped())}" + (f"; did you mean '{near}'?" if near else ".")
         )
     try:
         data = yaml.safe_load(text)
@@ -168,8 +172,8 @@ def _check_questions(recipe: Recipe) -> None:
     splits = {*split_titles(recipe), *([] if recipe.tasks is None else ["heldout"])}
     for name in recipe.evaluation.splits:
         if name not in splits:
-            near = nearest(f"evaluation.splits.{name}", [f"evaluation.splits.{s}" for s in splits])
-            raise UserError(f"unknown key 'evaluation.splits.{name}'; did you mean {near}?")
+            meant = advice(name, sorted(splits), "evaluation.splits.")
+            raise UserError(f"unknown key 'evaluation.splits.{name}'; {meant}")
     if recipe.tasks is not None and not recipe.evaluation.splits.get("heldout"):
         raise UserError(
             "tasks=FILE needs evaluation.splits.heldout=, the number of questions to test on."
@@ -314,9 +318,9 @@ def _sentence(
     parts = _keys(problem["loc"])
     place = ".".join([*prefix, *parts])
     if problem["type"] == "extra_forbidden":
-        near = get_close_matches(parts[-1], keys_of(section, parts[:-1]), n=1, cutoff=0.0)
-        meant = ".".join([*prefix, *parts[:-1], *near])
-        return f"unknown key '{place}'; did you mean '{meant}'?"
+        inside = "".join(f"{part}." for part in [*prefix, *parts[:-1]])
+        meant = advice(parts[-1], keys_of(section, parts[:-1]), inside)
+        return f"unknown key '{place}'; {meant}"
     message = problem["msg"].removeprefix("Value error, ")
     return f"'{place}' is wrong: {message[0].lower()}{message[1:]}."
 

@@ -236,6 +236,8 @@ def find_model(path: Path) -> tuple[RunFolder | None, Path]:
 
 def _last_finished(run: RunFolder) -> str:
     finished = run.finished_stages()
+    if run.recipe.collect is not None:
+        raise UserError(f"{run.path} holds demonstrations and no model: give a run with stages.")
     if not finished:
         raise UserError(f"{run.path} has no finished stage yet: let 'fieldcraft run' resume it.")
     return finished[-1]
