@@ -29,9 +29,8 @@ from fieldcraft.records.events import Events, write_metrics
 from fieldcraft.records.files import read_json
 from fieldcraft.runs.folder import RunFolder, find_run, open_run, refuse_other_run
 from fieldcraft.terminal.progress import TerminalSink
-from fieldcraft.terminal.trajectories import (
-    print_collection,
-)
+from fieldcraft.terminal.trajectories import print_collection
+from fieldcraft.types import UserError
 
 
 @app.command()
@@ -43,7 +42,7 @@ def run(
     ] = None,
 ) -> None:
     """Every stage of a recipe; what is done already is skipped."""
-    settings = load_recipe(recipe, overrides or [])
+    settings = _load(recipe, overrides or [])
     seed = f"-seed{settings.seed}" if settings.seed else ""
     folder = out or Path("runs", f"{settings.recipe}{seed}")
     refuse_other_run(folder, settings)
@@ -68,6 +67,14 @@ def run(
         console.print(results_table(report["evals"], seconds), tool_table(report["evals"]))
     print(f"{folder / 'report.json'}\n{folder / 'report.html'}")
     print(f"fieldcraft ask --model {shlex.quote(str(one))} {shlex.quote(_question(one))}")
+
+
+def _load(recipe: str, overrides: list[str]) -> Recipe:
+    """A recipe that does something."""
+    settings = load_recipe(recipe, overrides)
+    if settings.collect is None and settings.model is None and not settings.stages:
+        raise UserError(f"recipe '{settings.recipe}' does nothing: give it stages, or a model.")
+    return settings
 
 
 def _report(settings: Recipe, folder: Path, console: Console) -> dict[str, Any]:
@@ -135,7 +142,7 @@ def _question(run: Path) -> str:
 @app.command()
 def check(recipe: RecipeName, overrides: Overrides = None) -> None:
     """What would go wrong with a recipe, before it costs anything."""
-    settings = load_recipe(recipe, overrides or [])
+    settings = _load(recipe, overrides or [])
     console = Console()
     with loading():
         from fieldcraft.runs.check import check_recipe

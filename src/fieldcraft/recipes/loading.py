@@ -47,10 +47,7 @@ def load_recipe(name: str, overrides: list[str]) -> Recipe:
     data = _read(name)
     for override in overrides:
         _apply(data, override)
-    recipe = parse_recipe(data)
-    if recipe.collect is None and recipe.model is None and not recipe.stages:
-        raise UserError(f"recipe '{recipe.recipe}' does nothing: give it stages, or a model.")
-    return recipe
+    return parse_recipe(data)
 
 
 def load_world(name: str, recipe: str, overrides: list[str]) -> Recipe:
