@@ -84,6 +84,7 @@ def show(
     console = Console()
     wanted = Filter(right, split, status, calls, known)
     name = ""
+    everything: Numbered
     if folder.recipe.collect is not None:
         if mask or stage is not None:
             raise UserError(f"{run} holds demonstrations, which no stage has trained on yet.")
