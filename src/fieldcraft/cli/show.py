@@ -126,7 +126,7 @@ def _one(number: int | None, found: Numbered, total: int) -> Trajectory:
 
 def _check_split(split: str | None, everything: Numbered) -> None:
     """Raises UserError for a split that no question is of."""
-    splits = {t.task.meta.get("split") for t in everything.values()} - {None}
+    splits = {str(t.task.meta["split"]) for t in everything.values() if "split" in t.task.meta}
     if split is not None and split not in splits:
         have = f"give one of {', '.join(sorted(splits))}" if splits else "leave out --split"
         raise UserError(f"no question is of the split '{split}': {have}.")
