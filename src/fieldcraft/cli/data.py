@@ -39,12 +39,12 @@ def world(
 
     refuse_used(out)
     inputs = make_inputs(load_world(name, recipe, overrides or []))
+    if model:
+        with loading():
+            from fieldcraft.runs.first_model import write_first_model
     with atomic_folder(out) as draft:
         inputs.write_world(draft)
         if model:
-            with loading():
-                from fieldcraft.runs.first_model import write_first_model
-
             write_first_model(inputs, draft / "model")
     for path in sorted(out.iterdir()):
         print(path)
