@@ -210,7 +210,9 @@ def test_an_unknown_key_is_answered_with_the_nearest(path: str, override: str, m
         ("stages.rl1.rewards={formt: 1.0}", ["reward 'formt'", "did you mean 'format'"]),
         ("stages.rl1.rewards={otc-gpo: 1}", ["reward 'otc-gpo'", "did you mean 'otc-grpo'"]),
         ("stages.rl1.rewards={em: x}", ["'stages.rl1.rewards.em'"]),
-        ("stages.rl1.accuracy=me", ["reward 'me'", "did you mean 'em'"]),
+        ("stages.rl1.accuracy=emm", ["reward 'emm'", "did you mean 'em'"]),
+        ("stages.rl1.accuracy=zzz", ["reward 'zzz'", "use one of them or one of your own"]),
+        ("zzz=1", ["unknown key 'zzz'; use one of recipe,"]),
         ("evaluation.workflows=[ragg]", ["workflow 'ragg'", "did you mean 'rag'"]),
         ("dialect=autokoa", ["dialect 'autokoa'", "did you mean 'autocoa'"]),
         ("stages.sft2.steps=3", ["'sft2'", "'type'", "sft1, pairs, rl1"]),
@@ -345,6 +347,8 @@ def test_a_missing_recipe_is_answered_with_the_nearest(tmp_path: Path) -> None:
     assert "no.yaml does not exist" in complaint(str(tmp_path / "no.yaml"))
     assert complaint("collected").endswith("smoke.")  # like none of them
     assert complaint("autocoa-mni").endswith("did you mean 'autocoa-mini'?")
+    assert complaint(str(tmp_path / "no.yaml")).endswith(" search-r1-grpo, smoke.")
+    assert complaint(str(tmp_path)) == f"{tmp_path} is a folder: give a path to a YAML file."
 
 
 @pytest.mark.parametrize("text", [b"[1, 2]", b"", b"text", b"a: [1", b"a: 1\n b: 2", b"\xff\x00"])
