@@ -34,7 +34,7 @@ micros = st.integers(-(10**8), 0).map(lambda micro: round(micro / 10**6, 6))
 segments = st.builds(
     Segment,
     author=st.sampled_from(Author),
-    ids=st.lists(st.integers(0, 2**31), max_size=5),
+    ids=st.lists(st.integers(0, 2**31 - 1), max_size=5),
     text=texts,
     logprobs=st.lists(micros, max_size=5),
     version=st.integers(0, 10**6),
@@ -163,3 +163,13 @@ def test_a_wrong_line_is_named(tmp_path):
         read_trajectories(path)
     with pytest.raises(UserError, match="does not exist"):
         read_trajectories(tmp_path / "none.jsonl")
+
+
+@pytest.mark.parametrize("wrong", [-1, 2**31, 10**30])
+def test_ids_that_no_token_has_are_refused(tmp_path, wrong):
+    path = tmp_path / "t.jsonl"
+    segment = Segment(Author.TOOL, [7], "a")
+    text = to_json(Trajectory(Task("q", "?", ()), segments=[segment]))
+    path.write_text(text.replace("[7]", f"[{wrong}]") + "\n")
+    with pytest.raises(UserError, match=r"t\.jsonl, line 1 cannot be read .*ids that no token has"):
+        read_trajectories(path)
