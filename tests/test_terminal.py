@@ -1,9 +1,11 @@
 import io
+import re
+import time
 
 import pytest
 from rich.console import Console
 
-from fieldcraft.records.events import TrajectoryDone, during
+from fieldcraft.records.events import Evaluated, TrajectoryDone, during
 from fieldcraft.terminal.progress import StageProgress, TerminalSink
 from fieldcraft.terminal.trajectories import print_mask, print_trajectory, print_trajectory_list
 from fieldcraft.types import Author, Call, Outcome, Segment, Status, Task, Trajectory
@@ -30,9 +32,14 @@ def trajectory():
     )
 
 
-def console(*, terminal=False):
-    colours = "standard" if terminal else None
-    return Console(file=io.StringIO(), width=100, force_terminal=terminal, color_system=colours)
+class Screen(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def console(*, terminal=False, width=100):
+    file, colours = (Screen(), "standard") if terminal else (io.StringIO(), None)
+    return Console(file=file, width=width, force_terminal=terminal, color_system=colours)
 
 
 def test_a_trajectory_is_shown_in_order_without_its_prompt():
@@ -52,7 +59,7 @@ def test_a_trajectory_is_shown_in_order_without_its_prompt():
 def test_untrusted_text_brings_no_escape_of_its_own():
     out = console(terminal=True)
     print_trajectory(trajectory(), out)
-    print_trajectory_list([trajectory()], out)
+    print_trajectory_list({0: trajectory()}, out)
     text = out.file.getvalue()
     assert "\x1b[2J" not in text
     assert "\x07" not in text
@@ -66,11 +73,11 @@ def test_the_list_has_one_line_for_each_trajectory():
     ungraded.answer = None
     ungraded.status = Status.TRUNCATED
     out = console()
-    print_trajectory_list([trajectory(), ungraded], out)
+    print_trajectory_list({4: trajectory(), 17: ungraded}, out)
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in _lines(out) if "│" in line]
     assert rows == [
-        ["0", "Where is [red]Kelm?", "Bar", "[b]Bar", "wrong", "1/1", "answered"],
-        ["1", "Where is [red]Kelm?", "Bar", "", "not graded", "1/1", "truncated"],
+        ["4", "Where is [red]Kelm?", "Bar", "[b]Bar", "wrong", "1/1", "answered"],
+        ["17", "Where is [red]Kelm?", "Bar", "", "not graded", "1/1", "truncated"],
     ]
 
 
@@ -86,8 +93,29 @@ def test_the_mask_shows_every_token_once_with_its_boundaries():
     out = console()
     print_mask(trajectory(), Words(), {Author.POLICY}, out)
     assert out.file.getvalue() == (
-        "w1|w2|w3|w4|[x]⏎\n|w6|w7|w8|\n5 of 8 tokens are trained (policy)\n"
+        "w1|w2⟦w3|w4⟧[x]⏎\n⟦w6|w7|w8⟧\n"
+        "⟦...⟧ trained, | between tokens, ⏎ line feed\n"
+        "5 of 8 tokens are trained (policy)\n"
     )
+
+
+def test_the_mask_in_plain_ascii():
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    print_mask(trajectory(), Words(), {Author.TOOL}, Console(file=file, width=100))
+    file.seek(0)
+    assert file.read() == (
+        "w1|w2|w3|w4[[[x]\\n\n]]w6|w7|w8\n"
+        "[[...]] trained, | between tokens, \\n line feed\n"
+        "1 of 8 tokens are trained (tool)\n"
+    )
+
+
+def test_the_mask_is_told_without_colours(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    out = Console(file=io.StringIO(), width=100, force_terminal=True)
+    print_mask(trajectory(), Words(), {Author.POLICY}, out)
+    assert "⟦" in out.file.getvalue()
+    assert not re.search(r"\x1b\[[\d;]*[34]\d", out.file.getvalue())  # bold and dim are no colours
 
 
 def test_the_mask_colours_trained_tokens_green_and_the_others_red():
@@ -109,7 +137,7 @@ def test_without_a_terminal_progress_is_a_line_every_tenth_and_the_last():
     assert [line.split()[1] for line in lines] == [
         f"{step}/25" for step in (3, 5, 8, 10, 13, 15, 18, 20, 23, 25)
     ]
-    assert lines[-1].startswith("rl1  25/25  EM 1.000  calls 1.50  tok/s 3,900  loss 0.1000  0 s")
+    assert lines[-1].startswith("rl1  25/25  EM 1.000  calls 1.50  loss 0.1000  tok/s 3,900  0 s")
     assert "\x1b" not in out.file.getvalue()
 
 
@@ -134,6 +162,64 @@ def test_in_a_terminal_progress_is_live_and_ends_clean_after_an_error():
     assert "2/4" in text
     assert "EM 0.500" in text
     assert text.rstrip().endswith("\x1b[?25h")  # the cursor is back
+
+
+@pytest.mark.parametrize(
+    ("width", "figures"),
+    [(40, "EM 0.500"), (80, "EM 0.500  calls 1.50  loss -0.1234  tok/s 13,900")],
+)
+def test_a_bar_shows_the_figures_that_there_is_room_for(width, figures):
+    out = console(terminal=True, width=width)
+    progress = StageProgress("rl1", 250, out)
+    progress.start()
+    progress.update(120, em=0.5, calls=1.5, tokens_per_second=13900.2, loss=-0.1234)
+    progress.stop()
+    lines = [line for line in plain(out).split("\n") if "120/250" in line]
+    assert lines
+    for line in lines:
+        assert f" 120/250 {figures} " in line
+        assert len(line) <= width
+
+
+def test_a_file_gets_no_bar_though_colours_are_forced(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    out = Console(file=io.StringIO(), width=80)
+    assert out.is_terminal
+    progress = StageProgress("rl1", 2, out)
+    progress.start()
+    progress.update(2)
+    assert "\x1b[2K" not in out.file.getvalue()
+    assert _lines(out)[0].startswith("rl1  2/2")
+
+
+def test_a_log_gets_a_line_a_minute(monkeypatch):
+    clock = iter(range(0, 10_000, 25))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    out = console()
+    progress = StageProgress("rl1", 10_000, out)
+    progress.start()
+    for step in range(1, 9):
+        progress.update(step)
+    assert [line.split()[1] for line in _lines(out)] == ["2/10000", "5/10000", "8/10000"]
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_an_evaluation_fits_into_a_terminal(width):
+    known = {"em": 1.0, "no_call_rate": 0.25}
+    summary = {"em": 0.5, "em_ci95": [0.25, 0.75], "calls_mean": 1.5, "known": known}
+    out = console(terminal=True, width=width)
+    TerminalSink(out)(Evaluated("sft2", {**summary, "calls_optimal_mean": 1.25}))
+    lines = plain(out).splitlines()
+    assert max(map(len, lines)) <= width
+    assert len(lines) == {40: 3, 80: 2, 120: 1}[width]
+    assert "  ".join(line.strip() for line in lines) == (
+        "sft2  EM 0.500 [0.250, 0.750]  calls 1.50 (optimum 1.25)  known: EM 1.00, no call 0.25"
+    )
+
+
+def plain(out):
+    """What is on a screen, without colours and movements."""
+    return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", out.file.getvalue()).replace("\r", "\n")
 
 
 def _fail_after_two_steps(sink):

@@ -34,7 +34,7 @@ def test_a_run_ends_with_its_numbers_and_how_to_go_on(
     assert status("run", "smoke", *TINY, "--out", done) == 0
     shown = capsys.readouterr().out
     for stage in ("base", "workflow", "sft2", "rl2"):
-        assert re.search(rf"^ {stage} +\d\.\d{{3}} \[", shown, re.MULTILINE)
+        assert re.search(rf"^{stage} +\d\.\d{{3}} \[", shown, re.MULTILINE)
     question = read_trajectories(done / "evaluations" / "rl2.jsonl")[0].task.question
     assert shown.endswith(
         f"{done}/report.json\n{done}/report.html\nfieldcraft ask --model {done} '{question}'\n"
@@ -95,4 +95,9 @@ def test_ctrl_c_ends_in_one_sentence(tmp_path: Path) -> None:
     finally:
         process.kill()
     assert process.returncode == 130
-    assert error == "fieldcraft: stopped; the same command resumes where this one stopped.\n"
+    loading, stopped = error.splitlines()
+    assert loading == "Loading torch and transformers ..."
+    given = " ".join([*TINY, "stages.base.steps=9999"])
+    assert stopped == (
+        f"fieldcraft: stopped; resume with: fieldcraft run smoke {given} --out {tmp_path / 'run'}"
+    )

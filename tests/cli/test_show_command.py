@@ -1,15 +1,14 @@
-"""The command show, and its tables."""
+"""The command show."""
 
 import json
 import re
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from cli_parts import sentence, status
-from fieldcraft.evals import tables
 from fieldcraft.records.trajectories import read_trajectories, write_trajectories
+from fieldcraft.types import Call, Outcome, Status
 
 
 @pytest.fixture
@@ -27,43 +26,6 @@ def graded(done: Path, tmp_path: Path) -> Path:
     return run
 
 
-def test_a_row_of_results(capsys: pytest.CaptureFixture[str]) -> None:
-    entry = {"em": 0.5, "em_ci95": [0.2, 0.8], "f1": 0.625, "calls_mean": 1.25, "seconds": 7.2}
-    known = {"known": {"em": 1.0, "no_call_rate": 0.75}, "calls_optimal_mean": 1.0}
-    bare = {"known": None, "calls_optimal_mean": None, "em": None, "em_ci95": None, "f1": None}
-    rows = {"rl": entry | known, "bare": entry | bare}
-    Console(width=80).print(tables.results_table(rows, {"rl": 61.7}))
-    shown = [line.split() for line in capsys.readouterr().out.splitlines()[4:6]]
-    assert shown == [
-        ["rl", "0.500", "[0.200,", "0.800]", "0.625", "1.25/1.00", "1.00", "0.75", "62", "7"],
-        ["bare", "not", "gradable", "1.25", "7"],
-    ]
-    rows["bare"] |= {"judge": 0.875}  # a column only where somebody was asked
-    Console(width=80).print(tables.results_table(rows, {}))
-    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert shown[2][3:5] == ["F1", "judge"]
-    assert ["bare", "not", "gradable", "0.875", "1.25", "7"] in shown
-
-
-def test_tables_of_long_names_fit_into_a_terminal(
-    done: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    report = json.loads((done / "report.json").read_text())
-    evals = {f"/some/where/runs/tiny/{name}": entry for name, entry in report["evals"].items()}
-    found = report["pairwise"][0]
-    compared = [found | {"baseline": "/some/where/runs/a", "model": "/some/where/runs/b"}]
-    for table, last in (
-        (tables.results_table(evals, {}), "eval s"),
-        (tables.tool_table(evals), "refused"),
-        (tables.pairwise_table(compared), "saved"),
-    ):
-        Console(width=80).print(table)
-        lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-        assert [line for line in lines[:3] if line.endswith(f" {last}")]
-        assert not [line for line in lines if len(line) > 80 or "…" in line]
-        assert [line for line in lines if line.startswith(" /some/where")]
-
-
 def test_show_lists(graded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def marks(*options: object) -> list[str]:
         assert status("show", graded, *options) == 0
@@ -76,13 +38,80 @@ def test_show_lists(graded: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_show_one_in_full(graded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trajectories = read_trajectories(graded / "evaluations" / "sft2.jsonl")
-    for options, index in ([["--number", 0], 0], [["--wrong", "--number", 1], 2]):
+    for options, index in ([["--number", 0], 0], [["--wrong", "--number", 2], 2]):
         assert status("show", graded, *options) == 0
         shown = " ".join(capsys.readouterr().out.split())
         assert trajectories[index].task.question in shown
         assert f"gold {trajectories[index].task.answers[0]}" in shown
     assert status("show", graded, "--number", 3) == 2
-    assert sentence(capsys) == "there are 3 trajectories to show, counted from 0."
+    assert sentence(capsys) == "there is no trajectory 3: give --number one of 0 to 2."
+    assert status("show", graded, "--wrong", "--number", 0) == 2
+    assert sentence(capsys) == (
+        "trajectory 0 is not among those that the filters leave: leave them out, or give --number"
+        " another one, such as 1."
+    )
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_the_numbers_of_a_list_are_those_that_number_takes(
+    graded: Path, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    questions = [t.task.question for t in read_trajectories(graded / "evaluations/sft2.jsonl")]
+
+    def numbers(*options: object) -> list[int]:
+        assert status("show", graded, *options) == 0
+        return [
+            int(n) for n in re.findall(r"^(?:│ )?(\d+) ", capsys.readouterr().out, re.MULTILINE)
+        ]
+
+    assert numbers() == [0, 1, 2]
+    for filters in (["--wrong"], ["--wrong", "--limit", 1], ["--right"], ["--split", "heldout"]):
+        for number in numbers(*filters):
+            assert status("show", graded, *filters, "--number", number) == 0
+            assert questions[number] in " ".join(capsys.readouterr().out.split())
+    assert numbers("--wrong") == [1, 2]
+
+
+def test_filters(graded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = graded / "evaluations" / "sft2.jsonl"
+    trajectories = read_trajectories(file)
+    for trajectory, split, known, calls, ended in zip(
+        trajectories, ("a", "b", "b"), (True, False, True), (0, 1, 1), Status, strict=False
+    ):
+        trajectory.task.meta.update(split=split, known=known)
+        trajectory.calls = [Call("search", {}, "", Outcome.OK, 0.0)] * calls
+        trajectory.status = ended
+    write_trajectories(file, trajectories)
+
+    def shown(*options: object) -> list[str]:
+        assert status("show", graded, *options) == 0
+        return re.findall(r"^│ (\d) ", capsys.readouterr().out, re.MULTILINE)
+
+    assert shown("--split", "b") == ["1", "2"]
+    assert shown("--split", "b", "--known") == ["2"]
+    assert shown("--unknown") == ["1"]
+    assert shown("--calls", 0) == ["0"]
+    assert shown("--status", "no_answer") == ["1"]
+    assert shown("--right", "--calls", 1) == []
+    assert status("show", graded, "--split", "c") == 2
+    assert sentence(capsys) == "no question is of the split 'c': give one of a, b."
+    assert status("show", graded, "--right", "--calls", 1, "--mask") == 2
+    assert sentence(capsys) == "there is no such trajectory: leave out a filter."
+
+
+@pytest.mark.parametrize("workflow", ["rag", "reflexion"])
+def test_show_a_workflow(graded: Path, workflow: str, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = json.loads((graded / "recipe.json").read_text())
+    recipe["evaluation"]["workflows"] = ["rag", "reflexion"]
+    (graded / "recipe.json").unlink()
+    (graded / "recipe.json").write_text(json.dumps(recipe))
+    for ending in ("jsonl", "json"):
+        (graded / f"evaluations/{workflow}.{ending}").symlink_to(
+            graded / f"evaluations/sft2.{ending}"
+        )
+    assert status("show", graded, "--stage", workflow) == 0
+    assert "right" in capsys.readouterr().out
 
 
 def test_show_what_is_trained(graded: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,17 +18,17 @@ from fieldcraft.cli.app import (
     Out,
     SearchUrl,
     app,
+    loading,
     refuse_used,
 )
+from fieldcraft.config.names import Kind, require
 from fieldcraft.config.sections import Dtype, JudgeModel
 from fieldcraft.evals.tables import pairwise_table, results_table, tool_table
-from fieldcraft.recipes.loading import check_judge
 from fieldcraft.records.files import refuse_unwritable, write_json
+from fieldcraft.runs.folder import find_model
 from fieldcraft.runs.loop import run_async
 from fieldcraft.terminal.progress import TerminalSink
-from fieldcraft.terminal.trajectories import (
-    print_trajectory,
-)
+from fieldcraft.terminal.trajectories import print_trajectory
 from fieldcraft.types import Task, UserError
 
 SIMULATED_QUESTIONS = 400  # of a run's training questions, with neither --tasks nor --limit
@@ -44,8 +44,11 @@ def ask(
     device: Device = "auto",
 ) -> None:
     """Watch one agent think, act and answer, greedily."""
-
-    from fieldcraft.runs.agent import find_agent
+    if not question.strip():
+        raise UserError("the question is empty: write one, in quotation marks.")
+    _check_agents([model], dialect, index, search_url)
+    with loading():
+        from fieldcraft.runs.agent import find_agent
 
     agent = find_agent(model).with_options(dialect, index, search_url, device)
     trajectory = agent.ask(question)
@@ -59,9 +62,11 @@ def export(
     dtype: Annotated[Dtype, typer.Option(help="The type of the weights written.")] = "bfloat16",
 ) -> None:
     """Write a trained model, adapters merged, as a folder that transformers and others load."""
-    from fieldcraft.runs.agent import export
-
     refuse_used(out)
+    find_model(model)
+    with loading():
+        from fieldcraft.runs.agent import export
+
     export(model, out, dtype)
     print(out)
 
@@ -95,23 +100,27 @@ def evaluate(
     from fieldcraft.data.sources import read_tasks
     from fieldcraft.evals.metrics import summarise
     from fieldcraft.evals.pairwise import against_first
-    from fieldcraft.runs.agent import find_agent
-    from fieldcraft.runs.build import open_judge
 
-    console = Console()
     settings = JudgeModel(url=judge_url, model=judge_model, votes=judge_votes)
-    check_judge(settings, needed=False)
+    if (judge_url is None) != (judge_model is None):
+        raise UserError("a judge needs both a url and a model: give --judge-url and --judge-model.")
     if out is not None:
         refuse_unwritable(out)
+    if tasks is None and not simulator:
+        raise UserError("there are no questions to grade: give a file with --tasks.")
+    questions = read_tasks(tasks)[:limit] if tasks else []
+    _check_agents(model, dialect, index, search_url)
+    with loading():
+        from fieldcraft.runs.agent import find_agent
+        from fieldcraft.runs.build import open_judge
+
     cache = None if out is None else out / "judge.sqlite"
     judge = run_async(open_judge(settings, cache))
-    questions = read_tasks(tasks)[:limit] if tasks else []
     agents = {str(m): find_agent(m).with_options(dialect, index, search_url, device) for m in model}
     if simulator:
         _evaluate_simulators(agents, questions or _own_questions(agents, limit), out)
         return
-    if tasks is None:
-        raise UserError("there are no questions to grade: give a file with --tasks.")
+    console = Console()
     split = next(iter(agents.values())).recipe.evaluation.leading
     done, found = {}, {}
     terminal = TerminalSink(console)
@@ -129,6 +138,20 @@ def evaluate(
         record |= {"judge": settings.model_dump()} if judge else {}
         write_json(out / "eval.json", record)
         print(out / "eval.json")
+
+
+def _check_agents(
+    models: Sequence[Path], dialect: str | None, index: Path | None, search_url: str | None
+) -> None:
+    """Whatever can be wrong about them that needs no model to see."""
+    for model in models:
+        find_model(model)
+    if dialect is not None:
+        require(Kind.DIALECT, dialect)
+    if index is not None and search_url is not None:
+        raise UserError("there can be one search: give --index or --search-url, not both.")
+    if index is not None and not (index / "manifest.json").exists():
+        raise UserError(f"{index} holds no search index; build one with 'fieldcraft index'.")
 
 
 def _own_questions(agents: Mapping[str, Any], limit: int | None) -> list[Task]:

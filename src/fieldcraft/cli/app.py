@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from rich.console import Console
 
 from fieldcraft.records.files import refuse_unwritable
+from fieldcraft.terminal.progress import is_live
 from fieldcraft.types import UserError
 
 app = typer.Typer(
@@ -19,8 +24,6 @@ app = typer.Typer(
 )
 serve_app = typer.Typer(help="Serve what agents use over HTTP.", no_args_is_help=True)
 app.add_typer(serve_app, name="serve")
-
-STOPPED = "fieldcraft: stopped; the same command resumes where this one stopped."
 
 RecipeName = Annotated[str, typer.Argument(help="A shipped recipe or the path of a YAML file.")]
 Overrides = Annotated[
@@ -41,3 +44,17 @@ def refuse_used(out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is not empty: choose another folder with --out.")
     refuse_unwritable(out)
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Around the imports of a command that runs a model: they take seconds, so say so first."""
+    console, message = Console(stderr=True), "Loading torch and transformers ..."
+    if "torch" in sys.modules:
+        yield
+    elif is_live(console):
+        with console.status(message):
+            yield
+    else:
+        print(message, file=sys.stderr, flush=True)
+        yield

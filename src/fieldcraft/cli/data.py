@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +15,7 @@ from fieldcraft.cli.app import (
     Out,
     Overrides,
     app,
+    loading,
     refuse_used,
     serve_app,
 )
@@ -37,10 +39,13 @@ def world(
 
     refuse_used(out)
     inputs = make_inputs(load_world(name, recipe, overrides or []))
+    if model:
+        with loading():
+            from fieldcraft.runs.first_model import write_first_model
     with atomic_folder(out) as draft:
         inputs.write_world(draft)
         if model:
-            inputs.write_model(draft / "model")
+            write_first_model(inputs, draft / "model")
     for path in sorted(out.iterdir()):
         print(path)
 
@@ -65,7 +70,8 @@ def build(
     from fieldcraft.tools.search.index import build_index
 
     refuse_unwritable(out)
-    with tempfile.TemporaryDirectory() as draft:
+    # An encoder is loaded by torch.
+    with tempfile.TemporaryDirectory() as draft, loading() if encoder else nullcontext():
         passages = ensure_corpus(corpus, Path(draft, "corpus.jsonl"))
         index = build_index(passages, out, k1, b, ranking=ranking, encoder=encoder, hnsw=hnsw)
     print(f"{out}: {len(index)} passages")
@@ -80,6 +86,8 @@ def serve(
     """A search server with the interfaces of Search-R1 and AutoCoA: POST /retrieve."""
     from fieldcraft.tools.search.server import serve_search
 
+    if (index / "manifest.json").exists():  # with an encoder it takes a while
+        print(f"Opening {index} ...", file=sys.stderr, flush=True)
     serve_search(index, host, port)
 
 

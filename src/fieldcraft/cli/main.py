@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -33,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Threads that spin while they wait make a busy machine several times slower. OpenMP reads this
     # once, when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if isinstance(sys.stdout, TextIOWrapper):  # a letter that it cannot write ends no command
+        sys.stdout.reconfigure(errors="backslashreplace")
     mistakes: list[UserError | OSError] = []
     try:
         with _no_lost_interrupt():

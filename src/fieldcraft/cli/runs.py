@@ -16,10 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fieldcraft.cli.app import (
-    STOPPED,
     Overrides,
     RecipeName,
     app,
+    loading,
 )
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.evals.tables import comparisons_table, results_table, seeds_table, tool_table
@@ -27,11 +27,11 @@ from fieldcraft.recipes.loading import load_recipe, shipped
 from fieldcraft.records.events import Events, write_metrics
 from fieldcraft.records.files import refuse_unwritable
 from fieldcraft.records.reading import MAKE_ANEW, read_json, reading
-from fieldcraft.runs.folder import RunFolder, find_run, open_run, refuse_other
+from fieldcraft.runs.folder import RunFolder, find_run, open_run, refuse_other_run
+from fieldcraft.terminal.figures import Figures
 from fieldcraft.terminal.progress import TerminalSink
-from fieldcraft.terminal.trajectories import (
-    print_collection,
-)
+from fieldcraft.terminal.trajectories import print_collection
+from fieldcraft.types import UserError
 
 
 @app.command()
@@ -43,49 +43,65 @@ def run(
     ] = None,
 ) -> None:
     """Every stage of a recipe; what is done already is skipped."""
-    settings = load_recipe(recipe, overrides or [])
+    settings = _load(recipe, overrides or [])
     seed = f"-seed{settings.seed}" if settings.seed else ""
     folder = out or Path("runs", f"{settings.recipe}{seed}")
+    refuse_other_run(folder, settings)
     console = Console()
-    if settings.collect is not None:
-        _collect(settings, folder, console)
-        return
-    if RunFolder(folder, settings).done:
-        done = open_run(folder, settings)
-        with reading(done.report_json, done.report_advice):
-            tables = _tables(done.read_report())
-    else:
-        refuse_unwritable(folder)
-        if not (folder / "recipe.json").exists():
-            refuse_other(folder)
-            _look_first(settings)
-        try:
-            tables = _tables(_execute(settings, folder, console))
-        except KeyboardInterrupt:
-            print(STOPPED, file=sys.stderr)
-            raise typer.Exit(130) from None
+    try:
+        if settings.collect is not None:
+            _collect(settings, folder, console)
+            return
+        tables = _report(settings, folder, console)
+    except KeyboardInterrupt:
+        again = ["fieldcraft", "run", recipe, *(overrides or []), "--out", str(folder)]
+        print(f"fieldcraft: stopped; resume with: {shlex.join(again)}", file=sys.stderr)
+        raise typer.Exit(130) from None
     console.print(*tables)
     one = folder / f"seed-{settings.seeds[0]}" if settings.seeds else folder
     print(f"{folder / 'report.json'}\n{folder / 'report.html'}")
     print(f"fieldcraft ask --model {shlex.quote(str(one))} {shlex.quote(_question(one))}")
 
 
-def _tables(report: dict[str, Any]) -> list[Table]:
+def _tables(report: dict[str, Any]) -> list[Figures]:
     """What a report shows in the terminal: of one run, or of several seeds."""
     if "rows" in report:
-        compared = report["comparisons"]
-        return [seeds_table(report["rows"]), *([comparisons_table(compared)] if compared else [])]
+        found = [seeds_table(report["rows"])]
+        if report["comparisons"]:
+            found.append(comparisons_table(report["comparisons"]))
+        return found
     seconds = {stage["name"]: stage["seconds"] for stage in report["stages"]}
     return [results_table(report["evals"], seconds), tool_table(report["evals"])]
 
 
+def _load(recipe: str, overrides: list[str]) -> Recipe:
+    """A recipe that does something."""
+    settings = load_recipe(recipe, overrides)
+    if settings.collect is None and settings.model is None and not settings.stages:
+        raise UserError(f"recipe '{settings.recipe}' does nothing: give it stages, or a model.")
+    return settings
+
+
+def _report(settings: Recipe, folder: Path, console: Console) -> list[Figures]:
+    """That of one run, or of one for every seed of the recipe; whatever is missing is done."""
+    if RunFolder(folder, settings).done:
+        done = open_run(folder, settings)
+        with reading(done.report_json, done.report_advice):
+            return _tables(done.read_report())
+    refuse_unwritable(folder)
+    if not (folder / "recipe.json").exists():
+        _look_first(settings)
+    return _tables(_execute(settings, folder, console))
+
+
 def _execute(settings: Recipe, folder: Path, console: Console) -> dict[str, Any]:
-    """One run, or one for every seed of the recipe."""
+    """What is left of a run, or of one for every seed of the recipe."""
     if settings.seeds:
         from fieldcraft.runs.seeds import sweep
 
         return sweep(settings, folder, console)
-    from fieldcraft.runs.run import run_recipe
+    with loading():
+        from fieldcraft.runs.run import run_recipe
 
     return run_recipe(settings, folder, Events([write_metrics, TerminalSink(console)]))
 
@@ -96,13 +112,10 @@ def _collect(settings: Recipe, folder: Path, console: Console) -> None:
         open_run(folder, settings)
     else:
         refuse_unwritable(folder)
-        from fieldcraft.runs.collect import collect
+        with loading():
+            from fieldcraft.runs.collect import collect
 
-        try:
-            collect(settings, folder, Events([TerminalSink(console)]))
-        except KeyboardInterrupt:
-            print(STOPPED, file=sys.stderr)
-            raise typer.Exit(130) from None
+        collect(settings, folder, Events([TerminalSink(console)]))
     summary = folder / "collect" / "summary.json"
     with reading(summary, MAKE_ANEW):
         print_collection(read_json(summary, dict[str, Any], MAKE_ANEW), console)
@@ -113,7 +126,8 @@ def _collect(settings: Recipe, folder: Path, console: Console) -> None:
 
 def _look_first(recipe: Recipe) -> None:
     """Print everything that would stop the run, and exit with 2 if there is something."""
-    from fieldcraft.runs.check import Unsound, refuse_unsound
+    with loading():
+        from fieldcraft.runs.check import Unsound, refuse_unsound
 
     try:
         refuse_unsound(recipe)
@@ -132,6 +146,8 @@ def _refuse(problems: Sequence[str]) -> None:
 def _question(run: Path) -> str:
     """A question of the run's last evaluation, to ask next."""
     folder = find_run(run)
+    if not folder.evaluations():
+        return "QUESTION"
     trajectories, _ = folder.evaluation(folder.evaluations()[-1]).read()
     return trajectories[0].task.question
 
@@ -139,14 +155,17 @@ def _question(run: Path) -> str:
 @app.command()
 def check(recipe: RecipeName, overrides: Overrides = None) -> None:
     """What would go wrong with a recipe, before it costs anything."""
-    from fieldcraft.runs.check import check_recipe
-
-    settings = load_recipe(recipe, overrides or [])
+    settings = _load(recipe, overrides or [])
     console = Console()
+    with loading():
+        from fieldcraft.runs.check import check_recipe
 
     def report(name: str, notes: Sequence[str], problems: Sequence[str]) -> None:
-        mark = Text("wrong ", "red") if problems else Text("fine  ", "green")
-        console.print(mark + Text(f"{name}  ") + Text("; ".join(notes), "dim"), soft_wrap=True)
+        mark = Text("wrong", "red") if problems else Text("fine", "green")
+        line = Table.grid(padding=(0, 1))
+        line.add_column(width=5)
+        line.add_row(mark, Text(f"{name}  ") + Text("; ".join(notes), "dim", overflow="fold"))
+        console.print(line)
 
     _refuse(check_recipe(settings, Path.cwd(), report))
 

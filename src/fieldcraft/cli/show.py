@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +13,7 @@ from rich.console import Console
 from fieldcraft.cli.app import (
     Limit,
     app,
+    loading,
 )
 from fieldcraft.data.steps_io import as_trajectory, read_demonstrations
 from fieldcraft.runs.folder import RunFolder, find_run
@@ -19,17 +22,55 @@ from fieldcraft.terminal.trajectories import (
     print_trajectory,
     print_trajectory_list,
 )
-from fieldcraft.types import Author, Trajectory, UserError
+from fieldcraft.types import Author, Status, Trajectory, UserError
+
+# By number: the position in the file of its evaluation, whatever else a list leaves out.
+Numbered = Mapping[int, Trajectory]
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which trajectories are asked for; None asks for nothing."""
+
+    right: bool | None
+    split: str | None
+    status: Status | None
+    calls: int | None
+    known: bool | None
+
+    def __call__(self, trajectory: Trajectory) -> bool:
+        meta = trajectory.task.meta
+        pairs = (
+            (self.right, trajectory.right),
+            (self.split, meta.get("split")),
+            (self.status, trajectory.status),
+            (self.calls, trajectory.executed_calls),
+            (self.known, meta.get("known")),
+        )
+        return all(wish is None or wish == found for wish, found in pairs)
 
 
 @app.command()
 def show(
     run: Annotated[Path, typer.Argument(help="The folder of a run.")],
     stage: Annotated[str | None, typer.Option(help="By default the last one evaluated.")] = None,
-    wrong: Annotated[bool, typer.Option("--wrong", help="Only wrong answers.")] = False,
+    right: Annotated[
+        bool | None, typer.Option("--right/--wrong", help="Only right or only wrong answers.")
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="Only questions of this split.")] = None,
+    status: Annotated[Status | None, typer.Option(help="Only those that ended so.")] = None,
+    calls: Annotated[int | None, typer.Option(min=0, help="Only with so many calls.")] = None,
+    known: Annotated[
+        bool | None,
+        typer.Option("--known/--unknown", help="Only questions that were, or were not, taught."),
+    ] = None,
     limit: Limit = None,
-    number: Annotated[int | None, typer.Option(min=0, help="One of the list, in full.")] = None,
-    mask: Annotated[bool, typer.Option("--mask", help="Which tokens its stage trains.")] = False,
+    number: Annotated[
+        int | None, typer.Option(min=0, help="The one with this number in the list, in full.")
+    ] = None,
+    mask: Annotated[
+        bool, typer.Option("--mask", help="Its tokens, and which of them the stage trains.")
+    ] = False,
     html: Annotated[bool, typer.Option("--html", help="Print where the report is.")] = False,
 ) -> None:
     """Trajectories of a run's evaluations: a list, or one in full."""
@@ -40,29 +81,60 @@ def show(
         print(folder.report_html)
         return
     console = Console()
+    wanted = Filter(right, split, status, calls, known)
     name = ""
+    everything: Numbered
     if folder.recipe.collect is not None:
         if mask or stage is not None:
             raise UserError(f"{run} holds demonstrations, which no stage has trained on yet.")
-        found = _collected(folder, "rejected" if wrong else "demonstrations")
+        kept, rejected = _collected(folder)
+        everything = {**kept, **rejected}
+        if number is None:  # a list is of one kind; why an attempt was rejected is in its record
+            everything = rejected if right is False else kept
+        wanted = replace(wanted, right=None)
     else:
         name = _evaluation(folder, stage)
-        found, _ = folder.evaluation(name).read()
-        if wrong:
-            found = [t for t in found if t.right is False]
-    found = found[:limit]
-    if number is not None and number >= len(found):
-        raise UserError(f"there are {len(found)} trajectories to show, counted from 0.")
+        done, _ = folder.evaluation(name).read()
+        everything = dict(enumerate(done))
+    _check_split(split, everything)
+    found = {number: t for number, t in everything.items() if wanted(t)}
+    if number is None and not mask:
+        print_trajectory_list(dict(list(found.items())[:limit]), console)
+        return
+    chosen = _one(number, found, len(everything))
     if mask:
-        _print_mask(folder, name, found[number or 0], console)
-    elif number is not None:
-        print_trajectory(found[number], console)
+        _print_mask(folder, name, chosen, console)
     else:
-        print_trajectory_list(found, console)
+        print_trajectory(chosen, console)
+
+
+def _one(number: int | None, found: Numbered, total: int) -> Trajectory:
+    """That of a number, or the first one."""
+    if not found:
+        raise UserError("there is no such trajectory: leave out a filter.")
+    if number is None:
+        return next(iter(found.values()))
+    if number >= total:
+        raise UserError(f"there is no trajectory {number}: give --number one of 0 to {total - 1}.")
+    if number not in found:
+        raise UserError(
+            f"trajectory {number} is not among those that the filters leave: leave them out, or"
+            f" give --number another one, such as {next(iter(found))}."
+        )
+    return found[number]
+
+
+def _check_split(split: str | None, everything: Numbered) -> None:
+    """Raises UserError for a split that no question is of."""
+    splits = {str(t.task.meta["split"]) for t in everything.values() if "split" in t.task.meta}
+    if split is not None and split not in splits:
+        have = f"give one of {', '.join(sorted(splits))}" if splits else "leave out --split"
+        raise UserError(f"no question is of the split '{split}': {have}.")
 
 
 def _print_mask(run: RunFolder, stage: str, trajectory: Trajectory, console: Console) -> None:
-    from fieldcraft.train.model import load_tokenizer
+    with loading():
+        from fieldcraft.train.model import load_tokenizer
 
     settings = run.recipe.stages.get(stage)
     trained = settings.trained_authors if settings else ("policy",)
@@ -70,12 +142,13 @@ def _print_mask(run: RunFolder, stage: str, trajectory: Trajectory, console: Con
     print_mask(trajectory, tokenizer, {Author(author) for author in trained}, console)
 
 
-def _collected(run: RunFolder, name: str) -> list[Trajectory]:
-    """Demonstrations that were kept, or rejected attempts with their reasons."""
-    file = run.collected / f"{name}.jsonl"
-    if not file.exists():
+def _collected(run: RunFolder) -> tuple[Numbered, Numbered]:
+    """Demonstrations that were kept, and rejected attempts, numbered one after the other."""
+    files = [run.collected / f"{name}.jsonl" for name in ("demonstrations", "rejected")]
+    if not all(file.exists() for file in files):
         raise UserError(f"{run.path} has collected nothing yet: let 'fieldcraft run' resume it.")
-    return [as_trajectory(task, steps) for task, steps in read_demonstrations(file)]
+    kept, rejected = ([as_trajectory(*read) for read in read_demonstrations(f)] for f in files)
+    return dict(enumerate(kept)), dict(enumerate(rejected, start=len(kept)))
 
 
 def _evaluation(run: RunFolder, stage: str | None) -> str:

@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
 from fieldcraft.rewards.answers import f1, normalise
+from fieldcraft.terminal.figures import Figures
 from fieldcraft.tools.search.passages import read_results
 from fieldcraft.types import Call, Outcome, Tool, ToolError, ToolUnavailable, Trajectory, UserError
 from fieldcraft.worlds.base import Verdict, Verdicts, simulated_calls
@@ -116,22 +113,19 @@ def fidelity_row(
     return row
 
 
-def fidelity_table(found: Mapping[str, Mapping[str, Any]]) -> Table:
+def fidelity_table(found: Mapping[str, Mapping[str, Any]]) -> Figures:
     """Rows a model: all simulated searches, those for taught and those for untaught entities.
     `found` maps a model to {"fidelity", "em_simulated", "em_real"}."""
     rates = [rate for rate in RATES if _is_told(rate, found)]
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("", overflow="fold")
-    for head in ("calls", *(HEADS[rate] for rate in rates), "no truth", "EM simulated", "EM real"):
-        table.add_column(head)
+    heads = [HEADS[rate] for rate in rates]
+    table = Figures(["calls", *heads, "no truth", "EM\nsimulated", "EM\nreal"])
     for name, entry in found.items():
         summary = entry["fidelity"]
         ems = (_figure(entry["em_simulated"]), _figure(entry["em_real"]))
-        row = _cells(summary, rates)
-        table.add_row(Text(name, "bold"), *row, str(summary["unknown"]), *ems)
+        table.add_row(name, *_cells(summary, rates), str(summary["unknown"]), *ems)
         for part in ("taught", "untaught"):
             if summary[part]:
-                table.add_row(Text(f"  {part}"), *_cells(summary[part], rates))
+                table.add_row(f"  {part}", *_cells(summary[part], rates), "", "", "")
     return table
 
 

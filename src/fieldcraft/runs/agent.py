@@ -29,7 +29,7 @@ from fieldcraft.rewards.rubric import AskingReward
 from fieldcraft.rollout.loop import Policy, rollout
 from fieldcraft.runs.build import SEARCH, make_dialect, make_engine, make_environment, open_tools
 from fieldcraft.runs.check import refuse_unsound
-from fieldcraft.runs.folder import RunFolder, find_run, refuse_other
+from fieldcraft.runs.folder import RunFolder, find_model, refuse_other
 from fieldcraft.runs.inputs import Inputs, make_inputs
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.run import run_recipe
@@ -247,23 +247,13 @@ def find_agent(path: Path) -> Agent:
 
     Raises UserError where there is none.
     """
-    if (path / "recipe.json").exists():
-        run = find_run(path)
-        return _of_run(run, run.stage(_last_finished(run)).model)
-    if (path / "model" / "config.json").exists():
-        path = path / "model"
-    if not (path / "config.json").exists():
-        raise UserError(
-            f"{path} holds no model: give the folder of a run, of one of its stages, or of a"
-            " checkpoint."
-        )
-    run_path = path.absolute().parents[1]
-    if (run_path / "recipe.json").exists():
-        return _of_run(find_run(run_path), path)
-    if (exported := read_agent(path)) is not None:
+    run, model = find_model(path)
+    if run is not None:
+        return Agent(model, run.recipe, run.index, make_inputs(run.recipe))
+    if (exported := read_agent(model)) is not None:
         keys, index = exported
-        return Agent(path, build_recipe(keys), index)
-    return Agent(path, Recipe(recipe="none", stages={}), None)
+        return Agent(model, build_recipe(keys), index)
+    return Agent(model, Recipe(recipe="none", stages={}), None)
 
 
 def export(path: Path, out: Path, dtype: Dtype) -> None:
@@ -278,14 +268,3 @@ def export(path: Path, out: Path, dtype: Dtype) -> None:
     with atomic_folder(out) as draft:
         save_weights(draft, model, tokenizer)
         write_agent(draft, agent.recipe, agent.index)
-
-
-def _of_run(run: RunFolder, model: Path) -> Agent:
-    return Agent(model, run.recipe, run.index, make_inputs(run.recipe))
-
-
-def _last_finished(run: RunFolder) -> str:
-    finished = run.finished_stages()
-    if not finished:
-        raise UserError(f"{run.path} has no finished stage yet: let 'fieldcraft run' resume it.")
-    return finished[-1]

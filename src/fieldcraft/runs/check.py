@@ -31,6 +31,7 @@ from fieldcraft.rewards.judge import Judge
 from fieldcraft.runs.build import SEARCH, make_dialect, make_rubric, open_judge
 from fieldcraft.runs.collect import endpoint_of
 from fieldcraft.runs.evaluating import find_workflow
+from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.inputs import Inputs, make_inputs
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.memory import disk_problems, memory_problems
@@ -205,7 +206,7 @@ class Setup:
         folder = self.recipe.model
         if folder is None:
             folder = self.draft / "model"
-            self.inputs.write_model(folder)
+            write_first_model(self.inputs, folder)
         shapes = empty_model(folder)
         refuse_special_attention(shapes)
         tokenizer = load_tokenizer(folder)

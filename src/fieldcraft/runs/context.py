@@ -6,6 +6,7 @@ import platform
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,6 +32,7 @@ from fieldcraft.runs.build import (
     open_judge,
     open_tools,
 )
+from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.folder import RunFolder, open_run
 from fieldcraft.runs.inputs import Inputs, make_inputs
 from fieldcraft.tools.search.client import RemoteSearchTool
@@ -92,7 +94,8 @@ class Context:
 
     def first_model(self) -> Path:
         """The folder of the first model: the user's, or one made here."""
-        folder = self.recipe.model or self.folder.once("start/model", self.inputs.write_model)
+        write = partial(write_first_model, self.inputs)
+        folder = self.recipe.model or self.folder.once("start/model", write)
         load_tokenizer(folder)
         self.use_threads(load_model(folder, self.device))
         threads = f"{self.threads.training} threads to train, {self.threads.sampling} to sample"

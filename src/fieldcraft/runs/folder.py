@@ -226,21 +226,27 @@ def open_run(path: Path, recipe: Recipe) -> RunFolder:
 
     Raises UserError if the folder belongs to a run with other settings, or is not a run's.
     """
+    refuse_other_run(path, recipe)
     manifest, wanted = path / "recipe.json", dump_recipe(recipe)
-    if manifest.exists():
-        found = read_json(manifest, dict[str, Any], MAKE_ANEW)
-        if _bound(found) != _bound(wanted):
-            raise UserError(
-                f"{path} holds a run of recipe '{found.get('recipe')}' with other settings"
-                f" ({_difference(_bound(found), _bound(wanted))}): choose another folder with"
-                " --out."
-            )
-        if found != wanted:
-            write_json(manifest, wanted)
-    else:
-        refuse_other(path)
+    if not manifest.exists() or read_json(manifest, dict[str, Any], MAKE_ANEW) != wanted:
         write_json(manifest, wanted)
     return RunFolder(path, recipe)
+
+
+def refuse_other_run(path: Path, recipe: Recipe) -> None:
+    """Raises UserError for a folder in which a run of these settings can neither begin nor be
+    resumed."""
+    refuse_other(path)
+    manifest = path / "recipe.json"
+    if not manifest.exists():
+        return
+    found = _bound(read_json(manifest, dict[str, Any], MAKE_ANEW))
+    wanted = _bound(dump_recipe(recipe))
+    if found != wanted:
+        raise UserError(
+            f"{path} holds a run of recipe '{found.get('recipe')}' with other settings"
+            f" ({_difference(found, wanted)}): choose another folder with --out."
+        )
 
 
 def refuse_other(path: Path) -> None:
@@ -262,6 +268,35 @@ def _before(path: Path) -> tuple[Path, Path]:
 def find_run(path: Path) -> RunFolder:
     """The run in a folder. Raises UserError where there is none."""
     return RunFolder(path, recipe_of_run(path))
+
+
+def find_model(path: Path) -> tuple[RunFolder | None, Path]:
+    """The checkpoint in RUN (of its last finished stage), RUN/STAGE, RUN/STAGE/model or a bare
+    checkpoint, and the run that it belongs to.
+
+    Raises UserError where there is none.
+    """
+    if (path / "recipe.json").exists():
+        run = find_run(path)
+        return run, run.stage(_last_finished(run)).model
+    if (path / "model" / "config.json").exists():
+        path = path / "model"
+    if not (path / "config.json").exists():
+        raise UserError(
+            f"{path} holds no model: give the folder of a run, of one of its stages, or of a"
+            " checkpoint."
+        )
+    above = path.absolute().parents[1]
+    return (find_run(above) if (above / "recipe.json").exists() else None), path
+
+
+def _last_finished(run: RunFolder) -> str:
+    finished = run.finished_stages()
+    if run.recipe.collect is not None:
+        raise UserError(f"{run.path} holds demonstrations and no model: give a run with stages.")
+    if not finished:
+        raise UserError(f"{run.path} has no finished stage yet: let 'fieldcraft run' resume it.")
+    return finished[-1]
 
 
 def _bound(recipe: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where a run's questions, corpus, demonstrations and first model come from."""
+"""Where a run's questions, corpus and demonstrations come from."""
 
 from __future__ import annotations
 
@@ -16,15 +16,11 @@ from fieldcraft.data import autocoa
 from fieldcraft.data.sources import ensure_corpus, read_tasks, write_tasks
 from fieldcraft.data.steps_io import holds_steps, read_demonstrations, read_pairs
 from fieldcraft.data.trajectories import read_trajectories
-from fieldcraft.dialects import dialect_class
 from fieldcraft.dialects.demonstrations import encode_demonstration, encode_pair, reads_back
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.rewards.answers import is_right
-from fieldcraft.train.checkpoint import save_weights
-from fieldcraft.train.scratch import new_model, new_tokenizer
-from fieldcraft.train.stages.base import Pair
 from fieldcraft.types import Answer, Dialect, Task, Trajectory, UserError
-from fieldcraft.worlds.base import Oracle, Verdicts, World, make_world
+from fieldcraft.worlds.base import Oracle, TrajectoryPair, Verdicts, World, make_world
 
 TRAIN_TASKS = 4000
 T = TypeVar("T")
@@ -39,17 +35,15 @@ class Inputs(ABC):
         """Write what the run is about as files: `corpus.jsonl` and questions."""
 
     @abstractmethod
-    def write_model(self, folder: Path) -> None:
-        """Write the first model, where the recipe names none."""
-
-    @abstractmethod
     def trajectories(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[Trajectory]:
         """At most `count` of the data set `data` of a stage. Raises UserError if it is unknown."""
 
     @abstractmethod
-    def pairs(self, data: str, count: int | None, dialect: Dialect, tools: Schemas) -> list[Pair]:
+    def pairs(
+        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+    ) -> list[TrajectoryPair]:
         """At most `count` of the pairs `data` of a stage. Raises UserError if they are unknown."""
 
     def left_out(self, dialect: Dialect, tools: Schemas) -> Counter[str]:
@@ -101,19 +95,6 @@ class WorldInputs(Inputs):
         write_tasks(self.evaluation_tasks(), folder / "evaluation.jsonl")
         write_tasks(self.train_tasks(), folder / "train.jsonl")
 
-    def write_model(self, folder: Path) -> None:
-        shape = self.recipe.scratch
-        texts = self.world.tokenizer_texts(dialect_class(self.recipe.dialect).tags)
-        tokenizer = new_tokenizer(texts, self.world.syllables)
-        model = new_model(
-            tokenizer,
-            layers=shape.layers,
-            width=shape.width,
-            heads=shape.heads,
-            seed=self.recipe.seed,
-        )
-        save_weights(folder, model, tokenizer)
-
     def trajectories(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[Trajectory]:
@@ -125,7 +106,9 @@ class WorldInputs(Inputs):
             self._latest = (data, count), made
         return self._latest[1]
 
-    def pairs(self, data: str, count: int | None, dialect: Dialect, tools: Schemas) -> list[Pair]:
+    def pairs(
+        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+    ) -> list[TrajectoryPair]:
         names = self.world.pair_sets
         if names and data not in names:
             raise UserError(f"the world has no data set '{data}' of pairs: use {', '.join(names)}.")
@@ -178,9 +161,6 @@ class FileInputs(Inputs):
             if corpus != folder / "corpus.jsonl":
                 (folder / "corpus.jsonl").symlink_to(corpus.resolve())
 
-    def write_model(self, folder: Path) -> None:
-        raise AssertionError("the recipe names a model")
-
     def trajectories(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[Trajectory]:
@@ -225,7 +205,9 @@ class FileInputs(Inputs):
                 kept.append(trajectory)
         return kept, reasons
 
-    def pairs(self, data: str, count: int | None, dialect: Dialect, tools: Schemas) -> list[Pair]:
+    def pairs(
+        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+    ) -> list[TrajectoryPair]:
         """Pairs of the user's file, in the run's dialect."""
         if data != "pairs" or self.recipe.pairs is None:
             raise UserError(
@@ -235,10 +217,12 @@ class FileInputs(Inputs):
         kept, reasons = self.usable_pairs(dialect, tools)
         return _some(kept, reasons, f"no pair of {self.recipe.pairs}")[:count]
 
-    def usable_pairs(self, dialect: Dialect, tools: Schemas) -> tuple[list[Pair], Counter[str]]:
+    def usable_pairs(
+        self, dialect: Dialect, tools: Schemas
+    ) -> tuple[list[TrajectoryPair], Counter[str]]:
         """Pairs to train on, and how many others were left out for which reason."""
         assert self.recipe.pairs is not None
-        kept: list[Pair] = []
+        kept: list[TrajectoryPair] = []
         if self.recipe.pairs.suffix == ".json":  # an array, as AutoCoA has it
             read, reasons = autocoa.read_pairs(self.recipe.pairs)
         else:

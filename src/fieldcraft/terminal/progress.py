@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +23,15 @@ from fieldcraft.records.events import (
     TrajectoryDone,
 )
 from fieldcraft.types import Trajectory
+
+# Columns of a bar beside its name, its figures and its steps: the bar, "/", the time, the gaps.
+_BESIDE = 6 + 1 + 7 + 4
+_SECONDS = 60  # after which a log gets a line in any case
+
+
+def is_live(console: Console) -> bool:
+    """Whether what is shown may move. FORCE_COLOR colours a file; it makes no terminal of it."""
+    return console.is_interactive and console.file.isatty()
 
 
 @dataclass
@@ -74,30 +85,49 @@ class TerminalSink:
                 self.seen.pop(part, None)
                 self.bars.pop(part).stop()
             case Evaluated(part, summary):
-                line = headline(part, summary)
-                self.console.print(line, highlight=False, soft_wrap=True)
+                for line in headline(part, summary, _line_width(self.console)):
+                    self.console.print(line, highlight=False, markup=False, soft_wrap=True)
             case Said(text):
                 self.console.print(text, style="dim")
 
 
-def headline(name: str, summary: dict[str, Any]) -> str:
-    """An evaluation in one line."""
+def headline(name: str, summary: Mapping[str, Any], width: int) -> list[str]:
+    """An evaluation in one line, or in several of at most `width` characters."""
     if summary["em"] is None:
-        graded = "not gradable"
+        parts = ["not gradable"]
     else:
-        graded = "EM {:.3f} [{:.3f}, {:.3f}]".format(summary["em"], *summary["em_ci95"])
-    line = f"{name:>9}  {graded}"
-    line += f"  calls {summary['calls_mean']:.2f}"
-    if summary["calls_optimal_mean"] is not None:
-        line += f" (optimum {summary['calls_optimal_mean']:.2f})"
-    if summary["known"]:
-        line += f"  known: EM {summary['known']['em']:.2f}, no call "
-        line += f"{summary['known']['no_call_rate']:.2f}"
-    return line
+        parts = ["EM {:.3f} [{:.3f}, {:.3f}]".format(summary["em"], *summary["em_ci95"])]
+    calls, optimum = f"calls {summary['calls_mean']:.2f}", summary["calls_optimal_mean"]
+    parts.append(calls if optimum is None else f"{calls} (optimum {optimum:.2f})")
+    if known := summary["known"]:
+        parts.append(f"known: EM {known['em']:.2f}, no call {known['no_call_rate']:.2f}")
+    lines = [f"{name:>9}"]
+    for part in parts:
+        if len(f"{lines[-1]}  {part}") > width:
+            lines.append(" " * 9)
+        lines[-1] += f"  {part}"
+    return lines
+
+
+def _line_width(console: Console) -> int:
+    """A line of a file may have any length: that is easier to search."""
+    return console.width if is_live(console) else sys.maxsize
+
+
+def _fitting(figures: Sequence[str], width: int) -> str:
+    """As many figures as there is room for."""
+    shown = ""
+    for figure in figures:
+        longer = f"{shown}  {figure}" if shown else figure
+        if len(longer) > width:
+            break
+        shown = longer
+    return shown
 
 
 class StageProgress:
-    """The progress of one stage: a live bar in a terminal, a line about every 10 % elsewhere.
+    """The progress of one stage: a live bar in a terminal, elsewhere a line about every 10 % and
+    every minute.
 
     Call `start`, `update` after every step, and `stop`.
     """
@@ -111,17 +141,19 @@ class StageProgress:
         self._started = 0.0
         self._first: int | None = None
         self._printed = 0
+        self._printed_at = 0.0
 
     def start(self) -> None:
-        self._started = time.monotonic()
-        if self.console.is_terminal:
+        self._started = self._printed_at = time.monotonic()
+        if is_live(self.console):
             self._live = Progress(
                 TextColumn("[bold]{task.description}"),
-                BarColumn(),
+                BarColumn(bar_width=None),
                 TextColumn("{task.completed}/{task.total}"),
                 TextColumn("{task.fields[figures]}"),
-                TimeRemainingColumn(),
+                TimeRemainingColumn(compact=True),
                 console=self.console,
+                expand=True,
             )
             self._task = self._live.add_task(escape(self.stage), total=self.total, figures="")
             self._live.start()
@@ -145,25 +177,27 @@ class StageProgress:
         shown = {
             "EM": None if em is None else f"{em:.3f}",
             "calls": None if calls is None else f"{calls:.2f}",
-            "tok/s": None if tokens_per_second is None else f"{tokens_per_second:,.0f}",
             "loss": None if loss is None else f"{loss:.4f}",
+            "tok/s": None if tokens_per_second is None else f"{tokens_per_second:,.0f}",
         }
-        named = [f"{name} {value}" for name, value in shown.items() if value is not None]
-        figures = "  ".join([*named, note] if note else named)
+        figures = [f"{name} {value}" for name, value in shown.items() if value is not None]
+        figures += [note] if note else []
         if self._live is not None:
-            self._live.update(self._task, completed=step, figures=figures)
+            beside = len(self.stage) + 2 * len(str(self.total)) + _BESIDE
+            text = escape(_fitting(figures, self.console.width - beside))
+            self._live.update(self._task, completed=step, figures=text)
         else:
-            self._print_tenth(step, figures)
+            self._print_now_and_then(step, "  ".join(figures))
 
-    def _print_tenth(self, step: int, figures: str) -> None:
+    def _print_now_and_then(self, step: int, figures: str) -> None:
         if self._first is None:  # a resumed stage does not start at 0
             self._first, self._started = step, time.monotonic()
-        tenth = 10 * step // self.total
-        if tenth == self._printed:
+        tenth, now = 10 * step // self.total, time.monotonic()
+        if tenth == self._printed and now < self._printed_at + _SECONDS:
             return
-        self._printed = tenth
+        self._printed, self._printed_at = tenth, now
         done = step - self._first
-        elapsed = time.monotonic() - self._started
+        elapsed = now - self._started
         left = f"  {elapsed / done * (self.total - step):.0f} s left" if done else ""
         line = f"{self.stage}  {step}/{self.total}  {figures}{left}".rstrip()
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -6,8 +6,9 @@ markup, and through `clean`, so it can neither colour, move the cursor nor hide 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from itertools import groupby
 from typing import Any
 
 from rich.console import Console
@@ -29,6 +30,7 @@ _COLOURS = {
 # Neighbouring tokens take turns, so that their boundaries are seen.
 _TRAINED = ("black on green", "black on bright_green")
 _NOT_TRAINED = ("dim red", "dim bright_red")
+_TABLE_WIDTH = 70  # of a terminal; in a narrower one a list has a block for each trajectory
 
 
 def print_trajectory(trajectory: Trajectory, console: Console) -> None:
@@ -54,8 +56,8 @@ def _field(label: str, text: str, style: str) -> Table:
     for piece, is_tag in split_tags(clean(text)):
         body.append(piece, "dim" if is_tag else style)
     grid = Table.grid(padding=(0, 2))
-    grid.add_column(width=12)
-    grid.add_column()
+    grid.add_column(width=13)  # of "action search"
+    grid.add_column(overflow="fold")
     grid.add_row(Text(label, "magenta"), body)
     return grid
 
@@ -82,13 +84,26 @@ def _calls(trajectory: Trajectory) -> str:
     return str(trajectory.executed_calls) + ("" if optimum is None else f"/{optimum}")
 
 
-def print_trajectory_list(trajectories: Sequence[Trajectory], console: Console) -> None:
-    """One line a trajectory: index, question, gold, answer, match, calls/optimum, status."""
-    table = Table("#", "question", "gold", "answer", "em", "calls", "status", header_style="bold")
-    for index, trajectory in enumerate(trajectories):
+def print_trajectory_list(numbered: Mapping[int, Trajectory], console: Console) -> None:
+    """Number, question, gold, answer, verdict, calls/optimum and status of every trajectory."""
+    if not numbered:
+        console.print("There is no such trajectory.")
+    elif console.width < _TABLE_WIDTH:
+        for number, trajectory in numbered.items():
+            console.print(_listed(number, trajectory))
+    else:
+        console.print(_list_table(numbered))
+
+
+def _list_table(numbered: Mapping[int, Trajectory]) -> Table:
+    table = Table(header_style="bold")
+    for head in ("#", "question", "gold", "answer", "em", "calls", "status"):
+        is_text = head in ("question", "gold", "answer")
+        table.add_column(head, no_wrap=not is_text, overflow="fold")
+    for number, trajectory in numbered.items():
         mark, style = _grade(trajectory)
         table.add_row(
-            str(index),
+            str(number),
             Text(clean(trajectory.task.question)),
             Text(clean(" | ".join(trajectory.task.answers))),
             Text(clean(trajectory.answer or "")),
@@ -96,23 +111,44 @@ def print_trajectory_list(trajectories: Sequence[Trajectory], console: Console) 
             _calls(trajectory),
             trajectory.status.value,
         )
-    console.print(table)
+    return table
+
+
+def _listed(number: int, trajectory: Trajectory) -> Table:
+    """One of a list in a narrow terminal: its number beside lines of its own."""
+    mark, style = _grade(trajectory)
+    figures = f"  calls {_calls(trajectory)}  {trajectory.status.value}"
+    golds = " | ".join(trajectory.task.answers)
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text(str(number), "bold"), Text(mark, style) + Text(figures, ""))
+    grid.add_row("", Text(clean(trajectory.task.question)))
+    grid.add_row("", Text(f"gold {clean(golds)}"))
+    grid.add_row("", Text(f"answer {clean(trajectory.answer or '')}"))
+    return grid
 
 
 def print_mask(
     trajectory: Trajectory, tokenizer: Tokenizer, trained: AbstractSet[Author], console: Console
 ) -> None:
-    """Show every token, in green where the author is in `trained` and so carries loss, else in dim
-    red. "|" stands between tokens; line feeds are shown as "⏎"."""
+    """Show every token. Those whose author is in `trained` carry loss: they are in brackets and
+    green, all others dim red. "|" stands between tokens, "⏎" for a line feed."""
+    plain = console.options.ascii_only
+    (opening, closing), feed = ("[[", "]]") if plain else "⟦⟧", "\\n" if plain else "⏎"
     text = Text()
-    for segment in trajectory.segments:
-        styles = _TRAINED if segment.author in trained else _NOT_TRAINED
-        for position, token in enumerate(segment.ids):
-            shown = clean(tokenizer.decode([token])).replace("\n", "⏎\n")
-            text.append(shown, styles[position % 2]).append("|", "dim")
+    for is_trained, segments in groupby(trajectory.segments, lambda s: s.author in trained):
+        styles = _TRAINED if is_trained else _NOT_TRAINED
+        tokens = [token for segment in segments for token in segment.ids]
+        text.append(opening if is_trained else "", "bold green")
+        for position, token in enumerate(tokens):
+            shown = clean(tokenizer.decode([token])).replace("\n", f"{feed}\n")
+            text.append("|" if position else "", "dim").append(shown, styles[position % 2])
+        text.append(closing if is_trained else "", "bold green")
     carrying = sum(len(s.ids) for s in trajectory.segments if s.author in trained)
     names = ", ".join(sorted(trained)) or "nobody"
     console.print(text)
+    console.print(Text(f"{opening}...{closing} trained, | between tokens, {feed} line feed", "dim"))
     console.print(Text(f"{carrying} of {len(trajectory.ids)} tokens are trained ({names})", "bold"))
 
 
