@@ -204,7 +204,7 @@ def test_ctrl_c_ends_every_run(child: Path) -> None:
     finally:
         process.kill()
     assert process.returncode == 130
-    assert error == "fieldcraft: stopped; the same command resumes where this one stopped.\n"
+    assert error.startswith("fieldcraft: stopped; resume with: fieldcraft run smoke ")
     assert not any(alive(int(pid)) for _, _, pid, _ in events(child))
 
 

@@ -24,7 +24,6 @@ from fieldcraft.cli.app import (
 from fieldcraft.config.names import Kind, require
 from fieldcraft.config.sections import Dtype, JudgeModel
 from fieldcraft.evals.tables import pairwise_table, results_table, tool_table
-from fieldcraft.recipes.loading import check_judge
 from fieldcraft.records.files import refuse_unwritable, write_json
 from fieldcraft.runs.folder import find_model
 from fieldcraft.runs.loop import run_async
@@ -103,11 +102,13 @@ def evaluate(
     from fieldcraft.evals.pairwise import against_first
 
     settings = JudgeModel(url=judge_url, model=judge_model, votes=judge_votes)
+    if (judge_url is None) != (judge_model is None):
+        raise UserError("a judge needs both a url and a model: give --judge-url and --judge-model.")
     check_judge(settings, needed=False)
-    if tasks is None and not simulator:
-        raise UserError("there are no questions to grade: give a file with --tasks.")
     if out is not None:
         refuse_unwritable(out)
+    if tasks is None and not simulator:
+        raise UserError("there are no questions to grade: give a file with --tasks.")
     questions = read_tasks(tasks)[:limit] if tasks else []
     _check_agents(model, dialect, index, search_url)
     with loading():
