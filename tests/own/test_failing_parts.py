@@ -65,7 +65,7 @@ def test_a_tool_that_never_returns(model: Path, tmp_path: Path) -> None:
         cwd=Path(__file__).parent,
     )
     assert done.returncode == 2
-    assert done.stderr == (
+    assert done.stderr.splitlines(keepends=True)[-1] == (
         "fieldcraft: 3 of the 3 tool calls of 'ask_first: evaluation' failed, the last with 'The"
         " tool did not answer within 0.05 s': check the search server or the tool, and run the same"
         " command again.\n"
@@ -87,7 +87,7 @@ def test_a_tool_that_returns_50_mb(model: Path, tmp_path: Path) -> None:
 def test_a_group_that_raises_leaves_the_others_to_train(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stages = rl(steps=2, questions=3, rewards=PATIENT)
+    stages = rl(steps=2, questions=3, rewards=PATIENT, evaluate=False)
     monkeypatch.setattr(failing_parts, "broken_for", CITIES - {"Rome", "Oslo", "Bern", "Lima"})
     assert run(model, tmp_path, tools=["failing_parts:Flaky"], stages=stages) == 0
     found = rows(tmp_path / "run", "rl")
