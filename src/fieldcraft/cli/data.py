@@ -46,8 +46,8 @@ def world(
         inputs.write_world(draft)
         if model:
             write_first_model(inputs, draft / "model")
-    for path in sorted(out.iterdir()):
-        print(path)
+    for line in (*inputs.remarks(), *sorted(out.iterdir())):
+        print(line)
 
 
 @app.command("index")

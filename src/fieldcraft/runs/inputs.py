@@ -118,17 +118,16 @@ class WorldInputs(Inputs):
         return self.world.training_questions(TRAIN_TASKS)
 
     def evaluation_tasks(self) -> list[Task]:
-        wanted = self.recipe.evaluation.splits
-        tasks = self.world.evaluation_questions(wanted)
-        found = Counter(task.meta["split"] for task in tasks)
-        for split, count in wanted.items():
-            if found[split] < count:
-                key = f"evaluation.splits.{split}"
-                raise UserError(
-                    f"{key}={count} is too many: the world has only {found[split]} such questions,"
-                    f" so set {key}={found[split]} or make the world larger."
-                )
-        return tasks
+        return self.world.evaluation_questions(self.recipe.evaluation.splits)
+
+    def remarks(self) -> list[str]:
+        found = Counter(task.meta["split"] for task in self.evaluation_tasks())
+        return [
+            f"evaluation.splits.{split}={count}, but the world has only {found[split]} such"
+            " questions"
+            for split, count in self.recipe.evaluation.splits.items()
+            if found[split] < count
+        ]
 
     @property
     def oracle(self) -> Oracle:
@@ -254,7 +253,7 @@ class FileInputs(Inputs):
             return []
         return [
             f"evaluation.splits.heldout={wanted} is more than half of the {len(self.tasks)}"
-            f" questions of {self.recipe.tasks}, so {test} are held out."
+            f" questions of {self.recipe.tasks}, so {test} are held out"
         ]
 
     @property
