@@ -223,7 +223,10 @@ def test_comparisons_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "n = 40 Model All nothing gradable on both sides in every seed" in text
     Console(width=80).print(comparisons_table(table["comparisons"]))
     lines = capsys.readouterr().out.splitlines()
-    assert any(line.split()[-6:] == "+0.225 [-0.031, +0.400] +12, -3 0.035".split() for line in lines)
+    assert any(
+        line.split()[-6:] == ["+0.225", "[-0.031,", "+0.400]", "+12,", "-3", "0.035"]
+        for line in lines
+    )
     assert any("Model → All" in line for line in lines)
     plain = page(tmp_path, {"Model": "base"}, 0.5)
     assert "Row against row" not in plain
