@@ -104,7 +104,6 @@ def evaluate(
     settings = JudgeModel(url=judge_url, model=judge_model, votes=judge_votes)
     if (judge_url is None) != (judge_model is None):
         raise UserError("a judge needs both a url and a model: give --judge-url and --judge-model.")
-    check_judge(settings, needed=False)
     if out is not None:
         refuse_unwritable(out)
     if tasks is None and not simulator:
