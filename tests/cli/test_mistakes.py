@@ -23,18 +23,16 @@ from fieldcraft.types import UserError
         (["run", "smoke", "seed"], "'seed' is not an override: write key=value, as in seed=7."),
         (["run", "smoke", "seed=[1"], "the value of 'seed=[1' is not valid YAML ("),
         (["run", "smoke", "world.people=20"], "the world has no country in the region"),
-        (["run", "smoke", "stages={}"], "the recipe has nothing to do: give it stages"),
         (["run", "smoke", "--out", "/dev/null/run"], "nothing can be written at /dev/null/run"),
         (["world", "atlas", "--out", "/dev/null/w"], "nothing can be written at /dev/null/w"),
         (["show", "x" * 300], "File name too long"),
-        (["bench", "answers", "/dev/null"], "/dev/null is empty; give the file EVOUNA-NQ."),
         (["run", "smoke", "seed=x"], "'seed' is wrong: it must be a whole number"),
         (["run", "hotpotqa"], "recipe 'hotpotqa' needs model=PATH on the command line."),
         (["run", "smoke", "tasks=/none.jsonl"], "tasks=/none.jsonl does not exist"),
         (["ask", "--model", "/none", "Why?"], "/none holds no model: give the folder of a run"),
         (["eval", "--model", "/none", "--tasks", "/none.jsonl"], "/none.jsonl does not exist"),
         (["run", "zebra"], "search-r1, search-r1-grpo, smoke."),
-        (["run", "."], ". is a folder: give a path to a YAML file."),
+        (["run", "."], ". is a folder, not a file; give the path of a YAML file."),
         (["run", "smoke", "stages={}"], "recipe 'smoke' does nothing: give it stages, or a model."),
         (["ask", "--model", "/none", ""], "the question is empty: write one"),
         (["eval", "--model", "/none", "--judge-model", "m"], "give --judge-url and --judge-model."),
@@ -202,7 +200,13 @@ def test_a_mistake_among_rollouts_is_still_one_sentence(
 def test_fewer_questions_than_asked_for_are_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = ["world.people=30", "evaluation.splits.heldout=5000"]
+    small = ["world.people=30", "world.taught=0.4", "evaluation.splits.heldout=5000"]
     assert status("world", "atlas", *small, "--out", tmp_path / "world") == 0
     said = capsys.readouterr().out.splitlines()[0]
     assert said.startswith("evaluation.splits.heldout=5000, but the world has only ")
+
+
+def test_a_comparison_of_a_wrong_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty.json").touch()
+    assert status("bench", "answers", tmp_path / "empty.json") == 2
+    assert "empty.json is empty; give the file EVOUNA-NQ." in capsys.readouterr().err

@@ -238,7 +238,6 @@ def test_an_unknown_key_is_answered_with_the_nearest(path: str, override: str, m
         ("seed", ["'seed'", "key=value"]),
         ("=3", ["key=value"]),
         ("seed.x=3", ["'seed'"]),
-        ("seed..x=3", ["key=value"]),
         ("seed=99999999999999999999", ["'seed'", "below 4294967296"]),
         ("stages.rl1.optim.lr=.inf", ["'stages.rl1.optim.lr'", "below 4294967296"]),
         ("scratch.heads=3", ["'scratch'", "width=64", "twice heads=3"]),
