@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,14 @@ from fieldcraft.runs.loop import run_async
 
 SECONDS = 60  # after which a command that hangs fails
 ATTEMPTS = 8
+
+
+@pytest.fixture(autouse=True)
+def listening() -> Iterator[None]:
+    """A shell starts what it runs in the background deaf to Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class Held:

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fieldcraft.data.sources import ensure_corpus, read_tasks, write_tasks, write_verl
+from fieldcraft.records.meta import COUNTED
 from fieldcraft.tools.search.index import build_index
 from fieldcraft.types import Task, UserError
 from source_files import lines, parquet, verl
@@ -137,7 +138,9 @@ words = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1)
             id=words,
             question=words,
             answers=st.lists(words, min_size=1, unique=True).map(tuple),
-            meta=st.dictionaries(words, st.integers() | words | st.booleans()),
+            meta=st.dictionaries(
+                words.filter(lambda key: key not in COUNTED), st.integers() | words | st.booleans()
+            ),
         ),
         min_size=1,
         unique_by=lambda task: task.id,

@@ -99,7 +99,7 @@ def test_ctrl_c_leaves_what_there_is(
 
     monkeypatch.setattr(Oracle, "attempt", interrupted)
     assert status("run", *given, "--out", tmp_path / "run") == 130
-    assert "resumes where this one stopped" in capsys.readouterr().err
+    assert "resume with: fieldcraft run autocoa-data" in capsys.readouterr().err
     summary = json.loads((tmp_path / "run" / "collect" / "summary.json").read_text())
     assert summary["attempts"] == 5
     monkeypatch.setattr(Oracle, "attempt", answer)

@@ -64,6 +64,8 @@ for name in names:  # the last one is right where the seed is at most the questi
             task = dict(id=str(i), question="?", answers=["a"], meta={})
             right = float(name == names[-1] and i >= seed)
             print(json.dumps(dict(task=task, rewards=dict(em=right))), file=file)
+    with open(os.path.join(out, "evaluations", f"{name}.json"), "w") as file:
+        json.dump(dict(seconds=1.0, summary=dict(n=4)), file)
 json.dump(report, open(os.path.join(out, "report.json"), "w"))
 open(os.path.join(out, "report.html"), "w").close()
 note("end")

@@ -171,7 +171,11 @@ def undocumented(city: str) -> str:
         (undocumented, {}, "The tool 'undocumented' has no docstring"),
         (Browser, {"page": 1}, "has no setting 'page'; did you mean 'pages'"),
         (Session, {"page": 1}, "has no setting 'page'; it takes none"),
-        (Browser, {"pages": "many"}, "the setting 'pages' of the tool 'mine' is wrong: input"),
+        (
+            Browser,
+            {"pages": "many"},
+            "the setting 'pages' of the tool 'mine' is wrong: it must be a whole",
+        ),
         (Browser, {"pages": 0}, r"\(ZeroDivisionError: .*\): correct them"),
         (Browser, {"pages": 10}, "pages must be at most 9"),
         (browser_from, {}, "the tool 'mine' needs the setting 'url'"),

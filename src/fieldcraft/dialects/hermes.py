@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from jinja2 import TemplateError
-
 from fieldcraft.dialects.base import (
     MARK,
     OBSERVATION,
@@ -125,7 +123,7 @@ class Hermes(BaseDialect):
         text = ""
         if self.tokenizer.chat_template is not None:
             # A template that was not made for tools may fail on the arguments of a call.
-            with suppress(TemplateError, TypeError):
+            with suppress(UserError):
                 text = self.render(messages)
         before, _, rest = text.partition(MARK)
         between, mark, closing = rest.partition(MARK)
