@@ -18,7 +18,12 @@ from fieldcraft.cli import data
 
 def test_world_atlas_is_written_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "world"
-    settings = ["world.people=30", "evaluation.splits.heldout=5", "scratch.layers=2"]
+    settings = [
+        "world.people=30",
+        "world.taught=0.4",
+        "evaluation.splits={heldout: 5, known: 2}",
+        "scratch.layers=2",
+    ]
     assert status("world", "atlas", *settings, "--model", "--out", out) == 0
     names = ["corpus.jsonl", "evaluation.jsonl", "model", "train.jsonl"]
     assert capsys.readouterr().out.splitlines() == [str(out / name) for name in names]

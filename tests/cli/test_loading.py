@@ -7,6 +7,8 @@ from pathlib import Path
 
 from cli_parts import TINY
 
+SMALL = ("world.people=30", "world.taught=0.4", "evaluation.splits={heldout: 5, known: 2}")
+
 # Runs commands in a new process. An import of torch ends a command with the status 99. Prints for
 # every command its status and what it had said when it ended.
 PROGRAM = """
@@ -70,7 +72,7 @@ def test_light_commands_load_no_torch(done: Path, tmp_path: Path) -> None:
         ["show", done],
         ["show", done, "--number", 0],
         ["run", "smoke", *TINY, "--out", done],
-        ["world", "atlas", "world.people=30", "--out", tmp_path / "world"],
+        ["world", "atlas", *SMALL, "--out", tmp_path / "world"],
         ["index", tmp_path / "world" / "corpus.jsonl", "--out", tmp_path / "index"],
     ]
     assert ended(*light) == [[0, ""]] * len(light)
@@ -85,7 +87,7 @@ def test_what_takes_seconds_is_said_before_it_begins(done: Path, tmp_path: Path)
         ["eval", "--model", done, "--tasks", questions],
         ["export", done, "--out", tmp_path / "export"],
         ["show", done, "--mask"],
-        ["world", "atlas", "world.people=30", "--model", "--out", tmp_path / "world"],
+        ["world", "atlas", *SMALL, "--model", "--out", tmp_path / "world"],
     ]
     assert ended(*heavy) == [[99, "Loading torch and transformers ...\n"]] * len(heavy)
     assert not [*tmp_path.iterdir()]
