@@ -62,8 +62,8 @@ class Outcome(StrEnum):
     """What became of a call the policy wrote."""
 
     OK = "ok"
-    FAILED = "failed"  # the tool itself failed (ToolError) or was too slow; the model was told
-    UNAVAILABLE = "unavailable"  # it could not be asked (ToolUnavailable); the model was told
+    FAILED = "failed"  # the tool itself failed (ToolError); the model was told
+    UNAVAILABLE = "unavailable"  # no answer (ToolUnavailable, or too slow); the model was told
     MALFORMED = "malformed"  # unreadable, of no known tool, or with wrong arguments; not executed
     REFUSED = "refused"  # over the call budget; not executed
 

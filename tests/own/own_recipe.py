@@ -35,7 +35,7 @@ STAGES: dict[str, Any] = {
             "own_parts:Brief": {"weight": 0.1, "words": 3},
             "own_parts:shortest": 0.2,
         },
-        "optim": {"lr": 1e-3},
+        "optim": {"lr": 1e-5},  # a larger one would teach this model to answer at once
     },
 }
 TOOLS = ["own_parts:population", {"name": "own_parts:Notes", "pages": 2}]

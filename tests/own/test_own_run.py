@@ -116,7 +116,8 @@ def test_it_is_asked_and_evaluated(done: Path, capsys: pytest.CaptureFixture[str
     tasks = done.with_name("questions.jsonl")
     assert status("eval", "--model", done / "rl", "--tasks", tasks, "--out", done.parent) == 0
     [entry] = json.loads((done.parent / "eval.json").read_text())["evals"].values()
-    assert (entry["n"], entry["calls_mean"]) == (8, 1)
+    assert entry["n"] == 8
+    assert entry["calls_mean"] > 0.5  # of the run's own tool
 
 
 def test_where_its_parts_cannot_be_imported(

@@ -81,11 +81,7 @@ def test_it_stops_as_soon_as_it_is_sure() -> None:
 
 def test_a_tool_may_refuse_much_of_what_a_policy_asks() -> None:
     """As an interpreter does with most programs of a weak model."""
-    assert len(graded([made(FAILED)] * 9 + [made(OK)])) == 10
-    with pytest.raises(UserError, match="10 of the 10 tool calls of 'sft: evaluation' failed, the"):
-        graded([made(FAILED)] * 10)
-    assert len(graded([made(FAILED), *[made()] * 9])) == 10  # few calls say little
-    assert len(graded([made(FAILED, simulated=True)] * 10)) == 10
+    assert len(graded([made(FAILED)] * 10)) == 10
 
 
 # -- steps --------------------------------------------------------------------------------------

@@ -91,11 +91,9 @@ class Episode:
             text = await guarded(_ask(tool, arguments), self.budget.call_seconds)
         except ArgumentError as error:
             return str(error), Outcome.MALFORMED
-        except ToolUnavailable as error:
+        except (ToolUnavailable, TooSlow) as error:
             return str(error), Outcome.UNAVAILABLE
         except ToolError as error:
-            return str(error), Outcome.FAILED
-        except TooSlow as error:
             return str(error), Outcome.FAILED
         if not isinstance(text, str):
             raise ToolDefect(f"the tool '{tool.name}' returned {type(text).__name__}, not text")

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from fieldcraft.types import Author, Outcome, Status, Trajectory, UserError
 
 MOST_SPOILED = 0.02  # of an evaluation's questions: by so much its exact match may be wrong
-MOST_FAILED = 0.9  # of an evaluation's calls; tools may well fail at what a policy asks of them
 MOST_BROKEN = 0.9  # of a step's rollouts
 CAUSE_CHARACTERS = 200
 
@@ -84,12 +83,6 @@ class EvaluationWatch:
                 f" questions met a tool or an engine that failed, the last with '{cause}': correct"
                 " that and run the same command again; nothing of this evaluation was kept."
             )
-
-    def check(self, trajectories: Sequence[Trajectory]) -> None:
-        """Raises UserError if practically no call of the whole evaluation was answered."""
-        asked, failed, cause = _calls(trajectories, simulated_too=False)
-        if asked >= len(trajectories):
-            _judge(asked, failed, MOST_FAILED, f"'{self.part}'", cause)
 
 
 def _spoiled_by(trajectory: Trajectory) -> str | None:
