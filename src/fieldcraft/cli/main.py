@@ -29,8 +29,8 @@ COMMANDS = (runs, agents, show, data)  # each registers its commands
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit: 0 done, 2 a mistake of the user's (or of the
-    system's (in one sentence), 130 Ctrl-C."""
+    """Run a command and exit: 0 done, 2 a mistake of the user's or a refusal of
+    the system's (in one sentence), 130 Ctrl-C."""
     # Threads that spin while they wait make a busy machine several times slower. OpenMP reads this
     # once, when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

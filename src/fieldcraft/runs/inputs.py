@@ -118,6 +118,11 @@ class WorldInputs(Inputs):
         return self.world.training_questions(TRAIN_TASKS)
 
     def evaluation_tasks(self) -> list[Task]:
+        return list(self._asked)
+
+    @cached_property
+    def _asked(self) -> list[Task]:
+        """A run asks for them before and after every stage, and a world may take a while."""
         return self.world.evaluation_questions(self.recipe.evaluation.splits)
 
     def remarks(self) -> list[str]:

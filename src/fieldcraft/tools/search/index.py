@@ -65,6 +65,12 @@ def fuse(lists: Sequence[Ranked]) -> Ranked:
     return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
 
 
+def require_index(folder: Path) -> None:
+    """Raises UserError for a folder without an index."""
+    if not (folder / MANIFEST).exists():
+        raise UserError(f"{folder} holds no search index; build one with 'fieldcraft index'.")
+
+
 class SearchIndex:
     """An index folder, opened."""
 
@@ -93,8 +99,7 @@ class SearchIndex:
             UserError: there is none, another version of fieldcraft made it, or its encoder is
                 missing or changed.
         """
-        if not (folder / MANIFEST).exists():
-            raise UserError(f"{folder} holds no search index; build one with 'fieldcraft index'.")
+        require_index(folder)
         if read_manifest(folder)["format"] != FORMAT:
             raise UserError(f"The index {folder} is of another format; build it anew.")
         with reading(f"the index {folder}", ANEW):
