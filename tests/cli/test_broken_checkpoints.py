@@ -1,6 +1,7 @@
 """A checkpoint that is not whole is refused by every command that opens it, in one sentence."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForMaskedLM
 
 from checkpoints import tiny_tokenizer
-from cli_parts import given, lines, sentence, status
+from cli_parts import TINY, given, lines, sentence, status
 
 Damage = Callable[[Path], object]
 Tensors = dict[str, torch.Tensor]
@@ -71,6 +72,7 @@ def replace_by_an_encoder(folder: Path) -> None:
 
 
 FILE = "/model.safetensors"
+FOLLOWED = [empty, lose_a_tensor, put_nan, break_config, break_tokenizer]
 DAMAGES: list[tuple[Damage, tuple[str, ...]]] = [
     (lose_a_tensor, (FILE, f"the tensor {QUERY} is missing")),
     (change_a_shape, (FILE, f"the tensor {HEAD} has the shape (399, 32) instead of (400, 32)")),
@@ -113,3 +115,32 @@ def test_a_broken_checkpoint_is_refused(
     for part in words:
         assert part in problem
     assert not (tmp_path / "out").exists()
+
+
+def followed(advice: str) -> None:
+    """Delete what a sentence says."""
+    [listed] = re.findall(r": delete the folder (.+) and run the recipe again", advice)
+    for name in listed.split(" and "):
+        path = Path(name)
+        assert path.exists()
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@pytest.mark.parametrize("damage", FOLLOWED)
+def test_the_advice_about_the_model_of_a_stage_helps(
+    damage: Damage, done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(done, copy)
+    weights = (copy / "sft2" / "model" / "model.safetensors").read_bytes()
+    damage(copy / "sft2" / "model")
+    assert status("ask", "Who?", "--model", copy / "sft2") == 2
+    advice = sentence(capsys)
+    assert advice.endswith(
+        f": delete the folder {copy}/sft2 and {copy}/report.html and run the recipe again, which"
+        " makes this model anew."
+    )
+    followed(advice)
+    assert status("run", "smoke", *TINY, "--out", copy) == 0
+    assert status("ask", "Who?", "--model", copy / "sft2") == 0
+    assert (copy / "sft2" / "model" / "model.safetensors").read_bytes() == weights

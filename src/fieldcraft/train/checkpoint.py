@@ -14,6 +14,7 @@ import torch
 
 from fieldcraft.records.files import atomic_folder, writing
 from fieldcraft.records.reading import reading
+from fieldcraft.records.remedies import remedy
 from fieldcraft.train.model import load_model
 from fieldcraft.train.trainer import Trainer
 
@@ -77,11 +78,7 @@ def restore_checkpoint(folder: Path, trainer: Trainer) -> dict[str, Any]:
         trainer.model.load_state_dict(saved.state_dict())
     else:
         trainer.adapter.load(newest)
-    advice = (
-        f"delete the folder {newest}, and the stage resumes from the checkpoint before it, or from"
-        " its beginning"
-    )
-    with reading(newest / STATE, advice):
+    with reading(newest / STATE, remedy(newest, f"delete the folder {newest}")):
         state = torch.load(newest / STATE, map_location=trainer.device, weights_only=True)
         trainer.load_state_dict(state["trainer"])
         extra: dict[str, Any] = state["extra"]

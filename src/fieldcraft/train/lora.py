@@ -17,8 +17,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from fieldcraft.config.sections import Lora
+from fieldcraft.records.remedies import remedy
 from fieldcraft.types import UserError
 
+OTHER = "give the folder of another one"  # what to do about an adapter of no run
 TRAINED, START = "default", "start"  # names of the adapter and of a copy of it as it began
 
 
@@ -76,16 +78,14 @@ class Adapter:
             self._fill(TRAINED, weights)
         except (OSError, RuntimeError, ValueError, SafetensorError) as error:
             raise UserError(
-                f"{file} is damaged, or belongs to another adapter: delete {folder} to train it"
-                " anew."
+                f"{file} is damaged, or belongs to another adapter: {remedy(folder, OTHER)}."
             ) from error
         wanted = self._weights().keys()
         broken = [name for name in weights if not weights[name].isfinite().all()]
         if wrong := sorted(wanted ^ weights.keys()) or broken:
             raise UserError(
                 f"{file} does not hold the adapter that the recipe asks for, as its tensor"
-                f" {wrong[0]} is missing, not of it, or not finite: delete {folder} to train it"
-                " anew."
+                f" {wrong[0]} is missing, not of it, or not finite: {remedy(folder, OTHER)}."
             )
 
     def merged(self) -> Any:

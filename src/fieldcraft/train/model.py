@@ -25,10 +25,13 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity
 
 from fieldcraft.config.sections import Dtype
+from fieldcraft.records.remedies import remedy
 from fieldcraft.types import UserError
 
 # "Loading weights" and "Writing model shards" at every stage would bury the run's own progress.
 disable_progress_bar()
+
+COPY = "copy its files from the model's source again"  # what to do about a model of no run
 
 # What transformers and safetensors raise for files that are missing, cut off or make no sense: what
 # they like. That of tokenizers is Exception itself.
@@ -51,18 +54,16 @@ def load_tokenizer(folder: Path) -> Any:
     Raises UserError if the folder has no tokenizer, or one that cannot be read.
     """
     if not (folder / "tokenizer.json").exists() and not (folder / "tokenizer_config.json").exists():
-        raise UserError(
-            f"{folder} holds no tokenizer: copy tokenizer.json and tokenizer_config.json of the"
-            " model there."
-        )
+        copy = "copy tokenizer.json and tokenizer_config.json of the model there"
+        raise UserError(f"{folder} holds no tokenizer: {remedy(folder, copy)}.")
     plain = (folder / "tokenizer.json").exists()
     loader = PreTrainedTokenizerFast if plain else AutoTokenizer
     try:
         return loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except UNREADABLE as error:
         raise UserError(
-            f"the tokenizer of {folder} cannot be read ({_first_line(error)}): copy its files from"
-            " the model's source again."
+            f"the tokenizer of {folder} cannot be read ({_first_line(error)}):"
+            f" {remedy(folder, COPY)}."
         ) from error
 
 
@@ -73,7 +74,10 @@ def load_config(folder: Path) -> PreTrainedConfig:
     """
     file = folder / "config.json"
     if not file.exists():
-        raise UserError(f"{folder} is no checkpoint: it has no config.json.")
+        raise UserError(
+            f"{folder} is no checkpoint, as it has no config.json:"
+            f" {remedy(folder, 'choose a folder that has one')}."
+        )
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except UNREADABLE as error:
@@ -83,7 +87,7 @@ def load_config(folder: Path) -> PreTrainedConfig:
                 " choose a model of an architecture that transformers has itself."
             ) from error
         raise UserError(
-            f"{file} cannot be read ({_first_line(error)}): copy it from the model's source again."
+            f"{file} cannot be read ({_first_line(error)}): {remedy(folder, COPY)}."
         ) from error
 
 
@@ -108,13 +112,13 @@ def load_model(folder: Path, device: torch.device, dtype: Dtype = "float32") -> 
         raise UserError(_unreadable(folder, error)) from error
     if problem := _misfit(found):
         raise UserError(
-            f"{_weights_file(folder)} does not fit config.json beside it, because {problem}: copy"
-            " both from the model's source again."
+            f"{_weights_file(folder)} does not fit config.json beside it, because {problem}:"
+            f" {remedy(folder, COPY)}."
         )
     if not all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values()):
         raise UserError(
             f"{_broken_tensor(folder)} holds numbers that are not finite, so nothing can be"
-            " computed with it: copy the file again, or take an earlier checkpoint."
+            f" computed with it: {remedy(folder, f'{COPY}, or take an earlier checkpoint')}."
         )
     return model.to(device)
 
@@ -181,11 +185,8 @@ def _unreadable(folder: Path, error: Exception) -> str:
             with safe_open(file, "pt"):
                 pass
         except (SafetensorError, OSError) as broken:
-            return (
-                f"{file} is damaged or cut off ({_first_line(broken)}): copy it from the model's"
-                " source again."
-            )
-    return f"{folder} cannot be loaded ({_first_line(error)}): copy its files again."
+            return f"{file} is damaged or cut off ({_first_line(broken)}): {remedy(folder, COPY)}."
+    return f"{folder} cannot be loaded ({_first_line(error)}): {remedy(folder, COPY)}."
 
 
 def _broken_tensor(folder: Path) -> str:
