@@ -40,7 +40,7 @@ SAMPLES = {
 }
 
 
-def run(path, samples, *, curves=None, source=None):
+def run(path, samples, *, curves=None, source=None, training=None):
     """The content of the report, and its page."""
     report = build_report(
         recipe="mini",
@@ -55,7 +55,7 @@ def run(path, samples, *, curves=None, source=None):
         comparisons=one_after_another(samples if same_questions(samples) else {}),
         extra={"versions": {"torch": "2"}},
     )
-    write_html(report, curves or {}, samples, path, source or Source())
+    write_html(report, curves or {}, samples, path, source or Source(), training or {})
     return report, path.read_text(encoding="utf-8")
 
 

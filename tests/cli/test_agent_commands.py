@@ -20,7 +20,7 @@ from serving import serving
 def test_ask_shows_what_the_last_stage_writes(
     done: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recorded = read_trajectories(done / "evaluations" / "rl2.jsonl")[0]
+    recorded = next(read_trajectories(done / "evaluations" / "rl2.jsonl"))
     assert status("ask", "--model", done, recorded.task.question) == 0
     shown = capsys.readouterr().out
     assert recorded.task.question in " ".join(shown.split())
@@ -58,7 +58,7 @@ def test_eval_compares_models(
     report = json.loads((tmp_path / "eval.json").read_text())
     assert report["n"] == 3
     assert list(report["evals"]) == [str(done / "rl2"), str(done / "base")]
-    recorded = read_trajectories(done / "evaluations" / "rl2.jsonl")[:3]
+    recorded = list(read_trajectories(done / "evaluations" / "rl2.jsonl"))[:3]
     found = report["evals"][str(done / "rl2")]
     assert found["n"] == 3
     assert found["em"] == sum(t.rewards["em"] or 0.0 for t in recorded) / 3

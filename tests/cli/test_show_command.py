@@ -18,7 +18,7 @@ def graded(done: Path, tmp_path: Path) -> Path:
     (run / "evaluations").mkdir(parents=True)
     (run / "recipe.json").symlink_to(done / "recipe.json")
     (run / "sft2").symlink_to(done / "sft2")
-    trajectories = read_trajectories(done / "evaluations" / "sft2.jsonl")[:3]
+    trajectories = list(read_trajectories(done / "evaluations" / "sft2.jsonl"))[:3]
     for index, trajectory in enumerate(trajectories):
         trajectory.rewards["em"] = float(index == 0)
     write_trajectories(run / "evaluations" / "sft2.jsonl", trajectories)
@@ -39,7 +39,7 @@ def test_show_lists(graded: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_show_one_in_full(graded: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trajectories = read_trajectories(graded / "evaluations" / "sft2.jsonl")
+    trajectories = list(read_trajectories(graded / "evaluations" / "sft2.jsonl"))
     for options, index in ([["--number", 0], 0], [["--wrong", "--number", 2], 2]):
         assert status("show", graded, *options) == 0
         shown = " ".join(capsys.readouterr().out.split())
@@ -52,6 +52,17 @@ def test_show_one_in_full(graded: Path, capsys: pytest.CaptureFixture[str]) -> N
         "trajectory 0 is not among those that the filters leave: leave them out, or give --number"
         " another one, such as 1."
     )
+
+
+def test_an_evaluation_is_read_only_as_far_as_needed(
+    graded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = graded / "evaluations" / "sft2.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:2]) + "broken\n")
+    for options in (["--number", 1], ["--wrong", "--number", 1], ["--mask"], ["--limit", 2]):
+        assert status("show", graded, *options) == 0
+    assert status("show", graded) == 2
+    assert f"{file}, line 3 is not JSON" in sentence(capsys)
 
 
 @pytest.mark.parametrize("width", [40, 80])
@@ -77,7 +88,7 @@ def test_the_numbers_of_a_list_are_those_that_number_takes(
 
 def test_filters(graded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = graded / "evaluations" / "sft2.jsonl"
-    trajectories = read_trajectories(file)
+    trajectories = list(read_trajectories(file))
     for trajectory, split, known, calls, ended in zip(
         trajectories, ("a", "b", "b"), (True, False, True), (0, 1, 1), Status, strict=False
     ):
@@ -117,7 +128,7 @@ def test_show_a_workflow(graded: Path, workflow: str, capsys: pytest.CaptureFixt
 
 
 def test_show_what_is_trained(graded: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trajectory = read_trajectories(graded / "evaluations" / "sft2.jsonl")[1]
+    trajectory = list(read_trajectories(graded / "evaluations" / "sft2.jsonl"))[1]
     policy = sum(len(s.ids) for s in trajectory.segments if s.author == "policy")
     assert status("show", graded, "--mask", "--number", 1) == 0
     assert capsys.readouterr().out.endswith(

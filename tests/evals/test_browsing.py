@@ -9,6 +9,7 @@ import pytest
 
 from fieldcraft.evals.browsing import Source, pack
 from fieldcraft.evals.downloads import downloads, to_csv
+from fieldcraft.records.rollouts import Kept
 from fieldcraft.types import Author, Status, Task, Trajectory
 from report_parts import SAMPLES, run, trajectory, unpacked
 
@@ -74,6 +75,41 @@ def test_tokens_have_their_text_mask_and_log_probability():
         "logprobs": [-0.1, -1.2],
     }
     assert sft2["segments"][3]["logprobs"] == [-0.00012]
+
+
+def test_training_rollouts_have_their_step_and_advantages():
+    rollout = trajectory("t", right=True)
+    training = {"rl1": [Kept(4, [0.0, 0.5, 0.51234], rollout), Kept(4, None, rollout)]}
+    packed = pack({"rl1": [trajectory("a", right=True)]}, Source(str), training)
+    assert (packed.kept, packed.trained) == ({"rl1": 1}, ["rl1"])
+    _, _, first, second, *_, evaluated = lines(packed)
+    assert [(p["stage"], p["step"], p.get("number")) for p in (first, second)] == [
+        ("rl1", 4, None),
+        ("rl1", 4, None),
+    ]
+    assert [s.get("advantages") for s in first["segments"]] == [None, [0.5, 0.512], None, None]
+    assert all("advantages" not in s for s in (*second["segments"], *evaluated["segments"]))
+    assert (evaluated["number"], evaluated.get("step")) == (0, None)
+
+
+def test_of_training_the_first_and_the_last_step_come_first_and_leave_room_for_evaluations():
+    kept = [
+        Kept(step, None, trajectory(f"t{step}", right=True, observation=noise(step, 1_500)))
+        for step in range(0, 60, 10)
+    ]
+    every = pack({}, Source(), {"rl1": kept, "rl2": kept[:2]}, budget=400_000)
+    steps = [(line["stage"], line["step"]) for line in lines(every) if "step" in line]
+    assert steps[:5] == [("rl1", 0), ("rl2", 0), ("rl1", 50), ("rl2", 10), ("rl1", 20)]
+    assert sorted(steps) == [*(("rl1", n) for n in range(0, 60, 10)), ("rl2", 0), ("rl2", 10)]
+    part = [trajectory(str(i), right=True, observation=noise(i)) for i in range(20)]
+    for entry in kept:
+        entry.trajectory.segments[1].ids = [entry.step]  # a token that no other has
+    part[0].segments[1].ids = [0, 10, 20, 30, 40, 50]
+    few = lines(pack({"rl1": part}, Source(str), {"rl1": kept}, budget=40_000))
+    assert 0 < sum("step" in line for line in few) < 6
+    assert sum("number" in line for line in few) > 4
+    known = {token for line in few for token in line.get("pieces", {})}
+    assert {str(i) for i in part[0].ids} <= known
 
 
 def test_long_texts_are_cut_and_say_so():

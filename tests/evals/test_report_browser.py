@@ -10,8 +10,11 @@ import subprocess
 import pytest
 
 from fieldcraft.evals.browsing import Source
+from fieldcraft.evals.seeds import build_table, write_page
+from fieldcraft.records.rollouts import Kept
 from fieldcraft.types import Status
 from report_parts import ATTACK, SAMPLES, run, trajectory
+from seeds_parts import STAGES, recipe, report
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
@@ -48,7 +51,7 @@ def browser(tmp_path):
 
     def act(page, program="", fragment="", *, width=1300, dark=False):
         """On a phone the page is in a frame of that width: a window cannot be so narrow."""
-        steps = f"(async () => {{ await until(() => form && !form.hidden);\n{program}\n}})()"
+        steps = f"(async () => {{ await until(() => !form?.hidden);\n{program}\n}})()"
         end = '.catch((e) => console.error(e)).then(() => parent.postMessage(report, "*"))'
         text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
         copy = tmp_path / "driven.html"
@@ -128,7 +131,16 @@ def page(tmp_path_factory):
         earlier.task = trained.task
     source = Source(dict(enumerate(("", "Q:", "I ", "look", ATTACK, "</think>\n"))).__getitem__)
     path = tmp_path_factory.mktemp("page") / "r.html"
-    run(path, {"sft1": before, "rl1": after}, curves=CURVES, source=source)
+    drawn = [trajectory("t", right=right, question="Who trains?") for right in (True, False)]
+    training = {
+        "rl1": [
+            Kept(step, [0.0, size, size, 0.0, size], rollout)
+            for step in (0, 19)
+            for size, rollout in zip((0.5, -0.5), drawn, strict=True)
+        ]
+    }
+    samples = {"sft1": before, "rl1": after}
+    run(path, samples, curves=CURVES, source=source, training=training)
     return path
 
 
@@ -229,6 +241,43 @@ report.next = compared.querySelector(".asked").textContent;
     assert told["next"] == "Who met Sur Tor?"
 
 
+def test_training_rollouts_are_found_by_step_and_tell_their_advantages(page, browser):
+    program = """
+report.evaluated = form.querySelector("output").value;
+choose("step", "all"); await wait(); report.all = shown(); report.first = location.hash;
+choose("step", "19"); await wait(); report.step = form.querySelector("output").value;
+const [card] = document.querySelectorAll("#list > .trajectory");
+report.badge = card.querySelector(".badges").textContent;
+report.place = card.querySelector(".actions code").textContent;
+report.told = [...card.querySelectorAll("dd")].map((field) => field.textContent);
+const tokens = card.querySelector(".tokens-of");
+tokens.open = true; await until(() => tokens.querySelector(".token"));
+const second = () => tokens.querySelectorAll(".trained .token")[1];
+const trained = () => second().innerText.replaceAll("\\n", " ");
+report.hidden = trained();
+tokens.querySelector("input[name=advantages]").click();
+report.credited = trained();
+report.title = second().title;
+card.querySelector("button").click(); await until(() => location.hash.includes("question"));
+await wait();
+report.columns = [...document.querySelectorAll("#compared article")].map((e) => e.dataset.grade);
+choose("step", ""); await wait(); report.back = form.querySelector("output").value;
+"""
+    told, console = browser(page, program, "#stage=rl1")
+    assert console == []
+    assert (told["evaluated"], told["back"]) == ("3 of 6", "3 of 6")
+    assert told["first"] == "#stage=rl1&step=all"
+    assert told["all"] == [["rl1", grade] for grade in ("right", "wrong", "right", "wrong")]
+    assert told["step"] == "2 of 4"
+    assert "training step 19" in told["badge"]
+    assert told["place"] == "rl1/rollouts/000019.jsonl"
+    assert "+0.5" in told["told"]
+    assert told["hidden"] == "look"
+    assert told["credited"] == "look +0.5"
+    assert told["title"].endswith(" · advantage 0.5")
+    assert told["columns"] == ["right", "wrong", "right", "wrong"]
+
+
 def test_a_chart_tells_its_values_by_pointer_and_by_key(page, browser):
     program = """
 const plot = document.querySelector(".plot.desktop"), tip = document.querySelector(".tip");
@@ -260,6 +309,49 @@ report.csv = (await saved.text()).split("\\r\\n");
     assert told["gone"] is True
     assert told["csv"][0] == "series,at,where,measure,value"
     assert '"rl1, training rollouts",step,19,exact match,0.69' in told["csv"]
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    """The page over two seeds, of rows with attacks as titles."""
+    one = {"type": "rl", "start": "sft", "steps": 3, "optim": {"lr": 0.1}}
+    settings = recipe(
+        stages=STAGES | {"one": one, "two": one},
+        rows={"ReAct": "workflow", "SFT": "sft", "A": "one", ATTACK: "two"},
+    )
+    reports = {seed: report(0.25 + seed / 4) for seed in range(2)}
+    for found in reports.values():
+        found["evals"] |= dict.fromkeys(("one", "two"), found["evals"]["rl2"])
+    steps = [
+        {"step": i, "em": 0.5, "calls_mean": 1.0 + i / 9, "calls_optimal_mean": 1.0}
+        for i in range(9)
+    ]
+    path = tmp_path_factory.mktemp("sweep") / "report.html"
+    curves = {"one": [steps, steps], "two": [steps, steps]}
+    write_page(build_table(settings, reports), {}, curves, {}, path)
+    return path
+
+
+def test_the_charts_of_several_seeds_tell_their_values_too(sweep, browser, tmp_path):
+    dom, console = browse(sweep, "", tmp_path / "untouched")
+    assert console == []  # the policy of the page allows its script, and the titles did nothing
+    assert dom.count('class="csv"') == 3
+    program = """
+const tip = document.querySelector(".tip");
+const lines = () => [...tip.children].map((line) => line.textContent);
+report.ends = [...document.querySelectorAll(".plot")].map((plot) => {
+  press(plot, "Home"); const first = lines();
+  press(plot, "End"); return [first, lines()];
+});
+"""
+    told, console = browser(sweep, program)
+    assert console == []
+    learning, shares, rates = told["ends"]
+    assert learning[0] == ["A", "step 0", "exact match 0.5"]
+    assert learning[1] == [ATTACK, "step 8", "calls per rollout 1.889"]  # 1 + 8 / 9
+    assert shares[0] == ["ReAct", "calls 1", "share of right answers 0.6667"]  # 2 + 4 of 9
+    assert rates[0] == ["ReAct", "calls 1", "success rate 0.4286"]  # 6 of 14
+    assert rates[1] == [ATTACK, "calls 1", "success rate 0.4286"]
 
 
 LAYOUT = """

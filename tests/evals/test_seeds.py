@@ -186,12 +186,12 @@ def test_the_page_shows_the_rows_and_leads_to_the_seeds(tmp_path: Path) -> None:
     shown = page(tmp_path, {"Model": "base", "ReAct": "workflow", "All": "rl2"}, 0.25, 0.5)
     assert re.findall(r'href="([^#"][^"]*)"', shown) == ["seed-0/report.html", "seed-1/report.html"]
     assert "default-src 'none'" in shown
-    assert not re.search(r"<script|src=|@import|url\((?!#)", shown)
+    assert not re.search(r"<script[^>]|src=|@import|url\((?!#)", shown)
     assert "37.5 %" in shown
     assert "25.0 % to 50.0 %" in shown
     assert "base → sft → rl1 → rl2" in shown
     assert "5 + 2" in shown
-    figures = re.findall(r'aria-label="([^"]*)"', shown)
+    figures = re.findall(r'<svg [^>]*aria-label="([^"]*)"', shown)
     assert figures == ["Where right answers come from", "Success rate by number of calls"]
 
 
@@ -233,7 +233,9 @@ def test_comparisons_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_titles_are_text(tmp_path: Path) -> None:
-    assert "<script" not in page(tmp_path, {ATTACK: "rl2", f"R{ATTACK}": "workflow"}, 0.5, 0.5)
+    shown = page(tmp_path, {ATTACK: "rl2", f"R{ATTACK}": "workflow"}, 0.5, 0.5)
+    assert ATTACK not in shown
+    assert shown.count("<script") == 1  # the page's own
 
 
 def test_the_page_shows_splits_and_learning_curves(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_every_trajectory_comes_back_equal_from_one_line(trajectory):
 def test_a_file_comes_back_equal(tmp_path_factory, records):
     path = tmp_path_factory.mktemp("io") / "deep" / "t.jsonl"
     write_trajectories(path, records)
-    assert read_trajectories(path) == records
+    assert list(read_trajectories(path)) == records
     assert [p.name for p in path.parent.iterdir()] == ["t.jsonl"]
 
 
@@ -137,7 +137,7 @@ def test_a_number_that_is_not_finite_never_becomes_not_gradable():
 def test_text_that_was_never_text_is_written_as_question_marks(tmp_path):
     path = tmp_path / "t.jsonl"
     write_trajectories(path, [Trajectory(Task("q", "?", ()), error="\udcff!")])
-    assert read_trajectories(path)[0].error == "?!"
+    assert next(read_trajectories(path)).error == "?!"
 
 
 def test_a_failing_write_leaves_the_old_file(tmp_path):
@@ -151,7 +151,7 @@ def test_a_failing_write_leaves_the_old_file(tmp_path):
 
     with pytest.raises(RuntimeError, match="killed"):
         write_trajectories(path, broken())
-    assert read_trajectories(path) == [old]
+    assert list(read_trajectories(path)) == [old]
 
 
 def test_a_wrong_line_is_named(tmp_path):
@@ -160,9 +160,9 @@ def test_a_wrong_line_is_named(tmp_path):
     with pytest.raises(
         UserError, match=r"t\.jsonl, line 2 holds something else than it should \(task"
     ):
-        read_trajectories(path)
+        list(read_trajectories(path))
     with pytest.raises(UserError, match="does not exist"):
-        read_trajectories(tmp_path / "none.jsonl")
+        list(read_trajectories(tmp_path / "none.jsonl"))
 
 
 @pytest.mark.parametrize("wrong", [-1, 2**31, 10**30])
@@ -172,4 +172,4 @@ def test_ids_that_no_token_has_are_refused(tmp_path, wrong):
     text = to_json(Trajectory(Task("q", "?", ()), segments=[segment]))
     path.write_text(text.replace("[7]", f"[{wrong}]") + "\n")
     with pytest.raises(UserError, match=r"t\.jsonl, line 1 cannot be read .*ids that no token has"):
-        read_trajectories(path)
+        list(read_trajectories(path))

@@ -52,6 +52,14 @@ def test_a_bare_checkpoint_has_no_tools(tmp_path: Path) -> None:
     assert find_agent(tmp_path) == Agent(tmp_path, Recipe(recipe="none", stages={}), None)
 
 
+def test_a_search_that_is_none_is_refused_at_once(tmp_path: Path) -> None:
+    agent = Agent(tmp_path, Recipe(recipe="none", stages={}), None)
+    with pytest.raises(UserError, match="holds no search index; build one with"):
+        agent.with_options(None, tmp_path / "none", None)
+    with pytest.raises(UserError, match="there can be one search"):
+        agent.with_options(None, tmp_path, "http://h")
+
+
 def test_an_index_is_opened_once_for_an_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -144,16 +144,13 @@ def _check_agents(
     models: Sequence[Path], dialect: str | None, index: Path | None, search_url: str | None
 ) -> None:
     """Whatever can be wrong about them that needs no model to see."""
-    from fieldcraft.tools.search.index import require_index
+    from fieldcraft.tools.search.index import require_one_search
 
     for model in models:
         find_model(model)
     if dialect is not None:
         require(Kind.DIALECT, dialect)
-    if index is not None and search_url is not None:
-        raise UserError("there can be one search: give --index or --search-url, not both.")
-    if index is not None:
-        require_index(index)
+    require_one_search(index, search_url)
 
 
 def _own_questions(agents: Mapping[str, Any], limit: int | None) -> list[Task]:

@@ -21,7 +21,7 @@ from fieldcraft.cli.app import (
     app,
     loading,
 )
-from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.recipe import Recipe, refuse_idle
 from fieldcraft.evals.tables import comparisons_table, results_table, seeds_table, tool_table
 from fieldcraft.recipes.loading import load_recipe, shipped
 from fieldcraft.records.events import Events, write_metrics
@@ -31,7 +31,6 @@ from fieldcraft.runs.folder import RunFolder, find_run, open_run, refuse_other_r
 from fieldcraft.terminal.figures import Figures
 from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.terminal.trajectories import print_collection
-from fieldcraft.types import UserError
 
 
 @app.command()
@@ -77,8 +76,7 @@ def _tables(report: dict[str, Any]) -> list[Figures]:
 def _load(recipe: str, overrides: list[str]) -> Recipe:
     """A recipe that does something."""
     settings = load_recipe(recipe, overrides)
-    if settings.collect is None and settings.model is None and not settings.stages:
-        raise UserError(f"recipe '{settings.recipe}' does nothing: give it stages, or a model.")
+    refuse_idle(settings)
     return settings
 
 
@@ -146,10 +144,10 @@ def _refuse(problems: Sequence[str]) -> None:
 def _question(run: Path) -> str:
     """A question of the run's last evaluation, to ask next."""
     folder = find_run(run)
-    if not folder.evaluations():
-        return "QUESTION"
-    trajectories, _ = folder.evaluation(folder.evaluations()[-1]).read()
-    return trajectories[0].task.question
+    for name in folder.evaluations()[-1:]:
+        for trajectory in folder.evaluation(name).each():
+            return trajectory.task.question
+    return "QUESTION"
 
 
 @app.command()

@@ -1,9 +1,10 @@
-"""The command show: trajectories in the terminal."""
+"""The commands show and compare: what a run did, and several runs side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from fieldcraft.cli.app import (
     loading,
 )
 from fieldcraft.data.steps_io import as_trajectory, read_demonstrations
+from fieldcraft.evals.tables import pairwise_table, results_table, tool_table
 from fieldcraft.runs.folder import RunFolder, find_run
 from fieldcraft.terminal.trajectories import (
     print_mask,
@@ -83,50 +85,82 @@ def show(
     console = Console()
     wanted = Filter(right, split, status, calls, known)
     name = ""
-    everything: Numbered
+    everything: Callable[[], Iterable[tuple[int, Trajectory]]]
     if folder.recipe.collect is not None:
         if mask or stage is not None:
             raise UserError(f"{run} holds demonstrations, which no stage has trained on yet.")
         kept, rejected = _collected(folder)
-        everything = {**kept, **rejected}
+        shown = {**kept, **rejected}
         if number is None:  # a list is of one kind; why an attempt was rejected is in its record
-            everything = rejected if right is False else kept
+            shown = rejected if right is False else kept
+        everything = shown.items
         wanted = replace(wanted, right=None)
     else:
         name = _evaluation(folder, stage)
-        done, _ = folder.evaluation(name).read()
-        everything = dict(enumerate(done))
-    _check_split(split, everything)
-    found = {number: t for number, t in everything.items() if wanted(t)}
+        evaluation = folder.evaluation(name)
+
+        def everything() -> Iterable[tuple[int, Trajectory]]:
+            return enumerate(evaluation.each())
+
+    found = ((at, trajectory) for at, trajectory in everything() if wanted(trajectory))
     if number is None and not mask:
-        print_trajectory_list(dict(list(found.items())[:limit]), console)
+        listed = dict(islice(found, limit))
+        if not listed:
+            _check_split(split, everything())
+        print_trajectory_list(listed, console)
         return
-    chosen = _one(number, found, len(everything))
+    chosen = _one(number, found)
+    if chosen is None:
+        _check_split(split, everything())
+        raise _no_trajectory(number, dict(everything()), wanted)
     if mask:
         _print_mask(folder, name, chosen, console)
     else:
         print_trajectory(chosen, console)
 
 
-def _one(number: int | None, found: Numbered, total: int) -> Trajectory:
-    """That of a number, or the first one."""
-    if not found:
-        raise UserError("there is no such trajectory: leave out a filter.")
-    if number is None:
-        return next(iter(found.values()))
-    if number >= total:
-        raise UserError(f"there is no trajectory {number}: give --number one of 0 to {total - 1}.")
-    if number not in found:
-        raise UserError(
-            f"trajectory {number} is not among those that the filters leave: leave them out, or"
-            f" give --number another one, such as {next(iter(found))}."
-        )
-    return found[number]
+@app.command()
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Runs, or stages of them; the first is the baseline.")
+    ],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("compared.html"),
+) -> None:
+    """Runs side by side: a page with their evaluations, curves and answers to each question."""
+    from fieldcraft.runs.comparing import compare_runs
+
+    report = compare_runs(runs, out)
+    console = Console()
+    console.print(results_table(report["evals"], {}), tool_table(report["evals"]))
+    if report["pairwise"]:
+        console.print(pairwise_table(report["pairwise"]))
+    else:
+        print("The runs were asked different questions, so no answers are compared.")
+    print(out)
 
 
-def _check_split(split: str | None, everything: Numbered) -> None:
+def _one(number: int | None, found: Iterable[tuple[int, Trajectory]]) -> Trajectory | None:
+    """That of a number, or the first one, of what is read no further."""
+    return next((trajectory for at, trajectory in found if number in (None, at)), None)
+
+
+def _no_trajectory(number: int | None, everything: Numbered, wanted: Filter) -> UserError:
+    """Why there is none of a number."""
+    left = [at for at, trajectory in everything.items() if wanted(trajectory)]
+    if number is None or not left:
+        return UserError("there is no such trajectory: leave out a filter.")
+    if number not in everything:
+        last = len(everything) - 1
+        return UserError(f"there is no trajectory {number}: give --number one of 0 to {last}.")
+    return UserError(
+        f"trajectory {number} is not among those that the filters leave: leave them out, or"
+        f" give --number another one, such as {left[0]}."
+    )
+
+
+def _check_split(split: str | None, everything: Iterable[tuple[int, Trajectory]]) -> None:
     """Raises UserError for a split that no question is of."""
-    splits = {str(t.task.meta["split"]) for t in everything.values() if "split" in t.task.meta}
+    splits = {str(t.task.meta["split"]) for _, t in everything if "split" in t.task.meta}
     if split is not None and split not in splits:
         have = f"give one of {', '.join(sorted(splits))}" if splits else "leave out --split"
         raise UserError(f"no question is of the split '{split}': {have}.")

@@ -35,6 +35,7 @@ from fieldcraft.config.sections import (
     World,
 )
 from fieldcraft.config.stages import Pairs, Sft, Stage
+from fieldcraft.types import UserError
 
 # How a teacher is reached, which a run that is resumed may change: (section, key).
 FREE_KEYS = (
@@ -104,6 +105,14 @@ class Recipe(Section):
             if names.count(name) > 1:
                 raise ValueError(f"it names '{name}' twice, so remove one of the two")
         return tools
+
+
+def refuse_idle(recipe: Recipe) -> None:
+    """Raises UserError for a recipe that neither trains, nor evaluates, nor collects anything."""
+    if not (recipe.stages or recipe.model or recipe.collect):
+        raise UserError(
+            f"recipe '{recipe.recipe}' does nothing: give it stages, or a model to evaluate."
+        )
 
 
 def stage_settings(name: str) -> type[Stage]:

@@ -94,24 +94,29 @@ def curves_over_seeds(
     and thin every seed. All are running means, for every step asks other questions."""
     figure = Figure(figsize=(11.2, 2.7), layout="constrained")
     accuracy, calls = figure.subplots(1, 2)
-    for name, seeds in runs.items():
-        colour = stage_colour(slots[name])
-        for axis, key in ((accuracy, "em"), (calls, "calls_mean")):
+    panels = ((accuracy, "em", "exact match"), (calls, "calls_mean", "calls per rollout"))
+    found = []
+    for axis, key, measure in panels:
+        for name, seeds in runs.items():
+            colour = stage_colour(slots[name])
             lines = _running_means(seeds, key)
             for line in lines:
                 axis.plot(line, color=colour, alpha=0.3, linewidth=0.8)
-            axis.plot(np.mean(lines, axis=0), color=colour, linewidth=2)
+            means = [(float(step), float(mean)) for step, mean in enumerate(np.mean(lines, axis=0))]
+            axis.plot(*zip(*means, strict=True), color=colour, linewidth=2)
+            told = means[:: ceil(len(means) * len(runs) * len(panels) / MOST_POINTS)]
+            found.append(Series(axis, name, "step", measure, told, told))
     first = next(iter(runs.values()))
     if first[0][0].get("calls_optimal_mean") is not None:
         optimum = np.mean(_running_means(first, "calls_optimal_mean"), axis=0)
         calls.plot(optimum, color=INK, linewidth=1.2, linestyle=DASHES, label="optimum")
         _legend(calls)
-    accuracy.set(xlabel="steps", ylabel="exact match")
-    calls.set(xlabel="steps", ylabel="calls per rollout", ylim=(0, None))
-    for axis in (accuracy, calls):
+    calls.set(ylim=(0, None))
+    for axis, _, measure in panels:
+        axis.set(xlabel="steps", ylabel=measure)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     note = "sampled rollouts while training, means over seeds, thin: every seed"
-    return drawn(figure, "Learning curves", note, wide=True)
+    return drawn(figure, "Learning curves", note, found, wide=True)
 
 
 def _running_means(seeds: Sequence[Sequence[Row]], key: str) -> list[np.ndarray]:
@@ -248,21 +253,27 @@ def gain_against_fidelity(points: Sequence[tuple[str, float, float]]) -> Chart:
 
 
 @mpl.rc_context(STYLE)
-def by_calls(title: str, note: str, lines: Mapping[str, Rates], slots: Mapping[str, int]) -> Chart:
-    """A value between 0 and 1 over the number of calls, a line for each name; what rests on few
-    trajectories is hollow."""
+def by_calls(
+    title: str, note: str, measure: str, lines: Mapping[str, Rates], slots: Mapping[str, int]
+) -> Chart:
+    """A value between 0 and 1, the `measure`, over the number of calls, a line for each name; what
+    rests on few trajectories is hollow."""
     figure = Figure(figsize=SIZE, layout="constrained")
     axis = figure.subplots()
+    found = []
     for name, points in lines.items():
         colour = stage_colour(slots[name])
-        axis.plot([k for k, _, _ in points], [v for _, v, _ in points], color=colour, linewidth=1.4)
+        told = [(float(k), value) for k, value, _ in points]
+        axis.plot([k for k, _ in told], [v for _, v in told], color=colour, linewidth=1.4)
+        if told:
+            found.append(Series(axis, name, "calls", measure, told, told))
         for few, fill in ((False, colour), (True, CARD)):
             marked = [(k, value) for k, value, is_few in points if is_few is few]
             style: Any = {"color": colour, "markerfacecolor": fill, "markersize": 6}
             axis.plot([k for k, _ in marked], [v for _, v in marked], "o", **style)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set(xlabel="calls", ylim=(0, 1.03))
-    return drawn(figure, title, note)
+    return drawn(figure, title, note, found)
 
 
 def _optimum_marks(axis: Axes, optima: Sequence[float | None], *, across: bool) -> None:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -20,6 +21,7 @@ from fieldcraft.evals.curves import course, course_keys, learning_curves
 from fieldcraft.evals.downloads import downloads
 from fieldcraft.evals.terms import TERMS
 from fieldcraft.records.files import write_text
+from fieldcraft.records.rollouts import Kept
 from fieldcraft.types import Trajectory
 
 SCHEMA = 1
@@ -32,7 +34,8 @@ _BEHAVIOURS = {
     "less_efficient": "LE: same verdict, more calls",
     "less_accurate": "LA: wrong, was right",
 }
-_SHOWN = (*_OWN_KEYS, "stopped")  # "stopped": why the run has ended before its last stage
+# "stopped": why the run has ended before its last stage; "runs": the reports of several
+_SHOWN = (*_OWN_KEYS, "stopped", "runs")
 _STYLES = ("report.css", "trajectories.css")
 _SCRIPTS = ("dom.js", "charts.js", "tokens.js", "trajectory.js", "trajectories.js")
 NO_SOURCE = Source()
@@ -93,19 +96,20 @@ def write_html(
     samples: Mapping[str, Sequence[Trajectory]],
     path: Path,
     origin: Source = NO_SOURCE,
+    training: Mapping[str, Sequence[Kept]] = MappingProxyType({}),
 ) -> None:
     """Write `report.html`: one file without network access, below 2 MB.
 
     `curves` holds the metric rows of each stage ({"step", "loss", "reward_mean", "em", ...}, any
     of them absent); `samples` the trajectories to browse, by stage or workflow. When they are more
-    than fit, questions that end wrong and right are kept in equal measure.
+    than fit, questions that end wrong and right are kept in equal measure. `training` has the
+    rollouts of training that each stage kept.
     """
     names = [stage["name"] for stage in report["stages"] if stage["name"] != EVALUATION]
     order = list(dict.fromkeys([*names, *report["evals"], *curves, *samples]))
     slots = {name: slot for slot, name in enumerate(order)}
     line = _line_of_models(report, names)
     environment = page_environment()
-    script = "\n".join(source(environment, name) for name in _SCRIPTS)
     page = environment.get_template("report.html.j2").render(
         report=report,
         rows=_rows(report, slots),
@@ -119,13 +123,11 @@ def write_html(
         course_keys=course_keys(curves, report["evals"], line),
         outcome_charts=_outcome_charts(report, slots),
         curve_charts=learning_curves(curves, slots),
-        packed=pack(samples, origin),
+        packed=pack(samples, origin, training),
         origin=origin,
         downloads=downloads(report),
         appendix={key: value for key, value in report.items() if key not in _SHOWN},
-        style=Markup("\n".join(source(environment, name) for name in _STYLES)),
-        script=Markup(script),
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        **inlined(environment, _STYLES, _SCRIPTS),
     )
     write_text(path, [page])
 
@@ -195,10 +197,19 @@ def page_environment() -> Environment:
     return environment
 
 
-def source(environment: Environment, name: str) -> str:
-    """A template as it is written, such as a style sheet."""
-    assert environment.loader is not None
-    return environment.loader.get_source(environment, name)[0]
+def inlined(
+    environment: Environment, styles: Sequence[str], scripts: Sequence[str]
+) -> dict[str, str]:
+    """Style sheets and scripts as a page holds them, and the hash by which its policy allows just
+    these scripts."""
+
+    def joined(names: Sequence[str]) -> str:
+        assert environment.loader is not None
+        return "\n".join(environment.loader.get_source(environment, name)[0] for name in names)
+
+    script = joined(scripts)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return {"style": Markup(joined(styles)), "script": Markup(script), "script_hash": digest}
 
 
 def _percent(value: float | None) -> str:

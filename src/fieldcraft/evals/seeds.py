@@ -8,15 +8,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from markupsafe import Markup
-
 from fieldcraft.config.lineage import lineage
 from fieldcraft.config.names import short
 from fieldcraft.config.recipe import Recipe, dump_recipe, first_model, table_rows
 from fieldcraft.evals import charts
 from fieldcraft.evals.intervals import seeds_interval, wilson_interval
 from fieldcraft.evals.pairwise import compare_over_seeds
-from fieldcraft.evals.report import SCHEMA, page_environment, source
+from fieldcraft.evals.report import SCHEMA, inlined, page_environment
 from fieldcraft.records.files import write_text
 from fieldcraft.types import Trajectory
 
@@ -177,7 +175,7 @@ def write_page(
         split_names=titles,
         few=FEW,
         appendix={key: table[key] for key in ("config", "versions")},
-        style=Markup(source(environment, "report.css")),
+        **inlined(environment, ["report.css"], ["dom.js", "charts.js"]),
     )
     write_text(path, [page])
 
@@ -209,9 +207,10 @@ def _charts(rows: Sequence[Report], slots: Mapping[str, int]) -> list[charts.Cha
     shares = {row["title"]: share_of_right(row["by_calls"]) for row in rows}
     rates = {row["title"]: success_rate(row["by_calls"]) for row in rows}
     titles = ("Where right answers come from", "Success rate by number of calls")
+    notes = ("share of all right answers", "share of the trajectories with so many")
     return [
-        charts.by_calls(titles[0], "share of all right answers", shares, slots),
-        charts.by_calls(titles[1], "share of the trajectories with so many", rates, slots),
+        charts.by_calls(titles[0], notes[0], "share of right answers", shares, slots),
+        charts.by_calls(titles[1], notes[1], "success rate", rates, slots),
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -34,7 +34,11 @@ def to_json(trajectory: Trajectory) -> str:
 
 def from_json(line: str | bytes) -> Trajectory:
     """The inverse of `to_json`. Raises ValueError, such as pydantic's, for anything else."""
-    trajectory = _ADAPTER.validate_json(line)
+    return checked(_ADAPTER.validate_json(line))
+
+
+def checked(trajectory: Trajectory) -> Trajectory:
+    """A trajectory that was read. Raises ValueError for ids and `meta` that none can have."""
     checked_meta(trajectory.task.meta)
     for segment in trajectory.segments:
         if segment.ids and not 0 <= min(segment.ids) <= max(segment.ids) < MOST_ID:
@@ -49,12 +53,14 @@ def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
 
 def read_trajectories(
     path: Path, advice: str = "give a file that fieldcraft wrote"
-) -> list[Trajectory]:
-    """Read what `write_trajectories` wrote. Raises UserError naming the file and the line."""
+) -> Iterator[Trajectory]:
+    """Read what `write_trajectories` wrote, one by one, and only as far as the caller goes.
+
+    Raises UserError naming the file and the line.
+    """
     require_file(path, advice)
-    trajectories = []
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             with reading(f"{path}, line {number}", advice):
-                trajectories.append(from_json(line))
-    return trajectories
+                trajectory = from_json(line)
+            yield trajectory

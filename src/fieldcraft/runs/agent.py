@@ -34,6 +34,7 @@ from fieldcraft.runs.inputs import Inputs, make_inputs
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.terminal.progress import TerminalSink
+from fieldcraft.tools.search.index import require_one_search
 from fieldcraft.tools.search.tool import SearchTool
 from fieldcraft.train.checkpoint import save_weights
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
@@ -120,9 +121,8 @@ class Agent:
         self, dialect: str | None, index: Path | None, url: str | None, device: str | None = None
     ) -> Agent:
         """The same agent with what the user wishes to be different. Raises UserError for two
-        searches at once."""
-        if index is not None and url is not None:
-            raise UserError("there can be one search: give --index or --search-url, not both.")
+        searches at once, and for a folder without an index."""
+        require_one_search(index, url)
         wishes = {"dialect": dialect, "device": device}
         changed = {key: wish for key, wish in wishes.items() if wish is not None}
         recipe = self.recipe.model_copy(update=changed)

@@ -49,7 +49,6 @@ from fieldcraft.types import Answer, Dialect, Task, Trajectory, UserError
 
 EXAMPLES = 200  # of a world's data set that are made and looked at; all of a file's are
 ESTIMATED = ("memory", "disk")  # checks that compare with an estimate
-NOTHING = "the recipe has nothing to do: give it stages, or a model to evaluate."
 Report = Callable[[str, Sequence[str], Sequence[str]], None]
 
 
@@ -57,17 +56,14 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
     """Look at everything a run would need.
 
     Args:
-        recipe: the settings.
+        recipe: the settings, which give it something to do, see `refuse_idle`.
         out: a folder on the disk that the run will write to.
         report: called after every check with its name, notes, and problems.
 
     Returns:
         The problems, each one sentence; none means that nothing was found.
     """
-    if not (recipe.stages or recipe.model or recipe.collect):
-        report("stages", [], problems := [NOTHING])
-        return problems
-    problems = []
+    problems: list[str] = []
 
     def look(name: str, check: Callable[[list[str]], Iterator[str]]) -> bool:
         notes: list[str] = []

@@ -27,6 +27,7 @@ from fieldcraft.config.recipe import FREE_KEYS, Recipe, dump_recipe, evaluations
 from fieldcraft.recipes.loading import recipe_of_run
 from fieldcraft.records.files import atomic_folder, draft_of, refuse_unwritable, write_json
 from fieldcraft.records.reading import MAKE_ANEW, Damaged, read_json
+from fieldcraft.records.rollouts import ROLLOUTS
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.types import Trajectory, UserError
 
@@ -42,6 +43,11 @@ class StageFolder:
     def metrics(self) -> Path:
         """One row a step."""
         return self.path / "metrics.jsonl"
+
+    @property
+    def rollouts(self) -> Path:
+        """Of a stage of reinforcement learning: a group of a few steps, see records/rollouts.py."""
+        return self.path / ROLLOUTS
 
     @property
     def model(self) -> Path:
@@ -86,19 +92,31 @@ class EvaluationFiles:
         return self.summary.exists()
 
     def read(self) -> tuple[list[Trajectory], float]:
-        """The trajectories, and how many seconds they took. Raises UserError where they are
-        damaged, or fewer than the summary is of."""
-        advice = f"delete {self.summary} to evaluate it again"
-        record = read_json(self.summary, _EvaluationRecord, advice)
-        summary = record["summary"]
+        """All trajectories, and how many seconds they took. Raises UserError as `each` does."""
+        return list(self.each()), self._record()["seconds"]
+
+    def each(self) -> Iterator[Trajectory]:
+        """The trajectories, read one by one, and only as far as the caller goes. Raises UserError
+        where they are damaged, or at the end if they are not as many as the summary is of."""
+        summary = self._record()["summary"]
         wanted = sum(part["n"] for part in summary.get("splits", {"": summary}).values())
-        found = read_trajectories(self.trajectories, advice)
-        if len(found) != wanted:
+        count = 0
+        for trajectory in read_trajectories(self.trajectories, self._advice):
+            yield trajectory
+            count += 1
+        if count != wanted:
             raise Damaged(
-                f"{self.trajectories} holds {len(found)} trajectories instead of {wanted};"
-                f" {advice}."
+                f"{self.trajectories} holds {count} trajectories instead of {wanted};"
+                f" {self._advice}."
             )
-        return found, record["seconds"]
+
+    def _record(self) -> dict[str, Any]:
+        found: dict[str, Any] = read_json(self.summary, _EvaluationRecord, self._advice)
+        return found
+
+    @property
+    def _advice(self) -> str:
+        return f"delete {self.summary} to evaluate it again"
 
 
 class _Part(BaseModel):

@@ -14,6 +14,7 @@ from fieldcraft.evals.metrics import summarise
 from fieldcraft.evals.pairwise import one_after_another
 from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
 from fieldcraft.records.metrics import MetricsLog
+from fieldcraft.records.rollouts import read_rollouts
 from fieldcraft.runs.context import Context
 from fieldcraft.runs.folder import StageFolder
 from fieldcraft.train.stages.base import Row
@@ -33,6 +34,7 @@ def write_run_report(context: Context, stopped: str | None = None) -> dict[str, 
     seconds = {name: taken for name, (_, taken) in found.items()}
     curves = {name: MetricsLog(folder.stage(name).metrics).rows() for name in recipe.stages}
     curves = {name: rows for name, rows in curves.items() if rows}
+    training = {name: list(read_rollouts(folder.stage(name).rollouts)) for name in curves}
     stages = [_record(folder.stage(name), name, rows) for name, rows in curves.items()]
     stages.append(StageRecord("evaluation", sum(seconds.values())))
     report = build_report(
@@ -49,7 +51,8 @@ def write_run_report(context: Context, stopped: str | None = None) -> dict[str, 
         | {"config": dump_recipe(recipe), "versions": context.versions()},
     )
     write_report(report, folder.report_json)
-    write_html(report, curves, samples, folder.report_html, _source(context, names, list(curves)))
+    origin = _source(context, names, list(curves))
+    write_html(report, curves, samples, folder.report_html, origin, training)
     return report
 
 

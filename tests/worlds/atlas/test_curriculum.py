@@ -20,7 +20,7 @@ from fieldcraft.worlds.atlas.curriculum import Curriculum, tokenizer_texts
 from fieldcraft.worlds.atlas.facts import Atlas, deal, redeal, statement
 from fieldcraft.worlds.atlas.naming import SYLLABLES
 from fieldcraft.worlds.atlas.oracle import decisions, demonstration
-from fieldcraft.worlds.atlas.questions import evaluation_tasks, train_tasks
+from fieldcraft.worlds.atlas.questions import SPLITS, evaluation_tasks, train_tasks
 
 WORLD = deal(people=60, taught=0.4, heldout=0.5, seed=0)
 TAGS = get_dialect("autocoa", new_tokenizer([], SYLLABLES), "").tags
@@ -311,6 +311,13 @@ def test_fewer_pairs_choose_thinking_than_acting(
 
 
 # -- questions ----------------------------------------------------------------------------------
+
+
+def test_a_split_that_the_world_cannot_fill_is_all_there_is() -> None:
+    tasks = evaluation_tasks(RESERVING, 0, dict.fromkeys(SPLITS, 10**9))
+    found = Counter(task.meta["split"] for task in tasks)
+    assert {split for split in SPLITS if 0 < found[split] < 10**4} == {*SPLITS}
+    assert len({(task.meta["split"], task.id) for task in tasks}) == len(tasks)
 
 
 def test_training_and_evaluation_questions_of_their_regions() -> None:

@@ -3,23 +3,28 @@
 // its part, by brackets around it and by a line below it.
 const pieceOf = (id) => tokenTexts.get(id) ?? `<${id}>`;
 
-const tokenElement = (id, logprob) => {
+const signed = (value, digits) => `${value < 0 ? "−" : "+"}${Number(Math.abs(value).toFixed(digits))}`;
+
+const tokenElement = (id, logprob, advantage) => {
   const known = typeof logprob === "number";
+  const credited = typeof advantage === "number";
   const told = known ? ` · log-probability ${logprob} · probability ${Math.exp(logprob).toPrecision(3)}` : "";
-  const token = make("span", { class: "token", title: `token ${id}${told}` },
+  const credit = credited ? ` · advantage ${advantage}` : "";
+  const token = make("span", { class: "token", title: `token ${id}${told}${credit}` },
     make("span", { class: "piece" }, pieceOf(id).replaceAll("\n", "⏎") || "∅"));
   if (known) {
     token.style.setProperty("--doubt", 1 - Math.exp(logprob));
     token.append(make("small", {}, logprob > -0.005 ? "0" : logprob.toFixed(2).replace("-", "−")));
   }
+  if (credited) token.append(make("small", { class: advantage < 0 ? "advantage worse" : "advantage" }, signed(advantage, 2)));
   return token;
 };
 
-const segmentElement = ({ author, trained, ids, more, logprobs = [] }) => {
+const segmentElement = ({ author, trained, ids, more, logprobs = [], advantages = [] }) => {
   const line = make("p", { class: "tokens" });
   if (trained) line.append(make("b", { class: "bracket" }, "["));
   ids.forEach((id, place) => {
-    line.append(tokenElement(id, logprobs[place]));
+    line.append(tokenElement(id, logprobs[place], advantages[place]));
     if (pieceOf(id).endsWith("\n")) line.append(make("br"));
   });
   if (more) line.append(make("em", {}, ` … ${more} more tokens`));
@@ -32,10 +37,15 @@ const tokenView = (segments) => {
   const count = (parts) => parts.reduce((sum, part) => sum + part.ids.length + part.more, 0);
   const trained = segments.filter((part) => part.trained);
   const view = make("div", { class: "token-view" });
-  const likelihoods = make("input", { type: "checkbox", onchange: () => view.classList.toggle("likelihoods", likelihoods.checked) });
+  const toggle = (name, text) => {
+    const box = make("input", { type: "checkbox", name, onchange: () => view.classList.toggle(name, box.checked) });
+    return make("label", {}, box, ` ${text}`);
+  };
+  const credited = segments.some(({ advantages = [] }) => advantages.length);
   view.append(
     make("p", { class: "intro" }, `${count(trained)} of ${count(segments)} tokens carry loss in this stage: those in [brackets], underlined.`),
-    make("label", {}, likelihoods, " log-probability of every sampled token, in nats; shaded where it was unlikely"),
+    toggle("likelihoods", "log-probability of every sampled token, in nats; shaded where it was unlikely"),
+    ...(credited ? [toggle("advantages", "advantage of every trained token, as its step used it")] : []),
     ...segments.map(segmentElement),
   );
   return view;

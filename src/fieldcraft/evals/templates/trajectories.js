@@ -3,6 +3,7 @@
 const PAGE = 50;
 const tokenTexts = new Map();
 let stageSlots = {};
+let stageCommands = {};
 let compareQuestion = () => {};
 
 const unpack = async (packed) => {
@@ -22,6 +23,7 @@ const unpack = async (packed) => {
 
 // What a filter of the form looks at.
 const FACETS = {
+  step: (record) => String(record.step ?? ""),
   stage: (record) => record.stage,
   filter: (record) => record.grade,
   split: (record) => record.question.split ?? "",
@@ -47,22 +49,29 @@ const searchable = (record) => {
   return record.text;
 };
 
+// Evaluations and the rollouts of training are never in one list.
+const kindOf = (records, wanted) => {
+  const step = wanted.get("step") ?? "";
+  return records.filter((record) => (record.step !== undefined) === (step !== ""));
+};
+
 const fitting = (records, wanted) => {
   const words = (wanted.get("text") ?? "").toLowerCase().split(/\s+/).filter(Boolean);
-  const chosen = Object.entries(FACETS).filter(([name]) => wanted.get(name));
+  const chosen = Object.entries(FACETS).filter(([name]) => wanted.get(name))
+    .filter(([name]) => name !== "step" || wanted.get(name) !== "all");
   const found = records.filter((record) =>
     chosen.every(([name, value]) => value(record) === wanted.get(name))
     && words.every((word) => searchable(record).includes(word)));
   const order = ORDERS[wanted.get("sort")] ?? (() => 0);
-  return found.sort((a, b) => order(a, b) || a.number - b.number);
+  return found.sort((a, b) => order(a, b) || a.number - b.number || a.step - b.step);
 };
 
 const fillChoices = (form, records) => {
-  for (const name of ["split", "hops", "calls", "status"]) {
+  for (const name of ["split", "hops", "calls", "status", "step"]) {
     const values = [...new Set(records.map(FACETS[name]))].filter((value) => value !== "");
     values.sort((a, b) => a - b || a.localeCompare(b));
-    for (const value of values) form.elements[name].add(new Option(value));
-    form.elements[name].parentElement.hidden = values.length < 2;
+    for (const value of values) form.elements[name].add(new Option(name === "step" ? `step ${value}` : value, value));
+    form.elements[name].parentElement.hidden = values.length < (name === "step" ? 1 : 2);
   }
   form.elements.known.parentElement.hidden = !records.some(({ question }) => question.known === true);
 };
@@ -87,7 +96,7 @@ const browse = (section, records) => {
   const compare = (id) => {
     const ids = [...new Set(found.map(({ question }) => question.id))];
     const step = (by) => ids[(ids.indexOf(id) + by + ids.length) % ids.length];
-    const records_ = records.filter(({ question }) => question.id === id);
+    const records_ = kindOf(records, state()).filter(({ question }) => question.id === id);
     const button = (text, action) => make("button", { type: "button", onclick: action }, text);
     compared.replaceChildren(
       make("p", { class: "actions" },
@@ -102,8 +111,9 @@ const browse = (section, records) => {
   const apply = () => {
     const wanted = state();
     for (const { name } of form.elements) if (name) form.elements[name].value = wanted.get(name) ?? "";
-    found = fitting(records, wanted);
-    form.querySelector("output").value = `${found.length.toLocaleString("en")} of ${records.length.toLocaleString("en")}`;
+    const all = kindOf(records, wanted);
+    found = fitting(all, wanted);
+    form.querySelector("output").value = `${found.length.toLocaleString("en")} of ${all.length.toLocaleString("en")}`;
     list.replaceChildren();
     const first = showMore();
     if (first && !wanted.get("text")) first.open = true;
@@ -148,5 +158,6 @@ const browse = (section, records) => {
 const trajectories = document.querySelector("#trajectories");
 if (trajectories) {
   stageSlots = JSON.parse(trajectories.dataset.slots);
+  stageCommands = JSON.parse(trajectories.dataset.commands);
   unpack(document.querySelector("#packed").textContent).then((records) => browse(trajectories, records));
 }

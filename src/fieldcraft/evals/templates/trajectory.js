@@ -23,6 +23,7 @@ const badges = (record) => {
     question.hops ? badge(`hops ${question.hops}`) : null,
     question.split ? badge(question.split) : null,
     question.known === true ? badge("known") : null,
+    record.step === undefined ? null : badge(`training step ${record.step}`),
     badge(callsText(record), { title: "executed / optimum", class: over ? "over" : false }),
     record.status === "answered" ? null : badge(record.status, { class: "over" }));
 };
@@ -38,6 +39,13 @@ const blockElement = ([kind, label, text, dropped]) => {
     make("pre", {}, ...withTags(text), ...rest));
 };
 
+// One number where all trained tokens of a rollout have the same, as without a critic.
+const advantageOf = ({ segments = [] }) => {
+  const found = segments.flatMap(({ advantages = [] }) => advantages);
+  const [low, high] = [Math.min(...found), Math.max(...found)].map((value) => signed(value, 3));
+  return found.length ? (low === high ? low : `${low} to ${high}`) : "";
+};
+
 const fields = (record) => {
   const field = (name, value, kind = false) =>
     make("div", {}, make("dt", {}, name), make("dd", { class: kind }, String(value)));
@@ -49,6 +57,7 @@ const fields = (record) => {
     field("calls", callsText(record).replace(" calls", "")),
     field("tokens", record.tokens),
     ...rewards,
+    advantageOf(record) ? field("advantage", advantageOf(record)) : null,
     record.error ? field("error", record.error) : null);
 };
 
@@ -69,14 +78,17 @@ const contents = (record) => {
     const tokens = make("details", { class: "block tokens-of" }, make("summary", {}, "tokens and loss mask"));
     parts.push(onOpen(tokens, () => [tokenView(record.segments)]));
   }
-  const command = `fieldcraft show . --stage ${record.stage} --number ${record.number}`;
-  parts.push(make("p", { class: "actions" }, make("code", { title: "in the folder of the run" }, command)));
+  const place = record.step === undefined
+    ? `${stageCommands[record.stage] ?? `fieldcraft show . --stage ${record.stage}`} --number ${record.number}`
+    : `${record.stage}/rollouts/${String(record.step).padStart(6, "0")}.jsonl`;
+  parts.push(make("p", { class: "actions" }, make("code", { title: "in the folder of the run" }, place)));
   return parts;
 };
 
-const compareButton = ({ question }) =>
+const compareButton = ({ question, step }) =>
   make("p", { class: "actions" },
-    make("button", { type: "button", onclick: () => compareQuestion(question.id) }, "Every stage on this question"));
+    make("button", { type: "button", onclick: () => compareQuestion(question.id) },
+      step === undefined ? "Every stage on this question" : "All training rollouts of this question"));
 
 const cardElement = (record) => {
   const card = make("details", {

@@ -71,6 +71,15 @@ def require_index(folder: Path) -> None:
         raise UserError(f"{folder} holds no search index; build one with 'fieldcraft index'.")
 
 
+def require_one_search(index: Path | None, url: str | None) -> None:
+    """For a search that is asked for in place of an agent's own. Raises UserError if it is over an
+    index and by a server at once, or over a folder without an index."""
+    if index is not None and url is not None:
+        raise UserError("there can be one search: give --index or --search-url, not both.")
+    if index is not None:
+        require_index(index)
+
+
 class SearchIndex:
     """An index folder, opened."""
 

@@ -1,0 +1,68 @@
+"""Training rollouts that a run keeps for its reader: one group of a few steps of every stage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass
+
+from fieldcraft.records.files import write_text
+from fieldcraft.records.reading import reading
+from fieldcraft.records.trajectories import checked, to_json
+from fieldcraft.types import Trajectory
+
+ROLLOUTS = "rollouts"  # the folder in that of a stage
+KEPT_STEPS = 12  # of a stage: all of a long run's rollouts would fill a disk
+_DECIMALS = 4
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A rollout that a step has trained on.
+
+    `advantages` has a number for each of its tokens up to the last one that was trained, 0 for
+    those of others; it is None where the rollout could not be graded.
+    """
+
+    step: int
+    advantages: list[float] | None
+    trajectory: Trajectory
+
+
+def is_kept(number: int, steps: int) -> bool:
+    """Whether a group of step `number` of `steps` is kept: KEPT_STEPS of them, evenly spread, the
+    first and the last among them."""
+    most = max(1, min(steps, KEPT_STEPS) - 1)
+    return number in {round(place * (steps - 1) / most) for place in range(most + 1)}
+
+
+def write_rollouts(folder: Path, kept: Sequence[Kept]) -> None:
+    """Write the group of a step into the folder of a stage's rollouts, whole or not at all. A step
+    that is repeated replaces it."""
+    write_text(folder / f"{kept[0].step:06d}.jsonl", map(_line, kept))
+
+
+def read_rollouts(folder: Path) -> Iterator[Kept]:
+    """What `write_rollouts` wrote, in the order of the steps. Raises UserError naming the file and
+    the line."""
+    for path in sorted(folder.glob("*.jsonl")):
+        advice = "delete the file, and the report leaves it out"
+        with reading(path, advice):
+            lines = path.read_bytes().splitlines()
+        for number, line in enumerate(lines, start=1):
+            with reading(f"{path}, line {number}", advice):
+                kept = _ADAPTER.validate_json(line)
+                checked(kept.trajectory)
+            yield kept
+
+
+def _line(kept: Kept) -> str:
+    advantages = kept.advantages and [round(value, _DECIMALS) for value in kept.advantages]
+    head = json.dumps({"step": kept.step, "advantages": advantages})
+    return f'{head[:-1]}, "trajectory": {to_json(kept.trajectory)}}}\n'
+
+
+_ADAPTER = TypeAdapter(Kept)

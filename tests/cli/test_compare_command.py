@@ -1,0 +1,88 @@
+"""The command compare: runs side by side."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cli_parts import sentence, status
+from fieldcraft.records.trajectories import read_trajectories, write_trajectories
+from report_parts import unpacked
+
+
+@pytest.fixture
+def other(done: Path, tmp_path: Path) -> Path:
+    """A copy of the run in which the last model answers the first question right."""
+    copy = tmp_path / "other"
+    shutil.copytree(done, copy)
+    file = copy / "evaluations" / "rl2.jsonl"
+    trajectories = list(read_trajectories(file))
+    for number, trajectory in enumerate(trajectories):
+        trajectory.rewards["em"] = float(number == 0)
+    write_trajectories(file, trajectories)
+    return copy
+
+
+def test_two_runs_are_side_by_side(
+    done: Path, other: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "pages" / "both.html"
+    assert status("compare", done, other, "--out", out) == 0
+    shown = capsys.readouterr().out
+    assert shown.endswith(f"{out}\n")
+    assert "tiny/rl2" in shown
+    assert "other/rl2" in shown
+    page = out.read_text("utf-8")
+    links = re.findall(r'<a href="([^"]*report.html)">([^<]*)</a>', page)
+    assert [name for _, name in links] == ["tiny/rl2", "other/rl2"]
+    assert links[1][0] == "../other/report.html"
+    assert (out.parent / links[0][0]).resolve() == (done / "report.html").resolve()
+    questions: dict[str, list[str]] = {}
+    for line in unpacked(page):
+        if "question" in line:
+            about = questions.setdefault(line["question"]["id"], [])
+        else:
+            about.append(line["stage"])
+    assert set(map(tuple, questions.values())) == {("tiny/rl2", "other/rl2")}
+    assert f"fieldcraft show {other} --stage rl2" in page
+    assert "Total time" not in page
+    for curve in ("tiny/sft2", "other/rl2"):
+        assert curve in page
+
+
+def test_stages_of_a_run_can_be_compared_too(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "both.html"
+    assert status("compare", done / "sft2", done / "rl2", "--out", out) == 0
+    stages = {line["stage"] for line in unpacked(out.read_text("utf-8")) if "stage" in line}
+    assert stages == {"tiny/sft2", "tiny/rl2"}
+
+
+def test_other_questions_are_not_held_against_each_other(
+    done: Path, other: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = other / "evaluations" / "rl2.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        line["task"]["id"] += "x"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert status("compare", done, other, "--out", tmp_path / "both.html") == 0
+    assert "The runs were asked different questions" in capsys.readouterr().out
+
+
+def test_what_cannot_be_compared(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ("--out", tmp_path / "both.html")
+    assert status("compare", done, *out) == 2
+    assert sentence(capsys).startswith("there is nothing to compare with")
+    assert status("compare", done, done / "rl2", *out) == 2
+    assert "tiny/rl2 is given twice" in sentence(capsys)
+    assert status("compare", done, done / "world", *out) == 2
+    assert sentence(capsys).endswith("the run has base, workflow, sft2, rl2.")
+    assert status("compare", done, tmp_path, *out) == 2
+    assert "is not a run" in sentence(capsys)
+    assert not (tmp_path / "both.html").exists()

@@ -1,0 +1,47 @@
+"""The training rollouts that a run keeps for its reader."""
+
+from pathlib import Path
+
+import pytest
+
+from fieldcraft.records.rollouts import Kept, is_kept, read_rollouts, write_rollouts
+from fieldcraft.types import Author, Segment, Task, Trajectory, UserError
+
+
+def rollout(name: str) -> Trajectory:
+    segments = [Segment(Author.PROMPT, [1], "?"), Segment(Author.POLICY, [2, 3], "!", [-0.5, -1.0])]
+    return Trajectory(Task(name, "?", ("x",)), segments)
+
+
+def test_what_is_kept_of_a_stage() -> None:
+    assert [n for n in range(5) if is_kept(n, 5)] == [0, 1, 2, 3, 4]
+    assert [n for n in range(1) if is_kept(n, 1)] == [0]
+    kept = [n for n in range(111) if is_kept(n, 111)]
+    assert kept == [0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110]
+
+
+def test_the_rollouts_of_a_step_come_back_and_a_repeated_step_replaces_them(tmp_path: Path) -> None:
+    first = [Kept(0, [0.0, 0.5, -0.25], rollout("a")), Kept(0, None, rollout("a"))]
+    later = [Kept(10, [], rollout("b"))]
+    write_rollouts(tmp_path, later)
+    write_rollouts(tmp_path, [Kept(0, None, rollout("old"))])
+    write_rollouts(tmp_path, first)
+    assert [*read_rollouts(tmp_path)] == [*first, *later]
+    assert [*read_rollouts(tmp_path / "none")] == []
+
+
+@pytest.mark.parametrize("line", ["{", '{"step": 1}', "[]", '{"step": 1, "advantages": null}'])
+def test_a_damaged_file_is_named(tmp_path: Path, line: str) -> None:
+    write_rollouts(tmp_path, [Kept(3, None, rollout("a"))])
+    file = tmp_path / "000003.jsonl"
+    file.write_text(f"{file.read_text()}{line}\n")
+    with pytest.raises(UserError, match=f"{file}, line 2 .*; delete the file, and the report"):
+        list(read_rollouts(tmp_path))
+
+
+def test_ids_that_no_token_has_are_refused(tmp_path: Path) -> None:
+    odd = rollout("a")
+    odd.segments[0].ids = [-1]
+    write_rollouts(tmp_path, [Kept(0, None, odd)])
+    with pytest.raises(UserError, match="ids that no token has"):
+        list(read_rollouts(tmp_path))
