@@ -1,7 +1,9 @@
 """What `run` prints, and with which status it ends."""
 
 import functools
+import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from cli_parts import TINY, sentence, status
+from fieldcraft.records.rollouts import read_rollouts
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.runs import check as preflight
 from fieldcraft.runs import run
 from fieldcraft.types import UserError
+from report_parts import unpacked
 
 
 def test_nothing_heavy_is_loaded_before_a_command_needs_it() -> None:
@@ -35,10 +39,32 @@ def test_a_run_ends_with_its_numbers_and_how_to_go_on(
     shown = capsys.readouterr().out
     for stage in ("base", "workflow", "sft2", "rl2"):
         assert re.search(rf"^{stage} +\d\.\d{{3}} \[", shown, re.MULTILINE)
-    question = read_trajectories(done / "evaluations" / "rl2.jsonl")[0].task.question
+    question = next(read_trajectories(done / "evaluations" / "rl2.jsonl")).task.question
     assert shown.endswith(
         f"{done}/report.json\n{done}/report.html\nfieldcraft ask --model {done} '{question}'\n"
     )
+
+
+def test_training_rollouts_are_kept_beside_their_stage_and_in_the_page(done: Path) -> None:
+    kept = list(read_rollouts(done / "rl2" / "rollouts"))
+    assert [one.step for one in kept] == [0, 0]
+    assert all(one.advantages is not None for one in kept)
+    assert "rollouts" not in {path.name for path in (done / "sft2").iterdir()}
+    shown = [line for line in unpacked((done / "report.html").read_text("utf-8")) if "step" in line]
+    assert [line["step"] for line in shown] == [0, 0]
+
+
+def test_only_one_question_is_read_for_the_command_that_is_offered(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(done, copy)
+    file = copy / "evaluations" / "rl2.jsonl"
+    first, rest = file.read_text().split("\n", maxsplit=1)
+    file.write_text(f"{first}\nbroken\n{rest}")
+    assert status("run", "smoke", *TINY, "--out", copy) == 0
+    question = json.loads(first)["task"]["question"]
+    assert capsys.readouterr().out.endswith(f"fieldcraft ask --model {copy} '{question}'\n")
 
 
 def test_a_run_goes_by_default_to_a_folder_of_its_recipe_and_seed(

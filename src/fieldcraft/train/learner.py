@@ -12,7 +12,7 @@ from typing import Protocol
 
 from fieldcraft.algos.losses import Surrogate
 from fieldcraft.config.rl import Rl
-from fieldcraft.train.batch import Unit, to_sample
+from fieldcraft.train.batch import Floats, Unit, to_sample
 from fieldcraft.train.credit import Scored, assign_advantages
 from fieldcraft.train.critic import Critic
 from fieldcraft.train.lora import Adapter
@@ -48,6 +48,15 @@ class AdapterStart:
             self.trainer.fill_logprobs(units, field, temperature)
 
 
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """The metrics of a step, and the advantages of the tokens of every rollout, by group: up to the
+    last token that was trained; None where a rollout could not be graded."""
+
+    row: Row
+    advantages: list[list[Floats | None]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class PolicyLearner:
     """Turns the rollouts of a step into optimiser steps.
@@ -63,24 +72,27 @@ class PolicyLearner:
     total_tokens: int
     seed: int
 
-    def learn(self, groups: Sequence[Group], number: int) -> Row:
+    def learn(self, groups: Sequence[Group], number: int) -> Learned:
         """All optimiser steps of sampling step `number`; metrics are means over them, and empty if
         there is nothing to learn."""
-        units, total = self._units(groups)
-        return self._train(units, total, number) if units else {}
+        scored = [[self._scored(t) for t in group] for group in groups]
+        graded = [[member for member in members if member is not None] for members in scored]
+        units, total = self._units(groups, graded)
+        row = self._train(units, total, number) if units else {}
+        return Learned(row, [[m and m.sample.advantage for m in members] for members in scored])
 
-    def _units(self, groups: Sequence[Group]) -> tuple[list[Unit], float]:
+    def _scored(self, trajectory: Trajectory) -> Scored | None:
+        if trajectory.reward is None:
+            return None
+        authors = {Author.POLICY} if self._trains(trajectory) else ()
+        return Scored(to_sample(trajectory, authors), trajectory.reward)
+
+    def _units(
+        self, groups: Sequence[Group], scored: list[list[Scored]]
+    ) -> tuple[list[Unit], float]:
         """Samples with advantages, and what the loss is divided by. A group without a gradient is
         counted in the divisor and left out of the computation."""
         s = self.settings
-        scored = [
-            [
-                Scored(to_sample(t, {Author.POLICY} if self._trains(t) else ()), t.reward)
-                for t in group
-                if t.reward is not None
-            ]
-            for group in groups
-        ]
         trained = [m.sample for members in scored for m in members if m.sample.weight.any()]
         total = float(sum(sample.weight.sum() for sample in trained))
         if s.loss_weight == "sequence":

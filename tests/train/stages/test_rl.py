@@ -11,6 +11,7 @@ from fieldcraft.config.rl import Rl
 from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.records.rollouts import Kept
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.rollout.health import ToolWatch
 from fieldcraft.rollout.loop import Policy, rollout
@@ -78,6 +79,24 @@ def test_rewards_become_the_advantages_of_exactly_these_samples(scale: str, size
     assert trainer.totals == [tokens]
     assert (row["equal_groups"], row["reward_mean"], row["em"]) == (0.5, 0.25, 0.25)
     assert (engine.slept, engine.version) == (1, 4)
+
+
+def test_a_group_that_differs_is_kept_with_the_advantages_of_its_tokens() -> None:
+    rl, trainer, _ = stage({**MIXED, "0/0": [WRONG], "1/0": [SEARCH, RIGHT]}, scale="none")
+    found: list[Sequence[Kept]] = []
+    rl.keep = found.append
+    step(rl, 0)
+    [[right, wrong]] = found
+    assert (right.step, right.trajectory.answer) == (0, "Northport")
+    assert [right.advantages, wrong.advantages] == [s.advantage.tolist() for s in trainer.samples]
+    assert right.advantages is not None
+    assert right.advantages[-1] == 0.5
+    assert right.advantages[0] == 0.0  # of the prompt
+    ungraded, _, _ = stage(MIXED)
+    ungraded.keep = found.append
+    graded_by(ungraded, ExactMatch(), Asked())
+    step(ungraded, 8)
+    assert [kept.advantages is None for kept in found[-1]] == [True, False]
 
 
 def test_weights_of_sequences_sum_to_one_each() -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import isclose
 from typing import Self
 
 from fieldcraft.config.rl import Rl
 from fieldcraft.endpoints.opening import open_endpoint
+from fieldcraft.records.rollouts import ROLLOUTS, Kept, is_kept, write_rollouts
 from fieldcraft.rollout.health import ToolWatch, check_rollouts
 from fieldcraft.rollout.simulators import ChatSimulator
 from fieldcraft.train.critic import Critic
-from fieldcraft.train.learner import AdapterStart, PolicyLearner, Reference
+from fieldcraft.train.learner import AdapterStart, Learned, PolicyLearner, Reference
 from fieldcraft.train.rollout_metrics import rollout_metrics, silence
-from fieldcraft.train.sampler import Sampler, equal, simulates
+from fieldcraft.train.sampler import Group, Sampler, equal, simulates
 from fieldcraft.train.stages.base import Data, Material, Row, StageType
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.train.watch import Watch
@@ -25,7 +27,8 @@ BY_VERDICT = (VERDICT, "otc-grpo", "otc-ppo")  # rewards that follow the verdict
 class RlStage(StageType):
     """One policy, sampled and trained in turns: the order is that of the numbers of its steps.
 
-    `fidelity` measures the rollouts of a simulated step.
+    `fidelity` measures the rollouts of a simulated step. `keep` is given a group of a few steps, to
+    be looked at later.
     Raises UserError where the settings need a reference, a critic, a simulator or a reward that is
     not there.
     """
@@ -40,6 +43,7 @@ class RlStage(StageType):
         reference: Reference | None = None,
         critic: Critic | None = None,
         fidelity: Callable[[Sequence[Trajectory]], Row] = lambda _: {},
+        keep: Callable[[Sequence[Kept]], None] = lambda _: None,
     ) -> None:
         s = sampler.settings
         if (s.baseline == "critic") != (critic is not None):
@@ -58,6 +62,7 @@ class RlStage(StageType):
         self.sampler = sampler
         self.trainer = trainer
         self.fidelity = fidelity
+        self.keep = keep
         self.watch = make_watch(s)
         self.tools = ToolWatch(s.max_tool_failures, simulated_too=sampler.remote is not None)
         self.learner = PolicyLearner(
@@ -102,6 +107,7 @@ class RlStage(StageType):
             reference=reference,
             critic=critic,
             fidelity=material.fidelity,
+            keep=partial(write_rollouts, material.folder / ROLLOUTS),
         )
 
     async def step(self, number: int) -> Row:
@@ -123,7 +129,10 @@ class RlStage(StageType):
         }
         if simulates(s, number):
             row |= self.fidelity(flat)
-        row |= self.learner.learn(sampled.groups, number)
+        learned = self.learner.learn(sampled.groups, number)
+        row |= learned.row
+        if sampled.groups and is_kept(number, s.steps):
+            self.keep(_telling(sampled.groups, learned, number))
         await self.sampler.engine.publish(number + 1)
         return row
 
@@ -180,6 +189,15 @@ class RlStage(StageType):
             )
         if not any(settings.weights.values()):
             yield f"stage '{name}' gives no reward a weight: set rewards, as in {{em: 1.0}}."
+
+
+def _telling(groups: Sequence[Group], learned: Learned, number: int) -> list[Kept]:
+    """The first group whose rewards differ, or the first one."""
+    place = next((place for place, group in enumerate(groups) if not equal(group)), 0)
+    return [
+        Kept(number, None if advantages is None else advantages.tolist(), trajectory)
+        for trajectory, advantages in zip(groups[place], learned.advantages[place], strict=True)
+    ]
 
 
 async def _remote(settings: Rl, material: Material) -> ChatSimulator | None:
