@@ -9,7 +9,7 @@ import pytest
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.agent import Agent, find_agent
-from fieldcraft.tools.search.index import SearchIndex, build_index
+from fieldcraft.tools.search.index import MANIFEST, SearchIndex, build_index
 from fieldcraft.types import UserError
 
 
@@ -78,6 +78,8 @@ def test_options_replace_what_the_run_had(run: Path) -> None:
     assert agent.recipe.dialect == "hermes"
     assert agent.recipe.search.url == "http://there"
     assert agent.recipe.search.topk == 1
+    (run / "other").mkdir()
+    (run / "other" / MANIFEST).touch()
     again = agent.with_options(None, run / "other", None)
     assert again.recipe.dialect == "hermes"
     assert (again.index, again.recipe.search.url) == (run / "other", None)

@@ -90,7 +90,7 @@ def show(
         if mask or stage is not None:
             raise UserError(f"{run} holds demonstrations, which no stage has trained on yet.")
         kept, rejected = _collected(folder)
-        shown = {**kept, **rejected}
+        shown: Mapping[int, Trajectory] = {**kept, **rejected}
         if number is None:  # a list is of one kind; why an attempt was rejected is in its record
             shown = rejected if right is False else kept
         everything = shown.items

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import chain, takewhile, zip_longest
@@ -94,12 +94,12 @@ class _Packing:
         self.pieces: dict[int, str] = {}
         self.packed = b""
 
-    def room(self, budget: int) -> Callable[[Sequence[Entry]], bool]:
+    def room(self, budget: int) -> Callable[[Iterable[Entry]], bool]:
         """Adds the trajectories of a question, and says whether they had room."""
 
-        def add(question: Sequence[Entry]) -> bool:
+        def add(question: Iterable[Entry]) -> bool:
             pieces = dict(self.pieces)
-            lines = _lines(question, self.source, pieces)
+            lines = _lines(list(question), self.source, pieces)
             text = "".join(f"{_json(line)}\n" for line in lines)
             trial = self.packer.copy()
             added = trial.compress(text.encode(errors="replace")) + trial.flush(zlib.Z_SYNC_FLUSH)

@@ -79,7 +79,11 @@ class PolicyLearner:
         graded = [[member for member in members if member is not None] for members in scored]
         units, total = self._units(groups, graded)
         row = self._train(units, total, number) if units else {}
-        return Learned(row, [[m and m.sample.advantage for m in members] for members in scored])
+        advantages = [
+            [None if member is None else member.sample.advantage for member in members]
+            for members in scored
+        ]
+        return Learned(row, advantages)
 
     def _scored(self, trajectory: Trajectory) -> Scored | None:
         if trajectory.reward is None:
