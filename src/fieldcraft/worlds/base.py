@@ -52,6 +52,10 @@ class World(ABC):
     def passages(self) -> list[dict[str, str]]:
         """The corpus that is searched: records with `id`, `title` and `text`."""
 
+    def files(self) -> Mapping[str, str]:
+        """Name -> text of the files that programs of the tool `python` find beside them."""
+        return {}
+
     @abstractmethod
     def training_questions(self, count: int) -> list[Task]:
         """At most `count` distinct questions to train on."""

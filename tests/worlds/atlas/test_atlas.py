@@ -15,7 +15,7 @@ from fieldcraft.tools.search.tool import SearchTool
 from fieldcraft.types import Action, Answer, Observation, Thought, UserError
 from fieldcraft.worlds.atlas.facts import FEW_SYLLABLES, RELATIONS, Atlas, deal, redeal
 from fieldcraft.worlds.atlas.facts import Route as Chain
-from fieldcraft.worlds.atlas.naming import SYLLABLES
+from fieldcraft.worlds.naming import SYLLABLES
 from fieldcraft.worlds.atlas.oracle import (
     closed_book,
     decisions,

@@ -18,7 +18,7 @@ from fieldcraft.train.stages.contrastive import _last_segment
 from fieldcraft.types import Author, Status, Task, Thought, Trajectory, UserError
 from fieldcraft.worlds.atlas.curriculum import Curriculum, tokenizer_texts
 from fieldcraft.worlds.atlas.facts import Atlas, deal, redeal, statement
-from fieldcraft.worlds.atlas.naming import SYLLABLES
+from fieldcraft.worlds.naming import SYLLABLES
 from fieldcraft.worlds.atlas.oracle import decisions, demonstration
 from fieldcraft.worlds.atlas.questions import evaluation_tasks, train_tasks
 

@@ -24,7 +24,7 @@ from fieldcraft.types import (
     Trajectory,
 )
 from fieldcraft.worlds.atlas.facts import Atlas, Route, redeal, statement, strangers
-from fieldcraft.worlds.atlas.naming import SYLLABLES
+from fieldcraft.worlds.naming import SYLLABLES
 from fieldcraft.worlds.atlas.oracle import (
     UNKNOWN,
     Decision,

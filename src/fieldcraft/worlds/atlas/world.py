@@ -13,7 +13,7 @@ from fieldcraft.types import Dialect, Task, Trajectory
 from fieldcraft.worlds.atlas.curriculum import Curriculum, tokenizer_texts
 from fieldcraft.worlds.atlas.facts import deal
 from fieldcraft.worlds.atlas.fidelity import judge_by_world
-from fieldcraft.worlds.atlas.naming import SYLLABLES
+from fieldcraft.worlds.naming import SYLLABLES
 from fieldcraft.worlds.atlas.oracle import AtlasOracle
 from fieldcraft.worlds.atlas.questions import SPLITS, evaluation_tasks, train_tasks
 from fieldcraft.worlds.base import Schemas, TrajectoryPair, Verdicts, World
