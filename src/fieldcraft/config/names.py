@@ -52,6 +52,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "cover_em": f"{_ANSWERS}:CoverEM",
         "format": f"{_ANSWERS}:Format",
         "judge": "fieldcraft.rewards.judge:Judge",
+        "repair": "fieldcraft.rewards.repairs:Repair",
         "otc-grpo": f"{_COST}:OtcGrpo",
         "otc-ppo": f"{_COST}:OtcPpo",
     },

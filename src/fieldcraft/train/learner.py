@@ -6,20 +6,20 @@ It knows no tools and no engine: `sampler.py` does.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from fieldcraft.algos.losses import Surrogate
 from fieldcraft.config.rl import Rl
-from fieldcraft.train.batch import Unit, to_sample
+from fieldcraft.train.batch import Sample, Unit, to_sample
 from fieldcraft.train.credit import Scored, assign_advantages
 from fieldcraft.train.critic import Critic
 from fieldcraft.train.lora import Adapter
 from fieldcraft.train.sampler import Group, equal
 from fieldcraft.train.stages.base import Row
 from fieldcraft.train.trainer import Trainer
-from fieldcraft.types import Author, Status, Trajectory
+from fieldcraft.types import Author, Outcome, Status, Trajectory
 
 # Metrics that are means over the tokens trained on; those of equal groups have no part in them.
 OF_TRAINED = (
@@ -53,7 +53,8 @@ class PolicyLearner:
     """Turns the rollouts of a step into optimiser steps.
 
     `reference` is needed only for a KL term, `critic` for `baseline: critic`. `total_tokens` is the
-    budget of a rollout, by which `loss_weight: constant` divides.
+    budget of a rollout, by which `loss_weight: constant` divides. `is_right` says of a graded
+    rollout whether its answer is right.
     """
 
     settings: Rl
@@ -62,20 +63,24 @@ class PolicyLearner:
     critic: Critic | None
     total_tokens: int
     seed: int
+    is_right: Callable[[Trajectory], bool]
 
     def learn(self, groups: Sequence[Group], number: int) -> Row:
         """All optimiser steps of sampling step `number`; metrics are means over them, and empty if
         there is nothing to learn."""
-        units, total = self._units(groups)
-        return self._train(units, total, number) if units else {}
+        units, total, reversed_share = self._units(groups)
+        if not units:
+            return {}
+        return self._train(units, total, number) | {"right_negative_rate": reversed_share}
 
-    def _units(self, groups: Sequence[Group]) -> tuple[list[Unit], float]:
-        """Samples with advantages, and what the loss is divided by. A group without a gradient is
-        counted in the divisor and left out of the computation."""
+    def _units(self, groups: Sequence[Group]) -> tuple[list[Unit], float, float]:
+        """Samples with advantages, what the loss is divided by, and the share of right rollouts
+        whose advantage is negative, which a price on calls can bring about. A group without a
+        gradient is counted in the divisor and left out of the computation."""
         s = self.settings
         scored = [
             [
-                Scored(to_sample(t, {Author.POLICY} if self._trains(t) else ()), t.reward)
+                Scored(self._sample(t), t.reward, self.is_right(t))
                 for t in group
                 if t.reward is not None
             ]
@@ -101,10 +106,16 @@ class PolicyLearner:
         if s.loss_weight == "sequence":
             for (sample,) in units:
                 sample.weight /= sample.weight.sum()
-        return units, total
+        negative = sum(m.right and m.sample.advantage.sum() < 0 for ms in scored for m in ms)
+        right = sum(self.is_right(t) for group in groups for t in group)
+        return units, total, negative / max(right, 1)
 
-    def _trains(self, trajectory: Trajectory) -> bool:
-        return self.settings.train_truncated or trajectory.status is not Status.TRUNCATED
+    def _sample(self, trajectory: Trajectory) -> Sample:
+        """With weight 0 everywhere if the rollout is not trained on."""
+        left_out = (
+            trajectory.status is Status.TRUNCATED and not self.settings.train_truncated
+        ) or (is_void(trajectory) and not self.settings.train_void)
+        return to_sample(trajectory, () if left_out else {Author.POLICY})
 
     def _equal_is_still(self) -> bool:
         """Whether a group of equal rewards has exactly no gradient."""
@@ -151,6 +162,14 @@ class PolicyLearner:
                 random.Random(f"{self.seed}:{number}:{epoch}").shuffle(dealt)
             for part in range(count):
                 yield dealt[part::count], 1 / count
+
+
+def is_void(trajectory: Trajectory) -> bool:
+    """Whether a rollout has a void turn: one that holds neither a call that can be read nor an
+    answer (SimpleTIR, arXiv 2509.02479)."""
+    return trajectory.status is Status.NO_ANSWER or any(
+        call.outcome is Outcome.MALFORMED for call in trajectory.calls
+    )
 
 
 def surrogate(s: Rl) -> Surrogate:

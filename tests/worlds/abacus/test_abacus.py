@@ -1,4 +1,4 @@
-"""Abacus: instructions and their programs, notes, splits, and an oracle that needs no needless call."""
+"""Abacus: instructions and their programs, notes, splits, and an oracle without needless calls."""
 
 import random
 
@@ -44,7 +44,8 @@ def test_an_instruction_reads_and_computes_as_written():
         "5198 times 52 is 270296.",
         "270296 minus 100 is 270196.",
     ]
-    assert told.is_trap and not told.is_small
+    assert told.is_trap
+    assert not told.is_small
 
 
 @given(INSTRUCTIONS)

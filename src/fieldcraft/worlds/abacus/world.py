@@ -15,7 +15,6 @@ from fieldcraft.worlds.abacus.notes import MODULE
 from fieldcraft.worlds.abacus.oracle import TOO_LARGE, UNKNOWN, AbacusOracle
 from fieldcraft.worlds.abacus.questions import (
     SPLITS,
-    Abacus,
     evaluation_tasks,
     new_abacus,
     train_tasks,
