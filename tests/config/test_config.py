@@ -298,7 +298,7 @@ def test_a_recipe_has_a_world_or_questions_of_the_users(tmp_path: Path, path: st
         "recipe 'x' has no questions: give tasks=FILE, or world.name= with one of abacus, atlas."
     )
     assert "'world.name' is missing" in complaint(bare, "world.people=40")
-    assert "no world 'atals' among atlas; did you mean 'atlas'" in complaint(
+    assert "no world 'atals' among abacus, atlas; did you mean 'atlas'" in complaint(
         bare, "world.name=atals"
     )
     assert load_recipe(bare, [f"tasks={path}"]).world is None
