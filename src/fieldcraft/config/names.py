@@ -61,6 +61,9 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "search-r1": "fieldcraft.dialects.search_r1:SearchR1",
         "otc": "fieldcraft.dialects.search_r1:Otc",
         "hermes": "fieldcraft.dialects.hermes:Hermes",
+        "torl": "fieldcraft.dialects.torl:ToRL",
+        "retool": "fieldcraft.dialects.retool:ReTool",
+        "afm-code": "fieldcraft.dialects.afm_code:AfmCode",
     },
     Kind.WORKFLOW: {
         "workflow": "fieldcraft.agents.react:react",
