@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from fieldcraft.dialects.base import encode_written
 from fieldcraft.dialects.demonstrations import encode_demonstration, encode_pair
-from fieldcraft.types import Dialect, Step, Task, Trajectory
+from fieldcraft.types import Author, Dialect, Segment, Step, Task, Trajectory
 from fieldcraft.worlds.abacus.instructions import (
     OPERATIONS,
     SMALL,
@@ -28,9 +29,11 @@ from fieldcraft.worlds.abacus.oracle import (
 from fieldcraft.worlds.abacus.questions import STEPS, Abacus, new_abacus, train_tasks
 from fieldcraft.worlds.base import TrajectoryPair
 
+READING_SHARE = 0.3  # of the base model's texts
 TOO_LARGE_SHARE = 0.2  # of the base model's texts
 NOTES_AT_ONCE = 200  # in a notebook made for demonstrations
-SIZES = {"base": 12_000, "demonstrations": 12_000, "wasteful": 12_000, "pairs": 3_000}
+READ_AT_ONCE = 3  # notes
+SIZES = {"base": 20_000, "demonstrations": 12_000, "wasteful": 12_000, "pairs": 3_000}
 
 
 @dataclass(frozen=True)
@@ -48,21 +51,20 @@ class Curriculum:
 
     def base(self, count: int) -> list[Trajectory]:
         """Texts of the base model. It learns to answer with small numbers in its head (half of the
-        questions have one step), and what is too large for it. It never sees a program."""
+        questions have one step), what is too large for it, and to read: it gets notes, and then
+        says what is in them, in any order. It never sees a program."""
         rng = random.Random(f"base:{self.seed}")
         abacus = Abacus(Notebook({}, {}), heldout=False)
         sums = single_sums()
-        made = []
-        for index in range(count):
-            if rng.random() < TOO_LARGE_SHARE:
-                instruction = abacus.large(rng, rng.choice(STEPS))
-            elif index % 2:
-                instruction = rng.choice(sums)
-            else:
-                instruction = abacus.small(rng, rng.choice(STEPS[1:]))
-            task = abacus.direct(instruction, "train")
-            made.append(self._encode(task, closed_book(instruction)))
-        return made
+        reading = round(count * READING_SHARE)
+        large = round(count * TOO_LARGE_SHARE)
+        instructions = [abacus.large(rng, rng.choice(STEPS)) for _ in range(large)]
+        for index in range(count - reading - large):
+            several = abacus.small(rng, rng.choice(STEPS[1:]))
+            instructions.append(rng.choice(sums) if index % 2 else several)
+        return [self._reading(rng) for _ in range(reading)] + [
+            self._encode(abacus.direct(told, "train"), closed_book(told)) for told in instructions
+        ]
 
     def demonstrations(self, count: int) -> list[Trajectory]:
         """Answers with as few programs as possible."""
@@ -104,6 +106,19 @@ class Curriculum:
             for task in train_tasks(abacus, rng.randrange(2**32), NOTES_AT_ONCE):
                 yield abacus, task
             number += 1
+
+    def _reading(self, rng: random.Random) -> Trajectory:
+        notes = new_abacus(rng, READ_AT_ONCE, 0, set(self.reserved), heldout=False).notebook.kept
+        read = "".join(f"{name}\n{told}\n\n" for name, told in notes.items())
+        said = [f"The note of {name} says: {told}" for name, told in notes.items()]
+        rng.shuffle(said)
+        task = Task(f"reading:{'/'.join(notes)}", "", ())
+        return Trajectory(
+            task, [self._segment(Author.PROMPT, read), self._segment(Author.POLICY, " ".join(said))]
+        )
+
+    def _segment(self, author: Author, text: str) -> Segment:
+        return Segment(author, encode_written(self.dialect.tokenizer, text), text)
 
     def _encode(self, task: Task, steps: Sequence[Step]) -> Trajectory:
         return encode_demonstration(task, steps, self.dialect, self.schemas)

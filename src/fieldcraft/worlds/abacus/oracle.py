@@ -16,7 +16,7 @@ from fieldcraft.worlds.base import Decision, merge_thoughts
 
 UNKNOWN = Answer("unknown")
 READING, COMPUTING = "I must read the note.", "I must compute."
-TOO_LARGE = "These numbers are too large for me."
+TOO_LARGE = "is too large for me."
 CAREFUL_SHARE = 0.5  # of the questions for which a wasteful teacher computes everything
 
 ASKED = re.compile(r"Follow the note of ([A-Z]\w* [A-Z]\w*)\.")
@@ -126,7 +126,7 @@ class AbacusOracle(base.Oracle):
 def closed_book(instruction: Instruction) -> list[Step]:
     """The chain without a program. It ends at once if the numbers are large."""
     if not instruction.is_small:
-        return [Thought(TOO_LARGE), UNKNOWN]
+        return [Thought(f"{str(instruction).removesuffix('.')} {TOO_LARGE}"), UNKNOWN]
     return merge_thoughts([*map(Thought, instruction.statements), _answer(instruction)])
 
 

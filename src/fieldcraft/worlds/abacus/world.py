@@ -102,7 +102,7 @@ class AbacusWorld(World):
                     case Action(_, {"code": str(code)}):
                         texts.append(f"\n{code}\n")
         yield from dict.fromkeys(parts.sub("", text) for text in texts)
-        for tag in (*tags, r"\boxed{", TOO_LARGE, UNKNOWN.text):
+        for tag in (*tags, r"\boxed{", TOO_LARGE, UNKNOWN.text, "says:"):
             yield f"{tag} {tag}\n"
 
     @property
