@@ -116,11 +116,20 @@ class Malformed:
     reason: str
 
 
+class Role(StrEnum):
+    """What a thought is for. A dialect without tags for a role writes it as any other thought."""
+
+    THINK = "think"
+    PLAN = "plan"
+    REFLECT = "reflection"
+
+
 @dataclass(frozen=True, slots=True)
 class Thought:
     """Free reasoning text; a step of a demonstration."""
 
     text: str
+    role: Role = Role.THINK
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +373,10 @@ class Dialect(Protocol):
 
     def write_thought(self, text: str) -> str:
         """How a policy turn begins that thinks `text`, which may be empty, and then goes on."""
+        ...
+
+    def write_thoughts(self, thoughts: Sequence[Thought]) -> str:
+        """The same for the thoughts of a demonstration, of which there may be none."""
         ...
 
     def write_action(self, action: Action) -> str:

@@ -48,6 +48,24 @@ def test_ask_refuses_two_searches(
     assert sentence(capsys) == ("there can be one search: give --index or --search-url, not both.")
 
 
+def test_eval_samples_each_question_several_times(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Samples of a question differ, and the same command gives the same samples."""
+    given = ["--model", done / "rl2", "--tasks", done / "world" / "evaluation.jsonl", "--limit", 3]
+    reports = []
+    for folder in ("one", "two"):
+        options = ["--samples", 4, "--temperature", 1.0, "--out", tmp_path / folder]
+        assert status("eval", *given, *options) == 0
+        found = json.loads((tmp_path / folder / "eval.json").read_text())["evals"][str(given[1])]
+        reports.append((found["n"], found["tokens_mean"], found["sampled"]))
+    assert reports[0] == reports[1]
+    assert (reports[0][0], reports[0][2]["samples"]) == (12, 4)
+    assert "pass@4" in capsys.readouterr().out
+    assert status("eval", *given, "--samples", 2) == 2
+    assert "set temperature" in sentence(capsys)
+
+
 def test_eval_compares_models(
     done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

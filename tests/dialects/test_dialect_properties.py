@@ -5,9 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoints import tiny_tokenizer
+from dialect_parts import action_of
 from fieldcraft.config.names import BUILT_IN, Kind
 from fieldcraft.dialects import get_dialect
-from fieldcraft.types import Action, Answer, Place
+from fieldcraft.types import Action, Answer, Place, Role, Thought
 
 DIALECTS = BUILT_IN[Kind.DIALECT]
 DIALECT_OF = {name: get_dialect(name, tiny_tokenizer(), instruction="") for name in DIALECTS}
@@ -40,7 +41,7 @@ def test_parse_and_grammar_never_raise_and_agree(name: str, written: list[str]) 
 @given(query=plain.filter(bool), thought=plain, surplus=st.sampled_from(["", "\n\n", " "]))
 def test_action_comes_back(name: str, query: str, thought: str, surplus: str) -> None:
     dialect = DIALECT_OF[name]
-    action = Action("search", {"query": query})
+    action = action_of(name, query)
     turn = dialect.write_thought(thought) + dialect.write_action(action)
     assert turn.endswith(dialect.stop or "</tool_call>")
     assert dialect.parse([turn + surplus]) == (action,)
@@ -53,11 +54,19 @@ def test_answer_comes_back_and_is_well_formed(
     name: str, answer: str, thought: str, query: str
 ) -> None:
     dialect = DIALECT_OF[name]
-    search = dialect.write_thought(thought) + dialect.write_action(
-        Action("search", {"query": query})
+    begun, planned, reflected = (
+        dialect.write_thoughts([Thought(thought, role), Thought(thought)])
+        for role in (Role.THINK, Role.PLAN, Role.REFLECT)
     )
-    turn = dialect.write_thought(thought) + dialect.write_answer(answer)
-    for written in ([turn], [search, turn], [search, turn + "<|im_end|>"]):
+    if name != "afm-code":  # the others have no rules for roles
+        assert begun == planned == reflected
+    call, final = dialect.write_action(action_of(name, query)), dialect.write_answer(answer)
+    last = reflected + final
+    for written in (
+        [planned + final],
+        [planned + call, last],
+        [planned + call, reflected + call, last + "<|im_end|>"],
+    ):
         assert dialect.parse(written) == Answer(answer)
         assert dialect.well_formed(written) == ("\0" not in "".join(written))
 

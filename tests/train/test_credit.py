@@ -123,3 +123,16 @@ def test_whitening_leaves_the_critics_targets_alone() -> None:
     )
     assert spoken(long) + spoken(short) == pytest.approx([3**-0.5] * 3 + [-(3**0.5)], abs=1e-4)
     assert spoken(long, "target") + spoken(short, "target") == [1, 1, 1, 0]
+
+
+def test_a_floor_lifts_right_rollouts_only() -> None:
+    """Rewards 1 and 0.2 of right rollouts, and 0 of a wrong one: the mean is 0.4."""
+    long, short = two()
+    wrong = sample(turn(1))
+    group = [Scored(long, 1.0, True), Scored(short, 0.2, True), Scored(wrong, 0.0)]
+    assign_advantages([group], rl(baseline="group"))
+    assert spoken(short) == pytest.approx([-0.2])
+    assign_advantages([group], rl(baseline="group", advantage_floor="right"))
+    assert spoken(long) == pytest.approx([0.6] * 3)
+    assert spoken(short) == [0]
+    assert spoken(wrong) == pytest.approx([-0.4])

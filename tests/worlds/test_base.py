@@ -23,7 +23,7 @@ class Bare(CodeBook):
 def test_nothing_outside_a_worlds_folder_names_it() -> None:
     """Recipes may, and are no source."""
     folders = [path for path in WORLDS.iterdir() if (path / "__init__.py").exists()]
-    assert [folder.name for folder in folders] == list(known(Kind.WORLD)) == ["atlas"]
+    assert sorted(folder.name for folder in folders) == sorted(known(Kind.WORLD))
     files = [*SOURCES.rglob("*.py"), *SOURCES.rglob("*.j2"), *SOURCES.rglob("*.css")]
     assert len(files) > 100
     for folder in folders:

@@ -23,7 +23,7 @@ from fieldcraft.cli.app import (
 )
 from fieldcraft.config.names import Kind, require
 from fieldcraft.config.sections import Dtype, JudgeModel
-from fieldcraft.evals.tables import pairwise_table, results_table, tool_table
+from fieldcraft.evals.tables import pairwise_table, results_table, samples_table, tool_table
 from fieldcraft.records.files import refuse_unwritable, write_json
 from fieldcraft.runs.folder import find_model
 from fieldcraft.runs.loop import run_async
@@ -90,13 +90,19 @@ def evaluate(
     judge_url: Annotated[str | None, typer.Option(help="Also ask a model behind this url.")] = None,
     judge_model: Annotated[str | None, typer.Option(help="Its name there.")] = None,
     judge_votes: Annotated[int, typer.Option(min=1, help="Votes on every answer.")] = 3,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Samples of each question, for avg@n and pass@k.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="Of the samples; 0 is greedy.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Also write eval.json, and keep the judge's replies, here.")
     ] = None,
 ) -> None:
-    """Grade agents on a file of questions, greedily, and compare each with the first; or, with
-    --simulator, the search results that they write themselves, sampled as in training and by
-    default for questions of their training."""
+    """Grade agents on a file of questions and compare each with the first; or, with --simulator,
+    the search results that they write themselves, sampled as in training and by default for
+    questions of their training."""
     from fieldcraft.data.sources import read_tasks
     from fieldcraft.evals.metrics import summarise
     from fieldcraft.evals.pairwise import against_first
@@ -116,7 +122,12 @@ def evaluate(
 
     cache = None if out is None else out / "judge.sqlite"
     judge = run_async(open_judge(settings, cache))
-    agents = {str(m): find_agent(m).with_options(dialect, index, search_url, device) for m in model}
+    agents = {
+        str(m): find_agent(m)
+        .with_options(dialect, index, search_url, device)
+        .sampling(samples, temperature)
+        for m in model
+    }
     if simulator:
         _evaluate_simulators(agents, questions or _own_questions(agents, limit), out)
         return
@@ -131,6 +142,8 @@ def evaluate(
         found[name] = summarise(done[name], split) | {"seconds": time.perf_counter() - began}
     compared = against_first(done, split)
     console.print(results_table(found, {}), tool_table(found))
+    if any(entry["sampled"] for entry in found.values()):
+        console.print(samples_table(found))
     if compared:
         console.print(pairwise_table(compared))
     if out is not None:

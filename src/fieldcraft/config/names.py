@@ -52,6 +52,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "cover_em": f"{_ANSWERS}:CoverEM",
         "format": f"{_ANSWERS}:Format",
         "judge": "fieldcraft.rewards.judge:Judge",
+        "repair": "fieldcraft.rewards.repairs:Repair",
         "otc-grpo": f"{_COST}:OtcGrpo",
         "otc-ppo": f"{_COST}:OtcPpo",
     },
@@ -60,6 +61,9 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "search-r1": "fieldcraft.dialects.search_r1:SearchR1",
         "otc": "fieldcraft.dialects.search_r1:Otc",
         "hermes": "fieldcraft.dialects.hermes:Hermes",
+        "torl": "fieldcraft.dialects.torl:ToRL",
+        "retool": "fieldcraft.dialects.retool:ReTool",
+        "afm-code": "fieldcraft.dialects.afm_code:AfmCode",
     },
     Kind.WORKFLOW: {
         "workflow": "fieldcraft.agents.react:react",

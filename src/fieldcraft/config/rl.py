@@ -83,6 +83,7 @@ class Rl(Stage):
     endpoint: Endpoint | None = None
     questions: PositiveInt = 32  # of a step
     group: PositiveInt = 8  # rollouts of a question
+    oversample: PositiveInt = 1  # times as many are sampled; `group` of them are trained on
     temperature: PositiveFloat = 1.0
     # what is rewarded
     rewards: Rewards = Field(default={"em": 1.0})  # and their weights
@@ -95,12 +96,14 @@ class Rl(Stage):
     keep_groups: Literal["all", "mixed-accuracy", "mixed-reward"] = "all"
     max_batches: PositiveInt = 10  # sampled in a step to fill it with groups that are kept
     train_truncated: bool = True
+    train_void: bool = True  # rollouts with a turn that holds neither a call nor an answer
     # what stops the run
     max_tool_failures: Share = 0.9  # of a step's calls
     collapse_share: Share | None = 0.5  # of its best, below which exact match has collapsed
     # advantages
     baseline: Literal["none", "group", "others", "critic"] = "group"
     scale: Literal["none", "group", "batch"] = "group"
+    advantage_floor: Literal["none", "right"] = "none"  # right: 0 for right rollouts
     critic: Critic = Critic()
     # the loss
     loss_weight: Literal["sequence", "token", "constant"] = "sequence"
@@ -200,7 +203,7 @@ class Rl(Stage):
             critics=(self.baseline, self.critic.backbone) == ("critic", "own"),
             frozen=frozen,
             references=self.kl_coef > 0,
-            rollouts=self.questions * self.group,
+            rollouts=self.questions * self.group * self.oversample,
         )
 
     def _agree_on_simulator(self) -> None:

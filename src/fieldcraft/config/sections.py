@@ -149,6 +149,9 @@ class Lora(Section):
     targets: tuple[str, ...] = ()  # names of linear layers; empty: all but the output layer
 
 
+SAME_SAMPLES = "greedy samples of a question are all the same: set temperature, as in 0.6"
+
+
 class During(Section):
     """Greedy evaluation of a stage while it trains, on the leading split."""
 
@@ -157,14 +160,22 @@ class During(Section):
 
 
 class Evaluation(Section):
-    """Greedy evaluation of every stage on the same questions."""
+    """Evaluation of every stage on the same questions, greedily or with several samples of each."""
 
     # how many questions of which of the world's splits, the leading one first; a user's own
     # questions have the split `heldout` alone
     splits: dict[str, NonNegativeInt] = Field(default={"heldout": 500})
     workflows: tuple[str, ...] = ("workflow",)  # around the first model
     concurrency: PositiveInt = 256
+    samples: PositiveInt = 1  # of each question
+    temperature: Rate = 0.0  # 0: greedy
     during: During | None = None
+
+    @model_validator(mode="after")
+    def _samples_differ(self) -> Self:
+        if self.samples > 1 and not self.temperature:
+            raise ValueError(SAME_SAMPLES)
+        return self
 
     @model_validator(mode="after")
     def _asks_something(self) -> Self:

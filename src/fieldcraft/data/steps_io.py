@@ -6,6 +6,7 @@ A record begins as one of FlashRAG's question files, so that such a file is one 
  "steps": [{"thought": ...}, {"action": "search", "arguments": {"query": ...}},
            {"observation": ...}, {"thought": ...}, {"answer": ...}]}
 
+A thought may have a role other than "think", such as {"thought": ..., "role": "plan"}.
 A pair has "before", "chosen" and "rejected" in the place of "steps".
 """
 
@@ -28,6 +29,7 @@ from fieldcraft.types import (
     Answer,
     Author,
     Observation,
+    Role,
     Segment,
     Status,
     Step,
@@ -62,8 +64,8 @@ def step_records(steps: Sequence[Step]) -> list[Record]:
 
 def _record(step: Step) -> Record:
     match step:
-        case Thought(text):
-            return {"thought": text}
+        case Thought(text, role):
+            return {"thought": text} | ({} if role is Role.THINK else {"role": role.value})
         case Action(tool, arguments):
             return {"action": tool, "arguments": arguments}
         case Observation(text):
@@ -81,8 +83,8 @@ def read_steps(records: Any, where: str) -> tuple[Step, ...]:
 
 def _step(record: Any, where: str) -> Step:
     match record:
-        case {"thought": str(text)}:
-            return Thought(text)
+        case {"thought": str(text)} if (role := record.get("role", Role.THINK)) in list(Role):
+            return Thought(text, Role(role))
         case {"action": str(tool), "arguments": dict(arguments)}:
             return Action(tool, arguments)
         case {"observation": str(text)}:

@@ -24,6 +24,7 @@ from fieldcraft.types import (
     Dialect,
     Malformed,
     Place,
+    Thought,
     Tokenizer,
     UserError,
 )
@@ -136,6 +137,11 @@ class BaseDialect(ABC):
     @abstractmethod
     def write_thought(self, text: str) -> str: ...
 
+    def write_thoughts(self, thoughts: Sequence[Thought]) -> str:
+        """Thoughts of every role are one text, in paragraphs, where a dialect has no tags for
+        roles."""
+        return self.write_thought("\n\n".join(thought.text for thought in thoughts))
+
     @abstractmethod
     def write_action(self, action: Action) -> str: ...
 
@@ -223,24 +229,32 @@ class BaseDialect(ABC):
 
 
 @dataclass(frozen=True)
-class SearchDialect(BaseDialect):
-    """A dialect with one tool, `search(query)`. Its tags replace the tool's name."""
+class OneToolDialect(BaseDialect):
+    """A dialect with one tool, whose name its tags replace."""
 
-    call_tags: ClassVar[tuple[str, str]]
-    frame: ClassVar[tuple[str, str]]
+    tool: ClassVar[str]
+    frame: ClassVar[tuple[str, str]]  # around an observation
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
-        """The instruction describes the search; `tools` may hold that one tool."""
+        """The instruction describes the tool; `tools` may hold that one."""
         for tool in tools:
-            if tool["function"]["name"] != "search":
+            if tool["function"]["name"] != self.tool:
                 raise UserError(
-                    f"The dialect {self.name} can only call `search`, not "
+                    f"The dialect {self.name} can only call `{self.tool}`, not "
                     f"`{tool['function']['name']}`; use the dialect hermes for other tools."
                 )
         return super().prompt(question, [])
 
     def observation_frame(self, place: Place = ALONE) -> tuple[str, str]:
         return self.frame
+
+
+@dataclass(frozen=True)
+class SearchDialect(OneToolDialect):
+    """A dialect with the tool `search(query)`."""
+
+    tool = "search"
+    call_tags: ClassVar[tuple[str, str]]
 
     def write_action(self, action: Action) -> str:
         if action.tool != "search" or action.arguments.keys() != {"query"}:

@@ -11,7 +11,7 @@ policy could have sampled at that place, and every other id is one that a rollou
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -40,9 +40,10 @@ def encode_demonstration(
 ) -> Trajectory:
     """The trajectory of `steps`; `tools` are JSON schemas, as for `Dialect.prompt`.
 
-    Consecutive thoughts are joined by a blank line. Status, answer and well-formedness are what
-    the dialect reads from the text that was written, so a demonstration that breaks the grammar
-    shows it in `well_formed`. Steps may end in an action without its observation, or in a thought.
+    Consecutive thoughts of a role are joined by a blank line. Status, answer and well-formedness
+    are what the dialect reads from the text that was written, so a demonstration that breaks the
+    grammar shows it in `well_formed`. Steps may end in an action without its observation, or in a
+    thought.
     Raises UserError for steps in an impossible order.
     """
     turns = _turns(task, steps)
@@ -100,8 +101,8 @@ def encode_pair(
 def _go_on(before: Sequence[Step], way: Sequence[Step]) -> list[Step]:
     """The steps of both. A thought that continues is on one line."""
     match [*before[-1:], *way[:1]]:
-        case [Thought(begun), Thought(ended)]:
-            return [*before[:-1], Thought(f"{begun} {ended}"), *way[1:]]
+        case [Thought(begun, role), Thought(ended, other)] if role == other:
+            return [*before[:-1], Thought(f"{begun} {ended}", role), *way[1:]]
     return [*before, *way]
 
 
@@ -131,9 +132,9 @@ def reads_back(trajectory: Trajectory, last: Step, dialect: Dialect) -> bool:
     )
 
 
-def encode_turn(dialect: Dialect, thoughts: Sequence[str], end: str) -> list[int]:
+def encode_turn(dialect: Dialect, thoughts: Sequence[Thought], end: str) -> list[int]:
     """Ids of one policy turn. Special tokens named in its text are text."""
-    text = dialect.write_thought("\n\n".join(thoughts)) + end
+    text = dialect.write_thoughts(thoughts) + end
     ids = encode_written(dialect.tokenizer, text)
     return ids if text.endswith(dialect.stop) else [*ids, dialect.tokenizer.eos_token_id]
 
@@ -142,7 +143,7 @@ def encode_turn(dialect: Dialect, thoughts: Sequence[str], end: str) -> list[int
 class _Turn:
     """What the policy wrote in one turn, and what its calls returned."""
 
-    thoughts: list[str] = field(default_factory=list)
+    thoughts: list[Thought] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
     observations: list[str] = field(default_factory=list)
     answer: Answer | None = None
@@ -171,7 +172,7 @@ def _turns(task: Task, steps: Sequence[Step]) -> list[_Turn]:
             raise UserError(f"The demonstration of task {task.id} has more steps after its answer.")
         match step:
             case Thought(text) if not turn.actions:
-                turn.thoughts.append(text.strip())
+                turn.thoughts.append(replace(step, text=text.strip()))
             case Action():
                 turn.actions.append(step)
             case Observation(text):

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from fieldcraft.evals.intervals import effective_size, wilson_interval
+from fieldcraft.evals.samples import pass_rates
 from fieldcraft.records.tool_use import call_counts, mean, optimal_calls, tool_use
 from fieldcraft.types import Author, Status, Task, Trajectory, UserError
 
@@ -20,7 +21,8 @@ def summarise(trajectories: Sequence[Trajectory], split: str | None = None) -> d
     "n_effective" says how many independent questions the interval of `em` counts. If the tasks
     carry several values of `meta["split"]`, the entry also has "splits", and its top-level numbers
     are those of the leading `split` where there is one, else of all; `known` and `offloading_rate`
-    look at all questions in either case.
+    look at all questions in either case. Where questions were sampled several times, "n" counts
+    samples and "sampled" has what `pass_rates` returns.
 
     Raises UserError when there is nothing to summarise.
     """
@@ -52,10 +54,17 @@ def cluster_of(task: Task) -> str:
 def _effective_questions(gradable: Iterable[Trajectory]) -> float:
     """How many independent questions the gradable ones are worth. Several samples of a question
     count as one, with their mean."""
+    verdicts, clusters = _samples(gradable)
+    return effective_size([fmean(drawn) for drawn in verdicts], clusters)
+
+
+def _samples(gradable: Iterable[Trajectory]) -> tuple[list[list[bool]], list[str]]:
+    """Of each question whether its samples are right, and its cluster."""
     questions = _grouped(gradable, lambda t: t.task.id)
-    rates = [fmean(t.right is True for t in samples) for samples in questions.values()]
-    clusters = [cluster_of(samples[0].task) for samples in questions.values()]
-    return effective_size(rates, clusters)
+    return (
+        [[t.right is True for t in samples] for samples in questions.values()],
+        [cluster_of(samples[0].task) for samples in questions.values()],
+    )
 
 
 def _by_split(trajectories: Iterable[Trajectory]) -> dict[Any, list[Trajectory]]:
@@ -68,6 +77,8 @@ def _summary(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     judged = [t.rewards["judge"] for t in trajectories if "judge" in t.rewards]
     em = share_right(trajectories)
     effective = _effective_questions(gradable)
+    verdicts, clusters = _samples(gradable)
+    repeated = any(len(drawn) > 1 for drawn in verdicts)
     return {
         "n": n,
         "ungradable": n - len(gradable),
@@ -91,6 +102,7 @@ def _summary(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "by_calls": _by(trajectories, lambda t: t.executed_calls),
         "known": _knowledge(trajectories, known=True),
         "unknown": _knowledge(trajectories, known=False),
+        "sampled": pass_rates(verdicts, clusters) if repeated else None,
     }
 
 

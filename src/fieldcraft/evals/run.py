@@ -1,4 +1,4 @@
-"""Evaluation: every task once, greedily, graded by the rubric."""
+"""Evaluation: every task once, or sampled several times, graded by the rubric."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ async def evaluate(
     concurrency: int,
     name: str,
     emit: Sink,
+    samples: int = 1,
 ) -> list[Trajectory]:
-    """Run and grade every task; trajectories in the order of the tasks. `name` is that of the part
-    in events.
+    """Run and grade every task `samples` times; trajectories in the order of the tasks, those of a
+    task together. `name` is that of the part in events.
 
     Raises UserError with the cause when tools or the engine fail so often that the score would be
     theirs.
     """
-    watch = EvaluationWatch(name, len(tasks))
+    watch = EvaluationWatch(name, samples * len(tasks))
 
     async def run_and_ask(task: Task, key: str) -> Trajectory:
         trajectory = await run(task, key)
@@ -44,7 +45,7 @@ async def evaluate(
         rubric.score([trajectory])
         emit(TrajectoryDone(name, trajectory))
 
-    jobs = [(task, f"eval/{i}") for i, task in enumerate(tasks)]
-    with during(emit, name, len(tasks), "questions"):
+    jobs = [(task, f"eval/{i}/{s}") for i, task in enumerate(tasks) for s in range(samples)]
+    with during(emit, name, len(jobs), "questions"):
         done = await rollouts(jobs, run_and_ask, concurrency, on_done)
     return done

@@ -58,6 +58,28 @@ def tool_table(evals: Mapping[str, Entry]) -> Figures:
     return table
 
 
+def samples_table(evals: Mapping[str, Entry]) -> Figures:
+    """How often one of k samples of a question is right, where several were drawn."""
+    sampled = {name: entry["sampled"] for name, entry in evals.items() if entry["sampled"]}
+    ks = max((found["pass_at"] for found in sampled.values()), key=len)
+    caption = (
+        "pass@k: share of the questions of which one of k samples is right, unbiased; pass@1 is the"
+        " mean over all samples, avg@n."
+    )
+    table = Figures(["n", *(f"pass@{k}\n[95 %]" for k in ks)], caption)
+    for name, found in sampled.items():
+        rates = [found["pass_at"].get(k) for k in ks]
+        table.add_row(
+            name,
+            str(found["samples"]),
+            *(
+                "" if r is None else "{:.3f}\n[{:.2f}, {:.2f}]".format(r["mean"], *r["ci95"])
+                for r in rates
+            ),
+        )
+    return table
+
+
 def pairwise_table(comparisons: Sequence[Entry]) -> Figures:
     """One row a comparison, the baseline named first."""
     shares = {

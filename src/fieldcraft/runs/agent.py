@@ -14,7 +14,7 @@ from rich.console import Console
 
 from fieldcraft.config.names import name_of
 from fieldcraft.config.recipe import Recipe, dump_recipe
-from fieldcraft.config.sections import Dtype
+from fieldcraft.config.sections import SAME_SAMPLES, Dtype
 from fieldcraft.config.stages import Stage
 from fieldcraft.data.sources import read_tasks, write_tasks
 from fieldcraft.engine.local.engine import LocalEngine
@@ -133,6 +133,16 @@ class Agent:
             return replace(self, recipe=recipe, index=index or self.index, inputs=None)
         return replace(self, recipe=recipe)
 
+    def sampling(self, samples: int | None, temperature: float | None) -> Agent:
+        """The same agent, evaluated with so many samples of each question at that temperature; None
+        keeps what its recipe says. Raises UserError for several greedy samples."""
+        wishes = {"samples": samples, "temperature": temperature}
+        changed = {key: wish for key, wish in wishes.items() if wish is not None}
+        evaluation = self.recipe.evaluation.model_copy(update=changed)
+        if evaluation.samples > 1 and not evaluation.temperature:
+            raise UserError(SAME_SAMPLES)
+        return replace(self, recipe=self.recipe.model_copy(update={"evaluation": evaluation}))
+
     @cached_property
     def device(self) -> torch.device:
         return choose_device(self.recipe.device)
@@ -156,16 +166,18 @@ class Agent:
     async def answer(
         self, tasks: Sequence[Task], judge: AskingReward | None, name: str, emit: Sink
     ) -> list[Trajectory]:
-        """Answer and grade questions greedily."""
+        """Answer and grade questions, greedily unless the recipe's evaluation has a temperature."""
         env = await self.environment()
-        policy = Policy(engine=self.engine, temperature=0.0)
+        settings = self.recipe.evaluation
+        policy = Policy(engine=self.engine, temperature=settings.temperature)
         return await evaluate(
             tasks,
             lambda task, key: rollout(task, policy, env, key),
             answer_rubric(judge),
-            self.recipe.evaluation.concurrency,
+            settings.concurrency,
             name,
             emit,
+            settings.samples,
         )
 
     async def _tools(self) -> list[AnyTool]:

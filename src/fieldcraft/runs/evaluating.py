@@ -26,7 +26,7 @@ Workflow = Callable[[Task, Policy, ToolEnvironment, str], Awaitable[Trajectory]]
 
 
 async def evaluate_model(context: Context, name: str, model: Path) -> None:
-    """Greedy evaluation with tools; a model that no training has shown one has none."""
+    """Evaluation with tools; a model that no training has shown one has none."""
     tools = context.tools if met_tools(context.recipe, name) else []
     await _evaluate(context, name, model, tools, rollout)
 
@@ -86,7 +86,7 @@ async def _evaluate(
     recipe, dialect = context.recipe, context.dialect(model)
     env = make_environment(recipe, dialect, tools)
     engine = context.engine(load_model(model, context.device).eval(), dialect)
-    policy = Policy(engine=engine, temperature=0.0)
+    policy = Policy(engine=engine, temperature=recipe.evaluation.temperature)
     done = await evaluate(
         context.inputs.evaluation_tasks(),
         lambda task, key: run(task, policy, env, key),
@@ -94,6 +94,7 @@ async def _evaluate(
         recipe.evaluation.concurrency,
         f"{name}: evaluation",
         context.emit,
+        recipe.evaluation.samples,
     )
     write_trajectories(files.trajectories, done)
     summary = summarise(done, recipe.evaluation.leading)

@@ -25,6 +25,7 @@ class Scored:
 
     sample: Sample
     reward: float
+    right: bool = False
 
 
 def assign_advantages(groups: Sequence[Sequence[Scored]], settings: Rl) -> None:
@@ -33,6 +34,9 @@ def assign_advantages(groups: Sequence[Sequence[Scored]], settings: Rl) -> None:
     The samples' `value` (with a critic) and their `old_logp` and `ref_logp` (with `kl_in: reward`)
     must be filled. Without a critic A_t = (G_t - b) / s: the return from t on, minus the baseline,
     over the group's standard deviation if asked; b and s come from whole returns.
+
+    With `advantage_floor: right` no advantage of a right rollout is below 0, so a price on calls
+    cannot make a right answer less likely (the sign reversal of arXiv 2601.14696).
     """
     scored = [member for group in groups for member in group]
     found: list[adv.Floats] = []
@@ -60,7 +64,8 @@ def assign_advantages(groups: Sequence[Sequence[Scored]], settings: Rl) -> None:
     if settings.scale == "batch":
         found = adv.whiten(found)
     for member, advantages_T in zip(scored, found, strict=True):
-        member.sample.advantage = member.sample.spread(advantages_T)
+        floor = 0.0 if member.right and settings.advantage_floor == "right" else -np.inf
+        member.sample.advantage = member.sample.spread(advantages_T.clip(min=floor))
 
 
 def token_rewards(scored: Scored, settings: Rl) -> adv.Floats:

@@ -6,20 +6,20 @@ It knows no tools and no engine: `sampler.py` does.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from fieldcraft.algos.losses import Surrogate
 from fieldcraft.config.rl import Rl
-from fieldcraft.train.batch import Floats, Unit, to_sample
+from fieldcraft.train.batch import Floats, Sample, Unit, to_sample
 from fieldcraft.train.credit import Scored, assign_advantages
 from fieldcraft.train.critic import Critic
 from fieldcraft.train.lora import Adapter
 from fieldcraft.train.sampler import Group, equal
 from fieldcraft.train.stages.base import Row
 from fieldcraft.train.trainer import Trainer
-from fieldcraft.types import Author, Status, Trajectory
+from fieldcraft.types import Author, Outcome, Status, Trajectory
 
 # Metrics that are means over the tokens trained on; those of equal groups have no part in them.
 OF_TRAINED = (
@@ -62,7 +62,8 @@ class PolicyLearner:
     """Turns the rollouts of a step into optimiser steps.
 
     `reference` is needed only for a KL term, `critic` for `baseline: critic`. `total_tokens` is the
-    budget of a rollout, by which `loss_weight: constant` divides.
+    budget of a rollout, by which `loss_weight: constant` divides. `is_right` says of a graded
+    rollout whether its answer is right.
     """
 
     settings: Rl
@@ -71,6 +72,7 @@ class PolicyLearner:
     critic: Critic | None
     total_tokens: int
     seed: int
+    is_right: Callable[[Trajectory], bool]
 
     def learn(self, groups: Sequence[Group], number: int) -> Learned:
         """All optimiser steps of sampling step `number`; metrics are means over them, and empty if
@@ -79,6 +81,8 @@ class PolicyLearner:
         graded = [[member for member in members if member is not None] for members in scored]
         units, total = self._units(groups, graded)
         row = self._train(units, total, number) if units else {}
+        if row:
+            row["right_negative_rate"] = right_negative_rate(graded)
         advantages = [
             [None if member is None else member.sample.advantage for member in members]
             for members in scored
@@ -88,8 +92,7 @@ class PolicyLearner:
     def _scored(self, trajectory: Trajectory) -> Scored | None:
         if trajectory.reward is None:
             return None
-        authors = {Author.POLICY} if self._trains(trajectory) else ()
-        return Scored(to_sample(trajectory, authors), trajectory.reward)
+        return Scored(self._sample(trajectory), trajectory.reward, self.is_right(trajectory))
 
     def _units(
         self, groups: Sequence[Group], scored: list[list[Scored]]
@@ -119,8 +122,12 @@ class PolicyLearner:
                 sample.weight /= sample.weight.sum()
         return units, total
 
-    def _trains(self, trajectory: Trajectory) -> bool:
-        return self.settings.train_truncated or trajectory.status is not Status.TRUNCATED
+    def _sample(self, trajectory: Trajectory) -> Sample:
+        """With weight 0 everywhere if the rollout is not trained on."""
+        left_out = (
+            trajectory.status is Status.TRUNCATED and not self.settings.train_truncated
+        ) or (is_void(trajectory) and not self.settings.train_void)
+        return to_sample(trajectory, () if left_out else {Author.POLICY})
 
     def _equal_is_still(self) -> bool:
         """Whether a group of equal rewards has exactly no gradient."""
@@ -167,6 +174,20 @@ class PolicyLearner:
                 random.Random(f"{self.seed}:{number}:{epoch}").shuffle(dealt)
             for part in range(count):
                 yield dealt[part::count], 1 / count
+
+
+def right_negative_rate(groups: Sequence[Sequence[Scored]]) -> float:
+    """The share of right rollouts whose advantage is negative, as a price on calls can make it."""
+    right = [member.sample for group in groups for member in group if member.right]
+    return sum(float(sample.advantage.sum()) < 0 for sample in right) / max(len(right), 1)
+
+
+def is_void(trajectory: Trajectory) -> bool:
+    """Whether a rollout has a void turn: one that holds neither a call that can be read nor an
+    answer (SimpleTIR, arXiv 2509.02479)."""
+    return trajectory.status is Status.NO_ANSWER or any(
+        call.outcome is Outcome.MALFORMED for call in trajectory.calls
+    )
 
 
 def surrogate(s: Rl) -> Surrogate:

@@ -5,6 +5,7 @@ It knows no weights and no losses: `learner.py` does, and the stage lets the two
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -17,6 +18,7 @@ from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rollout.loop import Policy, Simulator, rollout, rollouts
 from fieldcraft.rollout.simulators import PolicySimulator
 from fieldcraft.train.epochs import draw
+from fieldcraft.train.resampling import resample
 from fieldcraft.types import PolicyEngine, Task, Trajectory
 
 Group = Sequence[Trajectory]
@@ -71,7 +73,7 @@ class Sampler:
             for group in found:
                 self.rubric.score(group)
             flat += [trajectory for group in found for trajectory in group]
-            kept += filter(self._teaches, found)
+            kept += filter(self._teaches, self._resampled(found, number, batch))
             if len(kept) >= s.questions:
                 break
         self.drawn += batch + 1
@@ -93,10 +95,11 @@ class Sampler:
         policy = Policy(engine=self.engine, temperature=s.temperature, seed=self.seed)
         simulator = self._simulator(policy) if simulates(s, number) else None
         first = batch * s.questions
+        size = s.group * s.oversample
         jobs = [
             (task, f"{number}/{p}/{g}")
             for p, task in enumerate(tasks, start=first)
-            for g in range(s.group)
+            for g in range(size)
         ]
         done = await rollouts(
             jobs,
@@ -105,7 +108,18 @@ class Sampler:
             lambda trajectory: self.emit(TrajectoryDone(self.name, trajectory)),
         )
         await self.rubric.prepare(done)
-        return [done[p * s.group : (p + 1) * s.group] for p in range(len(tasks))]
+        return [done[p * size : (p + 1) * size] for p in range(len(tasks))]
+
+    def _resampled(self, groups: Sequence[Group], number: int, batch: int) -> Sequence[Group]:
+        """The groups as large as they are trained on; larger ones lose members by resampling."""
+        if self.settings.oversample == 1:
+            return groups
+        rng = random.Random(f"resample:{self.seed}:{number}:{batch}")
+        return [resample(g, self.settings.group, self.is_right, rng) for g in groups]
+
+    def is_right(self, trajectory: Trajectory) -> bool:
+        """Whether the answer of a graded rollout is right."""
+        return trajectory.rewards.get(self.accuracy) == 1.0
 
     def _simulator(self, policy: Policy) -> Simulator:
         """Who writes the observations. A frozen model samples as the policy does, in an engine with

@@ -15,7 +15,11 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 # A word takes the space after it along, so a name begins with the same token wherever it stands.
-WORDS = r"\n+|</?[a-z_]+> ?|\\boxed\{|[A-Z][a-z]* ?|[a-z]+ ?|[0-9]+ ?|[^\sA-Za-z0-9] ?|\s+"
+# Numbers are pairs of digits, so a large number is copied piece by piece like a name.
+WORDS = (
+    r"\n+|</?[a-z_]+> ?|```[a-z]*|\\boxed\{|[A-Z][a-z]* ?|[a-z]+ ?|[0-9]{1,2} ?|[^\sA-Za-z0-9] ?"
+    r"|\s+"
+)
 
 
 PREVIOUS_TOKEN_STRENGTH = 8.0

@@ -52,6 +52,10 @@ class World(ABC):
     def passages(self) -> list[dict[str, str]]:
         """The corpus that is searched: records with `id`, `title` and `text`."""
 
+    def files(self) -> Mapping[str, str]:
+        """Name -> text of the files that programs of the tool `python` find beside them."""
+        return {}
+
     @abstractmethod
     def training_questions(self, count: int) -> list[Task]:
         """At most `count` distinct questions to train on."""
@@ -159,13 +163,15 @@ class Oracle(ABC):
 
 
 def merge_thoughts(steps: Iterable[Step]) -> list[Step]:
-    """Thoughts that follow one another as one thought, its sentences separated by a space."""
+    """Thoughts of one role that follow one another as one thought, its sentences separated by a
+    space."""
     merged: list[Step] = []
     for step in steps:
-        if isinstance(step, Thought) and merged and isinstance(merged[-1], Thought):
-            merged[-1] = Thought(f"{merged[-1].text} {step.text}")
-        else:
-            merged.append(step)
+        match [*merged[-1:], step]:
+            case [Thought(begun, role), Thought(ended, other)] if role == other:
+                merged[-1] = Thought(f"{begun} {ended}", role)
+            case _:
+                merged.append(step)
     return merged
 
 

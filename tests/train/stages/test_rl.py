@@ -13,6 +13,7 @@ from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.rollouts import Kept
 from fieldcraft.rewards.answers import ExactMatch
+from fieldcraft.rewards.tool_cost import OtcPpo
 from fieldcraft.rollout.health import ToolWatch
 from fieldcraft.rollout.loop import Policy, rollout
 from fieldcraft.tools.base import FunctionTool
@@ -328,3 +329,34 @@ def test_a_prompt_without_room_trains_nothing() -> None:
     row = step(rl, 0)
     assert row["status/truncated"] == 1
     assert trainer.samples == []
+
+
+# -- what code agents add -----------------------------------------------------------------------
+
+
+def test_void_turns_are_left_out_of_training_but_not_of_their_group() -> None:
+    scripts = {**MIXED, "0/1": ["I do not know."]}  # neither a call nor an answer
+    rl, trainer, _ = stage(scripts, loss_weight="token", train_void=False)
+    step(rl, 0)
+    [right] = trainer.samples
+    assert max(right.advantage.tolist()) == pytest.approx(0.5 / (0.5 + 1e-6))
+    kept, other, _ = stage(scripts, loss_weight="token")
+    step(kept, 0)
+    assert len(other.samples) == 2
+
+
+def test_the_share_of_right_rollouts_that_a_price_turns_against() -> None:
+    """Of three right rollouts one made a needless call, and its advantage is negative."""
+    scripts = {"0/0": [RIGHT], "0/1": [SEARCH, RIGHT], "1/0": [RIGHT], "1/1": [WRONG]}
+    shares = []
+    for floor in ("none", "right"):
+        rl, _, _ = stage(scripts, scale="none", advantage_floor=floor)
+        graded_by(rl, ExactMatch(), OtcPpo(Doubled(), 4.0))
+        shares.append(step(rl, 0)["right_negative_rate"])
+    assert shares == [pytest.approx(1 / 3), 0]
+
+
+class Doubled(ExactMatch):
+    """Exact match under another name, so that a rubric can hold both."""
+
+    name = "doubled"

@@ -15,7 +15,6 @@ from fieldcraft.tools.search.tool import SearchTool
 from fieldcraft.types import Action, Answer, Observation, Thought, UserError
 from fieldcraft.worlds.atlas.facts import FEW_SYLLABLES, RELATIONS, Atlas, deal, redeal
 from fieldcraft.worlds.atlas.facts import Route as Chain
-from fieldcraft.worlds.atlas.naming import SYLLABLES
 from fieldcraft.worlds.atlas.oracle import (
     closed_book,
     decisions,
@@ -23,6 +22,7 @@ from fieldcraft.worlds.atlas.oracle import (
     search_steps,
     wasteful_demonstration,
 )
+from fieldcraft.worlds.naming import SYLLABLES
 
 WORLD = deal(people=60, taught=0.4, heldout=0.5, seed=0)
 REGIONS = ("taught", "train", "heldout")

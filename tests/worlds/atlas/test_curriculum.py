@@ -18,9 +18,9 @@ from fieldcraft.train.stages.contrastive import _last_segment
 from fieldcraft.types import Author, Status, Task, Thought, Trajectory, UserError
 from fieldcraft.worlds.atlas.curriculum import Curriculum, tokenizer_texts
 from fieldcraft.worlds.atlas.facts import Atlas, deal, redeal, statement
-from fieldcraft.worlds.atlas.naming import SYLLABLES
 from fieldcraft.worlds.atlas.oracle import decisions, demonstration
 from fieldcraft.worlds.atlas.questions import SPLITS, evaluation_tasks, train_tasks
+from fieldcraft.worlds.naming import SYLLABLES
 
 WORLD = deal(people=60, taught=0.4, heldout=0.5, seed=0)
 TAGS = get_dialect("autocoa", new_tokenizer([], SYLLABLES), "").tags

@@ -72,6 +72,7 @@ class RlStage(StageType):
             critic=critic,
             total_tokens=sampler.env.budget.total_tokens,
             seed=sampler.seed,
+            is_right=sampler.is_right,
         )
 
     @classmethod

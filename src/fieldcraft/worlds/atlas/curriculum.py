@@ -24,7 +24,6 @@ from fieldcraft.types import (
     Trajectory,
 )
 from fieldcraft.worlds.atlas.facts import Atlas, Route, redeal, statement, strangers
-from fieldcraft.worlds.atlas.naming import SYLLABLES
 from fieldcraft.worlds.atlas.oracle import (
     UNKNOWN,
     Decision,
@@ -34,6 +33,7 @@ from fieldcraft.worlds.atlas.oracle import (
     wasteful_demonstration,
 )
 from fieldcraft.worlds.atlas.questions import HOPS
+from fieldcraft.worlds.naming import SYLLABLES
 
 REAL_SHARE = 0.2  # of the demonstrations that need a search, from the real training region
 COT_SHARE = 1 / 6  # chain-of-thought demonstrations (AutoCoA mixes 5 CoA : 1 CoT)

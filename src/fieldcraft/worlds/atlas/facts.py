@@ -19,7 +19,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from fieldcraft.types import Task, UserError
-from fieldcraft.worlds.atlas.naming import SYLLABLES, SyllablePools, fresh_name
+from fieldcraft.worlds.naming import SYLLABLES, SyllablePools, fresh_name
 
 Region = str  # "taught" | "train" | "heldout"
 Route = tuple[str, ...]  # an entity, then the relations to follow from it

@@ -13,10 +13,10 @@ from fieldcraft.types import Dialect, Task, Trajectory
 from fieldcraft.worlds.atlas.curriculum import Curriculum, tokenizer_texts
 from fieldcraft.worlds.atlas.facts import deal
 from fieldcraft.worlds.atlas.fidelity import judge_by_world
-from fieldcraft.worlds.atlas.naming import SYLLABLES
 from fieldcraft.worlds.atlas.oracle import AtlasOracle
 from fieldcraft.worlds.atlas.questions import SPLITS, evaluation_tasks, train_tasks
 from fieldcraft.worlds.base import Schemas, TrajectoryPair, Verdicts, World
+from fieldcraft.worlds.naming import SYLLABLES
 
 FEW_VARIANTS = 20  # of which examples are looked at before a run
 

@@ -1,4 +1,4 @@
-"""Names of Atlas: they have two syllables, so that a model can copy unseen names piece by piece."""
+"""Made-up names of two syllables, so that a model can copy unseen names piece by piece."""
 
 from __future__ import annotations
 

@@ -1,0 +1,116 @@
+r"""The tags of AFM's code agent: a plan, rounds of think, code and reflection, then the answer.
+
+policy       <plan>\nMultiply.\n</plan>\n<think>\nSo:\n</think>\n<code>\n```py ... ```\n</code>
+observation  \n<observation>\n42\n</observation>\n\n
+policy       <reflection>\nFine.\n</reflection>\n<think>\nDone.\n</think>\n<answer> ... </answer>
+
+AFM is of arXiv 2508.13167 (Chain-of-Agents). The plan stands first, and once.
+A second block, fenced as `sh`, is what the program reads from its standard input. An answer is a
+program between ```py fences, or a result in a box; without either, it is all of its text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from fieldcraft.dialects.base import OBSERVATION, last_box, plain
+from fieldcraft.dialects.code import CodeDialect, block, fence, inside, program
+from fieldcraft.types import Action, Answer, Calls, Malformed, Thought
+
+INSTRUCTION = """\
+Solve the task below. You write in blocks, each between its tags:
+1. <plan> comes first, and only once: the steps that lead to the solution.
+2. <think> stands before every program and before the answer: what you do next, and why.
+3. <code> holds one small program between ```py and ```, which prints or asserts what it finds \
+and touches no files. If the task asks for a program that reads its input, a second block between \
+```sh and ``` may hold a test input. The result comes back between <observation> and </observation>.
+4. <reflection> follows every observation: whether the program did what it should, and what has to \
+be changed.
+5. <answer> comes last. It holds \\boxed{YOUR ANSWER} if the task asks for a result, and the whole \
+program between ```py and ``` if it asks for a program.
+
+Task:"""
+
+TAGS = tuple(
+    f"<{end}{tag}>"
+    for tag in ("plan", "think", "code", "observation", "reflection", "answer")
+    for end in ("", "/")
+)
+TEXT = plain(TAGS)
+PYTHON = fence("(?:python|py)")
+CALL = re.compile(rf"\s*{PYTHON}\s*(?:{fence('sh')}\s*)?", re.MULTILINE)
+PROGRAM = re.compile(PYTHON, re.MULTILINE)
+END = re.compile("</code>|</answer>")
+
+
+def _tagged(tag: str) -> str:
+    return rf"<{tag}>{TEXT}</{tag}>\s*"
+
+
+@dataclass(frozen=True)
+class AfmCode(CodeDialect):
+    name = "afm-code"
+    stop = ("</code>", "</answer>")
+    tags = TAGS
+    own_instruction = INSTRUCTION
+    arguments = frozenset({"code", "stdin"})
+    frame = ("\n<observation>\n", "\n</observation>\n\n")
+    grammar = re.compile(
+        rf"\s*{_tagged('plan')}"
+        rf"(?:{_tagged('think')}<code>\s*```py[ \t]*\n{TEXT}</code>\s*{OBSERVATION}\s*"
+        rf"{_tagged('reflection')})*"
+        rf"{_tagged('think')}{_tagged('answer')}"
+    )
+
+    def parse(self, written: Sequence[str]) -> Answer | Calls | None:
+        turn = "".join(written[-1:])
+        end = END.search(turn)
+        if end is None:
+            return None
+        if end[0] == "</code>":
+            return (self.read_call(turn[: end.start()]),)
+        _, opened, text = turn[: end.start()].rpartition("<answer>")
+        answer = _answer(text) if opened else ""
+        return Answer(answer) if answer else None
+
+    def read_call(self, text: str) -> Action | Malformed:
+        _, opened, payload = text.rpartition("<code>")
+        found = CALL.fullmatch(payload) if opened else None
+        if found is None:
+            return Malformed(
+                "There is nothing to run: write <code>, one program between ```py and ```, if it"
+                " reads input a second block between ```sh and ```, and </code>."
+            )
+        code, stdin = found.groups()
+        call = program(inside(code))
+        if isinstance(call, Action) and stdin is not None:
+            return Action(call.tool, {**call.arguments, "stdin": inside(stdin)})
+        return call
+
+    def write_thought(self, text: str) -> str:
+        return self.write_thoughts([Thought(text)] if text else [])
+
+    def write_thoughts(self, thoughts: Sequence[Thought]) -> str:
+        return "".join(
+            f"<{role}>\n" + "\n\n".join(thought.text for thought in group) + f"\n</{role}>\n"
+            for role, group in groupby(thoughts, key=lambda thought: thought.role)
+        )
+
+    def write_call(self, action: Action) -> str:
+        blocks = [block("py", action.arguments["code"])]
+        if "stdin" in action.arguments:
+            blocks.append(block("sh", action.arguments["stdin"]))
+        return "\n".join(("<code>", *blocks, "</code>"))
+
+    def write_answer(self, text: str) -> str:
+        """An answer of several lines is a program."""
+        inner = block("py", text) if "\n" in text else f"\\boxed{{{text}}}"
+        return f"<answer>\n{inner}\n</answer>"
+
+
+def _answer(text: str) -> str:
+    programs = PROGRAM.findall(text)
+    return inside(programs[-1]) if programs else last_box(text) or text.strip()

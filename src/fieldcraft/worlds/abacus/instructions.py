@@ -1,0 +1,127 @@
+"""Instructions such as `Take 4821, add 377, multiply by 52.`, and the programs that follow them."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+SMALL = range(1, 21)  # the numbers whose sums and differences the base model is taught
+SMALL_STEP = range(1, 10)  # what it is taught to add to them and to take away from them
+LARGE = range(1000, 10000)  # four digits: two tokens each, so that new ones can be copied
+FACTOR = range(21, 100)
+HELDOUT_ONE_IN = 4  # of the large numbers and factors occurs in evaluations alone
+TEST_ONE_IN = 5  # of the small instructions with two steps or more is for evaluations alone
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One arithmetic operation: how it is asked for, thought and written in Python."""
+
+    asked: str
+    thought: str
+    symbol: str
+    apply: Callable[[int, int], int]
+
+
+OPERATIONS = {
+    "+": Operation("add", "plus", "+", int.__add__),
+    "-": Operation("take away", "minus", "-", int.__sub__),
+    "*": Operation("multiply by", "times", "*", int.__mul__),
+}
+
+
+class Change(NamedTuple):
+    """One step of an instruction: the symbol of an operation, and its number."""
+
+    symbol: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """A number to start from and what to do with it, in order."""
+
+    start: int
+    changes: tuple[Change, ...]
+
+    def __str__(self) -> str:
+        asked = [f"{OPERATIONS[symbol].asked} {number}" for symbol, number in self.changes]
+        return ", ".join([f"Take {self.start}", *asked]) + "."
+
+    @property
+    def values(self) -> list[int]:
+        """The number after each change, the start first."""
+        return list(
+            accumulate(
+                self.changes,
+                lambda value, change: OPERATIONS[change.symbol].apply(value, change.number),
+                initial=self.start,
+            )
+        )
+
+    @property
+    def result(self) -> int:
+        """The number at the end."""
+        return self.values[-1]
+
+    @property
+    def statements(self) -> list[str]:
+        """The changes one by one, as a model thinks them: `7 plus 5 is 12.`"""
+        values = self.values
+        return [
+            f"{before} {OPERATIONS[symbol].thought} {number} is {after}."
+            for before, (symbol, number), after in zip(
+                values, self.changes, values[1:], strict=False
+            )
+        ]
+
+    @property
+    def expression(self) -> str:
+        """The whole instruction in Python, with parentheses where multiplication needs them."""
+        written, is_sum = str(self.start), False
+        for symbol, number in self.changes:
+            if symbol == "*" and is_sum:
+                written = f"({written})"
+            written = f"{written} {symbol} {number}"
+            is_sum = symbol != "*"
+        return written
+
+    @property
+    def is_small(self) -> bool:
+        """Whether every change is one of those that the base model is taught."""
+        return all(value in SMALL for value in self.values) and all(
+            symbol in "+-" and number in SMALL_STEP for symbol, number in self.changes
+        )
+
+    @property
+    def is_trap(self) -> bool:
+        """Whether the obvious program, which has no parentheses, gives another number."""
+        return "(" in self.expression
+
+    @property
+    def is_test(self) -> bool:
+        """Whether a small instruction of several steps is asked for in evaluations alone. Its
+        changes are taught one by one."""
+        return len(self.changes) > 1 and zlib.crc32(str(self).encode()) % TEST_ONE_IN == 0
+
+
+def is_heldout(number: int) -> bool:
+    """Whether a large number or a factor occurs in no training."""
+    return zlib.crc32(str(number).encode()) % HELDOUT_ONE_IN == 0
+
+
+READ = re.compile(r"Take (\d+)((?:, (?:add|take away|multiply by) \d+)*)\.")
+
+
+def find_instruction(text: str) -> Instruction | None:
+    """The first instruction in a text, if there is one."""
+    found = READ.search(text)
+    if found is None:
+        return None
+    symbols = {operation.asked: symbol for symbol, operation in OPERATIONS.items()}
+    changes = re.findall(r", ([a-z ]+) (\d+)", found[2])
+    return Instruction(int(found[1]), tuple(Change(symbols[a], int(n)) for a, n in changes))

@@ -1,0 +1,81 @@
+"""avg@n and pass@k: the unbiased estimate, its interval, and evaluations that sample."""
+
+import random
+from itertools import combinations
+from statistics import fmean
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fieldcraft.evals.metrics import summarise
+from fieldcraft.evals.samples import pass_at_k, pass_rates
+from fieldcraft.evals.tables import samples_table
+from fieldcraft.types import Task, Trajectory
+
+
+@given(st.integers(1, 8), st.data())
+def test_pass_at_k_is_the_mean_over_all_choices_of_k_samples(n: int, data: st.DataObject) -> None:
+    right = data.draw(st.integers(0, n))
+    k = data.draw(st.integers(1, n))
+    drawn = [True] * right + [False] * (n - right)
+    assert pass_at_k(n, right, k) == pytest.approx(fmean(map(any, combinations(drawn, k))))
+
+
+@pytest.mark.parametrize(
+    ("n", "right", "k", "rate"),
+    [(16, 0, 8, 0), (16, 16, 1, 1), (4, 1, 2, 0.5), (5, 2, 3, 0.9), (2, 1, 2, 1)],
+)
+def test_pass_at_k_by_hand(n: int, right: int, k: int, rate: float) -> None:
+    assert pass_at_k(n, right, k) == pytest.approx(rate)
+
+
+def test_rates_of_two_questions() -> None:
+    found = pass_rates([[True, False, False, False], [False] * 4], ["a", "b"])
+    assert found["samples"] == 4
+    assert [found["pass_at"][k]["mean"] for k in ("1", "2", "4")] == [0.125, 0.25, 0.5]
+    assert all(low < high for low, high in (r["ci95"] for r in found["pass_at"].values()))
+
+
+def test_more_samples_of_the_same_questions_do_not_narrow_the_interval_of_pass_at_1() -> None:
+    """The number of questions limits what is known, however often each is sampled."""
+    few = pass_rates([[i % 2 == 0] * 2 for i in range(20)], list(map(str, range(20))))
+    many = pass_rates([[i % 2 == 0] * 64 for i in range(20)], list(map(str, range(20))))
+    assert many["pass_at"]["1"]["ci95"] == pytest.approx(few["pass_at"]["1"]["ci95"])
+
+
+def test_the_interval_of_avg_at_n_covers() -> None:
+    """Each of 30 questions has a chance of its own; the true mean of chances is 0.5."""
+    rng = random.Random(0)
+    covered = 0
+    for _ in range(300):
+        chances = [rng.random() for _ in range(30)]
+        drawn = [[rng.random() < p for _ in range(16)] for p in chances]
+        low, high = pass_rates(drawn, list(map(str, range(30))))["pass_at"]["1"]["ci95"]
+        covered += low <= 0.5 <= high
+    assert covered / 300 >= 0.95
+
+
+def sampled(rights: list[list[int]]) -> list[Trajectory]:
+    return [
+        Trajectory(Task(str(q), "?", ()), rewards={"em": float(right)}, answer="x")
+        for q, samples in enumerate(rights)
+        for right in samples
+    ]
+
+
+def test_a_summary_of_several_samples_counts_questions() -> None:
+    found = summarise(sampled([[1, 0, 1, 1], [0, 0, 0, 1], [1, 1, 1, 1]]))
+    assert (found["n"], found["n_effective"]) == (12, 3)
+    assert found["em"] == found["sampled"]["pass_at"]["1"]["mean"] == pytest.approx(2 / 3)
+    assert found["sampled"]["pass_at"]["4"]["mean"] == 1
+    assert summarise(sampled([[1], [0]]))["sampled"] is None
+
+
+def test_the_table_shows_every_k() -> None:
+    found = {"agent": summarise(sampled([[1, 0], [0, 0]])), "greedy": summarise(sampled([[1]]))}
+    table = samples_table(found)
+    assert table.heads == ["n", "pass@1\n[95 %]", "pass@2\n[95 %]"]
+    [(name, cells)] = table.rows  # the greedy one has nothing to show
+    assert (name, cells[0]) == ("agent", "2")
+    assert [cell.split("\n")[0] for cell in cells[1:]] == ["0.250", "0.500"]

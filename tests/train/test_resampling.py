@@ -1,0 +1,78 @@
+"""Resampling on correct rollouts: sizes, shares, and a preference for clean rollouts."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from fieldcraft.train.resampling import penalty, resample
+from fieldcraft.types import Call, Outcome, Task, Trajectory
+from rl_parts import MIXED, RIGHT, SEARCH, WRONG, stage
+from training_parts import step
+
+TASK = Task("q", "Who?", ("Kalo",))
+FAILED, OK = Outcome.FAILED, Outcome.OK
+
+
+def done(right: bool, *outcomes: Outcome, well_formed: bool = True) -> Trajectory:
+    calls = [Call("python", {}, "", outcome, 0.0) for outcome in outcomes]
+    return Trajectory(TASK, calls=calls, well_formed=well_formed, rewards={"em": float(right)})
+
+
+def is_right(trajectory: Trajectory) -> bool:
+    return trajectory.rewards["em"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("trajectory", "expected"),
+    [
+        (done(True), 0.5),
+        (done(True, OK), 0.0),
+        (done(True, FAILED, OK), 0.5),
+        (done(True, FAILED, Outcome.MALFORMED, OK, OK), 0.5),
+        (done(True, FAILED, well_formed=False), 2.0),
+    ],
+)
+def test_penalty_counts_failed_calls_and_broken_grammar(
+    trajectory: Trajectory, expected: float
+) -> None:
+    assert penalty(trajectory) == expected
+
+
+def test_the_share_of_wrong_rollouts_is_kept() -> None:
+    group = [done(i < 10, OK) for i in range(16)]
+    kept = resample(group, 8, is_right, random.Random(0))
+    assert len(kept) == 8
+    assert sum(map(is_right, kept)) == 5
+    assert [group.index(t) for t in kept] == sorted(group.index(t) for t in kept)
+
+
+@pytest.mark.parametrize("rights", [0, 16])
+def test_a_group_of_one_kind_is_cut_to_size(rights: int) -> None:
+    group = [done(i < rights, OK) for i in range(16)]
+    assert len(resample(group, 8, is_right, random.Random(0))) == 8
+
+
+def test_clean_rollouts_are_preferred_among_right_ones() -> None:
+    """Weights 1 / 0.1 and 1 / 0.6: of one place for two rollouts, the clean one gets 6 in 7."""
+    clean, repaired = done(True, OK), done(True, FAILED, OK)
+    rng = random.Random(0)
+    taken = Counter(resample([clean, repaired], 1, is_right, rng)[0] is clean for _ in range(7000))
+    assert taken[True] / 7000 == pytest.approx(6 / 7, abs=0.015)
+
+
+def test_a_stage_trains_on_as_many_as_the_group_has() -> None:
+    """Four rollouts of each question are sampled, two are trained on: a right and a wrong one."""
+    scripts = {f"{q}/{g}": [RIGHT] if g % 2 else [WRONG] for q in range(2) for g in range(4)}
+    rl, trainer, _ = stage(scripts, oversample=2, loss_weight="token")
+    row = step(rl, 0)
+    assert row["em"] == 0.5
+    assert len(trainer.samples) == 4
+    rows = [stage(scripts, oversample=2)[0] for _ in range(2)]
+    assert step(rows[0], 3) == pytest.approx(step(rows[1], 3))
+
+
+def test_without_oversampling_nothing_is_dropped() -> None:
+    rl, trainer, _ = stage({**MIXED, "0/0": [SEARCH, RIGHT]}, loss_weight="token")
+    step(rl, 0)
+    assert len(trainer.samples) == 2  # the equal group is left out

@@ -1,0 +1,170 @@
+"""Abacus: instructions and their programs, notes, splits, and an oracle without needless calls."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fieldcraft.types import Action, Answer, Observation, Task, Thought
+from fieldcraft.worlds.abacus.instructions import (
+    OPERATIONS,
+    Change,
+    Instruction,
+    find_instruction,
+    is_heldout,
+)
+from fieldcraft.worlds.abacus.oracle import COMPUTING, READING, AbacusOracle, always, closed_book
+from fieldcraft.worlds.abacus.questions import SPLITS, instruction_of
+from fieldcraft.worlds.base import make_world
+
+CHANGES = st.builds(Change, st.sampled_from(list(OPERATIONS)), st.integers(0, 9999))
+INSTRUCTIONS = st.builds(
+    Instruction, st.integers(0, 9999), st.lists(CHANGES, min_size=1, max_size=4).map(tuple)
+)
+
+
+@pytest.fixture(scope="module")
+def world():
+    return make_world("abacus", {}, 3)
+
+
+@pytest.fixture(scope="module")
+def evaluation(world):
+    return world.evaluation_questions(dict.fromkeys(SPLITS, 150))
+
+
+def test_an_instruction_reads_and_computes_as_written():
+    told = Instruction(4821, (Change("+", 377), Change("*", 52), Change("-", 100)))
+    assert str(told) == "Take 4821, add 377, multiply by 52, take away 100."
+    assert told.expression == "(4821 + 377) * 52 - 100"
+    assert told.values == [4821, 5198, 270296, 270196]
+    assert told.statements == [
+        "4821 plus 377 is 5198.",
+        "5198 times 52 is 270296.",
+        "270296 minus 100 is 270196.",
+    ]
+    assert told.is_trap
+    assert not told.is_small
+
+
+@given(INSTRUCTIONS)
+def test_the_program_of_an_instruction_follows_it(told):
+    assert eval(told.expression) == told.result
+    assert find_instruction(f"LookupError: no. {told} What is the result?") == told
+
+
+@given(INSTRUCTIONS)
+def test_a_trap_is_an_instruction_whose_parentheses_matter(told):
+    obvious = " ".join([str(told.start), *(f"{c.symbol} {c.number}" for c in told.changes)])
+    assert told.is_trap or eval(obvious) == told.result
+
+
+def test_what_is_small_is_what_is_taught():
+    assert Instruction(7, (Change("+", 5), Change("-", 3))).is_small
+    assert not Instruction(7, (Change("*", 5),)).is_small
+    assert not Instruction(20, (Change("+", 1),)).is_small
+    assert not Instruction(12, (Change("+", 9), Change("-", 9))).is_small  # 21 is on the way
+
+
+def test_the_notes_run_as_the_oracle_says(world):
+    """The module is executed for real, as the programs of a run import it."""
+    scope: dict = {}
+    exec(world.files()["notes.py"], scope)
+    name = next(iter(world.notebook.kept))
+    assert scope["note"](name) == str(world.notebook.kept[name])
+    for giver, holder in list(world.notebook.given.items())[:50]:
+        with pytest.raises(LookupError) as raised:
+            scope["note"](giver)
+        assert str(raised.value) == f"{giver} gave it to {holder}."
+        assert scope["note"](holder) == str(world.notebook.instruction(giver))
+
+
+def test_no_question_of_an_evaluation_is_trained(world, evaluation):
+    trained = world.training_questions(4000)
+    assert len(trained) == 4000
+    assert not {task.id for task in trained if task.meta["hops"] > 1} & {t.id for t in evaluation}
+    for tasks, heldout in ((trained, False), (evaluation, True)):
+        numbers = {
+            number
+            for task in tasks
+            if (told := world.oracle.instruction(task)) and not told.is_small
+            for number in (told.start, *(change.number for change in told.changes))
+        }
+        assert {is_heldout(number) for number in numbers} == {heldout}
+    assert not set(world.training.notebook.kept) & set(world.testing.notebook.kept)
+
+
+def test_each_split_is_what_it_says(evaluation):
+    splits = {name: [t for t in evaluation if t.meta["split"] == name] for name in SPLITS}
+    assert {len(tasks) for tasks in splits.values()} == {150}
+    assert min(task.meta["calls_optimal"] for task in splits["heldout"]) == 1
+    assert {task.meta["calls_optimal"] for task in splits["known"]} == {0}
+    assert {task.meta["calls_optimal"] for task in splits["mixed"]} == {0, 1, 2, 3}
+    assert all(instruction_of(task).is_trap for task in splits["traps"])
+    assert {task.meta["hops"] for task in splits["four_steps"]} == {4}
+
+
+def test_the_oracle_is_right_with_the_calls_it_says(world, evaluation):
+    for task in evaluation:
+        steps = world.oracle.demonstration(task)
+        calls = sum(isinstance(step, Action) for step in steps)
+        assert steps[-1] == Answer(task.answers[0])
+        assert calls == world.oracle.least_calls(task) == task.meta["calls_optimal"]
+
+
+def test_a_note_that_was_given_away_takes_reading_the_error(world):
+    giver, holder = next(
+        (giver, holder)
+        for giver, holder in world.training.notebook.given.items()
+        if not world.notebook.kept[holder].is_small
+    )
+    told = world.notebook.kept[holder]
+    task = world.training.about_note(giver, "train")
+    read = 'from notes import note\nprint(note("{}"))'
+    assert world.oracle.demonstration(task) == [
+        Thought(READING),
+        Action("python", {"code": read.format(giver)}),
+        Observation(f"LookupError: {giver} gave it to {holder}."),
+        Thought(READING),
+        Action("python", {"code": read.format(holder)}),
+        Observation(str(told)),
+        Thought(COMPUTING),
+        Action("python", {"code": f"print({told.expression})"}),
+        Observation(str(told.result)),
+        Answer(str(told.result)),
+    ]
+
+
+def test_the_wasteful_teacher_computes_what_is_small(world):
+    told = Instruction(7, (Change("+", 5),))
+    task = world.training.direct(told, "train")
+    wasteful = AbacusOracle(world.notebook, always)
+    assert [type(s) for s in wasteful.demonstration(task)] == [Thought, Action, Observation, Answer]
+    assert world.oracle.demonstration(task) == [Thought("7 plus 5 is 12."), Answer("12")]
+
+
+def test_without_programs_large_numbers_are_unknown():
+    assert closed_book(Instruction(4821, (Change("+", 377),)))[-1] == Answer("unknown")
+
+
+def test_decisions_choose_a_program_only_where_one_is_needed(world, evaluation):
+    for task in evaluation[::25]:
+        for decision in world.oracle.decisions(task, random.Random(0)):
+            before = world.oracle.next_step(task, decision.before)
+            assert decision.chosen[0] == before
+            assert decision.chosen != decision.rejected
+
+
+def test_the_oracle_knows_only_its_own_programs(world):
+    task = world.training_questions(1)[0]
+    with pytest.raises(ValueError, match="does not know what"):
+        world.oracle.next_step(task, [Action("python", {"code": "print(1 / 0)"})])
+    with pytest.raises(ValueError, match="no question of this world"):
+        world.oracle.instruction(Task("x", "Who are you?", ("1",)))
+
+
+def test_a_world_with_few_notes_still_fills_its_splits():
+    small = make_world("abacus", {"notes": 5, "heldout_notes": 5}, 0)
+    found = small.evaluation_questions({"heldout": 40, "mixed": 40})
+    assert {t.meta["kind"] for t in found} >= {"program", "note"}

@@ -1,0 +1,114 @@
+"""The training data of Abacus: right, well-formed, and without anything that is held out."""
+
+import re
+from collections import Counter
+
+import pytest
+
+from fieldcraft.dialects import dialect_class, get_dialect
+from fieldcraft.train.scratch import new_tokenizer
+from fieldcraft.types import Author, Trajectory
+from fieldcraft.worlds.abacus.curriculum import single_sums
+from fieldcraft.worlds.abacus.instructions import is_heldout
+from fieldcraft.worlds.base import make_world
+
+COUNT = 300
+SETS = ("base", "demonstrations", "wasteful")
+
+
+@pytest.fixture(scope="module")
+def world():
+    return make_world("abacus", {}, 5)
+
+
+@pytest.fixture(scope="module")
+def dialect(world):
+    tokenizer = new_tokenizer(world.tokenizer_texts(dialect_class("torl").tags), world.syllables)
+    return get_dialect("torl", tokenizer, "")
+
+
+@pytest.fixture(scope="module")
+def data(world, dialect) -> dict[str, list[Trajectory]]:
+    made = {name: world.demonstrations(name, COUNT, dialect, []) for name in SETS}
+    pairs = world.pairs("pairs", COUNT, dialect, [])
+    return {**made, "pairs": [side for pair in pairs for side in pair]}
+
+
+def text(trajectory: Trajectory) -> str:
+    return "".join(segment.text for segment in trajectory.segments)
+
+
+@pytest.mark.parametrize("name", ["demonstrations", "wasteful"])
+def test_demonstrations_are_right_and_well_formed(data, name: str) -> None:
+    for trajectory in data[name]:
+        assert trajectory.answer == trajectory.task.answers[0]
+        assert trajectory.well_formed
+    assert {t.task.meta["kind"] for t in data[name]} == {"head", "program", "note", "given"}
+
+
+def test_demonstrations_make_the_least_number_of_calls(data) -> None:
+    for trajectory in data["demonstrations"]:
+        assert len(trajectory.calls) == trajectory.task.meta["calls_optimal"]
+
+
+def test_the_wasteful_teacher_computes_half_of_the_small_sums(data) -> None:
+    extra = Counter(
+        len(t.calls) - t.task.meta["calls_optimal"]
+        for t in data["wasteful"]
+        if t.task.meta["kind"] == "head"
+    )
+    assert extra.keys() == {0, 1}
+    assert 0.3 < extra[1] / extra.total() < 0.7
+
+
+def test_the_base_model_reads_and_computes_but_sees_no_program(data) -> None:
+    base = data["base"]
+    assert not any("python" in text(t) or t.calls for t in base)
+    assert sum("too large" in text(t) for t in base) == 60
+    read = [t for t in base if t.task.question == ""]
+    assert len(read) == 90
+    for trajectory in read:
+        told, said = trajectory.segments
+        assert (told.author, said.author) == (Author.PROMPT, Author.POLICY)
+        assert sorted(re.findall(r"Take .*?\.", told.text)) == sorted(
+            re.findall(r"Take .*?\.", said.text)
+        )
+
+
+def test_no_training_shows_what_is_held_out(world, data) -> None:
+    names = {name for group in world.testing.names.values() for name in group}
+    for trajectories in data.values():
+        for trajectory in trajectories:
+            shown = text(trajectory)
+            assert not set(re.findall(r"[A-Z]\w* [A-Z]\w*", shown)) & names
+            asked = re.findall(r"(?:Take|add|away|by) (\d+)", shown)
+            assert not any(is_heldout(int(number)) for number in asked if int(number) > 20)
+
+
+def test_both_sides_of_a_pair_differ_in_their_last_segment(world, dialect) -> None:
+    for chosen, rejected in world.pairs("pairs", 100, dialect, []):
+        assert [s.ids for s in chosen.segments[:-1]] == [s.ids for s in rejected.segments[:-1]]
+        assert chosen.segments[-1].ids[0] != rejected.segments[-1].ids[0]
+
+
+def test_every_sum_is_taught_once_by_itself() -> None:
+    sums = single_sums()
+    assert len(sums) == len(set(map(str, sums))) == 270
+    assert all(told.is_small for told in sums)
+
+
+def test_the_data_are_a_function_of_the_seed(dialect) -> None:
+    one, same, other = (
+        [
+            text(t)
+            for t in make_world("abacus", {}, seed).demonstrations("wasteful", 40, dialect, [])
+        ]
+        for seed in (1, 1, 2)
+    )
+    assert one == same != other
+
+
+def test_a_pair_of_digits_is_one_token(dialect) -> None:
+    tokenizer = dialect.tokenizer
+    pieces = [tokenizer.decode([i]) for i in tokenizer.encode("Take 4821, add 905.")]
+    assert pieces == ["Take ", "48", "21", ", ", "add ", "90", "5", "."]
