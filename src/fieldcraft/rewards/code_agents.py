@@ -61,8 +61,8 @@ class ToolRL(StatelessReward):
     the one that is matched to it, the Jaccard index of the names of arguments and the number of
     equal values. S, the largest R, is 1 + the number of wanted calls + that of their arguments.
     Calls of the same name are matched greedily, the most similar first; the paper maximises over
-    all matchings, and its code is greedy. A call that cannot be read makes the score -3, and without
-    wanted calls it is 0, as in that code. A task without `calls` is None.
+    all matchings, and its code is greedy. A call that cannot be read makes the score -3, and
+    without wanted calls it is 0, as in that code. A task without `calls` is None.
 
     The paper's reward is the sum of this one and `format`, both with weight 1.
     """

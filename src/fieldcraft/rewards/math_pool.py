@@ -15,13 +15,14 @@ from threading import Timer
 
 from fieldcraft.types import UserError
 
-WALL = 20  # times the limit of CPU time: for a machine with other work, and for the start
+WALL = 60  # times the limit of CPU time: a process that waits for nothing is only that slow
 
 
 class MathWorker:
     """One process. It ends when its standard input does, so none outlives this one."""
 
     def __init__(self) -> None:
+        """Raises UserError if it does not start."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "fieldcraft.rewards.math_worker"],
             stdin=subprocess.PIPE,
@@ -30,6 +31,12 @@ class MathWorker:
             text=True,
             encoding="utf-8",
         )
+        if not self._heard("ready"):
+            self.close()
+            raise UserError(
+                "the process that compares mathematical answers does not start: run"
+                f" {sys.executable} -m fieldcraft.rewards.math_worker to see why."
+            )
 
     def ask(self, golds: list[str], answer: str, seconds: float) -> tuple[bool | None, bool | None]:
         """(whether a gold answer can be read, whether the answer equals one); None for what the

@@ -1,9 +1,9 @@
 """The process that compares mathematical answers, by Math-Verify; `math_pool.py` starts it.
 
 It reads a line of JSON a question from its standard input, {"golds": [...], "answer": "...",
-"seconds": ...}, and writes two: {"known": ...}, whether any gold answer can be read, and then
-{"right": ...}. The kernel ends it when one question has taken its seconds of CPU time, for sympy may
-compute for ever, and in C code, where no exception can stop it.
+"seconds": ...}, and writes two (after {"ready": true} at the start): {"known": ...}, whether any gold answer can be read, and then
+{"right": ...}. The kernel ends it when one question has taken its seconds of CPU time, for sympy
+may compute for ever, and in C code, where no exception can stop it.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def serve(asked: TextIO, told: TextIO) -> None:
         told.write(json.dumps(said) + "\n")
         told.flush()
 
+    tell(ready=True)
     for line in asked:
         question = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, question["seconds"])  # SIGPROF ends the process

@@ -1,8 +1,8 @@
 """Rewards for programs: `unit_tests` and `stdin_tests`, which run an answer in a sandbox.
 
 A task holds its tests in `meta`: `unit_tests`, a list of Python texts that run behind the program
-and raise where it is wrong, or `stdin_tests`, a list of {"input": ..., "output": ...}. Tests run one
-after the other up to the first that fails, each with the limits of the runner.
+and raise where it is wrong, or `stdin_tests`, a list of {"input": ..., "output": ...}. Tests run
+one after the other up to the first that fails, each with the limits of the runner.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class ProgramReward(AskingReward):
         """Raises UserError for tests of another form."""
         if not isinstance(tests, Sequence) or not all(map(self.is_test, tests)):
             raise UserError(
-                f"the {self.tests} of task '{task}' cannot be run: write them as rewards/programs.py"
-                " describes."
+                f"the {self.tests} of task '{task}' cannot be run: write them as"
+                " rewards/programs.py describes."
             )
 
     @abstractmethod

@@ -77,11 +77,6 @@ class Sampler:
         self.drawn += batch + 1
         return Sampled(kept[: s.questions], flat, batch + 1)
 
-    @property
-    def accuracy(self) -> str:
-        """The key of `Trajectory.rewards` that says which answers are right."""
-        return self.rubric.accuracy or self.settings.accuracy
-
     async def sleep(self) -> None:
         """Nothing is sampled for a while: the caches make room for training."""
         await self.engine.sleep()
@@ -118,7 +113,7 @@ class Sampler:
         all are right)."""
         s = self.settings
         if s.keep_groups == "mixed-accuracy":
-            scores = [t.rewards[self.accuracy] for t in group if t.reward is not None]
+            scores = [t.rewards[self.rubric.correct] for t in group if t.reward is not None]
             return 0 < scores.count(1.0) < len(scores) - scores.count(None)
         return s.keep_groups == "all" or not equal(group)
 
