@@ -1,9 +1,9 @@
 """The process that compares mathematical answers, by Math-Verify; `math_pool.py` starts it.
 
-It reads a line of JSON a question from its standard input, {"golds": [...], "answer": "...",
-"seconds": ...}, and writes two (after {"ready": true} at the start): {"known": ...}, whether any gold answer can be read, and then
-{"right": ...}. The kernel ends it when one question has taken its seconds of CPU time, for sympy
-may compute for ever, and in C code, where no exception can stop it.
+It writes {"ready": true}. Then it reads a line of JSON a question from its standard input,
+{"golds": [...], "answer": "...", "seconds": ...}, and writes two: {"known": ...}, whether any gold
+answer can be read, and {"right": ...}. The kernel ends it when one question has taken its seconds
+of CPU time, for sympy may compute for ever, and in C code, where no exception can stop it.
 """
 
 from __future__ import annotations
