@@ -86,6 +86,7 @@ def stage(
     budget: dict[str, int] | None = None,
     reference: Any = None,
     critic: Any = None,
+    rubric: Rubric | None = None,
     **settings: Any,
 ) -> tuple[RlStage, RecordingTrainer, KeyedEngine]:
     given = {"type": "rl", "steps": 9, "questions": 2, "group": 2, "optim": {"lr": 1e-2}}
@@ -100,7 +101,7 @@ def stage(
             tasks=TASKS,
             env=env,
             engine=engine,
-            rubric=Rubric([(ExactMatch(), 1.0)]),
+            rubric=rubric or Rubric([(ExactMatch(), 1.0)]),
             trainer=recorder,
             reference=reference,
             critic=critic,

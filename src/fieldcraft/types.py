@@ -29,7 +29,7 @@ class ArgumentError(ToolError):
     """The arguments do not fit the tool, which therefore did not run: the policy's failure."""
 
 
-VERDICT = "em"  # the reward that says of every answer whether it is right: exact match
+VERDICT = "em"  # the reward that says which answers are right, unless a recipe names another
 
 
 class Author(StrEnum):
@@ -185,7 +185,8 @@ class Trajectory:
     """Everything that happened for one task, in order.
 
     `rewards` keeps the unweighted score of every reward by name, `reward` is their weighted sum;
-    None means "not gradable" and is never a 0.
+    None means "not gradable" and is never a 0. `correct` names the one that says whether the answer
+    is right.
     """
 
     task: Task
@@ -196,6 +197,7 @@ class Trajectory:
     well_formed: bool = False
     rewards: dict[str, float | None] = field(default_factory=dict)
     reward: float | None = None
+    correct: str = VERDICT
     error: str = ""
     seconds: float = 0.0
 
@@ -209,13 +211,14 @@ class Trajectory:
 
     @property
     def right(self) -> bool | None:
-        """The one verdict on the answer, by the reward VERDICT; None where it cannot be graded.
+        """The one verdict on the answer: whether the reward `correct` gave it 1; None where that
+        could not grade it.
 
-        Raises ValueError for a score that is no verdict, such as one times a weight.
+        Raises ValueError for a score that is no share of right, such as one times a weight.
         """
-        score = self.rewards.get(VERDICT)
-        if score not in (None, 0.0, 1.0):
-            raise ValueError(f"rewards['{VERDICT}'] must be 0, 1 or None, not {score}")
+        score = self.rewards.get(self.correct)
+        if score is not None and not 0.0 <= score <= 1.0:
+            raise ValueError(f"rewards['{self.correct}'] must be from 0 to 1 or None, not {score}")
         return None if score is None else score == 1.0
 
     @property

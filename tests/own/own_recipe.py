@@ -29,7 +29,6 @@ STAGES: dict[str, Any] = {
         "questions": 3,
         "group": 3,
         "checkpoint_every": 2,
-        "accuracy": "own_parts:Numeric",
         "rewards": {
             "em": 1.0,
             "own_parts:Brief": {"weight": 0.1, "words": 3},
@@ -54,6 +53,7 @@ def recipe_of(model: Path, **changes: Any) -> dict[str, Any]:
         "tools": TOOLS,
         "budget": {"max_calls": 2, "turn_tokens": 20, "total_tokens": 140},
         "stages": STAGES,
+        "correct": "own_parts:Numeric",
         "evaluation": {"splits": {"heldout": 3}, "workflows": ["own_parts:ask_first"]},
         **changes,
     }

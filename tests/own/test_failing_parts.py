@@ -250,8 +250,8 @@ def test_a_stage_type_says_when_it_is_idle(
 
 def test_a_reward_that_says_what_is_right(model: Path, tmp_path: Path) -> None:
     """The own reward says which answers are right, under whatever name it has in the recipe."""
-    stages = rl(keep_groups="mixed-accuracy", accuracy="failing_parts:Halves", rewards=PATIENT)
-    assert run(model, tmp_path, stages=stages) == 0
+    stages = rl(keep_groups="mixed-accuracy", rewards=PATIENT)
+    assert run(model, tmp_path, stages=stages, correct="failing_parts:Halves") == 0
     found = rows(tmp_path / "run", "rl")
     assert [(row["groups_kept"], row["batches"]) for row in found] == [(2, 1)] * 2
     assert all(row["grad_norm"] > 0 for row in found)

@@ -5,8 +5,14 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.rewards.answers import ExactMatch, Format
+from fieldcraft.config.rl import Rl
+from fieldcraft.config.sections import Limits
+from fieldcraft.evals.run import answer_rubric
+from fieldcraft.rewards.answers import ExactMatch, Format, StatelessReward
+from fieldcraft.rewards.code_agents import PlusMinus
+from fieldcraft.rewards.mathematics import Math
 from fieldcraft.rewards.rubric import AskingReward, Graded, Rubric
+from fieldcraft.runs.build import make_rubric
 from fieldcraft.types import Status, Task, Trajectory, UserError
 
 TASK = Task("q", "who?", ("Oslo",))
@@ -129,3 +135,44 @@ def test_what_has_to_be_asked_is_asked_at_once_and_before_the_scores() -> None:
     assert [t.rewards["asked"] for t in group] == [4.0, None, None, 6.0]
     assert [t.reward for t in group] == [3.0, None, None, 3.0]
     assert rubric.state_dict() == {"asked": {}, "em": {}}
+
+
+# -- which answers are right ---------------------------------------------------------------------
+
+
+class Numeric(StatelessReward):
+    name = "numeric"
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+        return [
+            None if t.answer is None else float(float(t.answer) == float(t.task.answers[0]))
+            for t in group
+        ]
+
+
+def test_the_reward_that_a_rubric_names_says_what_is_right() -> None:
+    task = Task("q", "?", ("0.5",))
+    group = [Trajectory(task, answer=answer) for answer in ("0.50", "1", None)]
+    answer_rubric(correct=Numeric()).score(group)
+    assert [t.right for t in group] == [True, False, None]
+    assert [t.reward for t in group] == [1.0, 0.0, None]
+    assert [t.rewards["em"] for t in group] == [0.0, 0.0, 0.0]
+    answer_rubric().score(group)
+    assert [t.right for t in group] == [False, False, False]
+
+
+def test_rewards_are_built_on_the_one_that_says_what_is_right() -> None:
+    stage = Rl.model_validate(
+        {"type": "rl", "steps": 1, "optim": {"lr": 1.0}, "rewards": {"plus_minus": 1.0}}
+    )
+    made = {r.name: (r, w) for r, w in make_rubric(stage, Limits(), correct="math").rewards}
+    assert isinstance(made["math"][0], Math)
+    assert made["math"][1] == 0.0  # looked at, not rewarded itself
+    rewarded = made["plus_minus"][0]
+    assert isinstance(rewarded, PlusMinus)
+    assert rewarded.correct is made["math"][0]
+
+
+def test_a_weighted_score_is_no_verdict() -> None:
+    with pytest.raises(ValueError, match="must be from 0 to 1"):
+        _ = Trajectory(Task("q", "?", ()), rewards={"em": 2.0}).right

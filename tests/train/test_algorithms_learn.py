@@ -95,8 +95,7 @@ def test_rewards_take_their_limits_from_the_budget_unless_told() -> None:
 def test_otc_takes_its_verdict_from_the_reward_that_the_recipe_names() -> None:
     judge = Judge(ChatEndpoint("http://localhost", "judge"), votes=1)
     for name in ("f1", "cover_em", "judge"):
-        stage = settings(rewards={"otc-grpo": 1.0}).model_copy(update={"accuracy": name})
-        rubric = make_rubric(stage, LIMITS, judge)
+        rubric = make_rubric(settings(rewards={"otc-grpo": 1.0}), LIMITS, judge, name)
         made = {reward.name: (reward, weight) for reward, weight in rubric.rewards}
         otc, weight = made["otc-grpo"]
         assert isinstance(otc, OtcGrpo)
@@ -108,7 +107,7 @@ def test_dapo_punishes_length() -> None:
     [*_, (overlong, weight)] = make_rubric(settings(algorithm="dapo"), LIMITS).rewards
     assert isinstance(overlong, SoftOverlong)
     assert (overlong.limit, overlong.cache, weight) == (24, 4, 0.5)
-    told = settings(overlong_penalty=1.0, overlong_limit=20, overlong_cache=5, accuracy="f1")
-    [*_, (overlong, weight)] = make_rubric(told, LIMITS).rewards
+    told = settings(overlong_penalty=1.0, overlong_limit=20, overlong_cache=5)
+    [*_, (overlong, weight)] = make_rubric(told, LIMITS, correct="math").rewards
     assert isinstance(overlong, SoftOverlong)
     assert (overlong.limit, overlong.cache, weight) == (20, 5, 1.0)

@@ -19,10 +19,6 @@ def done(right: bool, *outcomes: Outcome, well_formed: bool = True) -> Trajector
     return Trajectory(TASK, calls=calls, well_formed=well_formed, rewards={"em": float(right)})
 
 
-def is_right(trajectory: Trajectory) -> bool:
-    return trajectory.rewards["em"] == 1.0
-
-
 @pytest.mark.parametrize(
     ("trajectory", "expected"),
     [
@@ -41,23 +37,23 @@ def test_penalty_counts_failed_calls_and_broken_grammar(
 
 def test_the_share_of_wrong_rollouts_is_kept() -> None:
     group = [done(i < 10, OK) for i in range(16)]
-    kept = resample(group, 8, is_right, random.Random(0))
+    kept = resample(group, 8, random.Random(0))
     assert len(kept) == 8
-    assert sum(map(is_right, kept)) == 5
+    assert sum(t.right is True for t in kept) == 5
     assert [group.index(t) for t in kept] == sorted(group.index(t) for t in kept)
 
 
 @pytest.mark.parametrize("rights", [0, 16])
 def test_a_group_of_one_kind_is_cut_to_size(rights: int) -> None:
     group = [done(i < rights, OK) for i in range(16)]
-    assert len(resample(group, 8, is_right, random.Random(0))) == 8
+    assert len(resample(group, 8, random.Random(0))) == 8
 
 
 def test_clean_rollouts_are_preferred_among_right_ones() -> None:
     """Weights 1 / 0.1 and 1 / 0.6: of one place for two rollouts, the clean one gets 6 in 7."""
     clean, repaired = done(True, OK), done(True, FAILED, OK)
     rng = random.Random(0)
-    taken = Counter(resample([clean, repaired], 1, is_right, rng)[0] is clean for _ in range(7000))
+    taken = Counter(resample([clean, repaired], 1, rng)[0] is clean for _ in range(7000))
     assert taken[True] / 7000 == pytest.approx(6 / 7, abs=0.015)
 
 

@@ -210,11 +210,12 @@ def test_of_equal_checkpoints_the_newest_is_the_best() -> None:
     ("given", "score"),
     [
         ({}, "em"),
+        ({"rewards": {"plus_minus": 1.0}}, "em"),
         ({"rewards": {"otc-grpo": 1.0}}, "em"),
         ({"rewards": {"em": 1.0, "format": 0.1}}, "em"),
         ({"rewards": {"judge": 1.0}}, "reward_mean"),
         ({"rewards": {"f1": 1.0}}, "reward_mean"),
-        ({"rewards": {"otc-ppo": 1.0}, "accuracy": "f1"}, "reward_mean"),
+        ({"rewards": {"cover_em": 1.0, "f1": 1.0}}, "reward_mean"),
     ],
 )
 def test_what_is_watched(given: dict[str, Any], score: str) -> None:

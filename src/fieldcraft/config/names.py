@@ -42,6 +42,7 @@ class Kind(StrEnum):
 
 
 _ANSWERS, _COST = "fieldcraft.rewards.answers", "fieldcraft.rewards.tool_cost"
+_CODE = "fieldcraft.rewards.code_agents"
 _ALGORITHMS = "fieldcraft.config.algorithms"
 _STAGES = "fieldcraft.train.stages"
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
@@ -55,6 +56,11 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "repair": "fieldcraft.rewards.repairs:Repair",
         "otc-grpo": f"{_COST}:OtcGrpo",
         "otc-ppo": f"{_COST}:OtcPpo",
+        "math": "fieldcraft.rewards.mathematics:Math",
+        "answer_format": f"{_CODE}:AnswerFormat",
+        "plus_minus": f"{_CODE}:PlusMinus",
+        "executable": f"{_CODE}:Executable",
+        "toolrl": f"{_CODE}:ToolRL",
     },
     Kind.DIALECT: {
         "autocoa": "fieldcraft.dialects.autocoa:AutoCoA",

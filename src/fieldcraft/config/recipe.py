@@ -15,7 +15,7 @@ from pydantic import (
     field_validator,
 )
 
-from fieldcraft.config.names import Kind, PartError, find, known, settings_of, short
+from fieldcraft.config.names import Kind, PartError, find, known, require, settings_of, short
 from fieldcraft.config.rl import Critic, Rl
 from fieldcraft.config.sections import (
     Collect,
@@ -35,7 +35,7 @@ from fieldcraft.config.sections import (
     World,
 )
 from fieldcraft.config.stages import Pairs, Sft, Stage
-from fieldcraft.types import UserError
+from fieldcraft.types import VERDICT, UserError
 
 # How a teacher is reached, which a run that is resumed may change: (section, key).
 FREE_KEYS = (
@@ -76,6 +76,7 @@ class Recipe(Section):
     scratch: Scratch = Scratch()
     search: Search = Search()
     judge: JudgeModel = JudgeModel()
+    correct: str = VERDICT  # the reward by which a right answer scores 1
     budget: Limits = Limits()
     teacher: Teacher = Teacher()
     collect: Collect | None = None
@@ -96,6 +97,12 @@ class Recipe(Section):
                 if not (isinstance(pair, list | tuple) and len(pair) == 2):
                     raise ValueError(f"'{title}' must name two rows, as in [the first, the second]")
         return comparisons
+
+    @field_validator("correct")
+    @classmethod
+    def _is_a_reward(cls, name: str) -> str:
+        require(Kind.REWARD, name)
+        return name
 
     @field_validator("tools")
     @classmethod

@@ -87,7 +87,6 @@ class Rl(Stage):
     temperature: PositiveFloat = 1.0
     # what is rewarded
     rewards: Rewards = Field(default={"em": 1.0})  # and their weights
-    accuracy: str = "em"  # the reward by which a right answer scores 1
     call_smoothing: PositiveFloat | None = None  # OTC's c; None: budget.max_calls
     overlong_penalty: Rate = 0.0  # for the longest rollouts
     overlong_limit: PositiveInt | None = None  # policy tokens; None: budget.total_tokens
@@ -168,7 +167,7 @@ class Rl(Stage):
         return self
 
     def _agree_on_names(self) -> None:
-        for name in (*self.rewards, self.accuracy):
+        for name in self.rewards:
             require(Kind.REWARD, name)
 
     @property
@@ -178,7 +177,7 @@ class Rl(Stage):
 
     @property
     def graders(self) -> set[str]:
-        return {*self.rewards, self.accuracy}
+        return set(self.rewards)
 
     @property
     def reads_stages(self) -> tuple[str, ...]:

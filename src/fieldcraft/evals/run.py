@@ -9,13 +9,16 @@ from fieldcraft.rewards.answers import F1, CoverEM, ExactMatch, Format
 from fieldcraft.rewards.rubric import AskingReward, Rubric
 from fieldcraft.rollout.health import EvaluationWatch
 from fieldcraft.rollout.loop import rollouts
-from fieldcraft.types import Task, Trajectory
+from fieldcraft.types import Reward, Task, Trajectory
 
 
-def answer_rubric(judge: AskingReward | None = None) -> Rubric:
-    """What an evaluation grades by: exact match; all else is recorded beside it."""
-    asked = [] if judge is None else [(judge, 0.0)]
-    return Rubric([(ExactMatch(), 1.0), (F1(), 0.0), (CoverEM(), 0.0), (Format(), 0.0), *asked])
+def answer_rubric(judge: AskingReward | None = None, correct: Reward | None = None) -> Rubric:
+    """What an evaluation grades by: `correct`, the reward that says which answers are right (exact
+    match without one); all else is recorded beside it."""
+    right = correct or ExactMatch()
+    others = (ExactMatch(), F1(), CoverEM(), Format(), *filter(None, (judge,)))
+    recorded = [(reward, 0.0) for reward in others if reward.name != right.name]
+    return Rubric([(right, 1.0), *recorded], right.name)
 
 
 async def evaluate(

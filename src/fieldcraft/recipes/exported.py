@@ -20,7 +20,7 @@ from fieldcraft.types import UserError
 FILE = "fieldcraft.json"
 PROMPT = ("dialect", "instruction", "system", "template")
 # What an agent acts under, and so hands on to a run that trains it.
-HANDED_ON = (*PROMPT, "tools", "search", "budget", "max_rows")
+HANDED_ON = (*PROMPT, "tools", "search", "budget", "max_rows", "correct")
 
 
 def write_agent(folder: Path, recipe: Recipe, index: Path | None) -> None:

@@ -109,7 +109,8 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
         path: Path | None = getattr(recipe, key)
         if path is None:
             raise UserError(f"recipe '{recipe.recipe}' needs {key}=PATH on the command line.")
-    check_judge(recipe.judge, any("judge" in stage.graders for stage in recipe.stages.values()))
+    graders = {recipe.correct}.union(*(stage.graders for stage in recipe.stages.values()))
+    check_judge(recipe.judge, "judge" in graders)
     for key in ("model", "tasks", "corpus", "demonstrations", "pairs"):
         path = getattr(recipe, key)
         if path is not None and not path.exists():

@@ -13,7 +13,7 @@ from typing import Any, final
 
 from fieldcraft.config.names import cause_of, shown
 from fieldcraft.rewards.answers import StatelessReward
-from fieldcraft.types import Reward, Status, Trajectory, UserError
+from fieldcraft.types import VERDICT, Reward, Status, Trajectory, UserError
 
 
 class AskingReward(StatelessReward, ABC):
@@ -74,15 +74,13 @@ def _failing(reward: Reward) -> Iterator[None]:
 
 
 class Rubric:
-    """The weighted sum of rewards. A reward of weight 0 is only recorded. `accuracy` is the name of
-    the one that says which answers are right, where it has another than the settings call it by.
+    """The weighted sum of rewards. A reward of weight 0 is only recorded. `correct` is the name of
+    the one that says which answers are right.
 
     Raises UserError for no reward, two rewards of one name, or a weight that is not finite.
     """
 
-    def __init__(
-        self, rewards: Sequence[tuple[Reward, float]], accuracy: str | None = None
-    ) -> None:
+    def __init__(self, rewards: Sequence[tuple[Reward, float]], correct: str = VERDICT) -> None:
         names = [reward.name for reward, _ in rewards]
         if not names:
             raise UserError("A rubric needs at least one reward.")
@@ -92,7 +90,7 @@ class Rubric:
             if not math.isfinite(weight):
                 raise UserError(f"The weight of the reward {reward.name} must be a finite number.")
         self.rewards = tuple(rewards)
-        self.accuracy = accuracy
+        self.correct = correct
 
     @property
     def names(self) -> list[str]:
@@ -115,6 +113,8 @@ class Rubric:
         a part with a weight is None. Raises UserError if a reward fails, returns the wrong number
         of scores, or one that is no finite number.
         """
+        for trajectory in group:
+            trajectory.correct = self.correct
         errors = [t for t in group if t.status is Status.ERROR]
         sound = [t for t in group if t.status is not Status.ERROR]
         for trajectory in errors:

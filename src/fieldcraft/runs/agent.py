@@ -27,7 +27,14 @@ from fieldcraft.records.events import Events, Sink, nobody, write_metrics
 from fieldcraft.records.files import atomic_folder
 from fieldcraft.rewards.rubric import AskingReward
 from fieldcraft.rollout.loop import Policy, rollout
-from fieldcraft.runs.build import SEARCH, make_dialect, make_engine, make_environment, open_tools
+from fieldcraft.runs.build import (
+    SEARCH,
+    make_correct,
+    make_dialect,
+    make_engine,
+    make_environment,
+    open_tools,
+)
 from fieldcraft.runs.check import refuse_unsound
 from fieldcraft.runs.folder import RunFolder, find_model, refuse_other
 from fieldcraft.runs.inputs import Inputs, make_inputs
@@ -173,7 +180,7 @@ class Agent:
         return await evaluate(
             tasks,
             lambda task, key: rollout(task, policy, env, key),
-            answer_rubric(judge),
+            answer_rubric(judge, make_correct(self.recipe.correct, judge)),
             settings.concurrency,
             name,
             emit,

@@ -24,7 +24,7 @@ from fieldcraft.tools.named import make_tool
 from fieldcraft.tools.search.client import RemoteSearchTool
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.tool import SearchTool
-from fieldcraft.types import AnyTool, Dialect, Reward, Tokenizer, Tool
+from fieldcraft.types import VERDICT, AnyTool, Dialect, Reward, Tokenizer, Tool
 
 SEARCH = "search"  # the tool that a run indexes its corpus for
 RECORDED = (ExactMatch, F1, CoverEM, Format)  # of every rollout, with or without a weight
@@ -98,22 +98,33 @@ def make_engine(
     )
 
 
-def make_rubric(stage: Rl, budget: Limits, judge: Judge | None = None) -> Rubric:
-    """The rewards of a stage. Those without a weight are recorded where they cost nothing."""
+def make_correct(name: str, judge: Judge | None = None) -> Reward:
+    """The reward that says which answers are right, by its name in the recipe. Raises UserError as
+    `make_reward`."""
+    if judge is not None and name == judge.name:
+        return judge
+    return make_reward(name, {}, {})
+
+
+def make_rubric(
+    stage: Rl, budget: Limits, judge: Judge | None = None, correct: str = VERDICT
+) -> Rubric:
+    """The rewards of a stage. Those without a weight are recorded where they cost nothing, and so
+    is `correct`, the one that says which answers are right."""
     made: dict[str, Reward] = {reward.name: reward() for reward in RECORDED}
     if judge is not None:
         made[judge.name] = judge
     offered: dict[str, Any] = {"smoothing": stage.call_smoothing or float(budget.max_calls)}
-    for name in (stage.accuracy, *stage.rewards):
+    for name in (correct, *stage.rewards):
         own = stage.rewards.get(name)
         settings = {} if own is None or isinstance(own, float) else own.settings
         if name not in made or settings:
             made[name] = make_reward(name, settings, offered)
-        offered.setdefault("correct", made[stage.accuracy])
-    weights = dict.fromkeys((*(reward.name for reward in RECORDED), stage.accuracy), 0.0)
+        offered.setdefault("correct", made[correct])
+    weights = dict.fromkeys((*(reward.name for reward in RECORDED), correct), 0.0)
     rewards = [(made[name], weight) for name, weight in (weights | stage.weights).items()]
     if stage.overlong_penalty:
         limit = stage.overlong_limit or budget.total_tokens
         cache = stage.overlong_cache or max(limit // 5, 1)
         rewards.append((SoftOverlong(limit, cache), stage.overlong_penalty))
-    return Rubric(rewards, made[stage.accuracy].name)
+    return Rubric(rewards, made[correct].name)

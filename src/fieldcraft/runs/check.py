@@ -329,7 +329,8 @@ def stage_problems(setup: Setup, name: str, stage: Stage, notes: list[str]) -> I
         run_async(open_endpoint(endpoint, cache=None))
     yield from stage_type(stage).problems(stage, name, FirstExamples(setup, notes), notes)
     if isinstance(stage, Rl):
-        make_rubric(stage, setup.recipe.budget, setup.judge)  # finds every reward
+        recipe = setup.recipe
+        make_rubric(stage, recipe.budget, setup.judge, recipe.correct)  # finds every reward
 
 
 @dataclass(frozen=True)

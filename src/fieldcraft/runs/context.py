@@ -26,6 +26,7 @@ from fieldcraft.rewards.answers import RULES
 from fieldcraft.rewards.judge import VERDICT_RULE, Judge
 from fieldcraft.runs.build import (
     SEARCH,
+    make_correct,
     make_dialect,
     make_engine,
     make_environment,
@@ -38,7 +39,7 @@ from fieldcraft.runs.inputs import Inputs, make_inputs
 from fieldcraft.tools.search.client import RemoteSearchTool
 from fieldcraft.tools.search.index import MANIFEST, build_index, read_manifest
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
-from fieldcraft.types import AnyTool, Dialect
+from fieldcraft.types import AnyTool, Dialect, Reward
 from fieldcraft.version import __version__
 
 Count = Annotated[int, Field(ge=1, le=4096)]  # more threads than any machine has
@@ -110,6 +111,11 @@ class Context:
         found = read_json(self.folder.threads, _Threads, "delete it to measure again")
         self.threads = Threads(found["training"], found["sampling"])
         torch.set_num_threads(self.threads.training)
+
+    @property
+    def correct(self) -> Reward:
+        """The reward that says which answers are right."""
+        return make_correct(self.recipe.correct, self.judge)
 
     @property
     def schemas(self) -> list[dict[str, Any]]:

@@ -90,7 +90,7 @@ async def _evaluate(
     done = await evaluate(
         context.inputs.evaluation_tasks(),
         lambda task, key: run(task, policy, env, key),
-        answer_rubric(context.judge),
+        answer_rubric(context.judge, context.correct),
         recipe.evaluation.concurrency,
         f"{name}: evaluation",
         context.emit,

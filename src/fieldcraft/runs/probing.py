@@ -35,7 +35,7 @@ def make_probe(context: Context, dialect: Dialect, model: Any) -> Probe:
         done = await evaluate(
             asked[:most],
             lambda task, key: rollout(task, policy, env, key),
-            answer_rubric(),
+            answer_rubric(correct=context.correct),
             settings.concurrency,
             "during training",
             nobody,

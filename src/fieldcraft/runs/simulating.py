@@ -13,7 +13,7 @@ from fieldcraft.records.events import Sink
 from fieldcraft.rollout.loop import Policy, Simulator, rollout
 from fieldcraft.rollout.simulators import PolicySimulator
 from fieldcraft.runs.agent import Agent
-from fieldcraft.runs.build import SEARCH
+from fieldcraft.runs.build import SEARCH, make_correct
 from fieldcraft.types import Task, Tool, Trajectory, UserError
 from fieldcraft.worlds.base import Verdicts
 
@@ -38,7 +38,7 @@ async def measure_simulator(
         return await evaluate(
             tasks,
             lambda task, key: rollout(task, policy, env, key, simulator),
-            answer_rubric(),
+            answer_rubric(correct=make_correct(agent.recipe.correct)),
             agent.recipe.evaluation.concurrency,
             f"{name}: {kind}",
             emit,

@@ -147,7 +147,8 @@ class StageMaterial:
         return self.context.engine(model, self.dialect, self.recipe.stages[self.name].optim)
 
     def rubric(self, settings: Rl) -> Rubric:
-        return make_rubric(settings, self.recipe.budget, self.context.judge)
+        recipe = self.recipe
+        return make_rubric(settings, recipe.budget, self.context.judge, recipe.correct)
 
     def fidelity(self, trajectories: Sequence[Trajectory]) -> Row:
         return fidelity_row(self.context.inputs.judge, trajectories)

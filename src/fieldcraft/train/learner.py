@@ -6,7 +6,7 @@ It knows no tools and no engine: `sampler.py` does.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,8 +62,7 @@ class PolicyLearner:
     """Turns the rollouts of a step into optimiser steps.
 
     `reference` is needed only for a KL term, `critic` for `baseline: critic`. `total_tokens` is the
-    budget of a rollout, by which `loss_weight: constant` divides. `is_right` says of a graded
-    rollout whether its answer is right.
+    budget of a rollout, by which `loss_weight: constant` divides.
     """
 
     settings: Rl
@@ -72,7 +71,6 @@ class PolicyLearner:
     critic: Critic | None
     total_tokens: int
     seed: int
-    is_right: Callable[[Trajectory], bool]
 
     def learn(self, groups: Sequence[Group], number: int) -> Learned:
         """All optimiser steps of sampling step `number`; metrics are means over them, and empty if
@@ -92,7 +90,7 @@ class PolicyLearner:
     def _scored(self, trajectory: Trajectory) -> Scored | None:
         if trajectory.reward is None:
             return None
-        return Scored(self._sample(trajectory), trajectory.reward, self.is_right(trajectory))
+        return Scored(self._sample(trajectory), trajectory.reward, bool(trajectory.right))
 
     def _units(
         self, groups: Sequence[Group], scored: list[list[Scored]]

@@ -8,7 +8,7 @@ in the dialect's grammar.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from fieldcraft.types import Trajectory
 
@@ -17,15 +17,10 @@ CLEANEST = 0.1  # added to penalties, so that a clean rollout is at most 11 time
 # whose every call failed
 
 
-def resample(
-    group: Sequence[Trajectory],
-    size: int,
-    is_right: Callable[[Trajectory], bool],
-    rng: random.Random,
-) -> list[Trajectory]:
+def resample(group: Sequence[Trajectory], size: int, rng: random.Random) -> list[Trajectory]:
     """`size` rollouts of a larger group, in their order, with the group's share of wrong ones."""
-    wrong = [t for t in group if not is_right(t)]
-    right = [t for t in group if is_right(t)]
+    wrong = [t for t in group if not t.right]
+    right = [t for t in group if t.right]
     wrong_kept = round(len(wrong) * size / len(group))
     # Weighted sampling without replacement (Efraimidis and Spirakis 2006): the largest u^(1/w).
     chances = {id(t): rng.random() ** (CLEANEST + penalty(t)) for t in right}

@@ -79,11 +79,6 @@ class Sampler:
         self.drawn += batch + 1
         return Sampled(kept[: s.questions], flat, batch + 1)
 
-    @property
-    def accuracy(self) -> str:
-        """The key of `Trajectory.rewards` that says which answers are right."""
-        return self.rubric.accuracy or self.settings.accuracy
-
     async def sleep(self) -> None:
         """Nothing is sampled for a while: the caches make room for training."""
         await self.engine.sleep()
@@ -115,11 +110,7 @@ class Sampler:
         if self.settings.oversample == 1:
             return groups
         rng = random.Random(f"resample:{self.seed}:{number}:{batch}")
-        return [resample(g, self.settings.group, self.is_right, rng) for g in groups]
-
-    def is_right(self, trajectory: Trajectory) -> bool:
-        """Whether the answer of a graded rollout is right."""
-        return trajectory.rewards.get(self.accuracy) == 1.0
+        return [resample(group, self.settings.group, rng) for group in groups]
 
     def _simulator(self, policy: Policy) -> Simulator:
         """Who writes the observations. A frozen model samples as the policy does, in an engine with
@@ -132,7 +123,7 @@ class Sampler:
         all are right)."""
         s = self.settings
         if s.keep_groups == "mixed-accuracy":
-            scores = [t.rewards[self.accuracy] for t in group if t.reward is not None]
+            scores = [t.rewards[self.rubric.correct] for t in group if t.reward is not None]
             return 0 < scores.count(1.0) < len(scores) - scores.count(None)
         return s.keep_groups == "all" or not equal(group)
 

@@ -12,7 +12,8 @@ from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.rollouts import Kept
-from fieldcraft.rewards.answers import ExactMatch
+from fieldcraft.rewards.answers import F1, ExactMatch
+from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rewards.tool_cost import OtcPpo
 from fieldcraft.rollout.health import ToolWatch
 from fieldcraft.rollout.loop import Policy, rollout
@@ -218,7 +219,10 @@ def test_there_are_no_empty_minibatches() -> None:
         ({"algorithm": "ppo"}, "a critic belongs to baseline: critic"),
         ({"critic": object()}, "a critic belongs to baseline: critic"),
         ({"kl_coef": 0.1}, "kl_coef needs a reference"),
-        ({"keep_groups": "mixed-accuracy", "accuracy": "f1"}, "looks at the reward 'f1'"),
+        (
+            {"keep_groups": "mixed-accuracy", "rubric": Rubric([(F1(), 1.0)])},
+            "looks at the reward 'em'",
+        ),
     ],
 )
 def test_what_a_stage_lacks_is_named(settings: dict[str, Any], sentence: str) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from math import isclose
 from typing import Self
 
+from fieldcraft.config.names import short
 from fieldcraft.config.rl import Rl
 from fieldcraft.endpoints.opening import open_endpoint
 from fieldcraft.records.rollouts import ROLLOUTS, Kept, is_kept, write_rollouts
@@ -21,7 +22,7 @@ from fieldcraft.train.trainer import Trainer
 from fieldcraft.train.watch import Watch
 from fieldcraft.types import VERDICT, Trajectory, UserError
 
-BY_VERDICT = (VERDICT, "otc-grpo", "otc-ppo")  # rewards that follow the verdict
+FOLLOW = ("otc-grpo", "otc-ppo", "answer_format", "plus_minus")  # rewards that follow the verdict
 
 
 class RlStage(StageType):
@@ -53,9 +54,10 @@ class RlStage(StageType):
         lacks = {"frozen": sampler.frozen is None, "endpoint": sampler.remote is None}
         if lacks.get(s.simulator):
             raise UserError(f"simulator: {s.simulator} needs its model: give frozen or remote.")
-        if s.keep_groups == "mixed-accuracy" and sampler.accuracy not in sampler.rubric.names:
+        correct = sampler.rubric.correct
+        if s.keep_groups == "mixed-accuracy" and correct not in sampler.rubric.names:
             raise UserError(
-                f"keep_groups: mixed-accuracy looks at the reward '{s.accuracy}': put it into the"
+                f"keep_groups: mixed-accuracy looks at the reward '{correct}': put it into the"
                 " rubric, with weight 0 if it is only to be looked at."
             )
         self.settings = s
@@ -63,7 +65,7 @@ class RlStage(StageType):
         self.trainer = trainer
         self.fidelity = fidelity
         self.keep = keep
-        self.watch = make_watch(s)
+        self.watch = make_watch(s, correct)
         self.tools = ToolWatch(s.max_tool_failures, simulated_too=sampler.remote is not None)
         self.learner = PolicyLearner(
             settings=s,
@@ -72,7 +74,6 @@ class RlStage(StageType):
             critic=critic,
             total_tokens=sampler.env.budget.total_tokens,
             seed=sampler.seed,
-            is_right=sampler.is_right,
         )
 
     @classmethod
@@ -210,11 +211,11 @@ async def _remote(settings: Rl, material: Material) -> ChatSimulator | None:
     return ChatSimulator(endpoint, recipe.search.topk, settings.temperature, material.seed)
 
 
-def make_watch(stage: Rl) -> Watch | None:
+def make_watch(stage: Rl, correct: str = VERDICT) -> Watch | None:
     """What a collapse of a stage is. The verdict is watched where it is rewarded; where something
     else is, it may fall for good reasons, and the reward is watched."""
     if stage.collapse_share is None:
         return None
-    exact = stage.accuracy == VERDICT and not stage.rewards.keys().isdisjoint(BY_VERDICT)
-    score = VERDICT if exact else "reward_mean"
+    rewarded = not {short(name) for name in stage.rewards}.isdisjoint({correct, *FOLLOW})
+    score = VERDICT if rewarded else "reward_mean"
     return Watch(score=score, share=stage.collapse_share, clip_norm=stage.optim.clip_norm)

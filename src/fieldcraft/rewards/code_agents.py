@@ -1,0 +1,125 @@
+"""Rewards of papers on agents with code and tools: AFM, ToRL, ReTool and ToolRL."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fieldcraft.rewards.answers import StatelessReward
+from fieldcraft.types import Outcome, Reward, Trajectory, UserError
+
+
+class AnswerFormat(StatelessReward):
+    """AFM's reward (arXiv 2508.13167): r_correct times 1 for a well-formed rollout, else 0."""
+
+    name = "answer_format"
+
+    def __init__(self, correct: Reward) -> None:
+        self.correct = correct
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+        return [
+            None if score is None else score * trajectory.well_formed
+            for trajectory, score in zip(group, self.correct(group), strict=True)
+        ]
+
+
+class PlusMinus(StatelessReward):
+    """The reward of ToRL (arXiv 2503.23383) and ReTool (arXiv 2504.11536): 1 for a right answer, -1
+    for a wrong one or none."""
+
+    name = "plus_minus"
+
+    def __init__(self, correct: Reward) -> None:
+        self.correct = correct
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+        return [None if score is None else 2 * score - 1 for score in self.correct(group)]
+
+
+class Executable(StatelessReward):
+    """ToRL's penalty for code that does not run (arXiv 2503.23383): -1 for a rollout with a call
+    that failed or could not be read, else 0. The paper's weight is 0.5. A call is no failure of the
+    rollout where the tool did not answer."""
+
+    name = "executable"
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+        bad = (Outcome.FAILED, Outcome.MALFORMED)
+        return [-float(any(call.outcome in bad for call in t.calls)) for t in group]
+
+
+Called = tuple[str, Mapping[str, Any]]  # the name of a tool and the arguments
+
+
+class ToolRL(StatelessReward):
+    """ToolRL's score of the calls of a rollout (arXiv 2504.13958): 6 R / S - 3, from -3 to 3.
+
+    `task.meta["calls"]` has the calls that are wanted, as {"name": ..., "arguments": {...}}. R is
+    the sum of r_name, the Jaccard index of the names as multisets, and for every wanted call, of
+    the one that is matched to it, the Jaccard index of the names of arguments and the number of
+    equal values. S, the largest R, is 1 + the number of wanted calls + that of their arguments.
+    Calls of the same name are matched greedily, the most similar first; the paper maximises over
+    all matchings, and its code is greedy. A call that cannot be read makes the score -3, and
+    without wanted calls it is 0, as in that code. A task without `calls` is None.
+
+    The paper's reward is the sum of this one and `format`, both with weight 1.
+    """
+
+    name = "toolrl"
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+        return [self._score(trajectory) for trajectory in group]
+
+    def _score(self, trajectory: Trajectory) -> float | None:
+        wanted = trajectory.task.meta.get("calls")
+        if wanted is None:
+            return None
+        golds = [_wanted(call, trajectory.task.id) for call in wanted]
+        if not golds:
+            return 0.0
+        if any(not call.tool for call in trajectory.calls):
+            return -3.0
+        made = [(call.tool, call.arguments) for call in trajectory.calls]
+        largest = 1 + len(golds) + sum(len(arguments) for _, arguments in golds)
+        return 6 * call_score(golds, made) / largest - 3
+
+
+def call_score(wanted: Sequence[Called], made: Sequence[Called]) -> float:
+    """ToolRL's R of the calls that were made."""
+    names, others = (Counter(name for name, _ in calls) for calls in (wanted, made))
+    score = (names & others).total() / (names | others).total()
+    pairs = [
+        (_similarity(arguments, given), i, j)
+        for i, (name, arguments) in enumerate(wanted)
+        for j, (other, given) in enumerate(made)
+        if name == other
+    ]
+    taken: set[int] = set()
+    matched: set[int] = set()
+    for value, i, j in sorted(pairs, key=lambda pair: (-pair[0], pair[1], pair[2])):
+        if i not in matched and j not in taken:
+            matched.add(i)
+            taken.add(j)
+            score += value
+    return score
+
+
+def _similarity(wanted: Mapping[str, Any], given: Mapping[str, Any]) -> float:
+    """Jaccard index of the names of two calls' arguments, and how many values are equal. Two calls
+    without arguments are the same."""
+    every = wanted.keys() | given.keys()
+    shared = wanted.keys() & given.keys()
+    jaccard = len(shared) / len(every) if every else 1.0
+    return jaccard + sum(wanted[key] == given[key] for key in shared)
+
+
+def _wanted(call: Any, task: str) -> Called:
+    match call:
+        case {"name": str(name), "arguments": dict(arguments)}:
+            return name, arguments
+    raise UserError(
+        f"the wanted calls of task '{task}' cannot be read: write each in the metadata as"
+        ' {"name": "...", "arguments": {...}}.'
+    )

@@ -1,0 +1,138 @@
+"""Rewards for programs: `unit_tests` and `stdin_tests`, which run an answer in a sandbox.
+
+A task holds its tests in `meta`: `unit_tests`, a list of Python texts that run behind the program
+and raise where it is wrong, or `stdin_tests`, a list of {"input": ..., "output": ...}. Tests run
+one after the other up to the first that fails, each with the limits of the runner.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from fieldcraft.rewards.rubric import AskingReward
+from fieldcraft.types import Trajectory, UserError
+
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
+WHOLE = re.compile(r"[-+]?\d+")
+BLOCK = re.compile(r"^```\w*[ \t]*\n((?:(?!^```)[\s\S])*+)^```[ \t]*$", re.MULTILINE)
+
+
+class Ran(Protocol):
+    """What came of a program."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended by itself and without an error."""
+        ...
+
+    @property
+    def stdout(self) -> str: ...
+
+
+class Runner(Protocol):
+    """What runs programs that nobody has read, such as `fieldcraft.sandbox.Sandbox`, with limits of
+    its own for every run. It must keep at least as much output as a test expects."""
+
+    async def run(self, code: str, stdin: str = "") -> Ran: ...
+
+
+def program_of(answer: str) -> str:
+    """The program in an answer: its last fenced block or, without one, all of it."""
+    blocks = BLOCK.findall(answer)
+    return blocks[-1] if blocks else answer
+
+
+class ProgramReward(AskingReward):
+    """1.0 for a program that passes all tests of its task, else 0.0; no answer is 0.0, and a task
+    without tests None."""
+
+    tests: str  # the key of `meta` with the tests
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    async def ask(self, trajectory: Trajectory) -> float | None:
+        """Raises UserError for tests that are none."""
+        tests = trajectory.task.meta.get(self.tests)
+        if not tests:
+            return None
+        self.check(trajectory.task.id, tests)
+        code = program_of(trajectory.answer or "")
+        if not code.strip():
+            return 0.0
+        for test in tests:
+            if not await self.passes(code, test):
+                return 0.0
+        return 1.0
+
+    def check(self, task: str, tests: Any) -> None:
+        """Raises UserError for tests of another form."""
+        if not isinstance(tests, Sequence) or not all(map(self.is_test, tests)):
+            raise UserError(
+                f"the {self.tests} of task '{task}' cannot be run: write them as"
+                " rewards/programs.py describes."
+            )
+
+    @abstractmethod
+    def is_test(self, test: Any) -> bool: ...
+
+    @abstractmethod
+    async def passes(self, code: str, test: Any) -> bool: ...
+
+
+class UnitTests(ProgramReward):
+    """The tests run behind the program, in the same interpreter. Behind them a random word is
+    printed, so a program that ends the interpreter early has not passed. One that looks for the
+    word in the code that runs could forge it."""
+
+    name = "unit_tests"
+    tests = "unit_tests"
+
+    def is_test(self, test: Any) -> bool:
+        return isinstance(test, str)
+
+    async def passes(self, code: str, test: str) -> bool:
+        word = secrets.token_hex(16)
+        ran = await self._runner.run(f"{code}\n\n{test}\n\nprint()\nprint({word!r})\n")
+        return ran.ok and ran.stdout.endswith(f"\n{word}\n")
+
+
+class StdinTests(ProgramReward):
+    """The program reads a test's input and must print its output, as `same_output` compares."""
+
+    name = "stdin_tests"
+    tests = "stdin_tests"
+
+    def is_test(self, test: Any) -> bool:
+        return (
+            isinstance(test, dict)
+            and isinstance(test.get("input"), str)
+            and isinstance(test.get("output"), str)
+        )
+
+    async def passes(self, code: str, test: dict[str, str]) -> bool:
+        ran = await self._runner.run(code, stdin=test["input"])
+        return ran.ok and same_output(ran.stdout, test["output"])
+
+
+def same_output(printed: str, wanted: str) -> bool:
+    """Whether two outputs have the same words, whatever white space is between them. Numbers of
+    which one has a point or an exponent may differ by 1e-6, absolutely or relatively; whole numbers
+    may not differ."""
+    words, others = printed.split(), wanted.split()
+    return len(words) == len(others) and all(map(_same_word, words, others))
+
+
+def _same_word(word: str, other: str) -> bool:
+    if word == other:
+        return True
+    if WHOLE.fullmatch(word) and WHOLE.fullmatch(other):
+        return False
+    if NUMBER.fullmatch(word) is None or NUMBER.fullmatch(other) is None:
+        return False
+    return math.isclose(float(word), float(other), rel_tol=1e-6, abs_tol=1e-6)

@@ -1,0 +1,123 @@
+"""Rewards that run programs. The runner of these tests runs them without a sandbox."""
+
+import asyncio
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from fieldcraft.rewards.programs import (
+    ProgramReward,
+    StdinTests,
+    UnitTests,
+    program_of,
+    same_output,
+)
+from fieldcraft.types import Status, Task, Trajectory, UserError
+
+
+@dataclass
+class Ran:
+    ok: bool
+    stdout: str
+
+
+@dataclass
+class Unguarded:
+    """Programs of the tests below, each in an interpreter of its own."""
+
+    inputs: list[str] = field(default_factory=list)
+
+    async def run(self, code: str, stdin: str = "") -> Ran:
+        self.inputs.append(stdin)
+        done = subprocess.run(
+            [sys.executable, "-c", code], input=stdin, capture_output=True, text=True, check=False
+        )
+        return Ran(done.returncode == 0, done.stdout)
+
+
+def score(reward: ProgramReward, answer: str | None, **meta: Any) -> float | None:
+    task = Task("q", "?", (), meta)
+    return asyncio.run(reward.ask(Trajectory(task, status=Status.ANSWERED, answer=answer)))
+
+
+TWICE = "def twice(n):\n    return 2 * n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (TWICE, 1.0),
+        (f"It is:\n```python\n{TWICE}\n```\n", 1.0),
+        (f"from __future__ import annotations\n{TWICE}", 1.0),
+        (TWICE.replace("2", "3"), 0.0),
+        ("def twice(n)", 0.0),
+        ("import os; os._exit(0)", 0.0),  # ends before the tests
+        ("raise SystemExit", 0.0),
+        ("", 0.0),
+        (None, 0.0),
+    ],
+)
+def test_unit_tests(answer: str | None, expected: float) -> None:
+    tests = ["assert twice(2) == 4", "assert twice(-1) == -2"]
+    assert score(UnitTests(Unguarded()), answer, unit_tests=tests) == expected
+
+
+ADD = "a, b = map(int, input().split())\nprint(a + b)"
+
+
+@pytest.mark.parametrize(
+    ("answer", "runs", "expected"),
+    [
+        (ADD, 3, 1.0),
+        (ADD.replace("a + b", "3"), 2, 0.0),  # the first test passes, the third is not run
+        (ADD + "\nraise SystemExit(1)", 1, 0.0),
+        ("print('never reads')", 1, 0.0),
+    ],
+)
+def test_stdin_tests_end_with_the_first_that_fails(answer: str, runs: int, expected: float) -> None:
+    tests = [{"input": f"{n} 2\n", "output": f"{n + 2}\n"} for n in (1, 2, 3)]
+    runner = Unguarded()
+    assert score(StdinTests(runner), answer, stdin_tests=tests) == expected
+    assert runner.inputs == [test["input"] for test in tests[:runs]]
+
+
+def test_a_task_without_tests_cannot_be_graded() -> None:
+    assert score(UnitTests(Unguarded()), TWICE) is None
+    assert score(StdinTests(Unguarded()), ADD, stdin_tests=[]) is None
+
+
+@pytest.mark.parametrize("tests", [["x", 1], 5, {"input": "x"}])
+def test_tests_that_are_none_are_refused(tests: Any) -> None:
+    with pytest.raises(UserError, match="unit_tests of task 'q' cannot be run"):
+        score(UnitTests(Unguarded()), TWICE, unit_tests=tests)
+
+
+@pytest.mark.parametrize(
+    ("printed", "wanted", "same"),
+    [
+        ("1 2\n", "1\n2", True),
+        ("yes", "Yes", False),
+        ("1", "1 1", False),
+        ("", "", True),
+        ("", "0", False),
+        ("0.3333333", "0.33333333333", True),
+        ("0.334", "0.333", False),
+        ("1e3", "1000", True),
+        ("1000000.5", "1000001.0", True),  # relatively
+        ("10000000", "10000001", False),  # whole numbers are exact
+        ("-0.0", "0", True),
+        ("nan", "nan", True),
+        ("1_0", "10.0", False),
+        ("+5", "5", False),
+    ],
+)
+def test_same_output(printed: str, wanted: str, same: bool) -> None:
+    assert same_output(printed, wanted) is same
+
+
+def test_the_last_block_of_an_answer_is_the_program() -> None:
+    assert program_of("```py\na\n```\nbetter:\n```\nb\n  c\n```") == "b\n  c\n"
+    assert program_of("a\n``` b") == "a\n``` b"
