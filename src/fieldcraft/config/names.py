@@ -45,7 +45,10 @@ _ANSWERS, _COST = "fieldcraft.rewards.answers", "fieldcraft.rewards.tool_cost"
 _ALGORITHMS = "fieldcraft.config.algorithms"
 _STAGES = "fieldcraft.train.stages"
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
-    Kind.TOOL: {"search": "fieldcraft.tools.search.tool:SearchTool"},
+    Kind.TOOL: {
+        "search": "fieldcraft.tools.search.tool:SearchTool",
+        "python": "fieldcraft.tools.python.tool:make_python",
+    },
     Kind.REWARD: {
         "em": f"{_ANSWERS}:ExactMatch",
         "f1": f"{_ANSWERS}:F1",

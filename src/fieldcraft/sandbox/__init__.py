@@ -18,8 +18,3 @@ What it does not cover:
 
 docs/sandbox.md says what is contained by which layer.
 """
-
-from fieldcraft.sandbox.limits import Limits, Run, RunStatus
-from fieldcraft.sandbox.sandbox import Sandbox, Session
-
-__all__ = ["Limits", "Run", "RunStatus", "Sandbox", "Session"]

@@ -64,13 +64,19 @@ def _answer(message: Mapping[str, Any]) -> _Answer | None:
     return None
 
 
-async def call(worker: Worker, request: Request, once: bool, kill: Callable[[Worker], None]) -> Run:
+async def call(
+    worker: Worker,
+    request: Request,
+    limits: Limits,
+    once: bool,
+    kill: Callable[[Worker], None],
+) -> Run:
     """Run a program in a worker that is ready. Unless it finishes in a session, the worker is
     killed and, unless it answered, gone."""
-    limits, began = worker.limits, time.perf_counter()
+    began = time.perf_counter()
     for pipe in (worker.stdout, worker.stderr):
         pipe.start(limits.output_bytes)
-    message = await _message(worker, request.message(limits, once))
+    message = await _message(worker, request.message(limits, once), limits.wall_seconds)
     answer = _answer(message or {})
     if once or answer is None:
         kill(worker)
@@ -96,10 +102,12 @@ def _most(limits: Limits) -> int:
     return limits.output_bytes + 64
 
 
-async def _message(worker: Worker, request: dict[str, Any]) -> Mapping[str, Any] | None:
+async def _message(
+    worker: Worker, request: dict[str, Any], wall_seconds: float
+) -> Mapping[str, Any] | None:
     """What the worker says: its answer; that the program is out of time; None: it ended without
     a word. Otherwise what happened to it."""
-    deadline = time.monotonic() + worker.limits.wall_seconds + GRACE_SECONDS
+    deadline = time.monotonic() + wall_seconds + GRACE_SECONDS
 
     async def talk() -> dict[str, Any] | None:
         await worker.tell(request)

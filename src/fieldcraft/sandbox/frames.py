@@ -7,7 +7,8 @@ import socket
 import struct
 from typing import Any
 
-MOST_BYTES = 64 * 2**20
+MOST_BYTES = 64 * 2**20  # of a frame
+MOST_PACKET = 65_536  # bytes that the template sends or takes at once
 HEAD = struct.Struct("!I")
 
 

@@ -126,7 +126,7 @@ def enter_worker(
     """Isolate this process, a child of the template's, for good.
 
     Args:
-        proc: what `enter_template` returned; it is closed.
+        proc: what `enter_template` returned; it is closed with all that is not kept.
         places: the private folders.
         limits: those of the whole run: size of the private folders.
         waive: layers to do without.

@@ -28,6 +28,10 @@ class Limits:
             if value <= 0:
                 raise UserError(f"the limit {name} of a sandbox must be greater than 0.")
 
+    def of_worker(self) -> tuple[int, ...]:
+        """Those that a worker has for good."""
+        return (self.memory_mb, self.processes, self.disk_mb, self.file_mb)
+
 
 class RunStatus(StrEnum):
     """How a program ended."""

@@ -145,7 +145,7 @@ class Sandbox:
         worker = None
         try:
             worker = await self._worker(limits)
-            return await call(worker, request, True, self._kill)
+            return await call(worker, request, limits, True, self._kill)
         except NoWorker as error:
             return Run(RunStatus.LOST, None, "", str(error))
         finally:
@@ -177,7 +177,7 @@ class Sandbox:
         said = ""
         for _ in range(_TRIES):
             supervisor = await self._living()
-            if limits == self.limits and self._spare:
+            if self._spare and limits.of_worker() == self.limits.of_worker():
                 worker = self._spare.popleft()
             else:
                 worker = supervisor.spawn(limits)
@@ -258,7 +258,7 @@ class Session:
                 except NoWorker as error:
                     return Run(RunStatus.LOST, None, "", str(error), restarted=restarted)
             try:
-                run = await call(worker, request, False, self._sandbox._kill)
+                run = await call(worker, request, self._limits, False, self._sandbox._kill)
             except BaseException:  # a call that was cancelled still runs
                 self._sandbox._kill(worker)
                 self._worker = None

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fieldcraft.sandbox.frames import MOST_PACKET
 from fieldcraft.sandbox.installation import readable_folders, root_links
 from fieldcraft.sandbox.isolation import HOME
 from fieldcraft.sandbox.layers import refuse_missing
 from fieldcraft.sandbox.limits import Limits
-from fieldcraft.sandbox.template import MOST_PACKET
 from fieldcraft.sandbox.worker import Worker
 from fieldcraft.types import UserError
 

@@ -16,6 +16,7 @@ Messages over a socket of packets, as JSON:
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import importlib
 import json
@@ -31,9 +32,11 @@ from typing import Any
 
 from fieldcraft.sandbox import filter as seccomp
 from fieldcraft.sandbox import isolation, kernel, program
+from fieldcraft.sandbox.frames import MOST_PACKET
 from fieldcraft.sandbox.limits import Limits
 
-MOST_PACKET = 65_536
+_CONTROL, _SERVER, _PROC = 3, 4, 5  # descriptors of a worker, behind the three of every program
+_HIGH = 100
 
 
 def main() -> None:
@@ -193,31 +196,34 @@ class _Template:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.setsid()
             null = os.open("/dev/null", os.O_RDWR)
-            for descriptor, source in enumerate((null, *handles[1:])):
-                os.dup2(source, descriptor)
-            keep = (0, 1, 2, self._server.fileno(), handles[0])
-            isolation.enter_worker(self._proc, self._places, limits, self._waive, keep)
+            control, stdout, stderr = handles
+            server = self._server.fileno()
+            # First out of the way, so that none is written over.
+            sources = [fcntl.fcntl(d, fcntl.F_DUPFD, _HIGH) for d in (null, stdout, stderr)]
+            sources += [fcntl.fcntl(d, fcntl.F_DUPFD, _HIGH) for d in (control, server, self._proc)]
+            for number, source in enumerate(sources):
+                os.dup2(source, number)
+            isolation.enter_worker(_PROC, self._places, limits, self._waive, range(_PROC))
             child = os.fork()
             if child == 0:
-                self._be_program(limits, handles[0])
-            os.close(handles[0])
-            os.close(1)
-            os.close(2)
-            code = _wait_for(child)
-            _say(self._server, {"exit": worker, "code": code})
+                self._be_program(limits)
+            for number in (1, 2, _CONTROL):
+                os.close(number)
+            told = {"exit": worker, "code": _wait_for(child)}
+            os.write(_SERVER, json.dumps(told).encode())
         except BaseException:
             traceback.print_exc()
             raise
         finally:
             os._exit(1)
 
-    def _be_program(self, limits: Limits, control: int) -> None:
+    def _be_program(self, limits: Limits) -> None:
         try:
-            self._server.close()
+            os.close(_SERVER)
             if "numpy.random" in sys.modules:
                 sys.modules["numpy.random"].seed()  # or all programs would draw the same
             isolation.limit_program(limits, self._idle_bytes)
-            program.Interpreter(socket.socket(fileno=control)).serve()
+            program.Interpreter(socket.socket(fileno=_CONTROL)).serve()
         except BaseException:
             traceback.print_exc()
             raise
