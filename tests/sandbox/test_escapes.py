@@ -201,7 +201,10 @@ BOMBS = {
         "    try: threading.Thread(target=time.sleep, args=(99,)).start()\n"
         "    except RuntimeError: pass"
     ),
-    "signals to all": "import os, signal\nos.kill(-1, signal.SIGKILL)\nwhile True: pass",
+    "signals to all": (
+        "import os, signal, time\nif os.fork() == 0: time.sleep(99)\n"
+        "os.kill(-1, signal.SIGKILL)\nwhile True: pass"
+    ),
     "deaf to signals": (
         "import signal, time\n"
         "for s in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM, signal.SIGXCPU):\n"

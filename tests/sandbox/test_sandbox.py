@@ -149,7 +149,7 @@ def test_a_session_keeps_its_variables_and_files(sandbox) -> None:
     [
         ("while True: pass", RunStatus.TIMEOUT),
         ("import os; os._exit(1)", RunStatus.FINISHED),
-        ("import os\nfor d in range(3, 9):\n    os.close(d)", RunStatus.TIMEOUT),
+        ("import os; os.close(3)", RunStatus.FINISHED),
     ],
 )
 def test_a_session_that_ended_begins_anew_and_says_so(sandbox, ending, status) -> None:

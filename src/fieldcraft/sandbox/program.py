@@ -34,6 +34,7 @@ class Interpreter:
         self._main.__dict__["__builtins__"] = builtins
         sys.modules["__main__"] = self._main
         sys.argv = [FILE]
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGALRM, self._out_of_time)
 
     def serve(self) -> None:

@@ -193,7 +193,8 @@ class _Template:
         try:
             kernel.die_with_parent()
             signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number in (signal.SIGCHLD, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)  # without a handler the program's are ignored
             os.setsid()
             null = os.open("/dev/null", os.O_RDWR)
             control, stdout, stderr = handles
