@@ -175,9 +175,10 @@ class Sandbox:
     async def _worker(self, limits: Limits) -> Worker:
         """One that is ready. Raises NoWorker where the system does not give one."""
         said = ""
-        for _ in range(_TRIES):
+        for attempt in range(_TRIES):
             supervisor = await self._living()
-            if self._spare and limits.of_worker() == self.limits.of_worker():
+            usual = limits.of_worker() == self.limits.of_worker()
+            if usual and self._spare and attempt == 0:  # if one was killed, others were, too
                 worker = self._spare.popleft()
             else:
                 worker = supervisor.spawn(limits)
@@ -188,6 +189,9 @@ class Sandbox:
                         return worker
             except TimeoutError:
                 pass
+            except asyncio.CancelledError:
+                supervisor.kill(worker)
+                raise
             supervisor.kill(worker)
             await worker.gone.wait()
             said = worker.stderr.kept.text()
