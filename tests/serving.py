@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import uvicorn
 from starlette.applications import Starlette
 
-from fieldcraft.tools.search.server import listen
+from fieldcraft.tools.serving import listen
 
 
 @contextlib.contextmanager

@@ -10,7 +10,18 @@ PACKAGE = Path(__file__).parents[1] / "src" / "fieldcraft"
 # From low to high: a module may import those of its own entry and of the entries before it.
 LAYERS = (
     *("version", "types", "config", "records", "terminal", "recipes", "algos", "dialects"),
-    *("tools", "endpoints", "rewards", "envs", "engine", "rollout", "agents", "worlds", "data"),
+    *(
+        "sandbox",
+        "tools",
+        "endpoints",
+        "rewards",
+        "envs",
+        "engine",
+        "rollout",
+        "agents",
+        "worlds",
+        "data",
+    ),
     *("train", "evals", "runs", "__init__", "cli", "__main__"),
 )
 HEAVY = {"torch", "transformers", "safetensors"}

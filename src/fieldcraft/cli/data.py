@@ -91,6 +91,24 @@ def serve(
     serve_search(index, host, port)
 
 
+@serve_app.command("sandbox")
+def sandbox(
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    concurrent: Annotated[
+        int | None, typer.Option(min=1, help="Programs at once; four for each core by default.")
+    ] = None,
+    queue: Annotated[int, typer.Option(min=0, help="Programs that may wait for a place.")] = 512,
+    waive: Annotated[
+        list[str] | None, typer.Option(help="Do without this layer of isolation; repeat.")
+    ] = None,
+) -> None:
+    """A sandbox server with the interface of SandboxFusion, Python only: POST /run_code."""
+    from fieldcraft.tools.python.server import serve_sandbox
+
+    serve_sandbox(host, port, concurrent, queue, waive or [])
+
+
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def bench(
     context: typer.Context, name: Annotated[str, typer.Argument(help="As in engine.")]

@@ -46,7 +46,10 @@ _CODE = "fieldcraft.rewards.code_agents"
 _ALGORITHMS = "fieldcraft.config.algorithms"
 _STAGES = "fieldcraft.train.stages"
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
-    Kind.TOOL: {"search": "fieldcraft.tools.search.tool:SearchTool"},
+    Kind.TOOL: {
+        "search": "fieldcraft.tools.search.tool:SearchTool",
+        "python": "fieldcraft.tools.python.tool:make_python",
+    },
     Kind.REWARD: {
         "em": f"{_ANSWERS}:ExactMatch",
         "f1": f"{_ANSWERS}:F1",

@@ -16,7 +16,9 @@ def answer_rubric(judge: AskingReward | None = None, correct: Reward | None = No
     """What an evaluation grades by: `correct`, the reward that says which answers are right (exact
     match without one); all else is recorded beside it."""
     right = correct or ExactMatch()
-    others = (ExactMatch(), F1(), CoverEM(), Format(), *filter(None, (judge,)))
+    others: list[Reward] = [ExactMatch(), F1(), CoverEM(), Format()]
+    if judge is not None:
+        others.append(judge)
     recorded = [(reward, 0.0) for reward in others if reward.name != right.name]
     return Rubric([(right, 1.0), *recorded], right.name)
 

@@ -19,7 +19,7 @@ from fieldcraft.rewards.answers import F1, CoverEM, ExactMatch, Format
 from fieldcraft.rewards.judge import Judge
 from fieldcraft.rewards.length import SoftOverlong
 from fieldcraft.rewards.named import make_reward
-from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.rewards.rubric import AskingReward, Rubric
 from fieldcraft.tools.named import make_tool
 from fieldcraft.tools.search.client import RemoteSearchTool
 from fieldcraft.tools.search.index import SearchIndex
@@ -98,7 +98,7 @@ def make_engine(
     )
 
 
-def make_correct(name: str, judge: Judge | None = None) -> Reward:
+def make_correct(name: str, judge: AskingReward | None = None) -> Reward:
     """The reward that says which answers are right, by its name in the recipe. Raises UserError as
     `make_reward`."""
     if judge is not None and name == judge.name:

@@ -13,13 +13,10 @@ are declined; `tok_k` is its spelling.
 
 from __future__ import annotations
 
-import contextlib
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import uvicorn
 from pydantic import BaseModel, Field, ValidationError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -29,7 +26,7 @@ from starlette.routing import Route
 
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.passages import Passage
-from fieldcraft.types import UserError
+from fieldcraft.tools.serving import serve
 
 _DEFAULT_TOPK = 3
 
@@ -100,34 +97,10 @@ def create_app(index: SearchIndex) -> Starlette:
     )
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that accepts connections which send at once. Raises OSError.
-
-    asyncio turns Nagle's algorithm off only for sockets that name their protocol, which those of
-    `create_server` do not; every small answer would then wait 40 ms for a delayed acknowledgement.
-    """
-    listener = socket.create_server((host, port))
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted ones inherit it
-    return listener
-
-
 def serve_search(index_dir: Path, host: str = "127.0.0.1", port: int = 8000) -> None:
     """Serve an index until Ctrl-C. Port 0 takes a free one, which is printed.
 
     Raises:
         UserError: `index_dir` holds no index, or the address cannot be listened on.
     """
-    app = create_app(SearchIndex.load(index_dir))
-    if not 0 <= port <= 65535:
-        raise UserError(f"There is no port {port}; choose one from 0 to 65535.")
-    try:
-        listener = listen(host, port)
-    except OSError as error:
-        raise UserError(
-            f"Cannot listen on {host}:{port} ({error}); stop what uses it or choose another port."
-        ) from error
-    # uvicorn is silent about a socket that it is given.
-    print(f"search server at http://{host}:{listener.getsockname()[1]}", flush=True)
-    server = uvicorn.Server(uvicorn.Config(app, access_log=False))
-    with listener, contextlib.suppress(KeyboardInterrupt):
-        server.run(sockets=[listener])
+    serve(create_app(SearchIndex.load(index_dir)), "search", host, port)

@@ -1,0 +1,45 @@
+"""Which folders of the host hold the Python installation that programs may read."""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+
+_LINKED = ("/lib", "/lib64", "/lib32")
+_ZONES = "/usr/share/zoneinfo"
+
+
+def readable_folders() -> list[str]:
+    """The standard library, installed packages, shared libraries of the system, time zones.
+
+    No folder lies in another, so that each is bound once.
+    """
+    paths = sysconfig.get_paths()
+    wanted = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    wanted |= {path for path in site.getsitepackages() if path in sys.path}
+    wanted |= {str(Path(sys.base_prefix, "lib"))} if _own_prefix() else set()
+    wanted |= _library_folders() | {_ZONES}
+    found = sorted({os.path.realpath(path) for path in wanted if os.path.isdir(path)})
+    return [path for path in found if not any(path.startswith(f"{other}/") for other in found)]
+
+
+def root_links() -> Mapping[str, str]:
+    """The links of the root that programs find shared libraries through, as in /lib -> usr/lib."""
+    return {path: os.readlink(path) for path in _LINKED if os.path.islink(path)}
+
+
+def _own_prefix() -> bool:
+    """Whether Python is not the system's: the lib folder of that holds everything else, too."""
+    return sys.base_prefix not in ("/usr", "/")
+
+
+def _library_folders() -> set[str]:
+    """Where the system's shared libraries are that this process has loaded."""
+    with open("/proc/self/maps") as maps:
+        files = {line.split(maxsplit=5)[5].strip() for line in maps if line.count("/")}
+    system = ("/lib", "/usr/lib")
+    return {os.path.dirname(file) for file in files if ".so" in file and file.startswith(system)}

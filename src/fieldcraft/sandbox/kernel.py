@@ -1,0 +1,127 @@
+"""System calls that Python's library lacks. Each raises OSError where the kernel refuses it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import struct
+
+NEW_MOUNT, NEW_UTS, NEW_IPC = 0x20000, 0x4000000, 0x8000000
+NEW_USER, NEW_PID, NEW_NETWORK = 0x10000000, 0x20000000, 0x40000000
+
+READ_ONLY, NO_SUID, NO_DEVICES, NO_EXECUTION = 0x1, 0x2, 0x4, 0x8  # of mounts
+BIND, RECURSIVE, PRIVATE = 0x1000, 0x4000, 0x40000
+_DETACH = 0x2
+
+_SET_DEATH_SIGNAL, _SET_DUMPABLE, _DROP_BOUNDING, _NO_NEW_PRIVILEGES = 1, 4, 24, 38
+_SET_SECCOMP, _SECCOMP_FILTER = 22, 2
+_CAPABILITY_VERSION_3 = 0x20080522
+
+# numbers that are the same on all architectures
+_MOUNT_SETATTR, _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 442, 444, 445, 446
+_AT_EMPTY_PATH, _AT_RECURSIVE = 0x1000, 0x8000
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _call(name: str, *arguments: int | bytes | None) -> int:
+    result: int = getattr(_libc, name)(
+        *(ctypes.c_long(a) if isinstance(a, int) else a for a in arguments)
+    )
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+    return result
+
+
+def unshare(flags: int) -> None:
+    _call("unshare", flags)
+
+
+def enter(namespace: int, flags: int) -> None:
+    """setns(2)."""
+    _call("setns", namespace, flags)
+
+
+def mount(source: str, target: str, kind: str | None, flags: int, data: str = "") -> None:
+    kind_bytes = None if kind is None else kind.encode()
+    _call("mount", os.fsencode(source), os.fsencode(target), kind_bytes, flags, data.encode())
+
+
+def unmount(target: str) -> None:
+    """Also where it is in use: it is gone for those who come later."""
+    _call("umount2", os.fsencode(target), _DETACH)
+
+
+def set_mount_flags(target: str, flags: int) -> None:
+    """Of a mount and of those below it."""
+    attributes = struct.pack("=QQQQ", flags, 0, 0, 0)
+    where = os.open(target, os.O_PATH)
+    try:
+        flags_of_call = _AT_EMPTY_PATH | _AT_RECURSIVE
+        _call("syscall", _MOUNT_SETATTR, where, b"", flags_of_call, attributes, len(attributes))
+    finally:
+        os.close(where)
+
+
+def change_root(folder: str) -> None:
+    """Make a mounted folder the root, and let go of the old one."""
+    os.chdir(folder)
+    _call("syscall", _PIVOT_ROOT[os.uname().machine], b".", b".")
+    unmount(".")
+    os.chdir("/")
+
+
+def set_host_name(name: str) -> None:
+    _call("sethostname", name.encode(), len(name))
+
+
+def die_with_parent() -> None:
+    _call("prctl", _SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+
+
+def set_dumpable(dumpable: int) -> None:
+    """Whether others of the same user may trace this process and write its files in /proc."""
+    _call("prctl", _SET_DUMPABLE, dumpable, 0, 0, 0)
+
+
+def gain_no_privileges() -> None:
+    _call("prctl", _NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+
+
+def drop_capabilities() -> None:
+    """All of them, and for good."""
+    number = 0
+    while True:
+        try:
+            _call("prctl", _DROP_BOUNDING, number, 0, 0, 0)
+        except OSError:
+            break  # the kernel knows no more
+        number += 1
+    _call("capset", struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), struct.pack("=6I", *[0] * 6))
+
+
+def set_seccomp_filter(program: bytes) -> None:
+    """A BPF program of 8 bytes an instruction."""
+    kept = ctypes.create_string_buffer(program, len(program))
+    prog = struct.pack("@HP", len(program) // 8, ctypes.addressof(kept))
+    _call("prctl", _SET_SECCOMP, _SECCOMP_FILTER, prog, 0, 0)
+
+
+def landlock_version() -> int:
+    """The version of the kernel's Landlock interface. Raises OSError where it is switched off."""
+    return _call("syscall", _LANDLOCK_CREATE, None, 0, 1)
+
+
+def landlock_create(attributes: bytes) -> int:
+    return _call("syscall", _LANDLOCK_CREATE, attributes, len(attributes), 0)
+
+
+def landlock_add_path(ruleset: int, access: int, path: int) -> None:
+    _call("syscall", _LANDLOCK_ADD, ruleset, 1, struct.pack("=Qi", access, path), 0)
+
+
+def landlock_restrict(ruleset: int) -> None:
+    _call("syscall", _LANDLOCK_RESTRICT, ruleset, 0)

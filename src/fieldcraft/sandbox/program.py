@@ -1,0 +1,179 @@
+"""Inside a worker: programs are run here, one after the other, in one interpreter."""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import base64
+import builtins
+import linecache
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from types import CodeType, FrameType, ModuleType, TracebackType
+from typing import Any
+
+from fieldcraft.sandbox import frames
+from fieldcraft.sandbox.clipping import clip
+
+FILE = "<program>"
+
+
+class Interpreter:
+    """The state that calls of a session share."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._process = os.getpid()
+        self._main = ModuleType("__main__")
+        self._main.__dict__["__builtins__"] = builtins
+        sys.modules["__main__"] = self._main
+        sys.argv = [FILE]
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGALRM, self._out_of_time)
+
+    def serve(self) -> None:
+        """Say that it is ready; then run what comes over the control socket until it is closed."""
+        self._control.sendall(frames.pack({"ready": True}))
+        while (request := frames.receive(self._control)) is not None:
+            _redirect(request["stdin"].encode("utf-8", "surrogateescape"))
+            used = resource.getrusage(resource.RUSAGE_SELF)
+            cpu = int(used.ru_utime + used.ru_stime) + 1 + request["cpu_seconds"]
+            once: bool = request["once"]
+            hard = cpu + 1 if once else resource.RLIM_INFINITY
+            resource.setrlimit(resource.RLIMIT_CPU, (cpu, hard))
+            signal.setitimer(signal.ITIMER_REAL, request["wall_seconds"])
+            exit_code, value = self._run(request)
+            if once:
+                exit_code = _finish(exit_code)
+            _flush()
+            if os.getpid() != self._process:  # a child that forgot to end
+                os._exit(exit_code)
+            answer = {"exit_code": exit_code, "value": value, "files": _fetch(request["fetch"])}
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            self._control.sendall(frames.pack(answer))
+            if once:
+                os._exit(exit_code)
+
+    def _run(self, request: dict[str, Any]) -> tuple[int, str | None]:
+        """(exit code, repr of the last expression)."""
+        code = request["code"]
+        linecache.cache[FILE] = (len(code), None, code.splitlines(keepends=True), FILE)
+        try:
+            _write_files(request["files"])
+            body, last = _compiled(code)
+            space = self._main.__dict__
+            exec(body, space)
+            value = None if last is None else eval(last, space)
+            return 0, None if value is None else clip(repr(value), request["output_bytes"])
+        except SystemExit as error:
+            return _exit_code(error.code), None
+        except BaseException as error:  # noqa: BLE001 - whatever the program raises is its own
+            _show(error)
+            return 1, None
+
+    def _out_of_time(self, number: int, frame: FrameType | None) -> None:
+        """Say where the program was. One that is inside of C code is killed without a word."""
+        if os.getpid() == self._process:
+            with suppress(RuntimeError, OSError, ValueError):  # it may be in the middle of a print
+                _flush()
+            stack = [f for f in traceback.extract_stack(frame) if f.filename == FILE]
+            where = "".join(traceback.format_list(stack))
+            os.write(2, f"Out of time at (most recent call last):\n{where}".encode())
+            self._control.sendall(frames.pack({"timeout": True}))
+        os._exit(1)
+
+
+def _compiled(code: str) -> tuple[CodeType, CodeType | None]:
+    """The statements and, where it is the last of them, the expression."""
+    tree = ast.parse(code, FILE)
+    last: CodeType | None = None
+    if tree.body and isinstance(tree.body[-1], ast.Expr):
+        expression = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
+        last = compile(expression, FILE, "eval", dont_inherit=True)
+    return compile(tree, FILE, "exec", dont_inherit=True), last
+
+
+def _show(error: BaseException) -> None:
+    """The traceback as Python prints it, without the frames of this file."""
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    if isinstance(error, SyntaxError):
+        trace = None
+    lines = traceback.format_exception(type(error), error, trace)
+    with suppress(OSError):
+        _write_all(2, "".join(lines).encode("utf-8", "backslashreplace"))
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _exit_code(code: object) -> int:
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    _write_all(2, f"{code}\n".encode("utf-8", "backslashreplace"))
+    return 1
+
+
+def _finish(exit_code: int) -> int:
+    """What Python does at its end: wait for threads, call what is registered."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    except SystemExit as error:
+        return _exit_code(error.code)
+    except BaseException as error:  # noqa: BLE001 - whatever the program raises is its own
+        _show(error)
+        return 1
+    return exit_code
+
+
+def _redirect(stdin: bytes) -> None:
+    """A new standard input, and new text streams over the pipes."""
+    source = os.memfd_create("stdin")
+    _write_all(source, stdin)
+    os.lseek(source, 0, os.SEEK_SET)
+    os.dup2(source, 0)
+    os.close(source)
+    for name, descriptor, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+        errors = "surrogateescape" if mode == "r" else "backslashreplace"
+        buffering = 1 if name == "stderr" else -1
+        stream = open(  # noqa: SIM115 - the program's
+            descriptor, mode, buffering, encoding="utf-8", errors=errors, closefd=False
+        )
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.__stdout__, sys.stderr):
+        # the program may have replaced or closed them
+        with suppress(ValueError, OSError, AttributeError):
+            stream.flush()  # type: ignore[union-attr]
+
+
+def _write_files(files: dict[str, str]) -> None:
+    for name, data in files.items():
+        if folder := os.path.dirname(name):
+            os.makedirs(folder, exist_ok=True)
+        with open(name, "wb") as file:
+            file.write(base64.b64decode(data))
+
+
+def _fetch(names: list[str]) -> dict[str, Any]:
+    """The files that are there, as base64."""
+    found = {}
+    for name in names:
+        with suppress(OSError), open(name, "rb") as file:
+            found[name] = base64.b64encode(file.read(frames.MOST_BYTES // 8)).decode()
+    return found

@@ -1,0 +1,171 @@
+"""The other side of the template: starts it, asks it for workers, hears of their ends."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fieldcraft.sandbox.frames import MOST_PACKET
+from fieldcraft.sandbox.installation import readable_folders, root_links
+from fieldcraft.sandbox.isolation import HOME
+from fieldcraft.sandbox.layers import refuse_missing
+from fieldcraft.sandbox.limits import Limits
+from fieldcraft.sandbox.worker import Worker
+from fieldcraft.types import UserError
+
+START_SECONDS = 60.0
+# What the template and the programs have as environment; nothing of the host's is in it.
+ENVIRONMENT: Mapping[str, str] = {
+    "HOME": HOME,
+    "TMPDIR": HOME,
+    "PATH": "",
+    "LANG": "C.UTF-8",
+    "PYTHONHASHSEED": "0",  # a program prints the same set in the same order each time
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "2",  # each takes address space, which is limited
+}
+# Where this package is; an editable installation is not in site-packages.
+_PACKAGES = str(Path(__file__).parents[2])
+_TEMPLATE = "fieldcraft.sandbox.template"
+_numbers = itertools.count(1)
+
+
+class Supervisor:
+    """One template and its workers. It lives in the event loop in which it was started."""
+
+    def __init__(self, waive: Sequence[str], libraries: Sequence[str]) -> None:
+        self._waive = waive
+        self._libraries = libraries
+        self._workers: dict[int, Worker] = {}
+        self._outbox: deque[tuple[dict[str, Any], Worker | None]] = deque()
+        self.ended = asyncio.Event()
+
+    async def start(self) -> None:
+        """Raises UserError where the system refuses a layer that is not waived, or where the
+        template does not start."""
+        ours, inner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket = ours
+        ours.setblocking(False)
+        settings = {
+            "socket": inner.fileno(),
+            "waive": list(self._waive),
+            "libraries": list(self._libraries),
+            "folders": readable_folders(),
+            "links": dict(root_links()),
+        }
+        with inner:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-s", "-m", _TEMPLATE, json.dumps(settings)],
+                env={**ENVIRONMENT, "PYTHONPATH": _PACKAGES},
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=[inner.fileno()],
+                start_new_session=True,
+            )
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                refuse_missing((await self._first())["layers"])
+                await self._first()  # ready
+        except TimeoutError as error:
+            self.stop()
+            raise UserError(
+                f"the sandbox did not start within {START_SECONDS:g} s; the machine is too busy."
+            ) from error
+        except UserError:
+            self.stop()
+            raise
+        asyncio.get_running_loop().add_reader(ours, self._hear)
+
+    async def _first(self) -> dict[str, Any]:
+        data = await asyncio.get_running_loop().sock_recv(self._socket, MOST_PACKET)
+        if not data:
+            self.stop()
+            last = self._errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            raise UserError(f"the sandbox does not start ({last}); correct that and try again.")
+        message: dict[str, Any] = json.loads(data)
+        return message
+
+    def spawn(self, limits: Limits) -> Worker:
+        """A worker that will be ready in a moment."""
+        worker = Worker(next(_numbers), limits, self._forget)
+        self._workers[worker.number] = worker
+        self._outbox.append((worker.spawn_message(), worker))
+        self._send()
+        return worker
+
+    def kill(self, worker: Worker) -> None:
+        """End all of a worker's processes; `worker.gone` says when they are."""
+        if not worker.gone.is_set():
+            self._outbox.append(({"kill": worker.number}, None))
+            self._send()
+
+    def _send(self) -> None:
+        """Send what waits, as far as the template keeps up."""
+        if self.ended.is_set():
+            self._outbox.clear()
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            while self._outbox:
+                message, worker = self._outbox[0]
+                handles = worker.handles if worker is not None else ()
+                socket.send_fds(self._socket, [json.dumps(message).encode()], handles)
+                self._outbox.popleft()
+                if worker is not None:
+                    worker.handed_over()
+        except BlockingIOError:
+            loop.add_writer(self._socket, self._send)
+        except OSError:
+            self.stop()  # the template has died
+        else:
+            loop.remove_writer(self._socket)
+
+    def stop(self) -> None:
+        """End the template and with it all workers."""
+        if self.ended.is_set():
+            return
+        self.ended.set()
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._socket)
+        loop.remove_writer(self._socket)
+        self._socket.close()
+        self._process.kill()
+        _, self._errors = self._process.communicate()
+        for worker in list(self._workers.values()):
+            worker.has_gone()
+
+    def _forget(self, worker: Worker) -> None:
+        self._workers.pop(worker.number, None)
+
+    def _hear(self) -> None:
+        try:
+            data = self._socket.recv(MOST_PACKET)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.stop()
+            return
+        message = json.loads(data)
+        worker = self._workers.get(message.get("exit", message.get("gone")))
+        if worker is None:
+            return
+        if "exit" in message:
+            worker.exit_code = message["code"]
+            worker.exited.set()
+        else:
+            worker.has_gone()

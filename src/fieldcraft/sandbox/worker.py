@@ -1,0 +1,148 @@
+"""A worker as its owner sees it: a control socket and two pipes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from fieldcraft.sandbox import frames
+from fieldcraft.sandbox.clipping import Clipped
+from fieldcraft.sandbox.limits import Limits
+
+_PIECE = 65_536
+_FLOOD = 256  # times what is kept of the output: a program that writes more is stopped
+
+
+class Pipe:
+    """What comes out of a pipe is always read, so that the program never waits for it."""
+
+    def __init__(self, descriptor: int, flooded: asyncio.Event) -> None:
+        os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
+        self._loop = asyncio.get_running_loop()
+        self._flooded = flooded
+        self._open = True
+        self.ended = asyncio.Event()
+        self.start(_PIECE)
+        self._loop.add_reader(descriptor, self.read)
+
+    def start(self, most: int) -> None:
+        """Keep what comes from now on, at most so many bytes."""
+        self.kept = Clipped(most)
+        self._flood = most * _FLOOD
+
+    def read(self) -> bool:
+        """Take what there is, within reason; False where there is nothing."""
+        if not self._open:
+            return False
+        try:
+            data = os.read(self._descriptor, _PIECE)
+        except BlockingIOError:
+            return False
+        if not data:
+            self.close()
+            return False
+        self.kept.add(data)
+        if self.kept.total > self._flood:
+            self._flooded.set()
+        return True
+
+    def drain(self) -> None:
+        """Take what was written until now, but not what a flood adds meanwhile."""
+        most = self.kept.total + 2**21
+        while self.kept.total < most and self.read():
+            pass
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self.ended.set()
+
+
+class Worker:
+    """One process tree that waits for a program, or for the next call of a session."""
+
+    def __init__(self, number: int, limits: Limits, forget: Callable[[Worker], None]) -> None:
+        """`forget` is called once, when nothing of the worker is left."""
+        self.number = number
+        self.limits = limits
+        self.exit_code: int | None = None  # of the program, once it has ended
+        self.exited, self.gone = asyncio.Event(), asyncio.Event()
+        self.flooded = asyncio.Event()
+        self._forget = forget
+        self._control, inner = socket.socketpair()
+        self._control.setblocking(False)
+        out, out_writer = os.pipe()
+        err, err_writer = os.pipe()
+        self.stdout, self.stderr = Pipe(out, self.flooded), Pipe(err, self.flooded)
+        self.handles: tuple[int, ...] = (inner.detach(), out_writer, err_writer)
+        self._reading = False
+
+    def handed_over(self) -> None:
+        """The template has the other ends, or never will."""
+        for handle in self.handles:
+            os.close(handle)
+        self.handles = ()
+
+    def spawn_message(self) -> dict[str, Any]:
+        return {"spawn": self.number, "limits": asdict(self.limits)}
+
+    async def tell(self, request: dict[str, Any]) -> None:
+        """Send a request; nothing happens where nobody is there to read it."""
+        self._reading = True
+        try:
+            await asyncio.get_running_loop().sock_sendall(self._control, frames.pack(request))
+        except OSError:
+            pass
+        finally:
+            self._end_of_use()
+
+    async def hear(self) -> dict[str, Any] | None:
+        """The next message; None if the program ends without one, or sends nonsense."""
+        self._reading = True
+        try:
+            head = await self._receive(frames.HEAD.size)
+            [size] = frames.HEAD.unpack(head)
+            if size > frames.MOST_BYTES:
+                return None
+            return frames.unpack(await self._receive(size))
+        except (OSError, EOFError, frames.BadFrame):
+            return None
+        finally:
+            self._end_of_use()
+
+    def _end_of_use(self) -> None:
+        """A socket must not be closed while the loop watches it."""
+        self._reading = False
+        if self.gone.is_set():
+            self._control.close()
+
+    async def _receive(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            piece = await asyncio.get_running_loop().sock_recv(
+                self._control, min(size - len(data), _PIECE)
+            )
+            if not piece:
+                raise EOFError
+            data += piece
+        return bytes(data)
+
+    def has_gone(self) -> None:
+        """Nothing of it runs any more, so nobody writes into its pipes."""
+        for pipe in (self.stdout, self.stderr):
+            while pipe.read():
+                pass
+            pipe.close()
+        self.handed_over()
+        self.exited.set()
+        self.gone.set()
+        if not self._reading:
+            self._control.close()
+        self._forget(self)

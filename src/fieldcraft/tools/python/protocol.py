@@ -1,0 +1,113 @@
+"""The interface of SandboxFusion (github.com/bytedance/SandboxFusion, POST /run_code)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, Field
+
+from fieldcraft.sandbox.limits import Limits, Run, RunStatus
+
+MOST_SECONDS = 600.0
+
+
+def _inside(name: str) -> str:
+    if name.startswith("/") or ".." in name.split("/") or "\0" in name or not name:
+        raise ValueError("it must be the name of a file in the working folder")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_inside)]
+
+
+class Request(BaseModel):
+    """A program. Fields that the server does not know are ignored, as the original does."""
+
+    code: str
+    language: Literal["python"] = "python"
+    stdin: str | None = None
+    run_timeout: Annotated[float, Field(gt=0, le=MOST_SECONDS)] = 10.0
+    memory_limit_MB: int = -1  # that of the server
+    files: dict[FileName, str | None] = {}  # base64
+    fetch_files: list[FileName] = []
+
+    def contents(self) -> dict[str, bytes]:
+        """Raises ValueError for what is no base64."""
+        try:
+            return {
+                name: base64.b64decode(data, validate=True)
+                for name, data in self.files.items()
+                if data is not None
+            }
+        except binascii.Error as error:
+            raise ValueError(f"files: not base64 ({error})") from error
+
+
+class CommandResult(BaseModel):
+    """How a command ended. An `Error` is one of the sandbox."""
+
+    status: Literal["Finished", "Error", "TimeLimitExceeded"]
+    execution_time: float | None = None
+    return_code: int | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+
+
+class Response(BaseModel):
+    """`Failed` is a program that did not end with status 0."""
+
+    status: Literal["Success", "Failed", "SandboxError"]
+    message: str = ""
+    compile_result: CommandResult | None = None  # Python has none
+    run_result: CommandResult | None = None
+    executor_pod_name: str | None = None
+    files: dict[str, str] = {}
+
+
+def respond(run: Run) -> Response:
+    """What the server says of a run. Too much output is a program that failed."""
+    lost = run.status is RunStatus.LOST
+    timeout = run.status is RunStatus.TIMEOUT
+    result = CommandResult(
+        status="Error" if lost else "TimeLimitExceeded" if timeout else "Finished",
+        execution_time=run.seconds,
+        return_code=1 if run.status is RunStatus.OUTPUT else run.exit_code,
+        stdout=run.stdout,
+        stderr=run.stderr,
+    )
+    return Response(
+        status="SandboxError" if lost else "Success" if run.ok else "Failed",
+        message=run.stderr if lost else "",
+        run_result=result,
+        files={name: base64.b64encode(data).decode() for name, data in run.files.items()},
+    )
+
+
+def understand(response: Response) -> Run:
+    """The run behind a server's answer."""
+    result = response.run_result
+    files = {name: base64.b64decode(data) for name, data in response.files.items()}
+    if response.status == "SandboxError" or result is None or result.status == "Error":
+        return Run(RunStatus.LOST, None, "", response.message)
+    timeout = result.status == "TimeLimitExceeded"
+    return Run(
+        RunStatus.TIMEOUT if timeout else RunStatus.FINISHED,
+        None if timeout else result.return_code,
+        result.stdout or "",
+        result.stderr or "",
+        seconds=result.execution_time or 0.0,
+        files=files,
+    )
+
+
+def request_for(code: str, stdin: str, limits: Limits) -> dict[str, object]:
+    """The body of a request."""
+    return {
+        "code": code,
+        "language": "python",
+        "stdin": stdin,
+        "run_timeout": limits.wall_seconds,
+        "memory_limit_MB": limits.memory_mb,
+    }

@@ -1,0 +1,135 @@
+"""A sandbox server with the interface of SandboxFusion, for Python only.
+
+    POST /run_code  {"code", "language": "python", "stdin", "run_timeout": seconds,
+                     "memory_limit_MB", "files": {name: base64}, "fetch_files": [name]}
+        -> {"status": "Success" | "Failed" | "SandboxError", "message",
+            "run_result": {"status": "Finished" | "TimeLimitExceeded" | "Error", "execution_time",
+                           "return_code", "stdout", "stderr"},
+            "compile_result": null, "files": {name: base64}}
+    GET /health     -> {"status": "ok", "layers": [...]}
+    GET /metrics    -> counters in Prometheus' text format
+
+A request that finds the queue full gets status 503 and the header Retry-After. What the sandbox
+does not cover is in the docstring of `fieldcraft.sandbox`; the server itself asks nobody for a
+password, so it belongs on a private address.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from fieldcraft.sandbox.limits import RunStatus
+from fieldcraft.sandbox.sandbox import Sandbox
+from fieldcraft.tools.python.protocol import Request, respond
+from fieldcraft.tools.serving import serve
+from fieldcraft.types import UserError
+
+MOST_BODY = 32 * 2**20
+DEFAULT_QUEUE = 512
+_RETRY_SECONDS = 1
+
+
+class _Counters:
+    """What /metrics shows."""
+
+    def __init__(self) -> None:
+        self.under_way = 0
+        self.refused = 0
+        self.seconds = 0.0
+        self.runs: Counter[RunStatus] = Counter()
+
+    def text(self) -> str:
+        lines = [
+            "# TYPE fieldcraft_sandbox_runs_total counter",
+            *(f'fieldcraft_sandbox_runs_total{{status="{s}"}} {self.runs[s]}' for s in RunStatus),
+            "# TYPE fieldcraft_sandbox_run_seconds_total counter",
+            f"fieldcraft_sandbox_run_seconds_total {self.seconds}",
+            "# TYPE fieldcraft_sandbox_refused_total counter",
+            f"fieldcraft_sandbox_refused_total {self.refused}",
+            "# TYPE fieldcraft_sandbox_under_way gauge",
+            f"fieldcraft_sandbox_under_way {self.under_way}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def create_app(sandbox: Sandbox, queue: int = DEFAULT_QUEUE) -> Starlette:
+    """The server as an ASGI application; `queue` programs may wait for a place."""
+    counters = _Counters()
+
+    async def run_code(http: HttpRequest) -> Response:
+        if counters.under_way >= sandbox.concurrent + queue:
+            counters.refused += 1
+            return JSONResponse(
+                {"error": "the queue is full"},
+                status_code=503,
+                headers={"Retry-After": str(_RETRY_SECONDS)},
+            )
+        counters.under_way += 1
+        try:
+            return await answer(http)
+        finally:
+            counters.under_way -= 1
+
+    async def answer(http: HttpRequest) -> Response:
+        body = bytearray()
+        async for piece in http.stream():
+            body += piece
+            if len(body) > MOST_BODY:
+                return JSONResponse({"error": "the body is too long"}, status_code=413)
+        try:
+            asked = Request.model_validate_json(bytes(body))
+            files = asked.contents()
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"])) or "the body"
+            return JSONResponse({"error": f"{where}: {first['msg']}."}, status_code=422)
+        except ValueError as error:
+            return JSONResponse({"error": f"{error}."}, status_code=422)
+        limits = replace(sandbox.limits, wall_seconds=asked.run_timeout)
+        if asked.memory_limit_MB > 0:
+            limits = replace(limits, memory_mb=asked.memory_limit_MB)
+        run = await sandbox.run(asked.code, asked.stdin or "", files, limits, asked.fetch_files)
+        counters.runs[run.status] += 1
+        counters.seconds += run.seconds
+        return JSONResponse(respond(run).model_dump())
+
+    async def health(http: HttpRequest) -> Response:
+        return JSONResponse({"status": "ok", "layers": sandbox.layers})
+
+    async def metrics(http: HttpRequest) -> Response:
+        return PlainTextResponse(counters.text())
+
+    return Starlette(
+        routes=[
+            Route("/run_code", run_code, methods=["POST"]),
+            Route("/health", health, methods=["GET"]),
+            Route("/metrics", metrics, methods=["GET"]),
+        ]
+    )
+
+
+def serve_sandbox(
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    concurrent: int | None = None,
+    queue: int = DEFAULT_QUEUE,
+    waive: Sequence[str] = (),
+) -> None:
+    """Serve a sandbox until Ctrl-C.
+
+    Raises:
+        UserError: the system lacks a layer of isolation, or the address cannot be listened on.
+    """
+    if queue < 0:
+        raise UserError(f"The queue of a sandbox server has 0 places or more, not {queue}.")
+    with Sandbox(waive=waive, concurrent=concurrent) as sandbox:
+        print(f"isolated by {', '.join(sandbox.layers)}", flush=True)
+        serve(create_app(sandbox, queue), "sandbox", host, port)

@@ -1,0 +1,162 @@
+"""The tool `python`: programs of the policy in a sandbox, here or behind a server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fieldcraft.config.complaints import first_problem
+from fieldcraft.sandbox.limits import Limits, Run, RunStatus
+from fieldcraft.sandbox.sandbox import Sandbox
+from fieldcraft.tools.base import FunctionTool
+from fieldcraft.tools.python.client import RemoteSandbox
+from fieldcraft.types import Task, Tool, ToolError, ToolUnavailable, UserError
+
+_LIMITS: TypeAdapter[Limits] = TypeAdapter(Limits)
+NO_OUTPUT = "(no output)"
+
+
+class PythonTool:
+    """`types.Tool` that runs each call in an interpreter of its own."""
+
+    def __init__(self, run: Callable[[str], Awaitable[Run]], wall_seconds: float) -> None:
+        """`run` runs a program; `wall_seconds` is its limit, for messages."""
+        self._function = _function(run, wall_seconds, stateful=False)
+        self.name: str = self._function.name
+        self.schema: dict[str, Any] = self._function.schema
+
+    async def __call__(self, /, **arguments: Any) -> str:
+        """What the program printed, and the value of its last expression.
+
+        Raises:
+            ArgumentError: wrong arguments.
+            ToolUnavailable: the sandbox gives no worker.
+            ToolError: the program failed; the text has its output and its error.
+        """
+        return await self._function(**arguments)
+
+
+class PythonSessionTool:
+    """`types.StatefulTool`: all calls of a rollout share one interpreter."""
+
+    def __init__(self, sandbox: Sandbox, limits: Limits) -> None:
+        self._sandbox = sandbox
+        self._limits = limits
+        described = _function(sandbox.run, limits.wall_seconds, stateful=True)
+        self.name: str = described.name
+        self.schema: dict[str, Any] = described.schema
+
+    def open(self, task: Task) -> AbstractAsyncContextManager[Tool]:
+        """The tool of one rollout. Its interpreter starts with the first call."""
+        return self._open()
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[Tool]:
+        async with self._sandbox.session(self._limits) as session:
+            yield _function(session.run, self._limits.wall_seconds, stateful=True)
+
+
+def make_python(
+    stateful: bool = False,
+    limits: Mapping[str, float] | None = None,
+    waive: Sequence[str] = (),
+    concurrent: int | None = None,
+    url: str | None = None,
+) -> PythonTool | PythonSessionTool:
+    """The tool that a recipe names `python`.
+
+    Args:
+        stateful: the calls of a rollout share variables and files.
+        limits: any of those of `sandbox.limits.Limits`, by name.
+        waive: layers of isolation to do without.
+        concurrent: programs at once; others wait.
+        url: of a server with the interface of SandboxFusion, in place of a sandbox here.
+
+    Raises:
+        UserError: the settings do not fit together, or the system lacks a layer of isolation.
+    """
+    checked = _limits(limits or {})
+    if url is not None:
+        if stateful or waive or concurrent:
+            raise UserError(
+                "a sandbox server keeps no sessions and has layers and places of its own: remove"
+                " 'url', or 'stateful', 'waive' and 'concurrent', from the tool python."
+            )
+        remote = RemoteSandbox(url, checked)
+        return PythonTool(remote.run, checked.wall_seconds)
+    sandbox = _sandbox(checked, tuple(waive), concurrent)
+    if stateful:
+        return PythonSessionTool(sandbox, checked)
+    return PythonTool(sandbox.run, checked.wall_seconds)
+
+
+@cache  # a run opens its tools several times; the template and its workers are the same
+def _sandbox(limits: Limits, waive: tuple[str, ...], concurrent: int | None) -> Sandbox:
+    return Sandbox(limits, waive, concurrent)
+
+
+def _limits(given: Mapping[str, float]) -> Limits:
+    unknown = [name for name in given if name not in Limits.__dataclass_fields__]
+    if unknown:
+        known = ", ".join(Limits.__dataclass_fields__)
+        raise UserError(f"a sandbox has no limit '{unknown[0]}'; use one of {known}.")
+    try:
+        return _LIMITS.validate_python(dict(given))
+    except ValidationError as error:
+        _, clause, place = first_problem(error)
+        raise UserError(f"the limit '{place[0]}' of a sandbox is wrong: {clause}.") from error
+
+
+def _function(
+    run: Callable[[str], Awaitable[Run]], wall_seconds: float, *, stateful: bool
+) -> FunctionTool:
+    async def once(code: str) -> str:
+        """Run a Python program; returns what it prints, and the value of a last expression.
+
+        Args:
+            code: the program. Each call begins anew, without the variables of earlier calls.
+        """
+        return observation(await run(code), wall_seconds)
+
+    async def session(code: str) -> str:
+        """Run Python code; returns what it prints, and the value of a last expression.
+
+        Args:
+            code: the code. Variables and files of earlier calls are still there.
+        """
+        return observation(await run(code), wall_seconds)
+
+    chosen = session if stateful else once
+    chosen.__name__ = "python"
+    return FunctionTool(chosen)
+
+
+def observation(run: Run, wall_seconds: float) -> str:
+    """What the policy reads of a run.
+
+    Raises:
+        ToolUnavailable: the run was lost, which is no fault of the program's.
+        ToolError: the program failed.
+    """
+    notes = ["(a new interpreter: earlier variables and files are lost)"] if run.restarted else []
+    if run.status is RunStatus.LOST:
+        raise ToolUnavailable("The sandbox lost the program; nothing is known about its result.")
+    parts = [*notes, run.stdout, run.value or "", run.stderr]
+    text = "\n".join(part.rstrip("\n") for part in parts if part.strip()) or NO_OUTPUT
+    if run.ok:
+        return text
+    raise ToolError(f"{text}\n{_ending(run, wall_seconds)}")
+
+
+def _ending(run: Run, wall_seconds: float) -> str:
+    if run.status is RunStatus.TIMEOUT:
+        return f"The program was stopped, because its time of {wall_seconds:g} s was over."
+    if run.status is RunStatus.OUTPUT:
+        return "The program was stopped, because it printed too much."
+    if run.exit_code is not None and run.exit_code < 0:
+        return f"The program was ended by signal {-run.exit_code}."
+    return f"The program ended with status {run.exit_code}."

@@ -1,0 +1,43 @@
+"""A server of this package on a port: it listens, says where, and stops at Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+import uvicorn
+from starlette.applications import Starlette
+
+from fieldcraft.types import UserError
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that accepts connections which send at once. Raises OSError.
+
+    asyncio turns Nagle's algorithm off only for sockets that name their protocol, which those of
+    `create_server` do not; every small answer would then wait 40 ms for a delayed acknowledgement.
+    """
+    listener = socket.create_server((host, port))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted ones inherit it
+    return listener
+
+
+def serve(app: Starlette, name: str, host: str, port: int) -> None:
+    """Serve until Ctrl-C. Port 0 takes a free one, which is printed.
+
+    Raises:
+        UserError: the address cannot be listened on.
+    """
+    if not 0 <= port <= 65535:
+        raise UserError(f"There is no port {port}; choose one from 0 to 65535.")
+    try:
+        listener = listen(host, port)
+    except OSError as error:
+        raise UserError(
+            f"Cannot listen on {host}:{port} ({error}); stop what uses it or choose another port."
+        ) from error
+    # uvicorn is silent about a socket that it is given.
+    print(f"{name} server at http://{host}:{listener.getsockname()[1]}", flush=True)
+    server = uvicorn.Server(uvicorn.Config(app, access_log=False))
+    with listener, contextlib.suppress(KeyboardInterrupt):
+        server.run(sockets=[listener])

@@ -1,0 +1,34 @@
+"""One sandbox for all tests of a file, used from loops that come and go."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from fieldcraft.sandbox.layers import LAYERS
+from fieldcraft.sandbox.limits import Limits, Run
+from fieldcraft.sandbox.sandbox import Sandbox
+from fieldcraft.types import UserError
+
+QUICK = Limits(wall_seconds=20.0, memory_mb=256, processes=8, disk_mb=8, file_mb=4)
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> Iterator[Sandbox]:
+    try:
+        made = Sandbox(QUICK)
+    except UserError as error:
+        pytest.skip(f"this system has no full isolation: {error}")
+    with made:
+        assert made.layers == list(LAYERS)
+        yield made
+
+
+@pytest.fixture
+def run(sandbox: Sandbox):
+    """Run a program and wait for it."""
+
+    def wait(code: str, **how) -> Run:
+        return asyncio.run(sandbox.run(code, **how))
+
+    return wait

@@ -1,0 +1,170 @@
+"""Whatever is killed from outside, a status comes back and nothing is left behind."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from fieldcraft.sandbox.limits import Limits, Run, RunStatus
+from fieldcraft.sandbox.sandbox import Sandbox
+from fieldcraft.types import UserError
+
+SLEEP = "import time; time.sleep(60)"
+
+
+@pytest.fixture
+def own():
+    """A sandbox that a test may harm."""
+    try:
+        made = Sandbox(Limits(wall_seconds=30), concurrent=4, libraries=())
+    except UserError as error:
+        pytest.skip(f"this system has no full isolation: {error}")
+    with made:
+        yield made
+
+
+def descendants(process: int) -> list[int]:
+    """Of a process, by /proc, the nearest first."""
+    found: list[int] = []
+    for task in Path(f"/proc/{process}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            found += [child, *descendants(child)]
+    return found
+
+
+def templates() -> list[int]:
+    """The children of this process that are templates; each has one child, the first in it."""
+    return [p for p in descendants(os.getpid()) if b"sandbox.template" in command(p)]
+
+
+def command(process: int) -> bytes:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except FileNotFoundError:  # it ended meanwhile
+        return b""
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def mounts() -> str:
+    return Path("/proc/self/mounts").read_text()
+
+
+async def killed_while_it_runs(sandbox: Sandbox, victim: int) -> Run:
+    """The run during which a process of the sandbox is killed: 0 the outermost, 1 the template,
+    the last the program."""
+    await sandbox.run("1")
+    running = asyncio.create_task(sandbox.run("open('begun', 'w')\n" + SLEEP))
+    await asyncio.sleep(0.5)
+    os.kill(templates()[victim], signal.SIGKILL)
+    return await running
+
+
+@pytest.mark.parametrize("victim", [0, 1], ids=["outermost process", "template"])
+def test_a_template_that_is_killed_is_started_again(own, victim: int) -> None:
+    async def story() -> tuple[Run, Run]:
+        return await killed_while_it_runs(own, victim), await own.run("print('next')")
+
+    lost, after = asyncio.run(story())
+    assert (lost.status, lost.exit_code) == (RunStatus.LOST, None)
+    assert after.stdout == "next\n"
+
+
+def test_all_workers_can_be_killed(own) -> None:
+    """Those that wait for a program, too: a run gets another one."""
+
+    async def story() -> tuple[Run, Run]:
+        await own.run("1")
+        running = asyncio.create_task(own.run(SLEEP))
+        await asyncio.sleep(0.5)
+        for process in templates()[2:]:
+            if Path(f"/proc/{process}").exists():
+                os.kill(process, signal.SIGKILL)
+        return await running, await own.run("print('next')")
+
+    stopped, after = asyncio.run(story())
+    assert stopped.exit_code in (None, -signal.SIGKILL)
+    assert stopped.status in (RunStatus.LOST, RunStatus.FINISHED)
+    assert after.stdout == "next\n"
+
+
+def test_a_cancelled_run_leaves_nothing(own) -> None:
+    async def story() -> Run:
+        tasks = [asyncio.create_task(own.run(SLEEP)) for _ in range(6)]  # two of them wait
+        await asyncio.sleep(0.3)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return await own.run("print('next')")
+
+    assert asyncio.run(story()).stdout == "next\n"
+
+
+def test_closing_ends_every_process_and_descriptor() -> None:
+    before = descriptors(), mounts()
+    with Sandbox(libraries=()) as sandbox:
+
+        async def story() -> None:
+            session = sandbox.session()
+            await session.run("import os\nif os.fork() == 0:\n    while True: os.setsid()")
+            await sandbox.run("1")
+
+        asyncio.run(story())
+        assert templates()
+    assert templates() == []
+    assert (descriptors(), mounts()) == before
+    with pytest.raises(UserError, match="the sandbox is closed"):
+        asyncio.run(sandbox.run("1"))
+
+
+async def many(sandbox: Sandbox, runs: int) -> None:
+    programs = (
+        "print(1)",
+        "1 / 0",
+        "import os; os._exit(3)",
+        "import os\nif os.fork() == 0:\n    while True: pass",
+        "open('file', 'w').write('x' * 1000)",
+        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+        "import sys; sys.stdout.write('x' * 100_000)",
+    )
+    for start in range(0, runs, 200):
+        done = await asyncio.gather(
+            *(sandbox.run(programs[i % len(programs)]) for i in range(start, start + 200))
+        )
+        assert {run.status for run in done} == {RunStatus.FINISHED}
+
+
+async def quiet(process: int, most: int) -> None:
+    """Wait until the sandbox has no more processes than that."""
+    while len(descendants(process)) > most:
+        await asyncio.sleep(0.05)
+
+
+def leaks(runs: int) -> None:
+    async def story(sandbox: Sandbox) -> None:
+        await many(sandbox, 200)
+        await asyncio.sleep(0.5)
+        before = descriptors(), mounts(), sorted(os.listdir("/dev/shm")), len(templates())
+        await many(sandbox, runs)
+        async with asyncio.timeout(30):
+            await quiet(os.getpid(), before[3])
+            while descriptors() > before[0]:
+                await asyncio.sleep(0.05)
+        assert (mounts(), sorted(os.listdir("/dev/shm"))) == before[1:3]
+
+    with Sandbox(libraries=()) as sandbox:
+        asyncio.run(story(sandbox))
+    assert templates() == []
+
+
+def test_two_hundred_runs_at_once_leave_nothing() -> None:
+    leaks(200)
+
+
+@pytest.mark.slow
+def test_ten_thousand_runs_leave_nothing() -> None:
+    leaks(10_000)

@@ -1,0 +1,213 @@
+"""The tool `python`, in a sandbox here and behind a server."""
+
+import asyncio
+import base64
+
+import httpx
+import pytest
+
+from fieldcraft.envs.opening import open_tools
+from fieldcraft.sandbox.limits import Limits, Run, RunStatus
+from fieldcraft.sandbox.sandbox import Sandbox
+from fieldcraft.tools.named import make_tool
+from fieldcraft.tools.python.server import create_app
+from fieldcraft.tools.python.tool import observation
+from fieldcraft.types import ArgumentError, Task, ToolError, ToolUnavailable, UserError
+from serving import serving
+
+TASK = Task(id="1", question="?", answers=["!"])
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    try:
+        made = Sandbox(Limits(wall_seconds=20), concurrent=2, libraries=())
+    except UserError as error:
+        pytest.skip(f"this system has no full isolation: {error}")
+    with made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def server(sandbox):
+    with serving(create_app(sandbox)) as url:
+        yield url
+
+
+@pytest.mark.parametrize(
+    ("run", "text"),
+    [
+        (Run(RunStatus.FINISHED, 0, "a\n", ""), "a"),
+        (Run(RunStatus.FINISHED, 0, "a\n", "warning\n", "3"), "a\n3\nwarning"),
+        (Run(RunStatus.FINISHED, 0, "", ""), "(no output)"),
+        (
+            Run(RunStatus.FINISHED, 0, "", "", "1", restarted=True),
+            "(a new interpreter: earlier variables and files are lost)\n1",
+        ),
+    ],
+)
+def test_what_is_read_of_a_run(run, text) -> None:
+    assert observation(run, 5) == text
+
+
+@pytest.mark.parametrize(
+    ("run", "text"),
+    [
+        (Run(RunStatus.FINISHED, 1, "a\n", "E\n"), "a\nE\nThe program ended with status 1."),
+        (
+            Run(RunStatus.FINISHED, -11, "", ""),
+            "(no output)\nThe program was ended by signal 11.",
+        ),
+        (
+            Run(RunStatus.TIMEOUT, None, "a", ""),
+            "a\nThe program was stopped, because its time of 5 s was over.",
+        ),
+        (
+            Run(RunStatus.OUTPUT, None, "a", ""),
+            "a\nThe program was stopped, because it printed too much.",
+        ),
+    ],
+)
+def test_a_failed_program_is_a_failed_call(run, text) -> None:
+    with pytest.raises(ToolError) as caught:
+        observation(run, 5)
+    assert str(caught.value) == text
+
+
+def test_a_lost_program_is_no_fault_of_the_policy() -> None:
+    with pytest.raises(ToolUnavailable):
+        observation(Run(RunStatus.LOST, None, "", ""), 5)
+
+
+def test_a_stateful_tool_keeps_variables_for_one_rollout() -> None:
+    tool = make_tool("python", {"stateful": True, "limits": {"wall_seconds": 20}})
+
+    async def rollout(*programs: str) -> list[str]:
+        async with open_tools([tool], TASK, 60) as ready:
+            return [await ready["python"](code=code) for code in programs]
+
+    async def both() -> list[list[str]]:
+        return await asyncio.gather(rollout("x = 2", "x + 1"), rollout("'x' in globals()"))
+
+    assert asyncio.run(both()) == [["(no output)", "3"], ["False"]]
+
+
+def test_a_stateless_tool() -> None:
+    tool = make_tool("python", {"limits": {"wall_seconds": 20}})
+    assert tool.schema["function"]["name"] == "python"
+    assert asyncio.run(tool(code="import numpy\nnumpy.arange(3).sum()")) == "np.int64(3)"
+    with pytest.raises(ArgumentError):
+        asyncio.run(tool(program="1"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"limits": {"memory": 1}}, "no limit 'memory'"),
+        ({"limits": {"wall_seconds": -1}}, "wall_seconds of a sandbox must be greater than 0"),
+        ({"limits": {"processes": "many"}}, "'processes' of a sandbox is wrong"),
+        ({"waive": ["jail"]}, "no layer 'jail'"),
+        ({"url": "http://127.0.0.1:1", "stateful": True}, "keeps no sessions"),
+        ({"url": "ftp://host"}, "no url of a server"),
+        ({"concurrent": 0}, "at least 1 program"),
+    ],
+)
+def test_mistakes_in_a_recipe(settings, message) -> None:
+    with pytest.raises(UserError, match=message):
+        make_tool("python", settings)
+
+
+def test_the_tool_over_a_server(server) -> None:
+    tool = make_tool("python", {"url": f"{server}/run_code", "limits": {"wall_seconds": 1}})
+    assert asyncio.run(tool(code="print(6 * 7)")) == "42"
+    with pytest.raises(ToolError, match=r"ZeroDivisionError[^\0]*status 1"):
+        asyncio.run(tool(code="1 / 0"))
+    with pytest.raises(ToolError, match="time of 1 s"):
+        asyncio.run(tool(code="while True: pass"))
+
+
+def test_a_server_that_is_not_there() -> None:
+    tool = make_tool("python", {"url": "http://127.0.0.1:9"})
+    with pytest.raises(ToolUnavailable, match="does not answer"):
+        asyncio.run(tool(code="1"))
+
+
+def post(server: str, **body) -> httpx.Response:
+    return httpx.post(f"{server}/run_code", json=body, timeout=60, trust_env=False)
+
+
+def test_the_interface_of_sandbox_fusion(server) -> None:
+    answer = post(
+        server,
+        code="print(input(), open('a.txt').read()); open('b.txt', 'w').write('out')",
+        language="python",
+        compile_timeout=10,
+        run_timeout=20,
+        stdin="in",
+        files={"a.txt": base64.b64encode(b"file").decode(), "absent": None},
+        fetch_files=["b.txt"],
+    ).json()
+    seconds = answer["run_result"].pop("execution_time")
+    assert seconds > 0
+    assert answer == {
+        "status": "Success",
+        "message": "",
+        "compile_result": None,
+        "run_result": {"status": "Finished", "return_code": 0, "stdout": "in file\n", "stderr": ""},
+        "executor_pod_name": None,
+        "files": {"b.txt": base64.b64encode(b"out").decode()},
+    }
+
+
+def test_failures_over_the_interface(server) -> None:
+    failed = post(server, code="import sys; sys.exit(4)", language="python").json()
+    assert (failed["status"], failed["run_result"]["return_code"]) == ("Failed", 4)
+    late = post(server, code="while True: pass", language="python", run_timeout=0.3).json()
+    assert (late["status"], late["run_result"]["status"]) == ("Failed", "TimeLimitExceeded")
+    assert late["run_result"]["return_code"] is None
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"code": "1", "language": "cpp"}, "language"),
+        ({"language": "python"}, "code"),
+        ({"code": "1", "files": {"../up": ""}}, "files"),
+        ({"code": "1", "files": {"/etc/passwd": ""}}, "files"),
+        ({"code": "1", "fetch_files": ["a/../../b"]}, "fetch_files"),
+        ({"code": "1", "files": {"a": "%"}}, "base64"),
+        ({"code": "1", "run_timeout": 0}, "run_timeout"),
+    ],
+)
+def test_requests_that_are_refused(server, body, message) -> None:
+    answer = post(server, **body)
+    assert answer.status_code == 422
+    assert message in answer.json()["error"]
+
+
+def test_health_and_metrics(server, sandbox) -> None:
+    health = httpx.get(f"{server}/health", trust_env=False).json()
+    assert health == {"status": "ok", "layers": sandbox.layers}
+    post(server, code="1", language="python")
+    lines = httpx.get(f"{server}/metrics", trust_env=False).text.splitlines()
+    counts = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    assert float(counts['fieldcraft_sandbox_runs_total{status="finished"}']) >= 1
+    assert counts["fieldcraft_sandbox_under_way"] == "0"
+
+
+def test_a_full_queue_is_told(sandbox) -> None:
+    """Two places and none to wait in: of many at once, two run and the others hear 503."""
+
+    async def rush(url: str) -> list[httpx.Response]:
+        body = {"code": "import time; time.sleep(1)", "language": "python"}
+        async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
+            return await asyncio.gather(
+                *(client.post(f"{url}/run_code", json=body) for _ in range(6))
+            )
+
+    with serving(create_app(sandbox, queue=0)) as url:
+        answers = asyncio.run(rush(url))
+    statuses = [answer.status_code for answer in answers]
+    assert statuses.count(200) >= 2
+    assert statuses.count(503) >= 1
+    assert {a.headers.get("retry-after") for a in answers if a.status_code == 503} == {"1"}
