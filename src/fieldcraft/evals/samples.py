@@ -1,5 +1,4 @@
-"""Several samples of each question: how often one is right (avg@n), and how often one of k is
-(pass@k)."""
+"""Several samples of each question: avg@n and pass@k."""
 
 from __future__ import annotations
 

@@ -34,6 +34,7 @@ from fieldcraft.runs.build import (
     make_engine,
     make_environment,
     open_tools,
+    with_files,
 )
 from fieldcraft.runs.check import refuse_unsound
 from fieldcraft.runs.folder import RunFolder, find_model, refuse_other
@@ -268,7 +269,8 @@ def find_agent(path: Path) -> Agent:
     """
     run, model = find_model(path)
     if run is not None:
-        return Agent(model, run.recipe, run.index, make_inputs(run.recipe))
+        recipe = with_files(run.recipe, run.files)
+        return Agent(model, recipe, run.index, make_inputs(run.recipe))
     if (exported := read_agent(model)) is not None:
         keys, index = exported
         return Agent(model, build_recipe(keys), index)

@@ -27,6 +27,7 @@ from fieldcraft.tools.search.tool import SearchTool
 from fieldcraft.types import VERDICT, AnyTool, Dialect, Reward, Tokenizer, Tool
 
 SEARCH = "search"  # the tool that a run indexes its corpus for
+PYTHON = "python"  # the tool whose programs find the files of a world
 RECORDED = (ExactMatch, F1, CoverEM, Format)  # of every rollout, with or without a weight
 
 
@@ -44,6 +45,20 @@ async def open_search(recipe: Recipe, index: Path) -> Tool:
     )
     await remote.check()
     return remote
+
+
+def with_files(recipe: Recipe, folder: Path) -> Recipe:
+    """A recipe whose programs find the files of a world beside them, if the world has any and the
+    recipe names no others."""
+    if not folder.exists():
+        return recipe
+    tools = tuple(
+        tool.model_copy(update={"files": str(folder.absolute())})
+        if tool.name == PYTHON and "files" not in tool.settings
+        else tool
+        for tool in recipe.tools
+    )
+    return recipe.model_copy(update={"tools": tools})
 
 
 async def open_judge(settings: JudgeModel, cache: Path | None) -> Judge | None:

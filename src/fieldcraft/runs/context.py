@@ -32,6 +32,7 @@ from fieldcraft.runs.build import (
     make_environment,
     open_judge,
     open_tools,
+    with_files,
 )
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.folder import RunFolder, open_run
@@ -83,7 +84,8 @@ class Context:
                 ranking=settings.ranking,
                 encoder=settings.encoder,
             )
-        self.tools = await open_tools(self.recipe, self.folder.index)
+        recipe = with_files(self.recipe, self.folder.files)
+        self.tools = await open_tools(recipe, self.folder.index)
 
     async def close(self) -> None:
         """Close the connections to the judge and to a search server."""

@@ -143,6 +143,11 @@ class RunFolder:
     def world(self) -> Path:
         return self.path / "world"
 
+    @property
+    def files(self) -> Path:
+        """Files of the world that programs find; there are none in most worlds."""
+        return self.world / "files"
+
     @staticmethod
     def questions_in(path: Path) -> Path:
         """Where a run keeps questions that a program gave it, before it begins."""

@@ -17,6 +17,7 @@ from fieldcraft.data.sources import ensure_corpus, read_tasks, write_tasks
 from fieldcraft.data.steps_io import holds_steps, read_demonstrations, read_pairs
 from fieldcraft.data.trajectories import read_trajectories
 from fieldcraft.dialects.demonstrations import encode_demonstration, encode_pair, reads_back
+from fieldcraft.records.files import write_text
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.rewards.answers import is_right
 from fieldcraft.types import Answer, Dialect, Task, Trajectory, UserError
@@ -94,6 +95,8 @@ class WorldInputs(Inputs):
         write_json_lines(folder / "corpus.jsonl", self.world.passages())
         write_tasks(self.evaluation_tasks(), folder / "evaluation.jsonl")
         write_tasks(self.train_tasks(), folder / "train.jsonl")
+        for name, text in self.world.files().items():
+            write_text(folder / "files" / name, [text])
 
     def trajectories(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas

@@ -114,9 +114,12 @@ class Sandbox:
         work = self._run_once(request, limits or self.limits)
         return await asyncio.wrap_future(self._do(work))
 
-    def session(self, limits: Limits | None = None) -> Session:
-        """An interpreter that lives from call to call. It starts with the first."""
-        return Session(self, limits or self.limits)
+    def session(
+        self, limits: Limits | None = None, files: Mapping[str, bytes] | None = None
+    ) -> Session:
+        """An interpreter that lives from call to call, with `files` in its working folder. It
+        starts with the first call."""
+        return Session(self, limits or self.limits, files or {})
 
     def close(self) -> None:
         """End everything that runs in it."""
@@ -225,9 +228,10 @@ class Session:
     gets a new one, and its `Run.restarted` says so.
     """
 
-    def __init__(self, sandbox: Sandbox, limits: Limits) -> None:
+    def __init__(self, sandbox: Sandbox, limits: Limits, files: Mapping[str, bytes]) -> None:
         self._sandbox = sandbox
         self._limits = limits
+        self._files = files
         self._worker: Worker | None = None
         self._began = False
 
@@ -256,6 +260,7 @@ class Session:
             worker = self._worker
             restarted = False
             if worker is None or worker.exited.is_set():
+                request = replace(request, files=self._files)
                 restarted, self._began = self._began, True
                 try:
                     worker = self._worker = await self._sandbox._worker(self._limits)

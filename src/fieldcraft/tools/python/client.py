@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import httpx
 from pydantic import ValidationError
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
@@ -30,8 +32,10 @@ class RemoteSandbox:
             raise UserError(f"'{url}' is no url of a server; write http://HOST:PORT.")
         self._limits = limits
 
-    async def run(self, code: str, stdin: str = "") -> Run:
-        """Run a program.
+    async def run(
+        self, code: str, stdin: str = "", files: Mapping[str, bytes] | None = None
+    ) -> Run:
+        """Run a program with `files` beside it.
 
         Raises:
             ToolUnavailable: no answer after several attempts.
@@ -44,9 +48,10 @@ class RemoteSandbox:
             reraise=True,
         )
         seconds = self._limits.wall_seconds + _BEYOND_SECONDS
+        body = request_for(code, stdin, files or {}, self._limits)
         try:
             async with LimitedClient(seconds, trust_env=False) as client:
-                response: httpx.Response = await attempts(self._post, client, code, stdin)
+                run: Run = await attempts(self._post, client, body)
         except httpx.HTTPStatusError as error:
             kind = ToolUnavailable if error.response.status_code in _BUSY else ToolError
             status = error.response.status_code
@@ -55,10 +60,9 @@ class RemoteSandbox:
             raise ToolUnavailable("The sandbox server does not answer.") from error
         except (ValidationError, ValueError) as error:
             raise ToolUnavailable("The sandbox server's answer is no result of a run.") from error
-        return response
+        return run
 
-    async def _post(self, client: LimitedClient, code: str, stdin: str) -> Run:
-        body = request_for(code, stdin, self._limits)
+    async def _post(self, client: LimitedClient, body: dict[str, object]) -> Run:
         response = await client.post(f"{self.url}/run_code", json=body)
         response.raise_for_status()
         return understand(Response.model_validate_json(response.content))

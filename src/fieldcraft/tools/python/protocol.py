@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
@@ -102,12 +103,15 @@ def understand(response: Response) -> Run:
     )
 
 
-def request_for(code: str, stdin: str, limits: Limits) -> dict[str, object]:
+def request_for(
+    code: str, stdin: str, files: Mapping[str, bytes], limits: Limits
+) -> dict[str, object]:
     """The body of a request."""
     return {
         "code": code,
         "language": "python",
         "stdin": stdin,
+        "files": {name: base64.b64encode(data).decode() for name, data in files.items()},
         "run_timeout": limits.wall_seconds,
         "memory_limit_MB": limits.memory_mb,
     }

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from fieldcraft.config.complaints import first_problem
+from fieldcraft.records.reading import reading
 from fieldcraft.sandbox.limits import Limits, Run, RunStatus
 from fieldcraft.sandbox.sandbox import Sandbox
 from fieldcraft.tools.base import FunctionTool
 from fieldcraft.tools.python.client import RemoteSandbox
 from fieldcraft.types import Task, Tool, ToolError, ToolUnavailable, UserError
 
+Runs = Callable[[str], Awaitable[Run]]  # a program
+Reads = Callable[[Run], str]  # may raise a ToolError
 _LIMITS: TypeAdapter[Limits] = TypeAdapter(Limits)
 NO_OUTPUT = "(no output)"
 
@@ -23,9 +27,9 @@ NO_OUTPUT = "(no output)"
 class PythonTool:
     """`types.Tool` that runs each call in an interpreter of its own."""
 
-    def __init__(self, run: Callable[[str], Awaitable[Run]], wall_seconds: float) -> None:
-        """`run` runs a program; `wall_seconds` is its limit, for messages."""
-        self._function = _function(run, wall_seconds, stateful=False)
+    def __init__(self, run: Runs, read: Reads) -> None:
+        """`run` runs a program, and `read` says what the policy reads of it."""
+        self._function = _function(run, read, stateful=False)
         self.name: str = self._function.name
         self.schema: dict[str, Any] = self._function.schema
 
@@ -43,10 +47,11 @@ class PythonTool:
 class PythonSessionTool:
     """`types.StatefulTool`: all calls of a rollout share one interpreter."""
 
-    def __init__(self, sandbox: Sandbox, limits: Limits) -> None:
+    def __init__(self, sandbox: Sandbox, files: Mapping[str, bytes], read: Reads) -> None:
         self._sandbox = sandbox
-        self._limits = limits
-        described = _function(sandbox.run, limits.wall_seconds, stateful=True)
+        self._files = files
+        self._read = read
+        described = _function(sandbox.run, read, stateful=True)
         self.name: str = described.name
         self.schema: dict[str, Any] = described.schema
 
@@ -56,8 +61,8 @@ class PythonSessionTool:
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Tool]:
-        async with self._sandbox.session(self._limits) as session:
-            yield _function(session.run, self._limits.wall_seconds, stateful=True)
+        async with self._sandbox.session(files=self._files) as session:
+            yield _function(session.run, self._read, stateful=True)
 
 
 def make_python(
@@ -66,6 +71,8 @@ def make_python(
     waive: Sequence[str] = (),
     concurrent: int | None = None,
     url: str | None = None,
+    files: Path | None = None,
+    errors: Literal["whole", "last-line"] = "whole",
 ) -> PythonTool | PythonSessionTool:
     """The tool that a recipe names `python`.
 
@@ -75,11 +82,15 @@ def make_python(
         waive: layers of isolation to do without.
         concurrent: programs at once; others wait.
         url: of a server with the interface of SandboxFusion, in place of a sandbox here.
+        files: a folder whose files programs find in their working folder.
+        errors: what the policy reads of an error: all of it, or its last line as in ToRL.
 
     Raises:
         UserError: the settings do not fit together, or the system lacks a layer of isolation.
     """
     checked = _limits(limits or {})
+    beside = {} if files is None else _contents(files)
+    read = partial(observation, wall_seconds=checked.wall_seconds, errors=errors)
     if url is not None:
         if stateful or waive or concurrent:
             raise UserError(
@@ -87,11 +98,19 @@ def make_python(
                 " 'url', or 'stateful', 'waive' and 'concurrent', from the tool python."
             )
         remote = RemoteSandbox(url, checked)
-        return PythonTool(remote.run, checked.wall_seconds)
+        return PythonTool(partial(remote.run, files=beside), read)
     sandbox = _sandbox(checked, tuple(waive), concurrent)
     if stateful:
-        return PythonSessionTool(sandbox, checked)
-    return PythonTool(sandbox.run, checked.wall_seconds)
+        return PythonSessionTool(sandbox, beside, read)
+    return PythonTool(partial(sandbox.run, files=beside), read)
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    """The files of a folder by name. Raises UserError where there is no folder."""
+    if not folder.is_dir():
+        raise UserError(f"'{folder}' is no folder with files for programs; correct 'files'.")
+    with reading(str(folder), "give a folder whose files can be read"):
+        return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 @cache  # a run opens its tools several times; the template and its workers are the same
@@ -111,16 +130,14 @@ def _limits(given: Mapping[str, float]) -> Limits:
         raise UserError(f"the limit '{place[0]}' of a sandbox is wrong: {clause}.") from error
 
 
-def _function(
-    run: Callable[[str], Awaitable[Run]], wall_seconds: float, *, stateful: bool
-) -> FunctionTool:
+def _function(run: Runs, read: Reads, *, stateful: bool) -> FunctionTool:
     async def once(code: str) -> str:
         """Run a Python program; returns what it prints, and the value of a last expression.
 
         Args:
             code: the program. Each call begins anew, without the variables of earlier calls.
         """
-        return observation(await run(code), wall_seconds)
+        return read(await run(code))
 
     async def session(code: str) -> str:
         """Run Python code; returns what it prints, and the value of a last expression.
@@ -128,15 +145,17 @@ def _function(
         Args:
             code: the code. Variables and files of earlier calls are still there.
         """
-        return observation(await run(code), wall_seconds)
+        return read(await run(code))
 
     chosen = session if stateful else once
     chosen.__name__ = "python"
     return FunctionTool(chosen)
 
 
-def observation(run: Run, wall_seconds: float) -> str:
-    """What the policy reads of a run.
+def observation(
+    run: Run, wall_seconds: float, errors: Literal["whole", "last-line"] = "whole"
+) -> str:
+    """What the policy reads of a run; `wall_seconds` is the limit of its time.
 
     Raises:
         ToolUnavailable: the run was lost, which is no fault of the program's.
@@ -145,6 +164,9 @@ def observation(run: Run, wall_seconds: float) -> str:
     notes = ["(a new interpreter: earlier variables and files are lost)"] if run.restarted else []
     if run.status is RunStatus.LOST:
         raise ToolUnavailable("The sandbox lost the program; nothing is known about its result.")
+    if errors == "last-line" and run.status is RunStatus.FINISHED and run.exit_code == 1:
+        last = run.stderr.strip().rpartition("\n")[2]
+        raise ToolError("\n".join(filter(None, [*notes, run.stdout.strip(), last])))
     parts = [*notes, run.stdout, run.value or "", run.stderr]
     text = "\n".join(part.rstrip("\n") for part in parts if part.strip()) or NO_OUTPUT
     if run.ok:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-SMALL = range(1, 21)  # the numbers whose sums and differences the base model is taught
-SMALL_STEP = range(1, 10)  # what it is taught to add to them and to take away from them
+SMALL = range(1, 13)  # the numbers whose sums and differences the base model is taught
+SMALL_STEP = range(1, 7)  # what it is taught to add to them and to take away from them
 LARGE = range(1000, 10000)  # four digits: two tokens each, so that new ones can be copied
 FACTOR = range(21, 100)
 HELDOUT_ONE_IN = 4  # of the large numbers and factors occurs in evaluations alone
