@@ -60,6 +60,8 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "otc-grpo": f"{_COST}:OtcGrpo",
         "otc-ppo": f"{_COST}:OtcPpo",
         "math": "fieldcraft.rewards.mathematics:Math",
+        "unit_tests": "fieldcraft.rewards.programs:UnitTests",
+        "stdin_tests": "fieldcraft.rewards.programs:StdinTests",
         "answer_format": f"{_CODE}:AnswerFormat",
         "plus_minus": f"{_CODE}:PlusMinus",
         "executable": f"{_CODE}:Executable",

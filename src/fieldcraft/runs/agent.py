@@ -181,7 +181,7 @@ class Agent:
         return await evaluate(
             tasks,
             lambda task, key: rollout(task, policy, env, key),
-            answer_rubric(judge, make_correct(self.recipe.correct, judge)),
+            answer_rubric(judge, make_correct(self.recipe, judge)),
             settings.concurrency,
             name,
             emit,

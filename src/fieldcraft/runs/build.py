@@ -21,6 +21,7 @@ from fieldcraft.rewards.length import SoftOverlong
 from fieldcraft.rewards.named import make_reward
 from fieldcraft.rewards.rubric import AskingReward, Rubric
 from fieldcraft.tools.named import make_tool
+from fieldcraft.tools.python.tool import Programs
 from fieldcraft.tools.search.client import RemoteSearchTool
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.tool import SearchTool
@@ -113,23 +114,33 @@ def make_engine(
     )
 
 
-def make_correct(name: str, judge: AskingReward | None = None) -> Reward:
-    """The reward that says which answers are right, by its name in the recipe. Raises UserError as
-    `make_reward`."""
-    if judge is not None and name == judge.name:
+def make_correct(recipe: Recipe, judge: AskingReward | None = None) -> Reward:
+    """The reward that says which answers are right. Raises UserError as `make_reward`."""
+    if judge is not None and recipe.correct == judge.name:
         return judge
-    return make_reward(name, {}, {})
+    return make_reward(recipe.correct, {}, {"runner": make_runner(recipe)})
+
+
+def make_runner(recipe: Recipe) -> Programs:
+    """What runs programs to grade them, with the isolation that the recipe's own tool has."""
+    tools = [tool.settings for tool in recipe.tools if tool.name == PYTHON]
+    return Programs(tools[0].get("waive", ()) if tools else ())
 
 
 def make_rubric(
-    stage: Rl, budget: Limits, judge: Judge | None = None, correct: str = VERDICT
+    stage: Rl,
+    budget: Limits,
+    judge: Judge | None = None,
+    correct: str = VERDICT,
+    runner: Programs | None = None,
 ) -> Rubric:
     """The rewards of a stage. Those without a weight are recorded where they cost nothing, and so
     is `correct`, the one that says which answers are right."""
     made: dict[str, Reward] = {reward.name: reward() for reward in RECORDED}
     if judge is not None:
         made[judge.name] = judge
-    offered: dict[str, Any] = {"smoothing": stage.call_smoothing or float(budget.max_calls)}
+    smoothing = stage.call_smoothing or float(budget.max_calls)
+    offered: dict[str, Any] = {"smoothing": smoothing, "runner": runner or Programs()}
     for name in (correct, *stage.rewards):
         own = stage.rewards.get(name)
         settings = {} if own is None or isinstance(own, float) else own.settings

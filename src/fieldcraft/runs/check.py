@@ -28,7 +28,7 @@ from fieldcraft.engine.attention import refuse_special_attention
 from fieldcraft.envs.environment import same_names
 from fieldcraft.rewards.answers import is_right
 from fieldcraft.rewards.judge import Judge
-from fieldcraft.runs.build import SEARCH, make_dialect, make_rubric, open_judge
+from fieldcraft.runs.build import SEARCH, make_dialect, make_rubric, make_runner, open_judge
 from fieldcraft.runs.collect import endpoint_of
 from fieldcraft.runs.evaluating import find_workflow
 from fieldcraft.runs.first_model import write_first_model
@@ -329,8 +329,8 @@ def stage_problems(setup: Setup, name: str, stage: Stage, notes: list[str]) -> I
         run_async(open_endpoint(endpoint, cache=None))
     yield from stage_type(stage).problems(stage, name, FirstExamples(setup, notes), notes)
     if isinstance(stage, Rl):
-        recipe = setup.recipe
-        make_rubric(stage, recipe.budget, setup.judge, recipe.correct)  # finds every reward
+        recipe = setup.recipe  # the rubric finds every reward
+        make_rubric(stage, recipe.budget, setup.judge, recipe.correct, make_runner(recipe))
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ class Context:
     @property
     def correct(self) -> Reward:
         """The reward that says which answers are right."""
-        return make_correct(self.recipe.correct, self.judge)
+        return make_correct(self.recipe, self.judge)
 
     @property
     def schemas(self) -> list[dict[str, Any]]:

@@ -38,7 +38,7 @@ async def measure_simulator(
         return await evaluate(
             tasks,
             lambda task, key: rollout(task, policy, env, key, simulator),
-            answer_rubric(correct=make_correct(agent.recipe.correct)),
+            answer_rubric(correct=make_correct(agent.recipe)),
             agent.recipe.evaluation.concurrency,
             f"{name}: {kind}",
             emit,

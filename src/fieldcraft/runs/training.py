@@ -24,7 +24,7 @@ from fieldcraft.evals.fidelity import fidelity_row
 from fieldcraft.records.events import Sink
 from fieldcraft.records.files import write_json
 from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.runs.build import make_rubric
+from fieldcraft.runs.build import make_rubric, make_runner
 from fieldcraft.runs.context import Context
 from fieldcraft.runs.probing import make_probe
 from fieldcraft.train.checkpoint import save_weights
@@ -148,7 +148,9 @@ class StageMaterial:
 
     def rubric(self, settings: Rl) -> Rubric:
         recipe = self.recipe
-        return make_rubric(settings, recipe.budget, self.context.judge, recipe.correct)
+        return make_rubric(
+            settings, recipe.budget, self.context.judge, recipe.correct, make_runner(recipe)
+        )
 
     def fidelity(self, trajectories: Sequence[Trajectory]) -> Row:
         return fidelity_row(self.context.inputs.judge, trajectories)

@@ -22,6 +22,7 @@ Runs = Callable[[str], Awaitable[Run]]  # a program
 Reads = Callable[[Run], str]  # may raise a ToolError
 _LIMITS: TypeAdapter[Limits] = TypeAdapter(Limits)
 NO_OUTPUT = "(no output)"
+GRADED = Limits(output_bytes=4 * 2**20)  # all that a test may expect
 
 
 class PythonTool:
@@ -63,6 +64,19 @@ class PythonSessionTool:
     async def _open(self) -> AsyncIterator[Tool]:
         async with self._sandbox.session(files=self._files) as session:
             yield _function(session.run, self._read, stateful=True)
+
+
+class Programs:
+    """Runs programs of answers that are graded, each in an interpreter of its own. The sandbox
+    starts with the first."""
+
+    def __init__(self, waive: Sequence[str] = ()) -> None:
+        """`waive`: layers of isolation to do without."""
+        self._waive = tuple(waive)
+
+    async def run(self, code: str, stdin: str = "") -> Run:
+        """Raises UserError where the system lacks a layer of isolation."""
+        return await _sandbox(GRADED, self._waive, None).run(code, stdin)
 
 
 def make_python(
