@@ -103,9 +103,9 @@ class _Template:
         ready.register(self._server, select.POLLIN)
         ready.register(self._wake, select.POLLIN)
         while True:
-            ready.poll()
+            readable = {descriptor for descriptor, _ in ready.poll()}
             self._reap()
-            if not self._take_messages():
+            if self._server.fileno() in readable and not self._take_message():
                 return
 
     def _probe(self) -> dict[str, str]:
@@ -159,12 +159,10 @@ class _Template:
                 if found[0] in self._ids:
                     _say(self._server, {"gone": self._ids.pop(found[0])})
 
-    def _take_messages(self) -> bool:
-        """False when the other side is gone."""
-        try:
-            data, handles, _, _ = socket.recv_fds(self._server, MOST_PACKET, 3, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return True
+    def _take_message(self) -> bool:
+        """False when the other side is gone. There must be a message: `recv_fds` drops its flags,
+        so it would wait for one, and meanwhile nobody would hear of workers that end."""
+        data, handles, _, _ = socket.recv_fds(self._server, MOST_PACKET, 3)
         if not data:
             return False
         message = json.loads(data)
