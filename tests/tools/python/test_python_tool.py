@@ -105,7 +105,10 @@ def test_a_stateless_tool() -> None:
     [
         ({"limits": {"memory": 1}}, "no limit 'memory'"),
         ({"limits": {"wall_seconds": -1}}, "wall_seconds of a sandbox must be greater than 0"),
-        ({"limits": {"processes": "many"}}, "'limits' of the tool 'python' is wrong: it must be a number, not 'many'"),
+        (
+            {"limits": {"processes": "many"}},
+            "'limits' of the tool 'python' is wrong: it must be a number, not 'many'",
+        ),
         ({"waive": ["jail"]}, "no layer 'jail'"),
         ({"url": "http://127.0.0.1:1", "stateful": True}, "keeps no sessions"),
         ({"url": "ftp://host"}, "no url of a server"),
