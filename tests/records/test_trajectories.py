@@ -124,6 +124,7 @@ def test_the_line_names_every_field_and_rounds_logprobs_only():
         "well_formed": False,
         "rewards": {"em": 1.0, "judge": None},
         "reward": 0.123456789,
+        "correct": "em",
         "error": "",
         "seconds": 0.0,
     }
