@@ -168,11 +168,11 @@ def test_a_pickle_is_refused_and_never_loaded(tmp_path: Path) -> None:
         (CONTESTS | {"tests": {"inputs": [], "outputs": []}}, "the question has no tests"),
         (live("[]", "[]"), "the question has no tests"),
         (live("", None), "the question has no tests"),
-        (CONTESTS | {"tests": {"inputs": ["1"], "outputs": []}}, "the tests cannot be read"),
+        (CONTESTS | {"tests": {"inputs": ["1"], "outputs": []}}, "the list of tests cannot be read"),
         (CONTESTS | {"tests": {"inputs": [1], "outputs": ["1"]}}, "or an output is no text"),
-        (live("[{}]", "[]"), "the tests lacks 'testtype'; correct them"),
-        (live("[", "[]"), "the tests is not JSON"),
-        (SOLUTION | {"metadata": "{}"}, "the tests lacks 'func_name'"),
+        (live("[{}]", "[]"), "the list of tests lacks 'testtype'; correct it"),
+        (live("[", "[]"), "the list of tests is not JSON"),
+        (SOLUTION | {"metadata": "{}"}, "the list of tests lacks 'func_name'"),
     ],
 )
 def test_tests_that_are_none(tmp_path: Path, record: Any, complaint: str) -> None:

@@ -26,7 +26,7 @@ def program_question(record: Record, where: str) -> tuple[str, Meta] | None:
     Raises:
         UserError: there are no tests, or they cannot be read; `where` is in the sentence.
     """
-    with reading(f"{where}: the tests", "correct them, or remove the record"):
+    with reading(f"{where}: the list of tests", "correct it, or remove the record"):
         found = _of_any_kind(record, where)
     if found is not None and not any(found[1].values()):
         raise UserError(f"{where}: the question has no tests; add some, or remove the record.")
