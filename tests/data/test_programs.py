@@ -168,7 +168,7 @@ def test_a_pickle_is_refused_and_never_loaded(tmp_path: Path) -> None:
         (CONTESTS | {"tests": {"inputs": [], "outputs": []}}, "the question has no tests"),
         (live("[]", "[]"), "the question has no tests"),
         (live("", None), "the question has no tests"),
-        (CONTESTS | {"tests": {"inputs": ["1"], "outputs": []}}, "the list of tests cannot be read"),
+        (CONTESTS | {"tests": {"inputs": ["1"], "outputs": []}}, "list of tests cannot be read"),
         (CONTESTS | {"tests": {"inputs": [1], "outputs": ["1"]}}, "or an output is no text"),
         (live("[{}]", "[]"), "the list of tests lacks 'testtype'; correct it"),
         (live("[", "[]"), "the list of tests is not JSON"),
