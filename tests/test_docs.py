@@ -75,6 +75,7 @@ SHORTER |= {f"fieldcraft {word} autocoa-1.5b": REAL for word in ("check", "run")
 for own in ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b"):
     tiny = ["evaluation.splits.heldout=1", "budget.turn_tokens=12", "budget.total_tokens=2048"]
     SHORTER[f"fieldcraft run {own} "] = [*tiny, *shrink("rl", "rl")]
+SHORTER["fieldcraft check torl"] = ["budget.turn_tokens=12", "budget.total_tokens=2048"]
 SHORTER["fieldcraft run my-parts.yaml"] = [
     *("budget.turn_tokens=12", *shrink("sft", "sft"), *shrink("rl", "rl")),
 ]

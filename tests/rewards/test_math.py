@@ -39,6 +39,9 @@ def graded(pool: MathPool, gold: str, answer: str) -> float | None:
         ("2\\sqrt{3}", "\\sqrt{12}", 1.0),
         ("x^2 - 1", "(x-1)(x+1)", 1.0),
         ("5", "so it is \\boxed{5}", 1.0),
+        ("1000.99", "1000,99", 1.0),
+        ("7425000", "7,425,000", 1.0),
+        ("33", "033", 1.0),  # as AIME writes answers
     ],
 )
 def test_answers_that_mean_the_same(pool: MathPool, gold: str, answer: str, score: float) -> None:

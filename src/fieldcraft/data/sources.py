@@ -1,8 +1,8 @@
 """Questions and corpora as others publish them, read into the project's own types.
 
-Tasks come from FlashRAG, HotpotQA, 2WikiMultiHopQA and MuSiQue files (JSON lines or a JSON array)
-and from verl's parquet; corpora from JSON lines, arrays of passages, and the paragraphs of such
-files.
+Tasks come from files of questions with answers (FlashRAG, HotpotQA, 2WikiMultiHopQA, MuSiQue,
+GSM8K, MATH, AIME), from verl's parquet, and from files of programs with tests (`programs.py`);
+corpora from JSON lines, arrays of passages, and the paragraphs of such files.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
+from fieldcraft.data.programs import Meta, program_question
 from fieldcraft.data.records import Record, first, records
 from fieldcraft.records.files import atomic_file
 from fieldcraft.records.jsonl import write_json_lines
@@ -25,10 +26,12 @@ from fieldcraft.records.reading import reading
 from fieldcraft.tools.search.passages import parse_passage
 from fieldcraft.types import Task, UserError
 
-_QUESTION = ("question", "Question", "problem")
+_QUESTION = ("question", "Question", "problem", "Problem")
 _ANSWERS = ("golden_answers", "answers", "answer", "Answer")
-_ID = ("id", "_id", "unique_id")
+_ID = ("id", "_id", "ID", "unique_id", "task_id", "question_id")
 _META = ("level", "type", "data_source", "difficulty")
+# Rewards that compare with no gold answer, and what of a task's `meta` they grade by.
+GRADES_BY = {"unit_tests": "unit_tests", "stdin_tests": "stdin_tests", "toolrl": "calls"}
 # AutoCoA's instruction ends so, and this project's for it.
 _LAST_LINE = re.compile(r".*\bnow\b[^\n]*\bquestion\b[^\n]*:[ \t]*\n", re.DOTALL | re.IGNORECASE)
 _SEPARATOR = re.compile(r"<ans_split>|<\|answer_split\|>")
@@ -48,30 +51,33 @@ def read_tasks(path: Path) -> list[Task]:
 
     `Task.meta` gets `level`, `type` and what stands in `metadata`; of HotpotQA, 2WikiMultiHopQA and
     MuSiQue also `gold_titles`, the titles of the paragraphs that hold the answer, and of MuSiQue
-    `hops`.
+    `hops`; of a question for a program its tests. A question with tests needs no answer.
 
     Raises:
-        UserError: the file is missing, empty or damaged, or a record lacks a question or an answer.
+        UserError: the file is missing, empty or damaged, or a record lacks a question, or an answer
+            and tests.
     """
-    found = list(records(path))
+    found = [(*entry, program_question(entry[1], entry[0])) for entry in records(path)]
     if not found:
         raise UserError(f"{path} holds no questions; give a file with some.")
-    prompts = iter(asked([_prompt(r) for _, r in found if first(r, _QUESTION) is None]))
+    prompts = iter(asked([_prompt(r) for _, r, p in found if _stated(r, p) is None]))
     tasks, seen = [], Counter[str]()
-    for where, record in found:
-        question = first(record, _QUESTION) or next(prompts)
+    for where, record, program in found:
+        question = _stated(record, program)
+        if question is None:
+            question = next(prompts)
         if record.get("answerable") is False:
             continue
         if not isinstance(question, str) or not question.strip():
             raise UserError(f"{where}: there is no question; add a field 'question'.")
-        answers = answers_of(record, where)
+        with reading(f"{where}: the metadata", "correct or rename it"):
+            meta = checked_meta(_meta(record) | (program[1] if program else {}))
+        read = answers_of if meta.keys().isdisjoint(GRADES_BY.values()) else _accepted
         identity = _identity(record, question)
         seen[identity] += 1
         if seen[identity] > 1:
             identity = f"{identity}#{seen[identity]}"
-        with reading(f"{where}: the metadata", "correct or rename it"):
-            meta = checked_meta(_meta(record))
-        tasks.append(Task(identity, question.strip(), answers, meta))
+        tasks.append(Task(identity, question.strip(), read(record, where), meta))
     if not tasks:
         raise UserError(f"{path} holds only questions that cannot be answered; give another file.")
     return tasks
@@ -118,6 +124,11 @@ def write_verl(tasks: Iterable[Task], path: Path, instruction: str = "") -> None
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), draft)
 
 
+def _stated(record: Record, program: tuple[str, Meta] | None) -> Any:
+    """The question, if a field of the record is nothing else."""
+    return program[0] if program else first(record, _QUESTION)
+
+
 def _prompt(record: Record) -> str:
     """The user's last message of a verl prompt, "" where there is none."""
     messages = record.get("prompt")
@@ -154,7 +165,13 @@ def _instruction(prompts: list[str]) -> str:
 
 
 def answers_of(record: Record, where: str) -> tuple[str, ...]:
-    """All accepted answers, each once, in order."""
+    """All accepted answers, each once, in order. Raises UserError where there is none."""
+    if answers := _accepted(record, where):
+        return answers
+    raise UserError(f"{where}: the question has no answer; add a field 'golden_answers'.")
+
+
+def _accepted(record: Record, where: str) -> tuple[str, ...]:
     given = first(record, _ANSWERS)
     if given is None and isinstance(reward := record.get("reward_model"), dict):
         given = reward.get("ground_truth")
@@ -173,10 +190,7 @@ def answers_of(record: Record, where: str) -> tuple[str, ...]:
         raise UserError(f"{where}: the answer {wrong[0]!r} is no text; write a list of strings.")
     # A bare NaN, as some public files hold, is a missing value and unequal to itself.
     texts = (str(answer).strip() for answer in listed if answer is not None and answer == answer)
-    answers = tuple(dict.fromkeys(text for text in texts if text))
-    if not answers:
-        raise UserError(f"{where}: the question has no answer; add a field 'golden_answers'.")
-    return answers
+    return tuple(dict.fromkeys(text for text in texts if text))
 
 
 def _choice(choices: list[Any], answer: Any, where: str) -> Any:

@@ -20,7 +20,7 @@ from fieldcraft.config.names import BUILT_IN, Kind
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.stages import Stage
-from fieldcraft.data.sources import ensure_corpus
+from fieldcraft.data.sources import GRADES_BY, ensure_corpus
 from fieldcraft.dialects import round_trip_problems
 from fieldcraft.dialects.demonstrations import encode_turn
 from fieldcraft.endpoints.opening import open_endpoint
@@ -269,15 +269,31 @@ def dialect_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
 
 
 def gold_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
-    """A gold answer, written as a policy writes it and read back, must score 1."""
-    lost = [task for task in setup.tasks if not any(_scores(setup.dialect, task))]
-    notes.append(f"{len(setup.tasks) - len(lost)} of {len(setup.tasks)} score 1")
+    """A gold answer, written as a policy writes it and read back, must score 1. A task may have
+    none if what says which answers are right needs none."""
+    correct = setup.recipe.correct
+    if bare := [task for task in setup.tasks if not _can_be_graded(task, correct)]:
+        yield (
+            f"{len(bare)} of {len(setup.tasks)} questions, such as task '{bare[0].id}', have"
+            f" nothing that the reward '{correct}' grades by: set correct= to another reward, as in"
+            " unit_tests or stdin_tests for programs, or remove them."
+        )
+    answered = [task for task in setup.tasks if task.answers]
+    lost = [task for task in answered if not any(_scores(setup.dialect, task))]
+    notes.append(f"{len(answered) - len(lost)} of {len(answered)} score 1")
     if lost:
         yield (
-            f"{len(lost)} of {len(setup.tasks)} questions cannot be answered right, because their"
+            f"{len(lost)} of {len(answered)} questions cannot be answered right, because their"
             f" gold answers do not survive the dialect '{setup.dialect.name}', such as"
             f" {lost[0].answers[0]!r} of task '{lost[0].id}': remove or rewrite them."
         )
+
+
+def _can_be_graded(task: Task, correct: str) -> bool:
+    """Whether a task has what a reward grades by; of the user's own rewards nothing is known."""
+    if correct in GRADES_BY:
+        return bool(task.meta.get(GRADES_BY[correct]))
+    return bool(task.answers) or correct not in BUILT_IN[Kind.REWARD]
 
 
 def _scores(dialect: Dialect, task: Task) -> Iterator[bool]:

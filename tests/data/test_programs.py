@@ -1,0 +1,241 @@
+"""Questions for programs: their tests as each format writes them, and what is refused."""
+
+import base64
+import json
+import pickle
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldcraft.data.sources import read_tasks, write_tasks
+from fieldcraft.types import Task, UserError
+from source_files import lines
+
+HUMAN_EVAL = {
+    "task_id": "HumanEval/0",
+    "prompt": "def twice(n):\n    '''2 n'''\n",
+    "entry_point": "twice",
+    "canonical_solution": "    return 2 * n\n",
+    "test": "def check(candidate):\n    assert candidate(2) == 4\n",
+}
+MBPP = {
+    "task_id": 7,
+    "text": "Write a function to add.",
+    "code": "def add(a, b):\r\n  return a + b",
+    "test_setup_code": "two = 2",
+    "test_list": ["assert add(1, two) == 3", "assert add(0, 0) == 0"],
+    "challenge_test_list": [],
+}
+CONTESTS = {"problem": "Add.", "tests": {"inputs": ["1 2\n", "3\n4"], "outputs": ["3\n", "7"]}}
+
+
+def case(given: str, wanted: str, kind: str) -> dict[str, str]:
+    return {"input": given, "output": wanted, "testtype": kind}
+
+
+def live(public: Any, private: Any, **extra: Any) -> dict[str, Any]:
+    return {
+        "question_id": "abc_1",
+        "question_content": "Add.",
+        "difficulty": "easy",
+        "starter_code": "",
+        "metadata": "{}",
+        "public_test_cases": public,
+        "private_test_cases": private,
+        **extra,
+    }
+
+
+READS = live(json.dumps([case("1 2", "3", "stdin")]), json.dumps([case("2 2\n", "4\n", "stdin")]))
+SOLUTION = live(
+    json.dumps([case('[1, 2]\n"a\'"', "[[1], true]", "functional")]),
+    "[]",
+    metadata='{"func_name": "pair"}',
+    starter_code="class Solution:\n    def pair(self, xs, s):\n",
+)
+
+
+@pytest.mark.parametrize(
+    ("record", "task"),
+    [
+        (
+            HUMAN_EVAL,
+            Task(
+                "HumanEval/0",
+                "def twice(n):\n    '''2 n'''",
+                (),
+                {
+                    "unit_tests": [
+                        "def check(candidate):\n    assert candidate(2) == 4\n\ncheck(twice)"
+                    ]
+                },
+            ),
+        ),
+        (
+            MBPP,
+            Task(
+                "7",
+                "Write a function to add.\n\nThe program must pass these tests:\n\n"
+                "assert add(1, two) == 3\nassert add(0, 0) == 0",
+                (),
+                {
+                    "unit_tests": [
+                        "two = 2\nassert add(1, two) == 3",
+                        "two = 2\nassert add(0, 0) == 0",
+                    ]
+                },
+            ),
+        ),
+        (
+            CONTESTS | {"id": "c"},
+            Task(
+                "c",
+                "Add.",
+                (),
+                {
+                    "stdin_tests": [
+                        {"input": "1 2\n", "output": "3\n"},
+                        {"input": "3\n4", "output": "7"},
+                    ]
+                },
+            ),
+        ),
+        (
+            READS,
+            Task(
+                "abc_1",
+                "Add.",
+                (),
+                {
+                    "difficulty": "easy",
+                    "stdin_tests": [
+                        {"input": "1 2", "output": "3"},
+                        {"input": "2 2\n", "output": "4\n"},
+                    ],
+                },
+            ),
+        ),
+    ],
+    ids=["HumanEval", "MBPP", "CodeContests", "LiveCodeBench"],
+)
+def test_the_fields_ways_to_write_tests(tmp_path: Path, record: Any, task: Task) -> None:
+    assert read_tasks(lines(tmp_path / "a.jsonl", record)) == [task]
+    write_tasks([task], tmp_path / "b.jsonl")  # without answers, and read again
+    assert read_tasks(tmp_path / "b.jsonl") == [task]
+
+
+@pytest.mark.parametrize(
+    ("program", "passes"),
+    [
+        ('class Solution:\n    def pair(self, xs, s):\n        return (xs[:1], s == "a\'")', True),
+        ("def pair(xs, s):\n    return [xs[:1], True]", True),
+        ("def pair(xs, s):\n    return [xs, True]", False),
+    ],
+)
+def test_livecodebench_calls_a_function(tmp_path: Path, program: str, passes: bool) -> None:
+    [task] = read_tasks(lines(tmp_path / "a.jsonl", SOLUTION))
+    assert task.question == (
+        "Add.\n\nBegin with this code:\n\nclass Solution:\n    def pair(self, xs, s):"
+    )
+    [test] = task.meta["unit_tests"]
+    variables: dict[str, Any] = {}
+    exec(program, variables)
+    if passes:
+        exec(test, variables)
+    else:
+        with pytest.raises(AssertionError):
+            exec(test, variables)
+
+
+class Bomb:
+    def __reduce__(self) -> Any:
+        return (open, ("/nowhere/at/all",))
+
+
+def test_a_pickle_is_refused_and_never_loaded(tmp_path: Path) -> None:
+    pickled = base64.b64encode(zlib.compress(pickle.dumps(Bomb()))).decode()
+    with pytest.raises(UserError, match=r"line 1: the private tests are a compressed pickle, and"):
+        read_tasks(lines(tmp_path / "a.jsonl", live("[]", pickled)))
+
+
+@pytest.mark.parametrize(
+    ("record", "complaint"),
+    [
+        (HUMAN_EVAL | {"test": " "}, "the question has no tests; add some"),
+        (MBPP | {"test_list": []}, "the question has no tests; add some"),
+        (CONTESTS | {"tests": {"inputs": [], "outputs": []}}, "the question has no tests"),
+        (live("[]", "[]"), "the question has no tests"),
+        (live("", None), "the question has no tests"),
+        (CONTESTS | {"tests": {"inputs": ["1"], "outputs": []}}, "list of tests cannot be read"),
+        (CONTESTS | {"tests": {"inputs": [1], "outputs": ["1"]}}, "or an output is no text"),
+        (live("[{}]", "[]"), "the list of tests lacks 'testtype'; correct it"),
+        (live("[", "[]"), "the list of tests is not JSON"),
+        (SOLUTION | {"metadata": "{}"}, "the list of tests lacks 'func_name'"),
+    ],
+)
+def test_tests_that_are_none(tmp_path: Path, record: Any, complaint: str) -> None:
+    path = lines(tmp_path / "a.jsonl", record)
+    with pytest.raises(UserError) as raised:
+        read_tasks(path)
+    assert str(raised.value).startswith(f"{path}, line 1: ")
+    assert complaint in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("record", "task"),
+    [
+        (
+            {
+                "problem": "Find $r$.",
+                "answer": "\\left( 3, \\frac{\\pi}{2} \\right)",
+                "unique_id": "test/precalculus/807.json",
+                "level": 2,
+            },
+            Task(
+                "test/precalculus/807.json",
+                "Find $r$.",
+                ("\\left( 3, \\frac{\\pi}{2} \\right)",),
+                {"level": 2},
+            ),
+        ),
+        (
+            {"ID": "2024-I-1", "Problem": "How many?", "Answer": 33},
+            Task("2024-I-1", "How many?", ("33",)),
+        ),
+        ({"id": 60, "problem": "How many?", "answer": "033"}, Task("60", "How many?", ("033",))),
+    ],
+)
+def test_mathematics(tmp_path: Path, record: Any, task: Task) -> None:
+    assert read_tasks(lines(tmp_path / "a.jsonl", record)) == [task]
+
+
+@pytest.mark.parametrize(
+    ("file", "count", "key"),
+    [
+        ("code/HumanEval.jsonl.gz", 164, "unit_tests"),
+        ("code/mbpp_974.jsonl", 974, "unit_tests"),
+        ("code/code_contests_165.json", 165, "stdin_tests"),
+    ],
+)
+def test_real_files_of_programs(shared: Path, file: str, count: int, key: str) -> None:
+    tasks = read_tasks(shared / "data" / file)
+    assert len({task.id for task in tasks}) == len(tasks) == count
+    assert all(task.question and task.meta[key] and not task.answers for task in tasks)
+
+
+@pytest.mark.parametrize(
+    ("file", "count", "first"),
+    [
+        ("gsm8k_test_1319.jsonl", 1319, "18"),
+        ("math500.json", 500, "\\left( 3, \\frac{\\pi}{2} \\right)"),
+        ("olympiadbench_675_verl.parquet", 675, "2"),
+    ],
+)
+def test_real_files_of_mathematics(shared: Path, file: str, count: int, first: str) -> None:
+    tasks = read_tasks(shared / "data" / "math" / file)
+    assert (len(tasks), tasks[0].answers) == (count, (first,))
+    # the instruction of another framework is no part of a question
+    assert not any("structured functions" in task.question for task in tasks)

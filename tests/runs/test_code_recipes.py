@@ -1,0 +1,131 @@
+"""The recipes of code agents: the papers' numbers, and sound as they are."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from checkpoints import write_tiny_checkpoint
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.rl import Rl
+from fieldcraft.config.stages import Sft
+from fieldcraft.data.steps_io import write_demonstrations
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.runs.check import check_recipe
+from fieldcraft.types import Action, Answer, Observation, Role, Task, Thought
+
+RECIPES = ("torl", "otc-code", "retool", "afm-code-7b")
+SUMS = {"6 * 7": "42", "9 * 9": "81", "12 * 3": "36", "2 * 8": "16"}
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """What a user brings: a Qwen2 checkpoint, questions, demonstrations with programs."""
+    folder = tmp_path_factory.mktemp("given")
+    model = write_tiny_checkpoint(folder / "model", "qwen2")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 32768}))
+    tasks = [Task(text, f"What is {text}?", (result,)) for text, result in SUMS.items()]
+    records = [{"problem": task.question, "answer": task.answers[0]} for task in tasks]
+    (folder / "tasks.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
+    shown = [
+        [
+            Thought("Multiply.", Role.PLAN),
+            Thought("I compute it."),
+            Action("python", {"code": f"print({task.id})"}),
+            Observation(task.answers[0]),
+            Thought("Fine.", Role.REFLECT),
+            Thought("I know it."),
+            Answer(task.answers[0]),
+        ]
+        for task in tasks
+    ]
+    write_demonstrations(folder / "shown.jsonl", zip(tasks, shown, strict=True))
+    return {
+        "model": model,
+        "tasks": folder / "tasks.jsonl",
+        "demonstrations": folder / "shown.jsonl",
+    }
+
+
+def recipe_of(name: str, given: dict[str, Path]) -> Recipe:
+    return load_recipe(name, [f"{key}={path}" for key, path in given.items()])
+
+
+def rl(recipe: Recipe) -> Rl:
+    stage = recipe.stages["rl"]
+    assert isinstance(stage, Rl)
+    return stage
+
+
+def sft(recipe: Recipe) -> Sft:
+    stage = recipe.stages["sft"]
+    assert isinstance(stage, Sft)
+    return stage
+
+
+@pytest.mark.parametrize(("name", "calls"), [("torl", 1), ("otc-code", 3)])
+def test_torl_and_otc_on_code(name: str, calls: int, given: dict[str, Path]) -> None:
+    recipe = recipe_of(name, given)
+    stage = rl(recipe)
+    assert (recipe.budget.max_calls, recipe.budget.total_tokens) == (calls, 400 + 3072)
+    assert (stage.steps, stage.questions, stage.group, stage.minibatches) == (1000, 128, 16, 1)
+    assert (stage.kl_coef, stage.entropy_coef, stage.temperature, stage.optim.lr) == (0, 0, 1, 1e-6)
+    assert recipe.tools[0].settings == {"errors": "last-line"}
+    assert recipe.correct == "math"
+
+
+def test_otc_changes_calls_and_reward_and_nothing_else(given: dict[str, Path]) -> None:
+    torl, otc = (recipe_of(name, given) for name in ("torl", "otc-code"))
+    left_out = {"recipe", "budget", "stages"}
+    assert otc.model_dump(exclude=left_out) == torl.model_dump(exclude=left_out)
+    assert rl(otc).model_dump(exclude={"rewards"}) == rl(torl).model_dump(exclude={"rewards"})
+    assert (rl(torl).rewards, rl(otc).rewards) == ({"plus_minus": 1.0}, {"otc-grpo": 1.0})
+    assert rl(otc).call_smoothing is None  # c is the limit of calls
+
+
+def test_retool(given: dict[str, Path]) -> None:
+    recipe = recipe_of("retool", given)
+    stage = rl(recipe)
+    assert (sft(recipe).epochs, recipe.budget.total_tokens) == (2, 16384)
+    assert (stage.baseline, stage.steps, stage.kl_coef, stage.optim.lr) == ("critic", 400, 0, 1e-6)
+    assert stage.questions * stage.group / stage.minibatches == 512
+    assert stage.rewards == {"plus_minus": 1.0}
+
+
+def test_afm_code(given: dict[str, Path]) -> None:
+    recipe = recipe_of("afm-code-7b", given)
+    shown, stage = sft(recipe), rl(recipe)
+    assert (shown.batch, shown.epochs, shown.optim.lr) == (32, 2, 3e-5)
+    assert shown.optim.warmup == 59939 // 32 * 2 // 10
+    assert (recipe.budget.max_calls, recipe.budget.total_tokens) == (8, 32768)
+    assert (stage.steps, stage.questions, stage.group) == (150, 256, 8)
+    assert stage.questions / stage.minibatches == 32
+    assert (stage.clip_low, stage.clip_high, stage.dual_clip) == (0.2, 0.28, 3.0)
+    assert (stage.kl_coef, stage.keep_groups, stage.loss_weight) == (0, "mixed-reward", "token")
+    assert (stage.overlong_limit, stage.overlong_cache) == (32768, 32768 // 8)
+    assert (stage.optim.lr, stage.optim.warmup) == (1e-6, 10)
+    assert stage.rewards == {"answer_format": 1.0}
+
+
+def problems(recipe: Recipe, folder: Path) -> list[str]:
+    return check_recipe(recipe, folder, lambda *_: None)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_they_are_sound_as_they_are(name: str, given: dict[str, Path], tmp_path: Path) -> None:
+    assert problems(recipe_of(name, given), tmp_path) == []
+
+
+def test_questions_for_programs(given: dict[str, Path], tmp_path: Path) -> None:
+    """They have tests and no answers, so the reward `math` cannot grade them."""
+    tests = {"inputs": ["1"], "outputs": ["1"]}
+    records = [{"problem": f"Print the {n}th word.", "tests": tests} for n in range(4)]
+    (tmp_path / "tasks.json").write_text(json.dumps(records))
+    files = given | {"tasks": tmp_path / "tasks.json"}
+    recipe = recipe_of("torl", files)
+    [problem] = problems(recipe, tmp_path)
+    assert "4 of 4 questions" in problem
+    assert "nothing that the reward 'math' grades by: set correct=" in problem
+    by_tests = recipe.model_copy(update={"correct": "stdin_tests"})
+    assert problems(by_tests, tmp_path) == []
