@@ -6,6 +6,7 @@ import ast
 import atexit
 import base64
 import builtins
+import importlib
 import linecache
 import os
 import resource
@@ -34,6 +35,7 @@ class Interpreter:
         self._main.__dict__["__builtins__"] = builtins
         sys.modules["__main__"] = self._main
         sys.argv = [FILE]
+        sys.path.insert(0, os.getcwd())  # files beside a program can be imported, as in Python
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGALRM, self._out_of_time)
 
@@ -66,6 +68,7 @@ class Interpreter:
         linecache.cache[FILE] = (len(code), None, code.splitlines(keepends=True), FILE)
         try:
             _write_files(request["files"])
+            importlib.invalidate_caches()
             body, last = _compiled(code)
             space = self._main.__dict__
             exec(body, space)

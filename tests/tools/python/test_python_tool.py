@@ -214,3 +214,32 @@ def test_a_full_queue_is_told(sandbox) -> None:
     assert statuses.count(200) >= 2
     assert statuses.count(503) >= 1
     assert {a.headers.get("retry-after") for a in answers if a.status_code == 503} == {"1"}
+
+
+def test_a_program_reads_its_standard_input() -> None:
+    for stateful in (False, True):
+        tool = make_tool("python", {"stateful": stateful, "limits": {"wall_seconds": 20}})
+
+        async def doubled(tool=tool) -> str:
+            async with open_tools([tool], TASK, 60) as ready:
+                return await ready["python"](code="print(2 * int(input()))", stdin="21\n")
+
+        assert asyncio.run(doubled()) == "42"
+
+
+def test_programs_find_the_files_of_a_folder(tmp_path) -> None:
+    (tmp_path / "notes.py").write_text("def note(name):\n    raise LookupError(f'{name} left')\n")
+    given = {"files": str(tmp_path), "limits": {"wall_seconds": 20}}
+    code = "from notes import note\nnote('Bran Tel')"
+    for stateful in (False, True):
+        tool = make_tool("python", {**given, "stateful": stateful, "errors": "last-line"})
+
+        async def asked(tool=tool) -> str:
+            async with open_tools([tool], TASK, 60) as ready:
+                return await ready["python"](code=code)
+
+        with pytest.raises(ToolError) as caught:
+            asyncio.run(asked())
+        assert str(caught.value) == "LookupError: Bran Tel left"
+    with pytest.raises(UserError, match="is no folder with files"):
+        make_tool("python", {"files": str(tmp_path / "gone")})

@@ -18,7 +18,7 @@ from fieldcraft.tools.base import FunctionTool
 from fieldcraft.tools.python.client import RemoteSandbox
 from fieldcraft.types import Task, Tool, ToolError, ToolUnavailable, UserError
 
-Runs = Callable[[str], Awaitable[Run]]  # a program
+Runs = Callable[[str, str], Awaitable[Run]]  # a program and its standard input
 Reads = Callable[[Run], str]  # may raise a ToolError
 _LIMITS: TypeAdapter[Limits] = TypeAdapter(Limits)
 NO_OUTPUT = "(no output)"
@@ -145,21 +145,23 @@ def _limits(given: Mapping[str, float]) -> Limits:
 
 
 def _function(run: Runs, read: Reads, *, stateful: bool) -> FunctionTool:
-    async def once(code: str) -> str:
+    async def once(code: str, stdin: str = "") -> str:
         """Run a Python program; returns what it prints, and the value of a last expression.
 
         Args:
             code: the program. Each call begins anew, without the variables of earlier calls.
+            stdin: what the program reads from standard input.
         """
-        return read(await run(code))
+        return read(await run(code, stdin))
 
-    async def session(code: str) -> str:
+    async def session(code: str, stdin: str = "") -> str:
         """Run Python code; returns what it prints, and the value of a last expression.
 
         Args:
             code: the code. Variables and files of earlier calls are still there.
+            stdin: what the code reads from standard input.
         """
-        return read(await run(code))
+        return read(await run(code, stdin))
 
     chosen = session if stateful else once
     chosen.__name__ = "python"
