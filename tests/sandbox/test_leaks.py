@@ -12,6 +12,13 @@ from fieldcraft.sandbox.sandbox import Sandbox
 from fieldcraft.types import UserError
 
 SLEEP = "import time; time.sleep(60)"
+OTHERS: set[int] = set()  # processes of sandboxes of other tests, which nobody may harm
+
+
+@pytest.fixture(autouse=True)
+def _others() -> None:
+    OTHERS.clear()
+    OTHERS.update(descendants(os.getpid()))
 
 
 @pytest.fixture
@@ -35,8 +42,10 @@ def descendants(process: int) -> list[int]:
 
 
 def templates() -> list[int]:
-    """The children of this process that are templates; each has one child, the first in it."""
-    return [p for p in descendants(os.getpid()) if b"sandbox.template" in command(p)]
+    """The processes of this test's sandbox, the nearest first: the outermost, the template, and
+    those of workers."""
+    found = (process for process in descendants(os.getpid()) if process not in OTHERS)
+    return [process for process in found if b"sandbox.template" in command(process)]
 
 
 def command(process: int) -> bytes:
