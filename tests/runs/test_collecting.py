@@ -15,7 +15,7 @@ from checkpoints import write_tiny_checkpoint
 from collecting_parts import SECONDS, FakeTeacher, journal, requests_of, settings, status
 from fieldcraft.cli.main import main
 from fieldcraft.data.steps_io import read_demonstrations, read_pairs
-from fieldcraft.types import Action, Answer, Observation
+from fieldcraft.types import Action, Answer, Observation, Thought
 from report_parts import unpacked
 from serving import serving
 
@@ -78,7 +78,7 @@ def test_a_run_with_an_endpoint(
     assert {p.task.question.split()[3] for p in pairs if p.acts} == {"hard"}
     assert {p.task.question.split()[3] for p in pairs if not p.acts} <= {"easy", "slow"}
     assert summary["pairs"]["acting"] == sum(p.acts for p in pairs)
-    assert [str(s) for s in pairs[0].before] == ["Thought(text='A person was born somewhere.')"]
+    assert pairs[0].before == (Thought("A person was born somewhere."),)
     outcomes = summary["outcomes"]
     assert sum(outcomes.values()) == summary["attempts"]
     assert outcomes["the request failed"] == sum("broken" in q for q, _ in asked)

@@ -12,7 +12,7 @@ import re
 import secrets
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from fieldcraft.rewards.rubric import AskingReward
 from fieldcraft.types import Trajectory, UserError
@@ -34,6 +34,7 @@ class Ran(Protocol):
     def stdout(self) -> str: ...
 
 
+@runtime_checkable
 class Runner(Protocol):
     """What runs programs that nobody has read, such as `fieldcraft.sandbox.Sandbox`, with limits of
     its own for every run. It must keep at least as much output as a test expects."""

@@ -127,10 +127,12 @@ async def _message(
                 return {"flood": True}
             if talking in done and talking.result() is not None:
                 return talking.result()
-            if ended in done and talking.done():
-                return None
+            if ended in done:  # its last words may still be on the way
+                if talking.done():
+                    return None
+                deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
             if not done:
-                return {"timeout": True}
+                return None if worker.exited.is_set() else {"timeout": True}
         return None
     finally:
         for task in (talking, ended, flooded):
