@@ -42,8 +42,8 @@ from fieldcraft.types import UserError
         (["serve", "search", "--index", "/none"], "/none holds no search index; build one"),
         (
             ["bench", "speed"],
-            "there is no comparison 'speed': use one of answers, engine, fidelity, rankings,"
-            " search, words.",
+            "there is no comparison 'speed': use one of answers, engine, fidelity, graders,"
+            " rankings, sandbox, search, words.",
         ),
     ],
 )
