@@ -80,9 +80,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A question with checkable answers.
-
-    `meta` carries what a world or data set knows beyond that: `hops`, `known` (the model was taught
+    """A question with checkable answers. `meta` carries what a world or data set knows beyond that: `hops`, `known` (the model was taught
     every fact on the path), `calls_optimal` (the least number of searches this model needs),
     `cluster` (a label that questions share which are right or wrong together, as those about the
     same entity; intervals and tests respect it).
@@ -182,9 +180,7 @@ class Call:
 
 @dataclass(slots=True)
 class Trajectory:
-    """Everything that happened for one task, in order.
-
-    `rewards` keeps the unweighted score of every reward by name, `reward` is their weighted sum;
+    """Everything that happened for one task, in order. `rewards` keeps the unweighted score of every reward by name, `reward` is their weighted sum;
     None means "not gradable" and is never a 0. `correct` names the one that says whether the answer
     is right.
     """
@@ -211,11 +207,8 @@ class Trajectory:
 
     @property
     def right(self) -> bool | None:
-        """The one verdict on the answer: whether the reward `correct` gave it 1; None where that
-        could not grade it.
-
-        Raises ValueError for a score that is no share of right, such as one times a weight.
-        """
+        """Whether the reward `correct` gave the answer 1; None where that could not grade it.
+        Raises ValueError for a score outside 0 to 1, such as one times a weight."""
         score = self.rewards.get(self.correct)
         if score is not None and not 0.0 <= score <= 1.0:
             raise ValueError(f"rewards['{self.correct}'] must be from 0 to 1 or None, not {score}")
@@ -257,11 +250,9 @@ class Engine(Protocol):
     async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
         """Continue `ids`. Calls with the same `session` extend one history: an engine that keeps a
         cache prefills only what `ids` adds to the last call of that session."""
-        ...
 
     def release(self, session: str) -> None:
         """Forget a session's cache. Releasing an unknown session does nothing."""
-        ...
 
 
 class PolicyEngine(Engine, Protocol):
@@ -269,12 +260,10 @@ class PolicyEngine(Engine, Protocol):
 
     async def sleep(self) -> None:
         """Free the memory of all sessions while nothing is sampled, so that training has it."""
-        ...
 
     async def publish(self, version: int) -> None:
         """From now on sample with the weights as they are now; `version` is written on every
         segment. Raises RuntimeError while calls are generating."""
-        ...
 
 
 @runtime_checkable
@@ -292,7 +281,6 @@ class Tool(Protocol):
             ToolUnavailable: what the tool needs does not answer; evaluations stop at too many.
             ToolError: any other failure that the model should read.
         """
-        ...
 
 
 @runtime_checkable
@@ -306,7 +294,6 @@ class StatefulTool(Protocol):
         """What is called during one rollout of `task`. It is entered before the first turn and
         exited after the last, however the rollout ends. Rollouts run side by side, so everything
         that a rollout may change belongs into what this returns."""
-        ...
 
 
 AnyTool = Tool | StatefulTool
@@ -355,60 +342,47 @@ class Dialect(Protocol):
     @property
     def stop(self) -> tuple[str, ...]:
         """Strings that end a policy turn. Without any, only the end-of-sequence token does."""
-        ...
 
     @property
     def tags(self) -> tuple[str, ...]:
         """Every tag, of the policy and of the environment."""
-        ...
 
     @property
     def tokenizer(self) -> Tokenizer: ...
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
         """Token ids up to where the policy starts to write. `tools` are JSON schemas."""
-        ...
 
     def parse(self, written: Sequence[str]) -> Answer | Calls | None:
         """What the last policy turn asks for: its answer, its calls (at least one), or None for
         neither. `written` is all policy turns, oldest first."""
-        ...
 
     def write_thought(self, text: str) -> str:
         """How a policy turn begins that thinks `text`, which may be empty, and then goes on."""
-        ...
 
     def write_thoughts(self, thoughts: Sequence[Thought]) -> str:
         """The same for the thoughts of a demonstration, of which there may be none."""
-        ...
 
     def write_action(self, action: Action) -> str:
         """The call as the policy writes it, from its opening tag up to its closing tag."""
-        ...
 
     def write_calls(self, actions: Sequence[Action]) -> str:
         """All calls of one turn, as the policy writes them. Raises UserError for more calls than
         the dialect allows in a turn."""
-        ...
 
     def observation_frame(self, place: Place = ALONE) -> tuple[str, str]:
         """What stands before and after an observation: a simulator writes what stands between, the
         white space around the text included. What stands between two observations of a turn
         belongs to the first."""
-        ...
 
     def write_observation(self, text: str, place: Place = ALONE) -> str:
         """The whole observation block, tags and surrounding white space included."""
-        ...
 
     def encode_observation(self, text: str, place: Place = ALONE) -> list[int]:
         """Token ids of `write_observation`; only its frame may hold special tokens."""
-        ...
 
     def write_answer(self, text: str) -> str:
         """What follows the last thought, up to and without the end-of-sequence token."""
-        ...
 
     def well_formed(self, written: Sequence[str]) -> bool:
         """Whether the policy turns of a finished trajectory obey the dialect's grammar."""
-        ...
