@@ -80,10 +80,10 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A question with checkable answers. `meta` carries what a world or data set knows beyond that: `hops`, `known` (the model was taught
-    every fact on the path), `calls_optimal` (the least number of searches this model needs),
-    `cluster` (a label that questions share which are right or wrong together, as those about the
-    same entity; intervals and tests respect it).
+    """A question with checkable answers. `meta` carries what a world or data set knows beyond that:
+    `hops`, `known` (the model was taught every fact on the path), `calls_optimal` (the least number
+    of searches this model needs), `cluster` (a label that questions share which are right or wrong
+    together, as those about the same entity; intervals and tests respect it).
     """
 
     id: str
@@ -180,9 +180,9 @@ class Call:
 
 @dataclass(slots=True)
 class Trajectory:
-    """Everything that happened for one task, in order. `rewards` keeps the unweighted score of every reward by name, `reward` is their weighted sum;
-    None means "not gradable" and is never a 0. `correct` names the one that says whether the answer
-    is right.
+    """Everything that happened for one task, in order. `rewards` keeps the unweighted score of
+    every reward by name, `reward` is their weighted sum; None means "not gradable" and is never a
+    0. `correct` names the one that says whether the answer is right.
     """
 
     task: Task
