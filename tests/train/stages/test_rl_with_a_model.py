@@ -95,8 +95,8 @@ def test_what_is_rewarded_becomes_more_likely(tmp_path: Path) -> None:
     seen: list[Sample] = []
     units = rl.learner._units
 
-    def keep(groups: Any) -> Any:
-        found = units(groups)
+    def keep(*given: Any) -> Any:
+        found = units(*given)
         seen.extend(sample for unit in found[0] for sample in unit)
         return found
 
