@@ -86,3 +86,7 @@ def test_what_cannot_be_compared(
     assert status("compare", done, tmp_path, *out) == 2
     assert "is not a run" in sentence(capsys)
     assert not (tmp_path / "both.html").exists()
+    assert status("compare", done, done / "sft2", "--out", tmp_path) == 2
+    assert sentence(capsys).endswith("is a folder: give --out the name of a page in it.")
+    assert status("compare", done, done / "sft2", "--out", "/proc/both.html") == 2
+    assert sentence(capsys).startswith("nothing can be written at /proc")

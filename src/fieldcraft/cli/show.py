@@ -18,6 +18,7 @@ from fieldcraft.cli.app import (
 )
 from fieldcraft.data.steps_io import as_trajectory, read_demonstrations
 from fieldcraft.evals.tables import pairwise_table, results_table, tool_table
+from fieldcraft.records.files import refuse_unwritable
 from fieldcraft.runs.folder import RunFolder, find_run
 from fieldcraft.terminal.trajectories import (
     print_mask,
@@ -129,6 +130,9 @@ def compare(
     """Runs side by side: a page with their evaluations, curves and answers to each question."""
     from fieldcraft.runs.comparing import compare_runs
 
+    if out.is_dir():
+        raise UserError(f"{out} is a folder: give --out the name of a page in it.")
+    refuse_unwritable(out.parent)
     report = compare_runs(runs, out)
     console = Console()
     console.print(results_table(report["evals"], {}), tool_table(report["evals"]))
