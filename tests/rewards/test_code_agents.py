@@ -178,6 +178,10 @@ def test_toolrl_of_calls_that_ran() -> None:
     assert ToolRL()(group) == [3.0, -3.0]
     assert ToolRLFormat()(group) == [1.0, 1.0]
     assert ToolRLExact()(group) == [1.0, 0.0]
+    none_wanted = Task("q", "?", ("42",), {"calls": []})
+    ran.task = none_wanted
+    spared = Trajectory(none_wanted, answer="41", well_formed=True)
+    assert ToolRLExact()([ran, spared]) == [0.0, 1.0]
 
 
 def test_a_task_without_wanted_calls_is_not_gradable() -> None:

@@ -109,9 +109,9 @@ class ToolRLExact(StatelessReward):
         wanted, made = _wanted_calls(trajectory.task), _made_calls(trajectory)
         if wanted is None:
             return None
-        if made is None or len(made) != len(wanted) or not _has_layout(trajectory):
+        if made is None or not _has_layout(trajectory):
             return 0.0
-        return float(not wanted or call_score(wanted, made) == _largest(wanted))
+        return float(call_score(wanted, made) == _largest(wanted) if wanted else not made)
 
 
 def _has_layout(trajectory: Trajectory) -> bool:
