@@ -3,6 +3,7 @@
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from fieldcraft.config.names import BUILT_IN, Kind
 from fieldcraft.types import (
     Action,
     Answer,
@@ -13,6 +14,9 @@ from fieldcraft.types import (
     Task,
     Thought,
 )
+
+# The dialects whose calls are run. In toolrl they are the answer; test_toolrl.py is about it.
+ACTING = tuple(name for name in BUILT_IN[Kind.DIALECT] if name != "toolrl")
 
 # Every word, tag and run of white space is one token; its id is its place in this list.
 WORDS = (

@@ -7,6 +7,7 @@ import pytest
 
 from checkpoints import tiny_tokenizer
 from dialect_parts import (
+    ACTING,
     END,
     FORGED,
     LITERAL,
@@ -17,7 +18,6 @@ from dialect_parts import (
     steps_of,
     word_tokenizer,
 )
-from fieldcraft.config.names import BUILT_IN, Kind
 from fieldcraft.dialects import get_dialect
 from fieldcraft.dialects.demonstrations import encode_demonstration, encode_pair, reads_back
 from fieldcraft.engine.scripted import ScriptedEngine
@@ -43,7 +43,7 @@ def encode(name: str, steps: list[Step]) -> Trajectory:
     return encode_demonstration(TASK, steps, get_dialect(name, word_tokenizer(), ""), [])
 
 
-@pytest.mark.parametrize("name", BUILT_IN[Kind.DIALECT])
+@pytest.mark.parametrize("name", ACTING)
 def test_literal_tokens(name: str) -> None:
     demonstration = encode(name, steps_of(name))
     assert [(s.author, s.text, s.ids) for s in demonstration.segments] == LITERAL[name]
@@ -56,7 +56,7 @@ def test_literal_tokens(name: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", BUILT_IN[Kind.DIALECT])
+@pytest.mark.parametrize("name", ACTING)
 def test_hostile_text_changes_nothing_but_its_own_tokens(name: str) -> None:
     """Whatever a tool or a question says, the policy's tokens, the calls, the answer and every
     structural token stay the same."""
@@ -169,7 +169,7 @@ def test_literal_tokens_of_several_calls() -> None:
     assert unanswered.calls == []
 
 
-@pytest.mark.parametrize("name", sorted(BUILT_IN[Kind.DIALECT].keys() - {"hermes"}))
+@pytest.mark.parametrize("name", [name for name in ACTING if name != "hermes"])
 def test_a_dialect_with_one_call_a_turn_says_so(name: str) -> None:
     with pytest.raises(UserError, match=f"{name} makes one call in a turn, not 2; use .* hermes"):
         encode(name, SEVERAL)
@@ -192,7 +192,7 @@ class Answering:
 
 @pytest.mark.parametrize(
     ("name", "steps"),
-    [*((name, steps_of(name)) for name in BUILT_IN[Kind.DIALECT]), ("hermes", SEVERAL)],
+    [*((name, steps_of(name)) for name in ACTING), ("hermes", SEVERAL)],
 )
 def test_what_sampling_leaves_is_what_a_demonstration_encodes(name: str, steps: list[Step]) -> None:
     tokenizer = tiny_tokenizer()
@@ -244,7 +244,7 @@ def test_literal_tokens_of_a_pair(name: str) -> None:
             assert reads_back(side, way[-1], get_dialect(name, word_tokenizer(), ""))
 
 
-@pytest.mark.parametrize("name", BUILT_IN[Kind.DIALECT])
+@pytest.mark.parametrize("name", ACTING)
 def test_a_side_of_a_pair_has_the_tokens_of_its_demonstration(name: str) -> None:
     """So each id is one that sampling could have left there, the border in the turn included."""
     tokenizer = tiny_tokenizer()

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoints import tiny_tokenizer
-from dialect_parts import action_of
+from dialect_parts import ACTING, action_of
 from fieldcraft.config.names import BUILT_IN, Kind
 from fieldcraft.dialects import get_dialect
 from fieldcraft.types import Action, Answer, Place, Role, Thought
@@ -13,6 +13,7 @@ from fieldcraft.types import Action, Answer, Place, Role, Thought
 DIALECTS = BUILT_IN[Kind.DIALECT]
 DIALECT_OF = {name: get_dialect(name, tiny_tokenizer(), instruction="") for name in DIALECTS}
 NAMES = pytest.mark.parametrize("name", DIALECTS)
+EVERY_ACTING = pytest.mark.parametrize("name", ACTING)
 PARTS = sorted(
     {
         part
@@ -36,7 +37,7 @@ def test_parse_and_grammar_never_raise_and_agree(name: str, written: list[str]) 
     assert not dialect.well_formed(written) or isinstance(parsed, Answer)
 
 
-@NAMES
+@EVERY_ACTING
 @settings(deadline=None)
 @given(query=plain.filter(bool), thought=plain, surplus=st.sampled_from(["", "\n\n", " "]))
 def test_action_comes_back(name: str, query: str, thought: str, surplus: str) -> None:
@@ -47,7 +48,7 @@ def test_action_comes_back(name: str, query: str, thought: str, surplus: str) ->
     assert dialect.parse([turn + surplus]) == (action,)
 
 
-@NAMES
+@EVERY_ACTING
 @settings(deadline=None)
 @given(answer=plain.filter(bool), thought=plain.filter(bool), query=plain.filter(bool))
 def test_answer_comes_back_and_is_well_formed(

@@ -5,7 +5,14 @@ from typing import Any
 import pytest
 
 from fieldcraft.rewards.answers import ExactMatch
-from fieldcraft.rewards.code_agents import AnswerFormat, Executable, PlusMinus, ToolRL
+from fieldcraft.rewards.code_agents import (
+    AnswerFormat,
+    Executable,
+    PlusMinus,
+    ToolRL,
+    ToolRLExact,
+    ToolRLFormat,
+)
 from fieldcraft.types import Call, Outcome, Status, Task, Trajectory, UserError
 
 TASK = Task("q", "6 * 7?", ("42",))
@@ -93,3 +100,91 @@ def test_toolrl(wanted: Any, made: list[tuple[str, dict[str, Any]]], score: floa
 def test_wanted_calls_of_another_form_are_refused() -> None:
     with pytest.raises(UserError, match="wanted calls of task 'q' cannot be read"):
         toolrl([{"tool": "f"}], [])
+
+
+# -- calls that nobody runs ------------------------------------------------------------------------
+
+F1 = '{"name": "f", "parameters": {"a": 1}}'
+F2 = '{"name": "f", "parameters": {"a": 2}}'
+G = '{"name": "g", "parameters": {}}'
+SAYS = "<response> Done. </response>"
+
+
+def calls(*lines: str) -> str:
+    return "\n".join(("<tool_call>", *lines, "</tool_call>"))
+
+
+def scores(gold: str, wanted: list[Any], answer: str | None, well_formed: bool) -> list[Any]:
+    """toolrl, toolrl_format and toolrl_exact of one rollout."""
+    task = Task("q", "?", (gold,), {"calls": wanted})
+    rollout = answered(answer, well_formed, task)
+    return [reward([rollout])[0] for reward in (ToolRL(), ToolRLFormat(), ToolRLExact())]
+
+
+@pytest.mark.parametrize(
+    ("gold", "wanted", "answer", "expected"),
+    [
+        (calls(F1), [call("f", a=1)], calls(F1), [3.0, 1.0, 1.0]),
+        # names 1, keys 1, no value: 6 * 2 / 3 - 3
+        (calls(F1), [call("f", a=1)], calls(F2), [1.0, 1.0, 0.0]),
+        (calls(F1), [call("f", a=1)], calls("f(1)"), [-3.0, 1.0, 0.0]),
+        (calls(F1), [call("f", a=1)], calls(F1, "f(1)"), [-3.0, 1.0, 0.0]),
+        (calls(F1), [call("f", a=1)], SAYS, [-3.0, 0.0, 0.0]),
+        (calls(F1), [call("f", a=1)], calls(F1) + "\n" + SAYS, [3.0, 0.0, 0.0]),
+        # names 1/2, keys 1, values 1: 6 * 2.5 / 3 - 3
+        (calls(F1), [call("f", a=1)], calls(F1, G), [2.0, 1.0, 0.0]),
+        (calls(F1), [call("f", a=1)], calls(F1, F1), [2.0, 1.0, 0.0]),
+        # two calls of one name, in either order
+        (calls(F1, F2), [call("f", a=1), call("f", a=2)], calls(F2, F1), [3.0, 1.0, 1.0]),
+        # names 1, keys 1 + 1, one value: 6 * 4 / 5 - 3
+        (
+            calls(F1, F2),
+            [call("f", a=1), call("f", a=2)],
+            calls(F1, F1),
+            [pytest.approx(1.8), 1.0, 0.0],
+        ),
+        # no wanted call: a spurious one costs the layout alone
+        (SAYS, [], SAYS, [0.0, 1.0, 1.0]),
+        (SAYS, [], "<response> No. </response>", [0.0, 1.0, 1.0]),
+        (SAYS, [], calls(G), [0.0, 0.0, 0.0]),
+        (SAYS, [], calls("no JSON") + SAYS, [0.0, 0.0, 0.0]),
+        (calls(G) + SAYS, [call("g")], calls(G) + "\n" + SAYS, [3.0, 1.0, 1.0]),
+        (calls(G) + SAYS, [call("g")], calls(G), [3.0, 0.0, 0.0]),
+    ],
+)
+def test_toolrl_reads_the_calls_of_an_answer(
+    gold: str, wanted: list[Any], answer: str, expected: list[Any]
+) -> None:
+    assert scores(gold, wanted, answer, well_formed=True) == expected
+    assert scores(gold, wanted, answer, well_formed=False) == [expected[0], 0.0, 0.0]
+
+
+def test_a_rollout_without_an_answer() -> None:
+    assert scores(calls(F1), [call("f", a=1)], None, well_formed=False) == [-3.0, 0.0, 0.0]
+    assert scores(SAYS, [], None, well_formed=False) == [0.0, 0.0, 0.0]
+
+
+def test_toolrl_of_calls_that_ran() -> None:
+    """As in the dialect hermes: the calls are those of the rollout, and the answer has none."""
+    task = Task("q", "?", ("42",), {"calls": [call("f", a=1)]})
+    ran = Trajectory(
+        task,
+        calls=[Call("f", {"a": 1}, "42", Outcome.OK, 0.0)],
+        answer="41",
+        well_formed=True,
+    )
+    failed = Trajectory(task, calls=[Call("", {}, "?", Outcome.MALFORMED, 0.0)], well_formed=True)
+    group = [ran, failed]
+    assert ToolRL()(group) == [3.0, -3.0]
+    assert ToolRLFormat()(group) == [1.0, 1.0]
+    assert ToolRLExact()(group) == [1.0, 0.0]
+    none_wanted = Task("q", "?", ("42",), {"calls": []})
+    ran.task = none_wanted
+    spared = Trajectory(none_wanted, answer="41", well_formed=True)
+    assert ToolRLExact()([ran, spared]) == [0.0, 1.0]
+
+
+def test_a_task_without_wanted_calls_is_not_gradable() -> None:
+    rollout = answered(calls(F1), task=Task("q", "?", ()))
+    assert (ToolRL()([rollout]), ToolRLExact()([rollout])) == ([None], [None])
+    assert ToolRLFormat()([rollout]) == [1.0]  # nothing says which blocks are wanted

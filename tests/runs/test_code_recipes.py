@@ -1,4 +1,4 @@
-"""The recipes of code agents: the papers' numbers, and sound as they are."""
+"""The recipes of agents with code and tools: the papers' numbers, and sound as they are."""
 
 import json
 from pathlib import Path

@@ -66,6 +66,8 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "plus_minus": f"{_CODE}:PlusMinus",
         "executable": f"{_CODE}:Executable",
         "toolrl": f"{_CODE}:ToolRL",
+        "toolrl_format": f"{_CODE}:ToolRLFormat",
+        "toolrl_exact": f"{_CODE}:ToolRLExact",
     },
     Kind.DIALECT: {
         "autocoa": "fieldcraft.dialects.autocoa:AutoCoA",
@@ -75,6 +77,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "torl": "fieldcraft.dialects.torl:ToRL",
         "retool": "fieldcraft.dialects.retool:ReTool",
         "afm-code": "fieldcraft.dialects.afm_code:AfmCode",
+        "toolrl": "fieldcraft.dialects.toolrl:ToolRL",
     },
     Kind.WORKFLOW: {
         "workflow": "fieldcraft.agents.react:react",

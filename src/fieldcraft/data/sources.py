@@ -1,8 +1,9 @@
 """Questions and corpora as others publish them, read into the project's own types.
 
 Tasks come from files of questions with answers (FlashRAG, HotpotQA, 2WikiMultiHopQA, MuSiQue,
-GSM8K, MATH, AIME), from verl's parquet, and from files of programs with tests (`programs.py`);
-corpora from JSON lines, arrays of passages, and the paragraphs of such files.
+GSM8K, MATH, AIME), from verl's parquet, from files of programs with tests (`programs.py`) and from
+ToolRL's (`toolrl.py`); corpora from JSON lines, arrays of passages, and the paragraphs of files of
+questions.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pyarrow.parquet
 
 from fieldcraft.data.programs import Meta, program_question
 from fieldcraft.data.records import Record, first, records
+from fieldcraft.data.toolrl import plain_record
 from fieldcraft.records.files import atomic_file
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.records.meta import checked_meta
@@ -31,7 +33,7 @@ _ANSWERS = ("golden_answers", "answers", "answer", "Answer")
 _ID = ("id", "_id", "ID", "unique_id", "task_id", "question_id")
 _META = ("level", "type", "data_source", "difficulty")
 # Rewards that compare with no gold answer, and what of a task's `meta` they grade by.
-GRADES_BY = {"unit_tests": "unit_tests", "stdin_tests": "stdin_tests", "toolrl": "calls"}
+GRADES_BY = {"unit_tests": "unit_tests", "stdin_tests": "stdin_tests", "toolrl_exact": "calls"}
 # AutoCoA's instruction ends so, and this project's for it.
 _LAST_LINE = re.compile(r".*\bnow\b[^\n]*\bquestion\b[^\n]*:[ \t]*\n", re.DOTALL | re.IGNORECASE)
 _SEPARATOR = re.compile(r"<ans_split>|<\|answer_split\|>")
@@ -51,13 +53,15 @@ def read_tasks(path: Path) -> list[Task]:
 
     `Task.meta` gets `level`, `type` and what stands in `metadata`; of HotpotQA, 2WikiMultiHopQA and
     MuSiQue also `gold_titles`, the titles of the paragraphs that hold the answer, and of MuSiQue
-    `hops`; of a question for a program its tests. A question with tests needs no answer.
+    `hops`; of a question for a program its tests; of one of ToolRL's `calls`, those that are
+    wanted. A question with tests or wanted calls needs no answer.
 
     Raises:
         UserError: the file is missing, empty or damaged, or a record lacks a question, or an answer
             and tests.
     """
-    found = [(*entry, program_question(entry[1], entry[0])) for entry in records(path)]
+    plain = ((where, plain_record(record, where)) for where, record in records(path))
+    found = [(where, record, program_question(record, where)) for where, record in plain]
     if not found:
         raise UserError(f"{path} holds no questions; give a file with some.")
     prompts = iter(asked([_prompt(r) for _, r, p in found if _stated(r, p) is None]))

@@ -1,4 +1,4 @@
-"""Search trajectories as others publish them: R1-Searcher, Search-R1, AutoCoA."""
+"""Trajectories as others publish them: R1-Searcher, Search-R1, AutoCoA, ToolRL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fieldcraft.data.records import Record, records
-from fieldcraft.data.sources import answers_of, asked, hash_of
+from fieldcraft.data.sources import answers_of, asked, hash_of, read_tasks
+from fieldcraft.data.toolrl import is_toolrl, read_turns
 from fieldcraft.dialects.autocoa import AutoCoA
 from fieldcraft.dialects.base import last_box
 from fieldcraft.tools.search.passages import Passage, format_passages
@@ -21,16 +22,18 @@ class Malformed(Exception):
 
 
 def read_trajectories(path: Path) -> tuple[list[tuple[Task, list[Step]]], Counter[str]]:
-    """Published search trajectories as demonstrations, and why others of the file were left out.
+    """Published trajectories as demonstrations, and why others of the file were left out.
 
-    A `.txt` file holds Search-R1 transcripts, any other file records: AutoCoA's with `messages`,
-    or R1-Searcher's, where `Task.meta["judged_correct"]` is the judge's verdict. Where gold answers
-    are not known, `answers` is empty; wrong answers are kept. Observations are laid out as the
-    search tool does it.
+    A `.txt` file holds Search-R1 transcripts, any other file records: ToolRL's of one turn,
+    AutoCoA's with `messages`, or R1-Searcher's, where `Task.meta["judged_correct"]` is the judge's
+    verdict. Where gold answers are not known, `answers` is empty; wrong answers are kept.
+    Observations are laid out as the search tool does it.
 
     Raises:
         UserError: the file is missing or damaged, or of another format.
     """
+    if path.suffix != ".txt" and is_toolrl(path):
+        return list(zip(read_tasks(path), read_turns(path), strict=True)), Counter()
     read = _search_r1 if path.suffix == ".txt" else _records_of_either
     demonstrations: list[tuple[Task, list[Step]]] = []
     reasons = Counter[str]()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -52,8 +52,8 @@ GRAMMAR = re.compile(
 PROBE = Action("search", {"query": "x"})  # a call that a chat template is asked to write
 
 
-def read_call(payload: str) -> Action | Malformed:
-    """The call in the JSON between the tags."""
+def read_call(payload: str, arguments: str = "arguments") -> Action | Malformed:
+    """The call in the JSON between the tags, where a key named `arguments` holds its arguments."""
     try:
         call = json.loads(payload)
         # Python reads more than JSON allows: NaN, infinities, halves of characters.
@@ -61,9 +61,17 @@ def read_call(payload: str) -> Action | Malformed:
     except (ValueError, RecursionError) as error:
         return Malformed(f"The tool call is not valid JSON: {error}.")
     match call:
-        case {"name": str(name), "arguments": dict(arguments)} if name:
-            return Action(name, arguments)
-    return Malformed('A tool call must look like {"name": "...", "arguments": {...}}.')
+        case {"name": str(name)} if name and isinstance(given := call.get(arguments), dict):
+            return Action(name, given)
+    return Malformed(f'A tool call must look like {{"name": "...", "{arguments}": {{...}}}}.')
+
+
+def dump_call(call: Mapping[str, Any], tags: Sequence[str]) -> str:
+    """A call as JSON in which no tag stands: inside JSON it can only be in a string."""
+    payload = json.dumps(call, ensure_ascii=False)
+    for tag in tags:
+        payload = payload.replace(tag, f"\\u003c{tag[1:]}")
+    return payload
 
 
 def _closed_call(text: str) -> Action | Malformed:
@@ -170,10 +178,7 @@ class Hermes(BaseDialect):
         return f"<think>\n{text}\n</think>\n\n" if text else ""
 
     def write_action(self, action: Action) -> str:
-        call = {"name": action.tool, "arguments": action.arguments}
-        payload = json.dumps(call, ensure_ascii=False)
-        for tag in TAGS:  # inside JSON a tag can only be in a string
-            payload = payload.replace(tag, f"\\u003c{tag[1:]}")
+        payload = dump_call({"name": action.tool, "arguments": action.arguments}, TAGS)
         return f"<tool_call>\n{payload}\n</tool_call>"
 
     def write_calls(self, actions: Sequence[Action]) -> str:

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fieldcraft.dialects.toolrl import blocks_in, calls_in
 from fieldcraft.rewards.answers import StatelessReward
-from fieldcraft.types import Outcome, Reward, Trajectory, UserError
+from fieldcraft.types import Malformed, Outcome, Reward, Task, Trajectory, UserError
 
 
 class AnswerFormat(StatelessReward):
@@ -56,15 +57,16 @@ Called = tuple[str, Mapping[str, Any]]  # the name of a tool and the arguments
 class ToolRL(StatelessReward):
     """ToolRL's score of the calls of a rollout (arXiv 2504.13958): 6 R / S - 3, from -3 to 3.
 
-    `task.meta["calls"]` has the calls that are wanted, as {"name": ..., "arguments": {...}}. R is
-    the sum of r_name, the Jaccard index of the names as multisets, and for every wanted call, of
-    the one that is matched to it, the Jaccard index of the names of arguments and the number of
-    equal values. S, the largest R, is 1 + the number of wanted calls + that of their arguments.
-    Calls of the same name are matched greedily, the most similar first; the paper maximises over
-    all matchings, and its code is greedy. A call that cannot be read makes the score -3, and
-    without wanted calls it is 0, as in that code. A task without `calls` is None.
+    `task.meta["calls"]` has the calls that are wanted, as {"name": ..., "arguments": {...}}. The
+    calls that are made are those of the rollout or, in the dialect `toolrl`, where none is run,
+    those in its answer. R is the sum of r_name, the Jaccard index of the names as multisets, and
+    for every wanted call, of the one that is matched to it, the Jaccard index of the names of
+    arguments and the number of equal values. S, the largest R, is 1 + the number of wanted calls +
+    that of their arguments. Calls of the same name are matched greedily, the most similar first;
+    the paper maximises over all matchings, and its code is greedy. A call that cannot be read makes
+    the score -3, and without wanted calls it is 0, as in that code. A task without `calls` is None.
 
-    The paper's reward is the sum of this one and `format`, both with weight 1.
+    The paper's reward is the sum of this one and `toolrl_format`, both with weight 1.
     """
 
     name = "toolrl"
@@ -73,17 +75,69 @@ class ToolRL(StatelessReward):
         return [self._score(trajectory) for trajectory in group]
 
     def _score(self, trajectory: Trajectory) -> float | None:
-        wanted = trajectory.task.meta.get("calls")
+        wanted, made = _wanted_calls(trajectory.task), _made_calls(trajectory)
         if wanted is None:
             return None
-        golds = [_wanted(call, trajectory.task.id) for call in wanted]
-        if not golds:
+        if not wanted:
             return 0.0
-        if any(not call.tool for call in trajectory.calls):
+        if made is None:
             return -3.0
-        made = [(call.tool, call.arguments) for call in trajectory.calls]
-        largest = 1 + len(golds) + sum(len(arguments) for _, arguments in golds)
-        return 6 * call_score(golds, made) / largest - 3
+        return 6 * call_score(wanted, made) / _largest(wanted) - 3
+
+
+class ToolRLFormat(StatelessReward):
+    """ToolRL's score of the layout (arXiv 2504.13958): 1 for a well-formed rollout whose answer has
+    the same blocks as a gold answer, which are calls, a response or both; else 0. Without gold
+    answers any blocks will do."""
+
+    name = "toolrl_format"
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+        return [float(_has_layout(trajectory)) for trajectory in group]
+
+
+class ToolRLExact(StatelessReward):
+    """1 for the layout of `toolrl_format` and all wanted calls, in any order and with the same
+    arguments, and no other; else 0. A task without `meta["calls"]` is None."""
+
+    name = "toolrl_exact"
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+        return [self._score(trajectory) for trajectory in group]
+
+    def _score(self, trajectory: Trajectory) -> float | None:
+        wanted, made = _wanted_calls(trajectory.task), _made_calls(trajectory)
+        if wanted is None:
+            return None
+        if made is None or not _has_layout(trajectory):
+            return 0.0
+        return float(call_score(wanted, made) == _largest(wanted) if wanted else not made)
+
+
+def _has_layout(trajectory: Trajectory) -> bool:
+    golds = trajectory.task.answers
+    has = blocks_in(trajectory.answer or "")
+    return trajectory.well_formed and (not golds or has in map(blocks_in, golds))
+
+
+def _wanted_calls(task: Task) -> list[Called] | None:
+    wanted = task.meta.get("calls")
+    return None if wanted is None else [_wanted(call, task.id) for call in wanted]
+
+
+def _made_calls(trajectory: Trajectory) -> list[Called] | None:
+    """None if one cannot be read."""
+    made: list[Called] = []
+    for call in trajectory.calls or calls_in(trajectory.answer or ""):
+        if isinstance(call, Malformed) or not call.tool:
+            return None
+        made.append((call.tool, call.arguments))
+    return made
+
+
+def _largest(wanted: Sequence[Called]) -> int:
+    """ToolRL's S."""
+    return 1 + len(wanted) + sum(len(arguments) for _, arguments in wanted)
 
 
 def call_score(wanted: Sequence[Called], made: Sequence[Called]) -> float:

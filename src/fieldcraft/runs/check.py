@@ -292,7 +292,7 @@ def gold_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
 def _can_be_graded(task: Task, correct: str) -> bool:
     """Whether a task has what a reward grades by; of the user's own rewards nothing is known."""
     if correct in GRADES_BY:
-        return bool(task.meta.get(GRADES_BY[correct]))
+        return GRADES_BY[correct] in task.meta
     return bool(task.answers) or correct not in BUILT_IN[Kind.REWARD]
 
 
@@ -315,10 +315,11 @@ def budget_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
     longest = max(setup.tasks, key=lambda task: len(task.question))
     prompt = len(setup.dialect.prompt(longest.question, setup.schemas))
     notes.append(f"the longest prompt has {prompt} of {budget.total_tokens} tokens")
-    if prompt + 2 * budget.turn_tokens > budget.total_tokens:
+    turns, room_for = (2, "a search and an answer") if setup.schemas else (1, "an answer")
+    if prompt + turns * budget.turn_tokens > budget.total_tokens:
         yield (
-            f"the prompt of task '{longest.id}' has {prompt} tokens, which leaves no room for a"
-            f" search and an answer of {budget.turn_tokens} tokens each within"
+            f"the prompt of task '{longest.id}' has {prompt} tokens, which leaves no room for"
+            f" {room_for} of {budget.turn_tokens} tokens{' each' if turns > 1 else ''} within"
             f" budget.total_tokens={budget.total_tokens}: raise it."
         )
 

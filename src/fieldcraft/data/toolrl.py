@@ -1,0 +1,72 @@
+"""ToolRL's files (arXiv 2504.13958): a system text with tools, a dialogue, and what to write next.
+
+Its supervised data are an array of {instruction, input, output}. Its data of reinforcement learning
+are verl's parquet, with a system and a user message in `prompt` and the output as `ground_truth`.
+Either file is one of questions, and one of demonstrations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from fieldcraft.data.records import Record, records
+from fieldcraft.dialects.toolrl import HEADING, calls_in, thought_and_answer, with_system
+from fieldcraft.types import Answer, Malformed, Step, Thought, UserError
+
+
+def plain_record(record: Record, where: str) -> Record:
+    """A record of ToolRL's as one with `question`, `golden_answers`, and the wanted calls in
+    `metadata`; any other as it is. Raises UserError for an output without an answer, or with a call
+    that cannot be read."""
+    parts = _parts(record)
+    if parts is None:
+        return record
+    system, dialogue, output = parts
+    _, answer = thought_and_answer(output)
+    if not answer:
+        raise UserError(f"{where}: the output ends with its thought; remove the record.")
+    calls = []
+    for call in calls_in(answer):
+        if isinstance(call, Malformed):
+            raise UserError(f"{where}: {call.reason} Correct the output, or remove the record.")
+        calls.append({"name": call.tool, "arguments": call.arguments})
+    return record | {
+        "question": with_system(system, dialogue),
+        "golden_answers": [answer],
+        "metadata": {"calls": calls},
+    }
+
+
+def is_toolrl(path: Path) -> bool:
+    """Whether a file is ToolRL's, as its first record tells."""
+    _, record = next(records(path), ("", {}))
+    return _parts(record) is not None
+
+
+def read_turns(path: Path) -> Iterator[list[Step]]:
+    """The thought and the answer of each record. Raises UserError for a record of another kind."""
+    for where, record in records(path):
+        parts = _parts(record)
+        if parts is None:
+            raise UserError(f"{where}: this is no record of ToolRL, as others are; remove it.")
+        thought, answer = thought_and_answer(parts[2])
+        yield [Thought(thought), Answer(answer)]
+
+
+def _parts(record: Record) -> tuple[str, str, str] | None:
+    """The system text, the dialogue and the output; None for a record of another kind."""
+    match record:
+        case {"instruction": str(system), "input": str(dialogue), "output": str(output)}:
+            pass
+        case {
+            "prompt": [
+                {"role": "system", "content": str(system)},
+                {"role": "user", "content": str(dialogue)},
+            ],
+            "reward_model": {"ground_truth": str(output)},
+        }:
+            pass
+        case _:
+            return None
+    return (system, dialogue, output) if dialogue.lstrip().startswith(HEADING) else None
