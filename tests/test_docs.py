@@ -55,6 +55,11 @@ SHORTER = {  # what a command begins with -> what is added to it
         *shrink("sft", "base", "sft1", "sft2", "sft2-alone", "sft3"),
         *shrink("rl", "rl2-alone", "rl1", "rl1-longer", "rl2", "rl2-real"),
     ],
+    "fieldcraft run simulator-table": [
+        *(*TINY, "seeds=[0]"),
+        *shrink("sft", "base", "sft1", "sft2", "sft3", "sim-mid", "sim-long"),
+        *shrink("rl", "rl1-own", "rl1-mid", "rl1-long", "rl1-real"),
+    ],
     "fieldcraft run otc-table": [
         *(*TINY, "seeds=[0]", "evaluation.splits.mixed=2"),
         *("evaluation.splits.four_hops=2", "evaluation.splits.unseen_chains=2"),

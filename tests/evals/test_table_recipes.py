@@ -36,6 +36,28 @@ def test_the_stages_of_the_comparison_are_those_of_the_mini_run() -> None:
     assert table.budget.model_copy(update={"max_calls": 6}) == mini.budget
 
 
+def test_simulators_are_compared_for_one_policy() -> None:
+    compared, table = load_recipe("simulator-table", []), load_recipe("autocoa-table", [])
+    for name in ("base", "sft1", "sft2", "sft3"):
+        assert compared.stages[name].model_copy(update={"start": None}) == table.stages[
+            name
+        ].model_copy(update={"start": None}), name
+    same = ("dialect", "instruction", "world", "scratch", "search", "budget")
+    assert [getattr(compared, key) for key in same] == [getattr(table, key) for key in same]
+    trained = {n: stage for n, stage in compared.stages.items() if isinstance(stage, Rl)}
+    own = {"steps": table.stages["rl1"].steps, "evaluate": False}
+    assert trained["rl1-own"].model_copy(update=own) == table.stages["rl1"]
+    said = {n: (stage.simulator, stage.simulator_stage) for n, stage in trained.items()}
+    assert said == {
+        "rl1-own": ("policy", None),
+        "rl1-mid": ("frozen", "sim-mid"),
+        "rl1-long": ("frozen", "sim-long"),
+        "rl1-real": ("policy", None),
+    }
+    plain = {"simulator": "policy", "simulator_stage": None, "observations": "simulated"}
+    assert all(stage.model_copy(update=plain) == trained["rl1-own"] for stage in trained.values())
+
+
 def test_the_rows_of_the_comparison_went_through_what_they_say() -> None:
     table = load_recipe("autocoa-table", [])
     seed = report(0.5)

@@ -236,23 +236,6 @@ def calls_by_hops(name: str, entry: Row, slot: int) -> Chart:
 
 
 @mpl.rc_context(STYLE)
-def gain_against_fidelity(points: Sequence[tuple[str, float, float]]) -> Chart:
-    """What reinforcement learning with simulated observations gains, over how faithful they are:
-    (name, fidelity, gain in exact match) of each simulator."""
-    figure = Figure(figsize=SIZE, layout="constrained")
-    axis = figure.subplots()
-    for slot, (name, fidelity, gain) in enumerate(points):
-        axis.plot(fidelity, gain, "o", color=stage_colour(slot), markersize=7)
-        axis.annotate(short(name, 16), (fidelity, gain), (6, 4), textcoords="offset points")
-    axis.axhline(0, color=INK, linewidth=1, linestyle=DASHES)
-    axis.set(xlabel="simulated searches that hold the fact", ylabel="gain in exact match")
-    axis.set_xlim(-0.03, 1.2)  # names are right of their points
-    axis.set_xticks([0, 0.25, 0.5, 0.75, 1])
-    note = "held-out questions, after and before reinforcement learning"
-    return drawn(figure, "Gain against fidelity", note)
-
-
-@mpl.rc_context(STYLE)
 def by_calls(
     title: str, note: str, measure: str, lines: Mapping[str, Rates], slots: Mapping[str, int]
 ) -> Chart:
