@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from fieldcraft.records.files import write_text
-from fieldcraft.records.reading import reading
+from fieldcraft.records.reading import reading, whole
 
 Value = float | str | bool | None | list[Any] | dict[str, Any]
 
@@ -39,7 +39,7 @@ class MetricsLog:
         with reading(self.path, advice):
             text = self.path.read_bytes()
             lines = text[: text.rfind(b"\n") + 1].decode().splitlines()
-            rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+            rows: list[dict[str, Any]] = [json.loads(line, parse_int=whole) for line in lines]
             _ROWS.validate_python(rows)
         return rows
 

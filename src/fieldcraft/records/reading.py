@@ -92,7 +92,9 @@ def read_json(path: Path, shape: Any, advice: str) -> Any:
     Raises Damaged, which ends in the advice, for any other file.
     """
     with reading(path, advice):
-        value = json.loads(path.read_bytes(), parse_constant=_finite, parse_float=_finite)
+        value = json.loads(
+            path.read_bytes(), parse_constant=_finite, parse_float=_finite, parse_int=whole
+        )
         TypeAdapter(shape).validate_python(value, strict=True)
     return value
 
@@ -100,8 +102,15 @@ def read_json(path: Path, shape: Any, advice: str) -> Any:
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{text} is no number that JSON has")
+        raise ValueError(f"{text[:20]} is no number that can be computed with")
     return number
+
+
+def whole(text: str) -> int:
+    """An integer of JSON. Raises ValueError for one that is too large for a float: it is a mistake,
+    and calculations would fail on it."""
+    _finite(text)
+    return int(text)
 
 
 # -- YAML --------------------------------------------------------------------------------------
