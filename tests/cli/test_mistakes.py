@@ -31,7 +31,7 @@ from fieldcraft.types import UserError
         (["run", "smoke", "tasks=/none.jsonl"], "tasks=/none.jsonl does not exist"),
         (["ask", "--model", "/none", "Why?"], "/none holds no model: give the folder of a run"),
         (["eval", "--model", "/none", "--tasks", "/none.jsonl"], "/none.jsonl does not exist"),
-        (["run", "zebra"], "search-r1, search-r1-grpo, smoke, toolrl, torl."),
+        (["run", "zebra"], "search-r1-grpo, simulator-table, smoke, toolrl, torl."),
         (["run", "."], ". is a folder, not a file; give the path of a YAML file."),
         (["run", "smoke", "stages={}"], "recipe 'smoke' does nothing: give it"),
         (["check", "smoke", "stages={}"], "recipe 'smoke' does nothing: give it stages, or a"),
@@ -42,8 +42,8 @@ from fieldcraft.types import UserError
         (["serve", "search", "--index", "/none"], "/none holds no search index; build one"),
         (
             ["bench", "speed"],
-            "there is no comparison 'speed': use one of answers, engine, fidelity, graders,"
-            " rankings, sandbox, search, words.",
+            "there is no comparison 'speed': use one of answers, engine, graders, rankings,"
+            " sandbox, search, words.",
         ),
     ],
 )

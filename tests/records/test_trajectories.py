@@ -130,9 +130,24 @@ def test_the_line_names_every_field_and_rounds_logprobs_only():
     }
 
 
-def test_a_number_that_is_not_finite_never_becomes_not_gradable():
-    back = from_json(to_json(Trajectory(Task("q", "?", ()), rewards={"em": float("inf")})))
-    assert back.rewards["em"] == float("inf")
+def test_an_argument_that_is_not_finite_stays_what_it_is():
+    call = Call("f", {"x": float("inf")}, "", Outcome.OK, 0.1)
+    back = from_json(to_json(Trajectory(Task("q", "?", ()), calls=[call])))
+    assert back.calls == [call]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Trajectory(Task("q", "?", ()), rewards={"em": float("inf")}),
+        Trajectory(Task("q", "?", ()), reward=float("nan")),
+        Trajectory(Task("q", "?", ()), seconds=float("inf")),
+        Trajectory(Task("q", "?", ()), calls=[Call("f", {}, "", Outcome.OK, float("inf"))]),
+    ],
+)
+def test_rewards_and_seconds_that_are_not_finite_are_refused(broken):
+    with pytest.raises(ValueError, match="rewards or seconds that are not finite"):
+        from_json(to_json(broken))
 
 
 def test_text_that_was_never_text_is_written_as_question_marks(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from math import isfinite
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -38,8 +39,12 @@ def from_json(line: str | bytes) -> Trajectory:
 
 
 def checked(trajectory: Trajectory) -> Trajectory:
-    """A trajectory that was read. Raises ValueError for ids and `meta` that none can have."""
+    """A trajectory that was read. Raises ValueError for numbers and `meta` that none can have."""
     checked_meta(trajectory.task.meta)
+    scores = (trajectory.reward, *trajectory.rewards.values())
+    seconds = (trajectory.seconds, *(call.seconds for call in trajectory.calls))
+    if not all(isfinite(number) for number in (*scores, *seconds) if number is not None):
+        raise ValueError("it has rewards or seconds that are not finite")
     for segment in trajectory.segments:
         if segment.ids and not 0 <= min(segment.ids) <= max(segment.ids) < MOST_ID:
             raise ValueError("it has ids that no token has")
