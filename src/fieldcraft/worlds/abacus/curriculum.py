@@ -91,8 +91,8 @@ class Curriculum:
         ]
 
     def careless(self, count: int) -> list[Trajectory]:
-        """The same kinds of questions, answered by the wasteful teacher, who is in a hurry for every
-        second one. Many of these answers are wrong."""
+        """The same kinds of questions, answered by the wasteful teacher, who is in a hurry for
+        every second one. Many of these answers are wrong."""
         rng = random.Random(f"careless:{self.seed}")
         made = []
         for abacus, task in islice(self._questions("careless"), count):

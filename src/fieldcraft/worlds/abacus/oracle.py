@@ -124,9 +124,7 @@ class AbacusOracle(base.Oracle):
             steps.append(following)
 
 
-def in_a_hurry(
-    steps: Sequence[Step], instruction: Instruction, rng: random.Random
-) -> list[Step]:
+def in_a_hurry(steps: Sequence[Step], instruction: Instruction, rng: random.Random) -> list[Step]:
     """A demonstration as of a teacher who gives up at the first error, who guesses what is large in
     a note, and who forgets the parentheses of a program. Where none of that occurs it is right."""
     program = computing(instruction)
