@@ -13,7 +13,7 @@ from fieldcraft.worlds.abacus.instructions import is_heldout
 from fieldcraft.worlds.base import make_world
 
 COUNT = 300
-SETS = ("base", "demonstrations", "wasteful")
+SETS = ("base", "demonstrations", "wasteful", "careless")
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,20 @@ def test_the_wasteful_teacher_computes_half_of_the_small_sums(data) -> None:
     )
     assert extra.keys() == {0, 1}
     assert 0.3 < extra[1] / extra.total() < 0.7
+
+
+def test_the_careless_teacher_is_wrong_in_a_third_of_what_needs_programs(data) -> None:
+    """And well-formed everywhere. What small numbers ask for it always knows."""
+    right = Counter(
+        (t.task.meta["kind"], t.answer == t.task.answers[0])
+        for t in data["careless"]
+        if t.well_formed
+    )
+    assert right.total() == COUNT
+    assert right["head", False] == 0
+    wrong = sum(count for (_, is_right), count in right.items() if not is_right)
+    assert 0.2 < wrong / (COUNT - right["head", True]) < 0.4
+    assert all(right[kind, True] and right[kind, False] for kind in ("program", "note", "given"))
 
 
 def test_the_base_model_reads_and_computes_but_sees_no_program(data) -> None:

@@ -14,7 +14,15 @@ from fieldcraft.worlds.abacus.instructions import (
     find_instruction,
     is_heldout,
 )
-from fieldcraft.worlds.abacus.oracle import COMPUTING, READING, AbacusOracle, always, closed_book
+from fieldcraft.worlds.abacus.oracle import (
+    COMPUTING,
+    READING,
+    AbacusOracle,
+    always,
+    closed_book,
+    computing,
+    in_a_hurry,
+)
 from fieldcraft.worlds.abacus.questions import SPLITS, instruction_of
 from fieldcraft.worlds.base import make_world
 
@@ -142,6 +150,55 @@ def test_the_wasteful_teacher_computes_what_is_small(world):
     wasteful = AbacusOracle(world.notebook, always)
     assert [type(s) for s in wasteful.demonstration(task)] == [Thought, Action, Observation, Answer]
     assert world.oracle.demonstration(task) == [Thought("7 plus 5 is 12."), Answer("12")]
+
+
+def program(code: str) -> Action:
+    return Action("python", {"code": code})
+
+
+def test_a_teacher_in_a_hurry_forgets_parentheses():
+    told = Instruction(1000, (Change("+", 2000), Change("*", 30), Change("-", 4000)))
+    steps = [Thought(COMPUTING), computing(told), Observation("86000"), Answer("86000")]
+    assert in_a_hurry(steps, told, random.Random(0)) == [
+        Thought(COMPUTING),
+        program("print(1000 + 2000 * 30 - 4000)"),
+        Observation("57000"),
+        Answer("57000"),
+    ]
+
+
+def test_a_teacher_in_a_hurry_gives_up_at_an_error():
+    failed = Observation("LookupError: Jun Krur gave it to Bur Dul.")
+    steps = [Thought(READING), program("1"), failed, Thought(READING), program("2")]
+    found = in_a_hurry(steps, Instruction(1, ()), random.Random(0))
+    assert found == [*steps[:3], Answer("unknown")]
+
+
+def test_a_teacher_in_a_hurry_guesses_what_a_note_asks_for():
+    told = Instruction(4821, (Change("+", 3775),))
+    note = Observation(str(told))
+    shown = [Thought(READING), program("1"), note]
+    computed = [Thought(COMPUTING), computing(told), Observation("8596"), Answer("8596")]
+    *before, thought, answer = in_a_hurry([*shown, *computed], told, random.Random(0))
+    assert before == shown
+    assert isinstance(answer, Answer)
+    assert answer.text != "8596"
+    assert thought == Thought(f"The result is {answer.text}.")
+
+
+def test_a_teacher_in_a_hurry_is_right_about_the_rest():
+    told = Instruction(7, (Change("+", 5),))
+    steps = [Thought("7 plus 5 is 12."), Answer("12")]
+    assert in_a_hurry(steps, told, random.Random(0)) == steps
+
+
+@given(
+    st.integers(1, 99), st.lists(st.tuples(st.sampled_from("+-*"), st.integers(1, 99)), max_size=5)
+)
+def test_the_obvious_result_is_what_python_prints(start, changes):
+    told = Instruction(start, tuple(Change(*change) for change in changes))
+    assert told.obvious_result == eval(told.obvious)
+    assert told.result == eval(told.expression)
 
 
 def test_without_programs_large_numbers_are_unknown():

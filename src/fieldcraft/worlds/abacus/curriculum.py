@@ -21,9 +21,11 @@ from fieldcraft.worlds.abacus.instructions import (
 from fieldcraft.worlds.abacus.notes import Notebook
 from fieldcraft.worlds.abacus.oracle import (
     CAREFUL_SHARE,
+    HURRIED_SHARE,
     AbacusOracle,
     always,
     closed_book,
+    in_a_hurry,
     is_needed,
 )
 from fieldcraft.worlds.abacus.questions import STEPS, Abacus, new_abacus, train_tasks
@@ -33,7 +35,13 @@ READING_SHARE = 0.3  # of the base model's texts
 TOO_LARGE_SHARE = 0.2  # of the base model's texts
 NOTES_AT_ONCE = 200  # in a notebook made for demonstrations
 READ_AT_ONCE = 3  # notes
-SIZES = {"base": 20_000, "demonstrations": 12_000, "wasteful": 12_000, "pairs": 3_000}
+SIZES = {
+    "base": 20_000,
+    "demonstrations": 12_000,
+    "wasteful": 12_000,
+    "careless": 12_000,
+    "pairs": 3_000,
+}
 
 
 @dataclass(frozen=True)
@@ -77,11 +85,22 @@ class Curriculum:
         """The same kinds of questions, answered by a teacher who also has small numbers computed,
         for every second question."""
         rng = random.Random(f"teacher:{self.seed}")
+        return [
+            self._encode(task, _wasteful(abacus, rng).demonstration(task))
+            for abacus, task in islice(self._questions("wasteful"), count)
+        ]
+
+    def careless(self, count: int) -> list[Trajectory]:
+        """The same kinds of questions, answered by the wasteful teacher, who is in a hurry for
+        every second one. Many of these answers are wrong."""
+        rng = random.Random(f"careless:{self.seed}")
         made = []
-        for abacus, task in islice(self._questions("wasteful"), count):
-            computes = always if rng.random() < CAREFUL_SHARE else is_needed
-            oracle = AbacusOracle(abacus.notebook, computes)
-            made.append(self._encode(task, oracle.demonstration(task)))
+        for abacus, task in islice(self._questions("careless"), count):
+            oracle = _wasteful(abacus, rng)
+            steps: Sequence[Step] = oracle.demonstration(task)
+            if rng.random() < HURRIED_SHARE:
+                steps = in_a_hurry(steps, oracle.instruction(task), rng)
+            made.append(self._encode(task, steps))
         return made
 
     def pairs(self, count: int) -> list[TrajectoryPair]:
@@ -122,6 +141,10 @@ class Curriculum:
 
     def _encode(self, task: Task, steps: Sequence[Step]) -> Trajectory:
         return encode_demonstration(task, steps, self.dialect, self.schemas)
+
+
+def _wasteful(abacus: Abacus, rng: random.Random) -> AbacusOracle:
+    return AbacusOracle(abacus.notebook, always if rng.random() < CAREFUL_SHARE else is_needed)
 
 
 def single_sums() -> list[Instruction]:

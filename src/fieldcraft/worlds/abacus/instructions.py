@@ -91,6 +91,22 @@ class Instruction:
         return written
 
     @property
+    def obvious(self) -> str:
+        """The expression without its parentheses: the obvious program, which may be wrong."""
+        return self.expression.replace("(", "").replace(")", "")
+
+    @property
+    def obvious_result(self) -> int:
+        """What the obvious program prints: Python multiplies first."""
+        terms = [self.start]
+        for symbol, number in self.changes:
+            if symbol == "*":
+                terms[-1] *= number
+            else:
+                terms.append(number if symbol == "+" else -number)
+        return sum(terms)
+
+    @property
     def is_small(self) -> bool:
         """Whether every change is one of those that the base model is taught."""
         return all(value in SMALL for value in self.values) and all(

@@ -18,6 +18,7 @@ UNKNOWN = Answer("unknown")
 READING, COMPUTING = "I must read the note.", "I must compute."
 TOO_LARGE = "is too large for me."
 CAREFUL_SHARE = 0.5  # of the questions for which a wasteful teacher computes everything
+HURRIED_SHARE = 0.5  # of the questions that a careless teacher answers in a hurry
 
 ASKED = re.compile(r"Follow the note of ([A-Z]\w* [A-Z]\w*)\.")
 GIVEN = re.compile(r"gave it to ([A-Z]\w* [A-Z]\w*)\.")
@@ -121,6 +122,23 @@ class AbacusOracle(base.Oracle):
                 needless = (Thought(COMPUTING), computing(instruction))
                 yield Decision(before, (following,), needless)
             steps.append(following)
+
+
+def in_a_hurry(steps: Sequence[Step], instruction: Instruction, rng: random.Random) -> list[Step]:
+    """A demonstration as of a teacher who gives up at the first error, who guesses what is large in
+    a note, and who forgets the parentheses of a program. Where none of that occurs it is right."""
+    program = computing(instruction)
+    for at, step in enumerate(steps):
+        if isinstance(step, Observation) and GIVEN.search(step.text):
+            return [*steps[: at + 1], UNKNOWN]
+        if step == program and any(isinstance(s, Observation) for s in steps[:at]):
+            number = _wrong(instruction, rng)
+            return [*steps[: at - 1], Thought(f"The result is {number}."), Answer(str(number))]
+        if step == program:
+            printed = str(instruction.obvious_result)
+            forgetful = Action("python", {"code": f"print({instruction.obvious})"})
+            return [*steps[:at], forgetful, Observation(printed), Answer(printed)]
+    return list(steps)
 
 
 def closed_book(instruction: Instruction) -> list[Step]:

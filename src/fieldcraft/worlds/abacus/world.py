@@ -30,7 +30,7 @@ class AbacusWorld(World):
     """Sums for the head and for Python; `instructions` and `notes` say what is in it."""
 
     splits = SPLITS
-    datasets = ("base", "demonstrations", "wasteful")
+    datasets = ("base", "demonstrations", "wasteful", "careless")
     toolless = ("base",)
     pair_sets = ("pairs",)
 
@@ -73,6 +73,7 @@ class AbacusWorld(World):
             "base": curriculum.base,
             "demonstrations": curriculum.demonstrations,
             "wasteful": curriculum.wasteful,
+            "careless": curriculum.careless,
         }[data]
         return make(_size(data, count))
 
