@@ -153,7 +153,7 @@ def _refuse_encoder(folder: Path, model: Any) -> None:
 
 
 def _refuse_unknown_ends(folder: Path, model: Any) -> None:
-    """Raises UserError where sequences are to end with what is no token: transformers never asks."""
+    """Raises UserError where sequences are to end with what is no token."""
     ends = model.generation_config.eos_token_id
     tokens = range(model.get_input_embeddings().num_embeddings)
     for end in ends if isinstance(ends, list) else [ends]:
