@@ -1,5 +1,6 @@
 """Checkpoints give back every tensor that was saved, or say what is wrong with them."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,15 @@ def test_a_checkpoint_without_an_expert_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError) as refused:
         restore_checkpoint(tmp_path, trainer)
     assert str(folder) in str(refused.value)
+
+
+@pytest.mark.parametrize("end", ["x", [0, "x"], 10**400, -1, 1.5])
+def test_an_end_of_sequences_that_is_no_token_is_refused(end: Any, tmp_path: Path) -> None:
+    folder = write_tiny_checkpoint(tmp_path / "model", "qwen2")
+    file = folder / "generation_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token_id": end}))
+    with pytest.raises(UserError, match=r"generation_config\.json holds an eos_token_id that is"):
+        load_model(folder, CPU)
 
 
 def test_a_state_of_the_optimiser_that_is_cut_off(tmp_path: Path) -> None:

@@ -120,6 +120,7 @@ def load_model(folder: Path, device: torch.device, dtype: Dtype = "float32") -> 
             f"{_broken_tensor(folder)} holds numbers that are not finite, so nothing can be"
             f" computed with it: {remedy(folder, f'{COPY}, or take an earlier checkpoint')}."
         )
+    _refuse_unknown_ends(folder, model)
     return model.to(device)
 
 
@@ -149,6 +150,18 @@ def _refuse_encoder(folder: Path, model: Any) -> None:
             f"{folder} holds no causal language model: {type(model).__name__} reads in both"
             " directions, so it cannot write; choose a model that generates text."
         )
+
+
+def _refuse_unknown_ends(folder: Path, model: Any) -> None:
+    """Raises UserError where sequences are to end with what is no token."""
+    ends = model.generation_config.eos_token_id
+    tokens = range(model.get_input_embeddings().num_embeddings)
+    for end in ends if isinstance(ends, list) else [ends]:
+        if end is not None and not (isinstance(end, int) and end in tokens):
+            raise UserError(
+                f"{folder / 'generation_config.json'} holds an eos_token_id that is none of the"
+                f" {len(tokens)} tokens: {remedy(folder, COPY)}."
+            )
 
 
 @contextmanager
