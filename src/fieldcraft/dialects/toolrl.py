@@ -2,10 +2,10 @@ r"""The layout of ToolRL (arXiv 2504.13958): one turn of calls that nobody runs.
 
 policy  <think> I need ... </think>\n<tool_call>\n{...}\n{...}\n</tool_call><end of sequence>
 
-A response to the user, between <response> tags, may stand in place of the calls or behind them.
+A response to the user, between <response> tags, may take the place of the calls or follow them.
 What follows the thought is the answer, tags included, and rewards read the calls in it.
 
-In ToolRL's data the tools of a question stand in a system text of its own. Here that text is the
+In ToolRL's data the tools of a question are in a system text of its own. Here that text is the
 first part of the question, up to the heading of the dialogue, because a question is all that the
 policy is told: the same dialogue with other tools is another question.
 """
@@ -74,7 +74,7 @@ class ToolRL(BaseDialect):
         """Raises UserError for a tool, and for a chat template that shows no system message."""
         if tools:
             raise UserError(
-                "The dialect toolrl runs no tools, because they stand in the text of a question;"
+                "The dialect toolrl runs no tools, because they are in the text of a question;"
                 " set tools=[], or use the dialect hermes."
             )
         system, heading, dialogue = question.partition(HEADING)
@@ -122,7 +122,7 @@ class ToolRL(BaseDialect):
         return text
 
     def observation_frame(self, place: Place = ALONE) -> tuple[str, str]:
-        """As results of earlier calls stand in ToolRL's dialogues; a rollout has none."""
+        """As ToolRL's dialogues show results of earlier calls; a rollout has none."""
         return "\n<obs> ", " </obs>\n"
 
     def obeys_grammar(self, turns: str) -> bool:
