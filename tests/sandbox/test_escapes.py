@@ -159,7 +159,7 @@ def host(tmp_path_factory: pytest.TempPathFactory):
     file = folder / "secret.txt"
     file.write_text(SECRET)
     os.environ["FIELDCRAFT_KEY"] = SECRET
-    shared = Path("/dev/shm/fieldcraft-test")
+    shared = Path(f"/dev/shm/fieldcraft-{os.getpid()}")  # tests run side by side
     shared.write_text(SECRET)
     abstract = f"\0fieldcraft-{os.getpid()}"
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as unix:
