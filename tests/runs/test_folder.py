@@ -95,6 +95,18 @@ def test_a_file_that_is_one_torn_line_has_no_rows(tmp_path: Path) -> None:
     assert log.rows() == []
 
 
+def test_rows_of_finished_steps_that_are_missing_are_told(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "sft" / "metrics.jsonl")
+    log.path.parent.mkdir()
+    log.append({"step": 0})
+    with pytest.raises(UserError) as caught:
+        log.rewind(2)
+    assert str(caught.value) == (
+        f"{log.path} holds 1 rows for 2 finished steps; delete the folder {tmp_path / 'sft'} to"
+        " train this stage again."
+    )
+
+
 def test_rewinding_forgets_steps_that_are_done_again(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path / "new" / "metrics.jsonl")
     log.rewind(0)

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from fieldcraft.records.files import write_text
-from fieldcraft.records.reading import reading, whole
+from fieldcraft.records.reading import Damaged, reading, whole
 
 Value = float | str | bool | None | list[Any] | dict[str, Any]
 
@@ -35,17 +35,25 @@ class MetricsLog:
         something else."""
         if not self.path.exists():
             return []
-        advice = f"delete the folder {self.path.parent} to train this stage again"
-        with reading(self.path, advice):
+        with reading(self.path, self._advice):
             text = self.path.read_bytes()
             lines = text[: text.rfind(b"\n") + 1].decode().splitlines()
             rows: list[dict[str, Any]] = [json.loads(line, parse_int=whole) for line in lines]
             _ROWS.validate_python(rows)
         return rows
 
+    @property
+    def _advice(self) -> str:
+        return f"delete the folder {self.path.parent} to train this stage again"
+
     def rewind(self, step: int) -> None:
-        """Drop the rows of steps that will be repeated."""
+        """Drop the rows of steps that will be repeated. Raises UserError if one is missing of the
+        `step` steps before."""
         kept = [row for row in self.rows() if row["step"] < step]
+        if len(kept) != step:
+            raise Damaged(
+                f"{self.path} holds {len(kept)} rows for {step} finished steps; {self._advice}."
+            )
         write_text(self.path, (f"{json.dumps(row)}\n" for row in kept))
 
     def append(self, row: dict[str, Any]) -> None:
