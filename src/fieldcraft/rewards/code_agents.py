@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -54,7 +55,25 @@ class Executable(StatelessReward):
 Called = tuple[str, Mapping[str, Any]]  # the name of a tool and the arguments
 
 
-class ToolRL(StatelessReward):
+class _ComparesCalls(StatelessReward):
+    """A score of the calls that a rollout made, beside those that its task wants. A task without
+    `meta["calls"]` is None."""
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+        return [self._graded(trajectory) for trajectory in group]
+
+    def _graded(self, trajectory: Trajectory) -> float | None:
+        wanted = _wanted_calls(trajectory.task)
+        return None if wanted is None else self._score(trajectory, wanted, _made_calls(trajectory))
+
+    @abstractmethod
+    def _score(
+        self, trajectory: Trajectory, wanted: list[Called], made: list[Called] | None
+    ) -> float:
+        """`made` is None where a call cannot be read."""
+
+
+class ToolRL(_ComparesCalls):
     """ToolRL's score of the calls of a rollout (arXiv 2504.13958): 6 R / S - 3, from -3 to 3.
 
     `task.meta["calls"]` has the calls that are wanted, as {"name": ..., "arguments": {...}}. The
@@ -71,13 +90,9 @@ class ToolRL(StatelessReward):
 
     name = "toolrl"
 
-    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
-        return [self._score(trajectory) for trajectory in group]
-
-    def _score(self, trajectory: Trajectory) -> float | None:
-        wanted, made = _wanted_calls(trajectory.task), _made_calls(trajectory)
-        if wanted is None:
-            return None
+    def _score(
+        self, trajectory: Trajectory, wanted: list[Called], made: list[Called] | None
+    ) -> float:
         if not wanted:
             return 0.0
         if made is None:
@@ -96,19 +111,15 @@ class ToolRLFormat(StatelessReward):
         return [float(_has_layout(trajectory)) for trajectory in group]
 
 
-class ToolRLExact(StatelessReward):
+class ToolRLExact(_ComparesCalls):
     """1 for the layout of `toolrl_format` and all wanted calls, in any order and with the same
     arguments, and no other; else 0. A task without `meta["calls"]` is None."""
 
     name = "toolrl_exact"
 
-    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
-        return [self._score(trajectory) for trajectory in group]
-
-    def _score(self, trajectory: Trajectory) -> float | None:
-        wanted, made = _wanted_calls(trajectory.task), _made_calls(trajectory)
-        if wanted is None:
-            return None
+    def _score(
+        self, trajectory: Trajectory, wanted: list[Called], made: list[Called] | None
+    ) -> float:
         if made is None or not _has_layout(trajectory):
             return 0.0
         return float(call_score(wanted, made) == _largest(wanted) if wanted else not made)
