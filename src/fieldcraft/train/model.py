@@ -25,6 +25,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity
 
 from fieldcraft.config.sections import Dtype
+from fieldcraft.engine.local.requests import configured_ends
 from fieldcraft.records.remedies import remedy
 from fieldcraft.types import UserError
 
@@ -154,9 +155,8 @@ def _refuse_encoder(folder: Path, model: Any) -> None:
 
 def _refuse_unknown_ends(folder: Path, model: Any) -> None:
     """Raises UserError where sequences are to end with what is no token."""
-    ends = model.generation_config.eos_token_id
     tokens = range(model.get_input_embeddings().num_embeddings)
-    for end in ends if isinstance(ends, list) else [ends]:
+    for end in configured_ends(model):
         if end is not None and not (isinstance(end, int) and end in tokens):
             raise UserError(
                 f"{folder / 'generation_config.json'} holds an eos_token_id that is none of the"

@@ -34,6 +34,10 @@ class Request:
 
 def eos_ids(model: Any, tokenizer: Tokenizer) -> list[int]:
     """Every token that ends a sequence for `model.generate` or for the tokenizer."""
+    return [i for i in {*configured_ends(model), tokenizer.eos_token_id} if i is not None]
+
+
+def configured_ends(model: Any) -> list[Any]:
+    """What ends a sequence for `model.generate`, as the file has it: one end, several, or None."""
     configured = model.generation_config.eos_token_id
-    listed = configured if isinstance(configured, list) else [configured]
-    return [i for i in {*listed, tokenizer.eos_token_id} if i is not None]
+    return configured if isinstance(configured, list) else [configured]
