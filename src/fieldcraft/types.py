@@ -328,6 +328,8 @@ class Tokenizer(Protocol):
 
     def apply_chat_template(self, conversation: list[dict[str, Any]], **options: Any) -> Any: ...
 
+    def __hash__(self) -> int: ...
+
 
 class Dialect(Protocol):
     """The only place that knows tags: how prompts, actions, observations and answers look.

@@ -1,7 +1,6 @@
 """One run from nothing to a report, in which a model must have learned to use its tool."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,6 @@ def test_the_smoke_recipe_raises_exact_match(tmp_path: Path) -> None:
         [sys.executable, "-m", "fieldcraft", "run", "smoke", "device=cpu", "--out", str(out)],
         check=True,
         capture_output=True,
-        env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"},
     )
     report = json.loads((out / "report.json").read_text("utf-8"))
     evals = report["evals"]

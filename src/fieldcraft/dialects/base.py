@@ -12,6 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from fieldcraft.dialects.templates import check_system, check_variables
@@ -55,7 +56,13 @@ def encode_written(tokenizer: Tokenizer, text: str) -> list[int]:
 
 def encode_frame(tokenizer: Tokenizer, text: str) -> list[int]:
     """Encode what the framework itself writes: special tokens are recognised."""
-    return tokenizer.encode(text, add_special_tokens=False)
+    return list(_encode_frame(tokenizer, text, False))
+
+
+@lru_cache(maxsize=64)  # few texts, thousands of times each
+def _encode_frame(tokenizer: Tokenizer, text: str, begins: bool) -> tuple[int, ...]:
+    """With the special tokens that the tokenizer puts around a whole text if it `begins` one."""
+    return tuple(tokenizer.encode(text, add_special_tokens=begins))
 
 
 def special_tokens(tokenizer: Tokenizer) -> dict[int, str]:
@@ -190,7 +197,7 @@ class BaseDialect(ABC):
         # Only a chat template writes the beginning-of-sequence token itself.
         bare = self.tokenizer.chat_template is None
         return [
-            *self.tokenizer.encode(before, add_special_tokens=bare),
+            *_encode_frame(self.tokenizer, before, bare),
             *encode_plain(self.tokenizer, question.strip()),
             *encode_frame(self.tokenizer, after),
         ]

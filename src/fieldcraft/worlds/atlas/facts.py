@@ -306,6 +306,8 @@ def _with_facts(
                 facts[name, relation] = given[name, relation]
                 continue
             region = "taught" if rng.random() < taught_objects else other
-            options = [n for n in by_kind[target, region] if n != name]
-            facts[name, relation] = rng.choice(options or by_kind[target, region])
+            options = by_kind[target, region]
+            if (target, region) == (entity.kind, entity.region):  # not to itself
+                options = [n for n in options if n != name] or options
+            facts[name, relation] = rng.choice(options)
     return Atlas(entities, facts, by_kind)
