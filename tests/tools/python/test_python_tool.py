@@ -34,6 +34,13 @@ def server(sandbox):
         yield url
 
 
+@pytest.mark.usefixtures("sandbox")  # skips where there is no isolation
+def test_programs_find_the_libraries_loaded_that_are_named_and_no_others() -> None:
+    tool = make_tool("python", {"libraries": ["wave"]})
+    code = "import sys; print('wave' in sys.modules, 'sympy' in sys.modules)"
+    assert asyncio.run(tool(code=code)) == "True False"
+
+
 @pytest.mark.parametrize(
     ("run", "text"),
     [
@@ -111,6 +118,7 @@ def test_a_stateless_tool() -> None:
         ),
         ({"waive": ["jail"]}, "no layer 'jail'"),
         ({"url": "http://127.0.0.1:1", "stateful": True}, "keeps no sessions"),
+        ({"url": "http://127.0.0.1:1", "libraries": []}, "keeps no sessions"),
         ({"url": "ftp://host"}, "no url of a server"),
         ({"concurrent": 0}, "at least 1 program"),
     ],

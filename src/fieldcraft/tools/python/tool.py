@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from fieldcraft.config.complaints import first_problem
 from fieldcraft.records.reading import reading
 from fieldcraft.sandbox.limits import Limits, Run, RunStatus
-from fieldcraft.sandbox.sandbox import Sandbox
+from fieldcraft.sandbox.sandbox import LIBRARIES, Sandbox
 from fieldcraft.tools.base import FunctionTool
 from fieldcraft.tools.python.client import RemoteSandbox
 from fieldcraft.types import Task, Tool, ToolError, ToolUnavailable, UserError
@@ -76,7 +76,7 @@ class Programs:
 
     async def run(self, code: str, stdin: str = "") -> Run:
         """Raises UserError where the system lacks a layer of isolation."""
-        return await _sandbox(GRADED, self._waive, None).run(code, stdin)
+        return await _sandbox(GRADED, self._waive, None, LIBRARIES).run(code, stdin)
 
 
 def make_python(
@@ -84,6 +84,7 @@ def make_python(
     limits: Mapping[str, float] | None = None,
     waive: Sequence[str] = (),
     concurrent: int | None = None,
+    libraries: Sequence[str] = LIBRARIES,
     url: str | None = None,
     files: Path | None = None,
     errors: Literal["whole", "last-line"] = "whole",
@@ -95,6 +96,8 @@ def make_python(
         limits: any of those of `sandbox.limits.Limits`, by name.
         waive: layers of isolation to do without.
         concurrent: programs at once; others wait.
+        libraries: modules that programs find loaded. A program starts faster the fewer they are,
+            and can import the others itself.
         url: of a server with the interface of SandboxFusion, in place of a sandbox here.
         files: a folder whose files programs find in their working folder.
         errors: what the policy reads of an error: all of it, or its last line as in ToRL.
@@ -106,14 +109,15 @@ def make_python(
     beside = {} if files is None else _contents(files)
     read = partial(observation, wall_seconds=checked.wall_seconds, errors=errors)
     if url is not None:
-        if stateful or waive or concurrent:
+        if stateful or waive or concurrent or tuple(libraries) != LIBRARIES:
             raise UserError(
-                "a sandbox server keeps no sessions and has layers and places of its own: remove"
-                " 'url', or 'stateful', 'waive' and 'concurrent', from the tool python."
+                "a sandbox server keeps no sessions and has layers, places and libraries of its"
+                " own: remove 'url', or 'stateful', 'waive', 'concurrent' and 'libraries', from the"
+                " tool python."
             )
         remote = RemoteSandbox(url, checked)
         return PythonTool(partial(remote.run, files=beside), read)
-    sandbox = _sandbox(checked, tuple(waive), concurrent)
+    sandbox = _sandbox(checked, tuple(waive), concurrent, tuple(libraries))
     if stateful:
         return PythonSessionTool(sandbox, beside, read)
     return PythonTool(partial(sandbox.run, files=beside), read)
@@ -128,8 +132,10 @@ def _contents(folder: Path) -> dict[str, bytes]:
 
 
 @cache  # a run opens its tools several times; the template and its workers are the same
-def _sandbox(limits: Limits, waive: tuple[str, ...], concurrent: int | None) -> Sandbox:
-    return Sandbox(limits, waive, concurrent)
+def _sandbox(
+    limits: Limits, waive: tuple[str, ...], concurrent: int | None, libraries: tuple[str, ...]
+) -> Sandbox:
+    return Sandbox(limits, waive, concurrent, libraries)
 
 
 def _limits(given: Mapping[str, float]) -> Limits:
