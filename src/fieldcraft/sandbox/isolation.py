@@ -137,7 +137,7 @@ def enter_worker(
     for layer, enter in worker_layers(proc, places, limits):
         if layer not in waive:
             _or_refuse(layer, enter)
-    _close_all_but(keep)
+    close_all_but(keep)
 
 
 def worker_layers(
@@ -189,7 +189,8 @@ def _landlock(part: str, places: Sequence[str]) -> None:
     landlock.restrict([part], readable=("/",), writable=(*places, "/dev/null"))
 
 
-def _close_all_but(keep: Collection[int]) -> None:
+def close_all_but(keep: Collection[int]) -> None:
+    """Close every other descriptor of this process."""
     low = 0
     for descriptor in sorted(keep):
         if low < descriptor:  # an empty range closes all there are
@@ -202,7 +203,7 @@ def limit_program(limits: Limits, idle_bytes: int) -> None:
     """The limits of the program's process, which its children inherit."""
     most = {
         resource.RLIMIT_AS: idle_bytes + limits.memory_mb * MIB,
-        resource.RLIMIT_NPROC: limits.processes + 1,  # and the one that waits for it
+        resource.RLIMIT_NPROC: limits.processes,
         resource.RLIMIT_FSIZE: limits.file_mb * MIB,
         resource.RLIMIT_NOFILE: 256,
         resource.RLIMIT_CORE: 0,

@@ -2,16 +2,16 @@
 
     python -m fieldcraft.sandbox.template SETTINGS     (JSON; started by `supervisor.py`)
 
-Three kinds of processes come of it. The outermost only waits for the template, which is the first
-process of a namespace: when it ends, the kernel kills all workers. A worker is again the first
-process of a namespace. It starts the program as its only child, reports how that ended and ends,
-and what the program left behind ends with it.
+The outermost process only waits for the template, which is the first process of a namespace: when
+it ends, the kernel kills all others. A worker is the process of a program and a keeper: the first
+process of a namespace of its own, in which the program is. The template is told by the kernel how
+the program ended. Then it kills the keeper, and what the program left behind ends with it.
 
 Messages over a socket of packets, as JSON:
     from outside: {"spawn": id, "limits": {...}} with three descriptors (control, stdout, stderr),
                   {"kill": id}
     to outside:   {"layers": {name: reason it is missing}}, {"ready": true},
-                  {"exit": id, "code": ...} from a worker, {"gone": id} when it is no more
+                  {"exit": id, "code": ...} of a program, {"gone": id} when nothing of it is left
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from fieldcraft.sandbox import filter as seccomp
 from fieldcraft.sandbox import isolation, kernel, program
 from fieldcraft.sandbox.frames import MOST_PACKET
 from fieldcraft.sandbox.limits import Limits
+from fieldcraft.sandbox.nursery import Keeper, Nursery
 
-_CONTROL, _SERVER, _PROC = 3, 4, 5  # descriptors of a worker, behind the three of every program
+_CONTROL, _PROC = 3, 4  # descriptors of a worker, behind the three of every program
 _HIGH = 100
 
 
@@ -77,7 +78,9 @@ class _Template:
         self._places = places
         self._waive = waive
         self._libraries = libraries
-        self._ids: dict[int, int] = {}  # process -> id of a worker
+        self._ids: dict[int, int] = {}  # process of a program -> id of its worker
+        self._keepers: dict[int, Keeper] = {}  # id -> who keeps its namespace
+        self._ready = select.poll()
         self._namespace = os.open("self/ns/pid", os.O_RDONLY, dir_fd=proc)
         self._wake, writer = os.pipe()
         os.set_blocking(writer, False)
@@ -93,25 +96,26 @@ class _Template:
         _say(self._server, {"layers": missing})
         if missing:
             return
+        self._nursery = Nursery(self._proc)
         for library in self._libraries:
             importlib.import_module(library)
         gc.collect()
         gc.freeze()  # so that no collection of a worker copies what it shares
         self._idle_bytes = self._address_space()
         _say(self._server, {"ready": True})
-        ready = select.poll()
-        ready.register(self._server, select.POLLIN)
-        ready.register(self._wake, select.POLLIN)
+        self._ready.register(self._server, select.POLLIN)
+        self._ready.register(self._wake, select.POLLIN)
         while True:
-            readable = {descriptor for descriptor, _ in ready.poll()}
+            readable = {descriptor for descriptor, _ in self._ready.poll()}
             self._reap()
+            self._bury(readable)
             if self._server.fileno() in readable and not self._take_message():
                 return
 
     def _probe(self) -> dict[str, str]:
         """Layers that a worker could not have -> why; each is tried in a child."""
         reader, writer = os.pipe()
-        if self._fork() == 0:
+        if self._fork_alone() == 0:
             try:
                 os.write(writer, json.dumps(self._missing()).encode())
             except BaseException:
@@ -134,16 +138,19 @@ class _Template:
                     missing[layer] = error.strerror or str(error)
         return missing
 
-    def _fork(self) -> int:
+    def _fork_alone(self) -> int:
         """A child that is the first process of a new namespace."""
         kernel.unshare(kernel.NEW_PID)
+        return self._fork()
+
+    def _fork(self) -> int:
+        """A child in the namespace that was entered. Later ones are in this process's own."""
+        child = -1
         try:
             child = os.fork()
-        except OSError:
-            kernel.enter(self._namespace, kernel.NEW_PID)
-            raise
-        if child:
-            kernel.enter(self._namespace, kernel.NEW_PID)
+        finally:
+            if child:
+                kernel.enter(self._namespace, kernel.NEW_PID)
         return child
 
     def _address_space(self) -> int:
@@ -152,12 +159,25 @@ class _Template:
             return int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
     def _reap(self) -> None:
+        """Hear of programs that have ended."""
         with suppress(BlockingIOError):
             os.read(self._wake, 4096)
         with suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
                 if found[0] in self._ids:
-                    _say(self._server, {"gone": self._ids.pop(found[0])})
+                    worker = self._ids.pop(found[0])
+                    code = os.waitstatus_to_exitcode(found[1])
+                    _say(self._server, {"exit": worker, "code": code})
+                    self._keepers[worker].kill()
+
+    def _bury(self, readable: Collection[int]) -> None:
+        """Of the keepers that have ended, nothing is left in their namespaces."""
+        for worker, keeper in list(self._keepers.items()):
+            if keeper.process in readable:
+                self._ready.unregister(keeper.process)
+                os.close(keeper.process)
+                del self._keepers[worker]
+                _say(self._server, {"gone": worker})
 
     def _take_message(self) -> bool:
         """False when the other side is gone. There must be a message: `recv_fds` drops its flags,
@@ -167,60 +187,49 @@ class _Template:
             return False
         message = json.loads(data)
         if "kill" in message:
-            for process, worker in self._ids.items():
-                if worker == message["kill"]:
-                    os.kill(process, signal.SIGKILL)
+            if keeper := self._keepers.get(message["kill"]):
+                keeper.kill()
         else:
-            self._spawn(message, handles)
+            self._spawn(message["spawn"], Limits(**message["limits"]), handles)
         return True
 
-    def _spawn(self, message: dict[str, Any], handles: Sequence[int]) -> None:
+    def _spawn(self, worker: int, limits: Limits, handles: Sequence[int]) -> None:
         try:
-            process = self._fork()
+            keeper = self._nursery.take()
         except OSError:  # the host has no room for it
-            _say(self._server, {"gone": message["spawn"]})
+            _say(self._server, {"gone": worker})
         else:
-            if process == 0:
-                self._be_worker(message["spawn"], Limits(**message["limits"]), handles)
-            self._ids[process] = message["spawn"]
+            self._keepers[worker] = keeper
+            self._ready.register(keeper.process, select.POLLIN)
+            kernel.enter(keeper.namespace, kernel.NEW_PID)
+            os.close(keeper.namespace)
+            try:
+                process = self._fork()
+            except OSError:
+                keeper.kill()
+            else:
+                if process == 0:
+                    self._be_program(limits, handles)
+                self._ids[process] = worker
         for handle in handles:
             os.close(handle)
 
-    def _be_worker(self, worker: int, limits: Limits, handles: Sequence[int]) -> None:
-        """Of the child: isolate itself, start the program's process, wait for it, report."""
+    def _be_program(self, limits: Limits, handles: Sequence[int]) -> NoReturn:
+        """Of the child: isolate itself, then do what comes over the control socket."""
         try:
             kernel.die_with_parent()
             signal.set_wakeup_fd(-1)
             for handled in (signal.SIGCHLD, signal.SIGINT):
-                signal.signal(
-                    handled, signal.SIG_DFL
-                )  # without a handler the program's are ignored
+                signal.signal(handled, signal.SIG_DFL)
             os.setsid()
             null = os.open("/dev/null", os.O_RDWR)
             control, stdout, stderr = handles
-            server = self._server.fileno()
             # First out of the way, so that none is written over.
-            sources = [fcntl.fcntl(d, fcntl.F_DUPFD, _HIGH) for d in (null, stdout, stderr)]
-            sources += [fcntl.fcntl(d, fcntl.F_DUPFD, _HIGH) for d in (control, server, self._proc)]
+            wanted = (null, stdout, stderr, control, self._proc)
+            sources = [fcntl.fcntl(d, fcntl.F_DUPFD, _HIGH) for d in wanted]
             for number, source in enumerate(sources):
                 os.dup2(source, number)
             isolation.enter_worker(_PROC, self._places, limits, self._waive, range(_PROC))
-            child = os.fork()
-            if child == 0:
-                self._be_program(limits)
-            for number in (1, 2, _CONTROL):
-                os.close(number)
-            told = {"exit": worker, "code": _wait_for(child)}
-            os.write(_SERVER, json.dumps(told).encode())
-        except BaseException:
-            traceback.print_exc()
-            raise
-        finally:
-            os._exit(1)
-
-    def _be_program(self, limits: Limits) -> None:
-        try:
-            os.close(_SERVER)
             if "numpy.random" in sys.modules:
                 sys.modules["numpy.random"].seed()  # or all programs would draw the same
             isolation.limit_program(limits, self._idle_bytes)
@@ -230,14 +239,6 @@ class _Template:
             raise
         finally:
             os._exit(1)
-
-
-def _wait_for(child: int) -> int:
-    """The exit code of the program, as in `subprocess`; orphans are reaped on the way."""
-    while True:
-        process, status = os.wait()
-        if process == child:
-            return os.waitstatus_to_exitcode(status)
 
 
 if __name__ == "__main__":
