@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 
 from fieldcraft.sandbox.numbers import AARCH64, X86_64
@@ -18,7 +18,7 @@ _AUDIT: Mapping[str, tuple[int, Mapping[str, int]]] = {
     "x86_64": (0xC000003E, X86_64),
     "aarch64": (0xC00000B7, AARCH64),
 }
-_LOAD, _AND, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x45, 0x06
+_LOAD, _AND, _EQUAL, _ABOVE, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x25, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
 _NEW_NAMESPACES = 0x7E020080  # every CLONE_NEW* flag of clone
@@ -97,7 +97,21 @@ def build() -> bytes:
         _do(_RETURN, _KILL),
         _do(_LOAD, _NUMBER),
     ]
-    for name, number in numbers.items():
-        body = _CHECKED[name]() if name in _CHECKED else [_OK]
-        program += [_do(_EQUAL, number, 0, len(body)), *body]
+    for first, last in _ranges(numbers[name] for name in numbers.keys() - _CHECKED.keys()):
+        program += [_do(_AT_LEAST, first, 0, 2), _do(_ABOVE, last, 1, 0), _OK]
+    for name in sorted(numbers.keys() & _CHECKED.keys()):
+        body = _CHECKED[name]()
+        program += [_do(_EQUAL, numbers[name], 0, len(body)), *body]
     return b"".join([*program, _refuse()])
+
+
+def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """The first and the last of all runs of neighbours. A filter is compiled for each worker, and
+    the longer it is, the longer that takes."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][1] == number - 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found
