@@ -44,6 +44,9 @@ def shrink(kind: str, *stages: str) -> list[str]:
     return [f"stages.{stage}.{key}" for stage in stages for key in STEPS[kind]]
 
 
+CODE = ["scratch.layers=1", "scratch.width=32", "scratch.heads=2", "budget.turn_tokens=12"]
+CODE += [f"evaluation.splits.{n}=2" for n in ("heldout", "mixed", "known", "traps", "four_steps")]
+CODE += [*("world.notes=40", "world.heldout_notes=40"), *shrink("sft", "base", "sft")]
 SHORTER = {  # what a command begins with -> what is added to it
     "fieldcraft run autocoa-mini": [
         *TINY,
@@ -65,6 +68,12 @@ SHORTER = {  # what a command begins with -> what is added to it
         *("evaluation.splits.four_hops=2", "evaluation.splits.unseen_chains=2"),
         *shrink("sft", "base", "sft"),
         *shrink("rl", "em-grpo", "otc-grpo", "em-ppo", "otc-ppo"),
+    ],
+    "fieldcraft run code-mini": [*CODE, *shrink("rl", "rl")],
+    "fieldcraft run otc-code-mini": [*CODE, *shrink("rl", "rl", "otc")],
+    "fieldcraft run code-table": [
+        *(*CODE, "seeds=[0]"),
+        *shrink("rl", "rl", "void", "resampled", "repair", "otc", "otc-floor"),
     ],
     "fieldcraft run autocoa-data": ["collect.questions=20", "collect.contrast=8"],
     "fieldcraft run smoke": [*TINY, *shrink("sft", "base", "sft2"), *shrink("rl", "rl2")],

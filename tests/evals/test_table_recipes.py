@@ -58,6 +58,34 @@ def test_simulators_are_compared_for_one_policy() -> None:
     assert all(stage.model_copy(update=plain) == trained["rl1-own"] for stage in trained.values())
 
 
+def test_settings_for_code_agents_are_compared_one_by_one() -> None:
+    names = ("code-mini", "otc-code-mini", "code-table")
+    mini, otc, table = (load_recipe(name, []) for name in names)
+    given = {"recipe", "seeds", "side_by_side", "stages", "rows", "comparisons"}
+    for name, stage in mini.stages.items():
+        assert otc.stages[name].model_copy(update={"start": None}) == stage, name
+    for name, stage in otc.stages.items():
+        assert table.stages[name].model_copy(update={"start": stage.start}) == stage, name
+    assert mini.model_dump(exclude=given) == otc.model_dump(exclude=given)
+    assert otc.model_dump(exclude=given) == table.model_dump(exclude=given)
+    plain = table.stages["rl"].model_dump()
+    assert {
+        name: {key: value for key, value in stage.model_dump().items() if value != plain[key]}
+        for name, stage in table.stages.items()
+        if isinstance(stage, Rl) and name != "rl"
+    } == {
+        "void": {"train_void": False},
+        "resampled": {"oversample": 2},
+        "repair": {"rewards": {"em": 1.0, "repair": 0.2}},
+        "otc": {"rewards": {"otc-grpo": 1.0}, "call_smoothing": 1.0},
+        "otc-floor": {
+            "rewards": {"otc-grpo": 1.0},
+            "call_smoothing": 1.0,
+            "advantage_floor": "right",
+        },
+    }
+
+
 def test_the_rows_of_the_comparison_went_through_what_they_say() -> None:
     table = load_recipe("autocoa-table", [])
     seed = report(0.5)
