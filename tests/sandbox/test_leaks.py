@@ -110,6 +110,25 @@ def test_all_workers_can_be_killed(own) -> None:
     assert after.stdout == "next\n"
 
 
+def test_what_a_program_started_ends_with_it_whoever_ends_it(own) -> None:
+    """The namespace of a program ends with it, without a word from the owner of the sandbox."""
+
+    async def story() -> None:
+        session = own.session()
+        await session.run("import os\nif os.fork() == 0:\n    os.setsid()\n    while True: pass")
+        before = len(templates())
+        outermost, template, *_ = templates()
+        nursery, *programs = children(template)
+        for process in programs:
+            os.kill(process, signal.SIGKILL)
+        async with asyncio.timeout(20):
+            await quiet(outermost, 3)  # the template, the nursery, a keeper made in advance
+        assert before > 2 + 2 * len(programs)  # a program, its child and their keeper
+        assert nursery in children(template)
+
+    asyncio.run(story())
+
+
 def test_a_cancelled_run_leaves_nothing(own) -> None:
     async def story() -> Run:
         tasks = [asyncio.create_task(own.run(SLEEP)) for _ in range(6)]  # two of them wait

@@ -23,7 +23,11 @@ def test_a_program_that_works(run) -> None:
     [
         ("1 / 0", 1, "ZeroDivisionError: division by zero\n"),
         ("def f(:", 1, "SyntaxError: invalid syntax\n"),
-        ("\0", 1, "source code string cannot contain null bytes\n"),  # a ValueError in older patches
+        (
+            "\0",
+            1,
+            "source code string cannot contain null bytes\n",
+        ),  # a ValueError in older patches
         ("This is no code.", 1, "SyntaxError: invalid syntax\n"),
         ("import sys; sys.exit(3)", 3, ""),
         ("import sys; sys.exit('why')", 1, "why\n"),
