@@ -39,8 +39,7 @@ class Nursery:
     def __init__(self, proc: int) -> None:
         """`proc`: a descriptor of the host's /proc."""
         self._socket, inner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.process = os.fork()
-        if self.process == 0:
+        if os.fork() == 0:
             self._socket.close()
             _serve(inner, proc)
         inner.close()

@@ -219,7 +219,7 @@ class _Template:
         try:
             kernel.die_with_parent()
             signal.set_wakeup_fd(-1)
-            for handled in (signal.SIGCHLD, signal.SIGINT):
+            for handled in (signal.SIGCHLD, signal.SIGINT):  # by the template, not by a program
                 signal.signal(handled, signal.SIG_DFL)
             os.setsid()
             null = os.open("/dev/null", os.O_RDWR)
