@@ -27,6 +27,7 @@ from fieldcraft.types import UserError
         (["world", "atlas", "--out", "/dev/null/w"], "nothing can be written at /dev/null/w"),
         (["world", "atlas"], "say what becomes of the world: --out FOLDER, or --serve."),
         (["world", "atlas", "--serve", "--out", "w"], "say what becomes of the world: --out"),
+        (["world", "abacus", "--serve"], "the world has no passages that could be pages: serve"),
         (["world", "atlas", "--serve", "--port", "70000"], "There is no port 70000; choose one"),
         (["show", "x" * 300], "File name too long"),
         (["run", "smoke", "seed=x"], "'seed' is wrong: it must be a whole number"),

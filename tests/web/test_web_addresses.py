@@ -6,7 +6,7 @@ import httpx
 import pytest
 from web_parts import crawler, failure, use
 
-from bad_servers import answers, raw_server
+from bad_servers import answers, raw_server, resets
 from fieldcraft.web.addresses import is_public
 
 pytest.importorskip("trafilatura", reason="needs the extra web")
@@ -89,9 +89,26 @@ def test_the_address_that_was_checked_is_the_one_that_is_asked(names, monkeypatc
     assert f"host: swap.example:{port}\r\n".encode() in asked[0].lower()
 
 
+def test_the_next_address_is_asked_where_one_does_not_answer(names):
+    with raw_server(PAGE) as (url, _):
+        names["two.example"] = [["127.0.0.2", "127.0.0.1"]]  # nobody listens at the first
+        tool = crawler(allow_hosts=["two.example"])
+        assert "A secret" in use(tool, {"url": url.replace("127.0.0.1", "two.example")})[0]
+
+
 def test_a_host_is_allowed_by_name_or_by_name_and_port():
     with raw_server(PAGE) as (url, _):
         port = httpx.URL(url).port
         for allowed in ("127.0.0.1", f"127.0.0.1:{port}"):
             assert "A secret" in use(crawler(allow_hosts=[allowed]), {"url": url})[0]
         assert "not on the public" in str(failure(crawler(allow_hosts=["127.0.0.1:1"]), url=url))
+
+
+def test_a_certificate_must_be_for_the_name(names, monkeypatch):
+    """The first message of TLS names the host, not the address that is asked."""
+    with raw_server(resets) as (url, asked):
+        names["swap.example"] = [["127.0.0.1"]]
+        monkeypatch.setattr("fieldcraft.web.addresses.is_public", lambda _: True)
+        failure(crawler(), url=f"https://swap.example:{httpx.URL(url).port}/")
+    assert asked[0][:1] == b"\x16"  # a handshake
+    assert b"swap.example" in asked[0]

@@ -6,6 +6,7 @@ import io
 import socket
 import threading
 import time
+import tracemalloc
 import zlib
 
 import pytest
@@ -170,15 +171,21 @@ def test_a_huge_page_is_left_at_the_limit():
 
 
 def test_a_small_page_that_unpacks_to_a_huge_one_is_left_at_the_limit():
-    packer = zlib.compressobj(1, wbits=31)
+    packer = zlib.compressobj(9, wbits=31)
     bomb = b"".join(packer.compress(bytes(2**22)) for _ in range(16)) + packer.flush()
     with raw_server(says(html(bomb, b"content-encoding: gzip\r\n"))) as (url, _):
+        tracemalloc.start()
         error = failure(crawler(most_mb=0.5), url=url)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
     assert str(error) == "The page is larger than 0.5 MiB, so it was not read."
+    assert len(bomb) < 2**17
+    assert most < 2**23  # of the 64 MiB that it unpacks to
 
 
 def test_a_packed_page_is_unpacked():
-    with raw_server(says(html(GZIPPED, b"content-encoding: gzip\r\n"))) as (url, _):
+    behind = GZIPPED + b"what follows the packed page is no part of it"
+    with raw_server(says(html(behind, b"content-encoding: gzip\r\n"))) as (url, _):
         assert "Hello there, this was packed." in use(crawler(), {"url": url})[0]
 
 

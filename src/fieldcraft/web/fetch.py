@@ -114,7 +114,9 @@ class Fetcher:
             content += unpacker.unpack(piece, self.most_bytes + 1 - len(content))
             if len(content) > self.most_bytes:
                 raise ToolError(self._too_large)
-        if not unpacker.complete:
+            if unpacker.ended:
+                return bytes(content)  # whatever follows is no part of the page
+        if unpacker.packed:
             raise ToolError("The page is damaged: its packed form ends too early.")
         return bytes(content)
 
@@ -140,13 +142,23 @@ class _Unpacker:
             raise ToolError("The page is damaged: it is not packed as its header says.") from error
 
     @property
-    def complete(self) -> bool:
-        return self._gzip is None or self._gzip.eof
+    def packed(self) -> bool:
+        return self._gzip is not None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the packed page is complete."""
+        return self._gzip is not None and self._gzip.eof
+
+
+def whole_characters(text: str) -> str:
+    """A text without halves of characters, which JSON can hold and no request can."""
+    return text.encode(errors="replace").decode()
 
 
 def parse_url(text: str) -> httpx.URL:
     """The address that a model wrote, without its fragment. Raises ToolError for none."""
-    text = text.strip()
+    text = whole_characters(text).strip()
     try:
         url = httpx.URL(text if "://" in text else f"https://{text}").copy_with(fragment=None)
     except httpx.InvalidURL as error:

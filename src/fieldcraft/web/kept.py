@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 
 from pydantic import BaseModel, ConfigDict
 
+from fieldcraft.tools.threads import in_thread
 from fieldcraft.types import ToolError, ToolUnavailable, UserError
 
 _FILE = "web.sqlite"
@@ -79,8 +80,8 @@ class Keeping(StrEnum):
 
 
 class Kept:
-    """Answers in a SQLite file. A connection lives for one statement, so that threads and processes
-    can share the file."""
+    """Answers in a SQLite file. A connection lives for one use, so that threads and processes can
+    share the file, and a replay can read it from a folder that it must not write to."""
 
     def __init__(self, folder: Path, keeping: Keeping, hours: float) -> None:
         """`hours`: the age up to which a cache uses an answer.
@@ -99,7 +100,6 @@ class Kept:
             folder.mkdir(parents=True, exist_ok=True)
             with closing(self._connect()) as file, file:
                 if keeping is not Keeping.REPLAY:
-                    file.execute("PRAGMA journal_mode = WAL")
                     file.execute(
                         "CREATE TABLE IF NOT EXISTS answers"
                         " (key TEXT PRIMARY KEY, asked TEXT, at REAL, answer TEXT)"
@@ -118,7 +118,7 @@ class Kept:
         Raises UserError where a replay has no answer.
         """
         async with self._asking.setdefault(asked.key, asyncio.Lock()):
-            found = self._find(asked)
+            found = await in_thread(lambda: self._find(asked))
             if found is not None:
                 return found
             if self._keeping is Keeping.REPLAY:
@@ -129,8 +129,7 @@ class Kept:
             given = await ask()
             if given.failure and self._keeping is Keeping.CACHE:
                 return given
-            self._add(asked, given)
-            return self._find(asked) or given  # another process may have been first
+            return await in_thread(lambda: self._added(asked, given))
 
     def _connect(self) -> sqlite3.Connection:
         if self._keeping is Keeping.REPLAY:
@@ -148,11 +147,13 @@ class Kept:
             ).fetchone()
         return None if row is None else Answer.model_validate_json(row[0])
 
-    def _add(self, asked: Asked, given: Answer) -> None:
+    def _added(self, asked: Asked, given: Answer) -> Answer:
+        """The answer that is kept now: another process may have been first."""
         with closing(self._connect()) as file, file:
             file.execute("DELETE FROM answers WHERE key = ? AND at < ?", [asked.key, self._oldest])
             values = [asked.key, str(asked), time.time(), given.model_dump_json()]
             file.execute("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?)", values)
+        return self._find(asked) or given
 
 
 class NotKept:

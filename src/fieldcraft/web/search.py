@@ -20,6 +20,7 @@ from fieldcraft.tools.search.passages import NO_RESULT
 from fieldcraft.types import Task, Tool, ToolError, ToolUnavailable, UserError
 from fieldcraft.web.addresses import certificates
 from fieldcraft.web.blocking import BENCHMARKS, Blocklist, has_canary
+from fieldcraft.web.fetch import whole_characters
 from fieldcraft.web.gate import HostGate, host_gate
 from fieldcraft.web.kept import Answer, Asked, Kept, NotKept, open_kept
 from fieldcraft.web.providers import PROVIDERS, Provider, Request, Result, line
@@ -63,6 +64,7 @@ class WebSearchTool:
             Args:
                 query: what to look for, in a few words.
             """
+            query = whole_characters(query)
             same = " ".join(query.casefold().split())
             if not same:
                 raise ToolError("The query is empty.")

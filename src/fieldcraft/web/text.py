@@ -20,7 +20,7 @@ MOST_LINKS = 30
 MOST_PDF_PAGES = 200
 _SNIFFED = 4096  # characters that tell text from anything else
 _MOST_STRANGE = 0.1  # of them that are no characters of a text
-_TEXTS = ("text/", "application/json", "application/xml", "application/javascript")
+_TEXTS = ("application/json", "application/xml", "application/x-ndjson", "application/yaml")
 _HTML = ("text/html", "application/xhtml+xml", "")
 
 
@@ -52,7 +52,7 @@ def read_page(content: bytes, kind: str, url: str) -> Page:
     bare = bare.strip().lower()
     if content[:1024].lstrip().startswith(b"%PDF-"):
         return _told(Page(_pdf_text(content)))
-    if bare not in _HTML and not bare.startswith(_TEXTS):
+    if not (bare.startswith("text/") or bare.endswith(("+json", "+xml")) or bare in _TEXTS + _HTML):
         raise ToolError(_no_text(bare, content))
     text = _decoded(content, rest)
     if _is_binary(text):

@@ -26,6 +26,7 @@ from starlette.routing import Route
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.tools.search.index import SearchIndex, build_index
 from fieldcraft.tools.serving import serve
+from fieldcraft.types import UserError
 from fieldcraft.worlds.base import World
 
 # One in so many, by a hash of the title, so that a site is the same each time.
@@ -46,7 +47,8 @@ _PAGE = Environment(autoescape=True).from_string(
 <nav><a href="/">All pages</a></nav>
 <main><article>
 <h1>{{ title }}</h1>
-<p>{{ text }}</p>
+{% for paragraph in text.splitlines() %}<p>{{ paragraph }}</p>
+{% endfor %}
 {% if links %}<h2>Related pages</h2>
 <ul>{% for words, to in links %}<li><a href="{{ to }}">{{ words }}</a></li>
 {% endfor %}</ul>{% endif %}
@@ -74,6 +76,8 @@ def create_site(world: World, folder: Path, slow_seconds: float = 2.0) -> Starle
         world: its passages become pages; their titles must differ.
         folder: where the search index is built.
         slow_seconds: that a slow page takes.
+
+    Raises UserError for a world without passages.
     """
     pages = _pages(world)
     index = _index(pages, folder)
@@ -134,7 +138,7 @@ def serve_site(world: World, host: str, port: int) -> None:
     """Serve a world until Ctrl-C. Port 0 takes a free one, which is printed.
 
     Raises:
-        UserError: the address cannot be listened on.
+        UserError: the world has no passages, or the address cannot be listened on.
     """
     with tempfile.TemporaryDirectory() as folder:
         serve(create_site(world, Path(folder)), "world", host, port)
@@ -143,6 +147,8 @@ def serve_site(world: World, host: str, port: int) -> None:
 def _pages(world: World) -> Mapping[str, _Entry]:
     """The pages by their titles as addresses have them."""
     texts = {passage["title"]: passage["text"] for passage in world.passages()}
+    if not texts:
+        raise UserError("the world has no passages that could be pages: serve another one.")
     titles = sorted(texts, key=len, reverse=True)
     named = re.compile(rf"\b(?:{'|'.join(map(re.escape, titles))})\b")
     pages = {_slug(ORDERS): _Entry(ORDERS, _ORDERS_TEXT, ())}
