@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import io
 import socket
+import sys
 import threading
 import time
 import tracemalloc
@@ -280,3 +281,9 @@ def test_wrong_settings_are_a_sentence(settings, sentence):
     with pytest.raises(UserError) as error:
         crawler(**settings)
     assert sentence in str(error.value)
+
+
+def test_without_the_libraries_the_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pypdf", None)  # as if it were not installed
+    with pytest.raises(UserError, match=r"pip install 'fieldcraft\[web\]'"):
+        crawler()
