@@ -90,6 +90,7 @@ for own in ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b"):
     tiny = ["evaluation.splits.heldout=1", "budget.turn_tokens=12", "budget.total_tokens=2048"]
     SHORTER[f"fieldcraft run {own} "] = [*tiny, *shrink("rl", "rl")]
 SHORTER["fieldcraft check torl"] = ["budget.turn_tokens=12", "budget.total_tokens=2048"]
+SHORTER["fieldcraft check my-web.yaml"] = SHORTER["fieldcraft check torl"]
 SHORTER["fieldcraft run my-parts.yaml"] = [
     *("budget.turn_tokens=12", *shrink("sft", "sft"), *shrink("rl", "rl")),
 ]
@@ -176,7 +177,7 @@ class Terminal:
         arguments = shlex.split(line.replace("8000", str(self.port)))[1:]
         for begin, added in SHORTER.items():
             arguments += added if line.startswith(begin) else []
-        if arguments[0] == "serve":
+        if arguments[0] == "serve" or "--serve" in arguments:
             self.serve(arguments)
             return
         with pytest.raises(SystemExit) as end:

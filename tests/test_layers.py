@@ -14,6 +14,7 @@ LAYERS = (
         "sandbox",
         "tools",
         "endpoints",
+        "web",
         "rewards",
         "envs",
         "engine",

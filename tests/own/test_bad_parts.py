@@ -36,7 +36,11 @@ BAD: list[tuple[str, Mapping[str, Any], list[str]]] = [
     ("raises", {"tools": ["bad_import:tool"]}, ["failed (RuntimeError: no licence)"]),
     ("exits", {"tools": ["bad_exit:tool"]}, ["failed (SystemExit: 3)"]),
     ("no name", {"tools": ["own_parts:populaton"]}, ["did you mean 'population'?"]),
-    ("tool", {"tools": ["serch"]}, ["no tool 'serch' among search, python; did you mean 'search'"]),
+    (
+        "tool",
+        {"tools": ["serch"]},
+        ["no tool 'serch' among search, python, web_search, crawl_page; did you mean 'search'"],
+    ),
     ("reward", rewards("emm"), ["no reward 'emm' among em,", "did you mean 'em'"]),
     ("dialect", {"dialect": "hermess"}, ["no dialect 'hermess'", "did you mean 'hermes'"]),
     ("world", world("atlass"), ["no world 'atlass'", "did you mean 'atlas'"]),

@@ -19,6 +19,7 @@ from fieldcraft.cli.app import (
     refuse_used,
     serve_app,
 )
+from fieldcraft.config.recipe import Recipe
 from fieldcraft.recipes.loading import load_world
 from fieldcraft.records.files import atomic_folder, refuse_unwritable
 from fieldcraft.types import UserError
@@ -27,18 +28,44 @@ from fieldcraft.types import UserError
 @app.command()
 def world(
     name: Annotated[str, typer.Argument(help="A world's name, or module:Name of your own.")],
-    out: Out,
+    out: Annotated[Path | None, typer.Option("--out", help="The folder to write.")] = None,
     overrides: Overrides = None,
     recipe: Annotated[
         str, typer.Option(help="Whose settings it has, if that is its world.")
     ] = "autocoa-mini",
     model: Annotated[bool, typer.Option("--model", help="Also a random tiny model.")] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Be a web site about it, with a search.")
+    ] = False,
+    host: str = "127.0.0.1",
+    port: int = 8000,
 ) -> None:
-    """Write a synthetic world as files: what is searched, and questions to train and to test on."""
+    """Write a synthetic world as files: what is searched, and questions to train and to test on.
+
+    With --serve it is a web site instead.
+    """
+    if (out is None) != serve:
+        raise UserError("say what becomes of the world: --out FOLDER, or --serve.")
+    settings = load_world(name, recipe, overrides or [])
+    if out is None:
+        _serve_world(settings, host, port)
+    else:
+        _write_world(settings, out, model)
+
+
+def _serve_world(recipe: Recipe, host: str, port: int) -> None:
+    from fieldcraft.worlds.base import make_world
+    from fieldcraft.worlds.site import serve_site
+
+    assert recipe.world is not None, "load_world sees to that"
+    serve_site(make_world(recipe.world.name, recipe.world.settings, recipe.seed), host, port)
+
+
+def _write_world(recipe: Recipe, out: Path, model: bool) -> None:
     from fieldcraft.runs.inputs import make_inputs
 
     refuse_used(out)
-    inputs = make_inputs(load_world(name, recipe, overrides or []))
+    inputs = make_inputs(recipe)
     if model:
         with loading():
             from fieldcraft.runs.first_model import write_first_model

@@ -60,6 +60,8 @@ def make_part(
 def _sentence(error: ValidationError, part: str, keys: list[str]) -> str:
     kind, clause, place = first_problem(error)
     key = str(place[0])
+    if kind in ("extra_forbidden", "missing") and len(place) > 1:
+        return f"the setting '{'.'.join(map(str, place))}' of {part} is wrong: {clause}."
     if kind == "extra_forbidden":
         return (
             f"{part} has no setting '{key}'; {suggestion(key, keys) if keys else 'it takes none.'}"

@@ -49,6 +49,8 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     Kind.TOOL: {
         "search": "fieldcraft.tools.search.tool:SearchTool",
         "python": "fieldcraft.tools.python.tool:make_python",
+        "web_search": "fieldcraft.web.search:make_web_search",
+        "crawl_page": "fieldcraft.web.crawl:make_crawl_page",
     },
     Kind.REWARD: {
         "em": f"{_ANSWERS}:ExactMatch",

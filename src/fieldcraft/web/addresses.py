@@ -1,0 +1,110 @@
+"""Connections to public addresses only: a name is resolved, checked and pinned to its address."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import ssl
+from collections.abc import Collection
+from functools import cache
+from typing import Any
+
+import httpx
+
+from fieldcraft.tools.threads import in_thread
+
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: the last 32 bits are an IPv4 address
+
+
+@cache
+def certificates() -> ssl.SSLContext:
+    """What https is checked with; reading it for each client would take longer than a request."""
+    return httpx.create_ssl_context(trust_env=False)
+
+
+class NotPublic(httpx.RequestError):
+    """A host has an address that a page of the web must not lead to."""
+
+
+def is_public(address: str) -> bool:
+    """Whether an address belongs to the public internet: none that is private, loopback,
+    link-local, multicast, reserved or unspecified, nor an IPv6 address that stands for such an IPv4
+    address. Raises ValueError for what is no address."""
+    ip = ipaddress.ip_address(address)
+    if isinstance(ip, ipaddress.IPv6Address):
+        inner = ip.ipv4_mapped or ip.sixtofour
+        if ip in _NAT64:
+            inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+        if inner is not None:
+            return is_public(str(inner))
+    return ip.is_global and not (ip.is_multicast or ip.is_reserved)
+
+
+def is_allowed(url: httpx.URL, allow: Collection[str]) -> bool:
+    """Whether a host is allowed by name, whatever its addresses: `HOST` or `HOST:PORT`."""
+    return url.host in allow or f"{url.host}:{_port(url)}" in allow
+
+
+class PinnedTransport(httpx.AsyncBaseTransport):
+    """A transport that connects to addresses which it has resolved and checked itself.
+
+    Whoever owns a name can change its address between a check and the connection (DNS rebinding).
+    So the connection is made to the checked address; the name stays in the header `host` and is
+    what a certificate must be for. A connection serves one request: one that is kept would be found
+    by its address, whatever name its certificate was checked for.
+    """
+
+    def __init__(self, allow: Collection[str] = ()) -> None:
+        """`allow`: hosts that may have any address, as `is_allowed` reads them."""
+        self._allow = allow
+        self._inner = httpx.AsyncHTTPTransport(
+            trust_env=False,
+            verify=certificates(),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+        )
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Raises NotPublic, httpx.ConnectError where a name has no address, and what httpx does."""
+        addresses = await _resolve(request)
+        if not is_allowed(request.url, self._allow):
+            for address in addresses:
+                if not is_public(address):
+                    raise NotPublic(f"{request.url.host} has the address {address}")
+        *others, last = addresses
+        for address in others:
+            try:
+                return await self._send(request, address)
+            except (httpx.ConnectError, httpx.ConnectTimeout):
+                continue  # the next address of the same host may answer
+        return await self._send(request, last)
+
+    async def _send(self, request: httpx.Request, address: str) -> httpx.Response:
+        pinned = httpx.Request(
+            request.method,
+            request.url.copy_with(host=address),
+            headers=request.headers,  # `host` is still the name
+            stream=request.stream,
+            extensions={**request.extensions, "sni_hostname": request.url.host},
+        )
+        return await self._inner.handle_async_request(pinned)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _port(url: httpx.URL) -> int:
+    return url.port or (443 if url.scheme == "https" else 80)
+
+
+async def _resolve(request: httpx.Request) -> list[str]:
+    """The addresses of a host, without repetitions, in the order of the resolver."""
+    host, port = request.url.host, _port(request.url)
+
+    def look_up() -> list[tuple[Any, ...]]:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
+    try:
+        found = await in_thread(look_up)
+    except (OSError, UnicodeError) as error:
+        raise httpx.ConnectError("the name has no address", request=request) from error
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))

@@ -1,0 +1,194 @@
+"""Pages of the web, with limits of time, size and redirects. Only public addresses are asked."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from dataclasses import dataclass
+
+import httpx
+
+from fieldcraft.types import ToolError
+from fieldcraft.version import __version__
+from fieldcraft.web.addresses import NotPublic, PinnedTransport, is_allowed
+from fieldcraft.web.blocking import Blocklist
+from fieldcraft.web.gate import HostGate
+from fieldcraft.web.kept import Answer
+
+BLOCKED = "The page may not be read here."
+_HEADERS = {
+    "user-agent": f"fieldcraft/{__version__}",
+    "accept": "text/html,application/xhtml+xml,application/pdf,text/plain,*/*;q=0.5",
+    "accept-encoding": "gzip",  # what `_Unpacker` unpacks within its limit
+}
+_REDIRECTS = (301, 302, 303, 307, 308)
+_GZIP = 16 + zlib.MAX_WBITS
+
+
+@dataclass(frozen=True)
+class Fetcher:
+    """Gets pages.
+
+    `seconds` are for a whole page, redirects included and waiting at the gate not; `most_bytes` of
+    a page, unpacked; `redirects` that are followed; `allow` has the hosts that need not be public.
+    """
+
+    seconds: float
+    most_bytes: int
+    redirects: int
+    allow: tuple[str, ...]
+    blocklist: Blocklist
+    gate: HostGate
+
+    async def get(self, url: httpx.URL) -> Answer:
+        """The page, or a failure."""
+        way: list[httpx.URL] = []
+        left = self.seconds
+        async with httpx.AsyncClient(
+            transport=PinnedTransport(self.allow),
+            timeout=None,  # `left` limits everything together
+            trust_env=False,
+            headers=_HEADERS,
+        ) as client:
+            try:
+                while True:
+                    self._refuse(url, way)
+                    way.append(url)
+                    async with self.gate.turn(url.host):
+                        start = asyncio.get_running_loop().time()
+                        async with asyncio.timeout(left):
+                            found = await self._once(client, url)
+                        left -= asyncio.get_running_loop().time() - start
+                    if isinstance(found, Answer):
+                        inside = tuple(str(u) for u in way if is_allowed(u, self.allow))
+                        return found.model_copy(
+                            update={"way": tuple(map(str, way)), "inside": inside}
+                        )
+                    url = found
+            except ToolError as error:
+                return Answer(failure=str(error))
+            except TimeoutError:
+                return Answer(failure=f"{way[-1].host} did not answer in {self.seconds:g} s.")
+            except httpx.HTTPError as error:
+                return Answer(failure=_reason(error, way[-1]))
+
+    def admitted(self, answer: Answer) -> Answer:
+        """An answer that was kept, or a failure where other settings had allowed it."""
+        if any(self.blocklist.blocks(url) for url in answer.way):
+            return Answer(failure=BLOCKED)
+        for url in map(httpx.URL, answer.inside):
+            if not is_allowed(url, self.allow):
+                return Answer(failure=_not_public(url))
+        if len(answer.content) > self.most_bytes:
+            return Answer(failure=self._too_large)
+        return answer
+
+    @property
+    def _too_large(self) -> str:
+        return f"The page is larger than {self.most_bytes / 2**20:g} MiB, so it was not read."
+
+    def _refuse(self, url: httpx.URL, way: list[httpx.URL]) -> None:
+        if len(way) > self.redirects:
+            raise ToolError(f"The page redirects more than {self.redirects} times.")
+        check_url(url, str(url))
+        if self.blocklist.blocks(str(url)):
+            raise ToolError(BLOCKED)
+
+    async def _once(self, client: httpx.AsyncClient, url: httpx.URL) -> Answer | httpx.URL:
+        """The page at an address, or the address that it redirects to."""
+        async with client.stream("GET", url) as response:
+            if response.status_code in _REDIRECTS and "location" in response.headers:
+                return url.join(response.headers["location"]).copy_with(fragment=None)
+            if response.status_code in (404, 410):
+                raise ToolError(f"There is no such page (status {response.status_code}).")
+            if response.status_code != 200:
+                raise ToolError(f"The server refused the page (status {response.status_code}).")
+            content = await self._content(response)
+        return Answer(status=200, kind=response.headers.get("content-type", ""), content=content)
+
+    async def _content(self, response: httpx.Response) -> bytes:
+        """The body, read and unpacked piece by piece, up to the limit."""
+        unpacker = _Unpacker(response.headers.get("content-encoding", ""))
+        content = bytearray()
+        async for piece in response.aiter_raw():
+            content += unpacker.unpack(piece, self.most_bytes + 1 - len(content))
+            if len(content) > self.most_bytes:
+                raise ToolError(self._too_large)
+            if unpacker.ended:
+                return bytes(content)  # whatever follows is no part of the page
+        if unpacker.packed:
+            raise ToolError("The page is damaged: its packed form ends too early.")
+        return bytes(content)
+
+
+class _Unpacker:
+    """Unpacks gzip without ever holding more than asked for; httpx would unpack whole pieces, and a
+    piece of 64 KiB can hold 64 MiB."""
+
+    def __init__(self, encoding: str) -> None:
+        encoding = encoding.strip().lower()
+        if encoding not in ("", "identity", "gzip", "x-gzip"):
+            raise ToolError(
+                f"The page is packed in a form that was not asked for ({encoding[:20]})."
+            )
+        self._gzip = zlib.decompressobj(_GZIP) if encoding.endswith("gzip") else None
+
+    def unpack(self, piece: bytes, most: int) -> bytes:
+        if self._gzip is None:
+            return piece[:most]
+        try:
+            return self._gzip.decompress(piece, most)
+        except zlib.error as error:
+            raise ToolError("The page is damaged: it is not packed as its header says.") from error
+
+    @property
+    def packed(self) -> bool:
+        return self._gzip is not None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the packed page is complete."""
+        return self._gzip is not None and self._gzip.eof
+
+
+def whole_characters(text: str) -> str:
+    """A text without halves of characters, which JSON can hold and no request can."""
+    return text.encode(errors="replace").decode()
+
+
+def parse_url(text: str) -> httpx.URL:
+    """The address that a model wrote, without its fragment. Raises ToolError for none."""
+    text = whole_characters(text).strip()
+    try:
+        url = httpx.URL(text if "://" in text else f"https://{text}").copy_with(fragment=None)
+    except httpx.InvalidURL as error:
+        raise ToolError(_no_address(text)) from error
+    check_url(url, text)
+    return url
+
+
+def check_url(url: httpx.URL, text: str) -> None:
+    """Raises ToolError for an address, written as `text`, that is none of a page of the web."""
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ToolError(_no_address(text))
+    if url.userinfo:
+        raise ToolError("Addresses with a name and a password are not read.")
+
+
+def _no_address(text: str) -> str:
+    return f"'{text[:100]}' is no address of a web page; it begins with http:// or https://."
+
+
+def _not_public(url: httpx.URL) -> str:
+    return f"{url.host} is not on the public internet, so it was not asked."
+
+
+def _reason(error: httpx.HTTPError, url: httpx.URL) -> str:
+    match error:
+        case NotPublic():
+            return _not_public(url)
+        case httpx.ConnectError():
+            return f"{url.host} cannot be reached."
+        case httpx.RemoteProtocolError() | httpx.ReadError():
+            return f"{url.host} did not answer as a web server does, or ended too early."
+    return f"The page could not be read ({type(error).__name__})."

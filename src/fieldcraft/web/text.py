@@ -1,0 +1,183 @@
+"""The text of a page: HTML by trafilatura, PDF by pypdf, plain text as it is, nothing else."""
+
+from __future__ import annotations
+
+import io
+import logging
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import httpx
+
+from fieldcraft.records.reading import Damaged, reading
+from fieldcraft.types import ToolError, UserError
+
+MOST_LINKS = 30
+MOST_PDF_PAGES = 200
+_SNIFFED = 4096  # characters that tell text from anything else
+_MOST_STRANGE = 0.1  # of them that are no characters of a text
+_TEXTS = ("application/json", "application/xml", "application/x-ndjson", "application/yaml")
+_HTML = ("text/html", "application/xhtml+xml", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a page says. `links` are (text, address) pairs in their order."""
+
+    text: str
+    links: tuple[tuple[str, str], ...] = ()
+
+
+def require_extractors() -> None:
+    """Raises UserError where the libraries that read pages are not installed."""
+    _trafilatura()
+    _pypdf()
+
+
+def read_page(content: bytes, kind: str, url: str) -> Page:
+    """The text of a page.
+
+    Args:
+        content: its bytes.
+        kind: the header content-type; "" if there is none.
+        url: where it is, for links that are relative to it.
+
+    Raises ToolError for what holds no text.
+    """
+    bare, _, rest = kind.partition(";")
+    bare = bare.strip().lower()
+    if content[:1024].lstrip().startswith(b"%PDF-"):
+        return _told(Page(_pdf_text(content)))
+    if not (bare.startswith("text/") or bare.endswith(("+json", "+xml")) or bare in _TEXTS + _HTML):
+        raise ToolError(_no_text(bare, content))
+    text = _decoded(content, rest)
+    if _is_binary(text):
+        raise ToolError(_no_text(bare, content))
+    if not text.strip():
+        raise ToolError("The page holds no text.")
+    if bare in _HTML and (bare or "<" in text[:_SNIFFED]):
+        return _told(_html_page(text, url))
+    return _told(Page(text))
+
+
+def _told(page: Page) -> Page:
+    if not page.text.strip() and not page.links:
+        raise ToolError("The page holds no text.")
+    return page
+
+
+def _no_text(kind: str, content: bytes) -> str:
+    return f"The page holds no text but other data ({kind or 'unknown'}, {len(content)} bytes)."
+
+
+def _decoded(content: bytes, parameters: str) -> str:
+    """By the charset of the header, else as trafilatura guesses."""
+    _, given, charset = parameters.lower().partition("charset=")
+    if given:
+        try:
+            return content.decode(charset.split(";")[0].strip(" \"'"), errors="replace")
+        except (LookupError, ValueError):
+            pass  # a name of no charset: guess
+    decoded: str = _trafilatura().utils.decode_file(content)
+    return decoded
+
+
+def _is_binary(text: str) -> bool:
+    start = text[:_SNIFFED]
+    strange = sum(
+        c == "\ufffd" or (unicodedata.category(c) == "Cc" and c not in "\t\n\r\f") for c in start
+    )
+    return strange > _MOST_STRANGE * len(start)
+
+
+# -- HTML --------------------------------------------------------------------------------------
+
+
+def _html_page(text: str, url: str) -> Page:
+    trafilatura = _trafilatura()
+    with _readable("The HTML"):
+        tree = _lxml_html().document_fromstring(text.encode(errors="replace"), parser=_utf8())
+        links = _links(tree, url)
+        main = trafilatura.extract(text, url=url, include_comments=False)
+        return Page(main or trafilatura.html2txt(tree), links)
+
+
+def _utf8() -> Any:
+    """A parser of what `_decoded` decoded, whatever charset the page itself names."""
+    return _lxml_html().HTMLParser(encoding="utf-8")
+
+
+def _links(tree: Any, url: str) -> tuple[tuple[str, str], ...]:
+    """The links of a page to other pages, each address once."""
+    found: dict[str, str] = {}
+    here = httpx.URL(url)
+    for anchor in tree.iter("a"):
+        try:
+            target = here.join(anchor.get("href", "").strip()).copy_with(fragment=None)
+        except (httpx.InvalidURL, ValueError):
+            continue
+        words = " ".join(anchor.text_content().split())
+        if target.scheme in ("http", "https") and target != here and words:
+            found.setdefault(str(target), words[:100])
+        if len(found) == MOST_LINKS:
+            break
+    return tuple((words, address) for address, words in found.items())
+
+
+# -- PDF ---------------------------------------------------------------------------------------
+
+
+def _pdf_text(content: bytes) -> str:
+    with _readable("The PDF"):
+        reader = _pypdf().PdfReader(io.BytesIO(content))
+        texts = [page.extract_text() for page in reader.pages[:MOST_PDF_PAGES]]
+        if more := len(reader.pages) - len(texts):
+            texts.append(f"({more} more pages were not read.)")
+        return "\n\n".join(texts)
+
+
+@contextmanager
+def _readable(what: str) -> Iterator[None]:
+    """What a parser raises in the block becomes a ToolError."""
+    try:
+        with reading(what, "look for another page"):
+            yield
+    except Damaged as error:
+        raise ToolError(str(error)) from error
+
+
+# -- libraries ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def _installed() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise UserError(
+            "The tools of the web need trafilatura and pypdf: pip install 'fieldcraft[web]'."
+        ) from error
+
+
+def _trafilatura() -> ModuleType:
+    with _installed():
+        import trafilatura
+    logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # faulty pages are nothing special
+    return trafilatura
+
+
+def _lxml_html() -> ModuleType:
+    with _installed():
+        import lxml.html
+    return lxml.html
+
+
+def _pypdf() -> ModuleType:
+    with _installed():
+        import pypdf
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # as above
+    return pypdf

@@ -1,0 +1,114 @@
+"""Only public addresses are asked, whatever a name says and whenever it says it."""
+
+import socket
+
+import httpx
+import pytest
+from web_parts import crawler, failure, use
+
+from bad_servers import answers, raw_server, resets
+from fieldcraft.web.addresses import is_public
+
+pytest.importorskip("trafilatura", reason="needs the extra web")
+
+PAGE = answers(b"<html><body><p>A secret of the intranet.</p></body></html>", "text/html")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1", "127.8.9.1", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254"),
+        *("100.64.0.1", "0.0.0.0", "224.0.0.1", "239.1.1.1", "240.0.0.1", "255.255.255.255"),
+        *("::1", "::", "fe80::1", "fe80::1%2", "fc00::1", "ff02::1", "ff0e::1", "2001:db8::1"),
+        *("::ffff:127.0.0.1", "::ffff:10.0.0.1", "2002:7f00:1::", "64:ff9b::7f00:1"),
+        *("192.0.2.1", "198.18.0.1", "2001:0:1::1"),
+    ],
+)
+def test_addresses_that_are_not_public(address):
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "64:ff9b::808:808"])
+def test_public_addresses(address):
+    assert is_public(address)
+
+
+@pytest.fixture
+def names(monkeypatch):
+    """A resolver of the test's: name -> lists of addresses, one list for each time it is asked."""
+    known, real = {}, socket.getaddrinfo
+
+    def look_up(host, port, *more, **settings):
+        if host not in known:
+            return real(host, port, *more, **settings)
+        found = known[host].pop(0) if len(known[host]) > 1 else known[host][0]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (a, port)) for a in found]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    return known
+
+
+@pytest.mark.parametrize("found", [["127.0.0.1"], ["8.8.8.8", "127.0.0.1"], ["192.168.0.7"]])
+def test_a_name_with_a_private_address_is_refused_unasked(names, found):
+    with raw_server(PAGE) as (url, asked):
+        names["inside.example"] = [found]
+        error = failure(crawler(), url=url.replace("127.0.0.1", "inside.example"))
+    assert str(error) == "inside.example is not on the public internet, so it was not asked."
+    assert asked == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "2130706433", "0x7f.1", "[::1]"])
+def test_the_loopback_in_any_writing_is_refused(host):
+    with raw_server(PAGE) as (url, asked):
+        error = failure(crawler(allow_hosts=[]), url=url.replace("127.0.0.1", host))
+    assert str(error).endswith("is not on the public internet, so it was not asked.")
+    assert asked == []
+
+
+def test_a_redirect_to_a_private_address_is_refused(names):
+    with raw_server(PAGE) as (inside, asked):
+        names["inside.example"] = [["127.0.0.1"]]
+        target = inside.replace("127.0.0.1", "inside.example")
+        head = f"HTTP/1.1 302 Found\r\nlocation: {target}\r\ncontent-length: 0\r\n\r\n"
+        with raw_server(lambda c: c.sendall(head.encode())) as (outside, _):
+            error = failure(crawler(), url=outside)
+    assert str(error) == "inside.example is not on the public internet, so it was not asked."
+    assert asked == []
+
+
+def test_the_address_that_was_checked_is_the_one_that_is_asked(names, monkeypatch):
+    """A name that changes its address after the check gains nothing: it is looked up once."""
+    with raw_server(PAGE) as (url, asked):
+        names["swap.example"] = [["127.0.0.1"], ["192.0.2.1"]]
+        monkeypatch.setattr("fieldcraft.web.addresses.is_public", lambda a: a == "127.0.0.1")
+        [text] = use(crawler(), {"url": url.replace("127.0.0.1", "swap.example") + "/a"})
+    assert "A secret" in text
+    assert len(names["swap.example"]) == 1
+    port = httpx.URL(url).port
+    assert asked[0].startswith(b"GET /a HTTP/1.1\r\n")
+    assert f"host: swap.example:{port}\r\n".encode() in asked[0].lower()
+
+
+def test_the_next_address_is_asked_where_one_does_not_answer(names):
+    with raw_server(PAGE) as (url, _):
+        names["two.example"] = [["127.0.0.2", "127.0.0.1"]]  # nobody listens at the first
+        tool = crawler(allow_hosts=["two.example"])
+        assert "A secret" in use(tool, {"url": url.replace("127.0.0.1", "two.example")})[0]
+
+
+def test_a_host_is_allowed_by_name_or_by_name_and_port():
+    with raw_server(PAGE) as (url, _):
+        port = httpx.URL(url).port
+        for allowed in ("127.0.0.1", f"127.0.0.1:{port}"):
+            assert "A secret" in use(crawler(allow_hosts=[allowed]), {"url": url})[0]
+        assert "not on the public" in str(failure(crawler(allow_hosts=["127.0.0.1:1"]), url=url))
+
+
+def test_a_certificate_must_be_for_the_name(names, monkeypatch):
+    """The first message of TLS names the host, not the address that is asked."""
+    with raw_server(resets) as (url, asked):
+        names["swap.example"] = [["127.0.0.1"]]
+        monkeypatch.setattr("fieldcraft.web.addresses.is_public", lambda _: True)
+        failure(crawler(), url=f"https://swap.example:{httpx.URL(url).port}/")
+    assert asked[0][:1] == b"\x16"  # a handshake
+    assert b"swap.example" in asked[0]

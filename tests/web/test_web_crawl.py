@@ -1,0 +1,289 @@
+"""`crawl_page` over the loopback: what a page says, and a sentence where it says nothing."""
+
+import asyncio
+import gzip
+import io
+import socket
+import sys
+import threading
+import time
+import tracemalloc
+import zlib
+
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+from web_parts import TASK, crawler, failure, use
+
+from bad_servers import answers, drips_its_answer, drips_its_headers, raw_server, redirects, resets
+from chat_server import answering, completion
+from fieldcraft.types import ArgumentError, ToolError, ToolUnavailable, UserError
+from fieldcraft.web.crawl import REPEATED, split
+from serving import serving
+
+pytest.importorskip("trafilatura", reason="needs the extra web")
+
+ARTICLE = (
+    "<html><head><title>Ada</title><script>var a = 'no text';</script></head><body>"
+    "<nav><a href='/'>Home</a></nav><article><h1>Ada Lind</h1>"
+    + "".join(f"<p>Ada Lind wrote the book {i}, and people read it with joy.</p>" for i in range(9))
+    + "<p>See <a href='../bo#life'>Bo Berg</a> and <a href='mailto:a@b'>write</a>.</p></article>"
+    "</body></html>"
+)
+
+
+def html(body: bytes, more: bytes = b"") -> bytes:
+    return b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n" + more + b"\r\n" + body
+
+
+def says(raw: bytes):
+    """A server that sends these bytes and ends the connection."""
+
+    def behave(connection: socket.socket) -> None:
+        connection.sendall(raw)
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(65536):
+            pass
+
+    return behave
+
+
+def test_a_page_is_its_main_text_and_its_links():
+    with raw_server(answers(ARTICLE.encode(), "text/html; charset=utf-8")) as (url, asked):
+        [text] = use(crawler(), {"url": f"{url}/wiki/ada#top"})
+    assert text.startswith(f"{url}/wiki/ada\n\n")
+    assert "Ada Lind wrote the book 8, and people read it with joy." in text
+    assert "no text" not in text
+    assert text.endswith(f"\n\nLinks:\n[Home]({url}/)\n[Bo Berg]({url}/bo)")
+    assert b"user-agent: fieldcraft/" in asked[0].lower()
+
+
+def test_a_long_page_comes_in_parts():
+    with raw_server(answers("".join(f"line {i}\n" for i in range(90)).encode(), "text/plain")) as (
+        url,
+        _,
+    ):
+        tool = crawler(part_characters=300)
+        first, last = use(tool, {"url": url}, {"url": url, "part": 3})
+        error = failure(tool, url=url, part=4)
+    assert first.startswith(f"{url} (part 1 of 3)\n\nline 0\n")
+    assert last.rstrip().endswith("line 89")
+    assert str(error) == "The page has 3 parts, so there is no part 4."
+
+
+def test_parts_lose_nothing():
+    text = "".join(f"{'x' * (i % 37)} {i}\n" for i in range(400))
+    parts = split(text, 500)
+    assert "\n".join(parts).split() == text.split()
+    assert max(map(len, parts)) <= 500
+    assert split("", 5) == [""]
+    assert split("a" * 12, 5) == ["aaaaa", "aaaaa", "aa"]
+
+
+def test_a_repeated_page_is_not_read_again_in_a_rollout():
+    with raw_server(answers(b"<p>Hello there.</p>", "text/html")) as (url, asked):
+        tool = crawler()
+        assert use(tool, {"url": url}, {"url": url})[1] == REPEATED
+        assert len(asked) == 1
+        assert "Hello there." in use(tool, {"url": url})[0]  # another rollout
+
+
+def test_pdf():
+    pypdf = pytest.importorskip("pypdf", reason="needs the extra web")
+    from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
+
+    writer = pypdf.PdfWriter()
+    page = writer.add_blank_page(200, 200)
+    font = DictionaryObject(
+        {
+            NameObject("/Type"): NameObject("/Font"),
+            NameObject("/Subtype"): NameObject("/Type1"),
+            NameObject("/BaseFont"): NameObject("/Helvetica"),
+        }
+    )
+    fonts = DictionaryObject({NameObject("/F1"): font})
+    page[NameObject("/Resources")] = DictionaryObject({NameObject("/Font"): fonts})
+    stream = DecodedStreamObject()
+    stream.set_data(b"BT /F1 12 Tf 20 100 Td (Ada was born in Rome.) Tj ET")
+    page[NameObject("/Contents")] = writer._add_object(stream)
+    file = io.BytesIO()
+    writer.write(file)
+    with raw_server(answers(file.getvalue(), "application/pdf")) as (url, _):
+        assert "Ada was born in Rome." in use(crawler(), {"url": url})[0]
+    with raw_server(answers(file.getvalue()[:100], "application/pdf")) as (url, _):
+        assert str(failure(crawler(), url=url)).startswith("The PDF cannot be read (")
+
+
+HALF = b"content-length: 1000\r\n"
+GZIPPED = gzip.compress(b"<p>Hello there, this was packed.</p>")
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "sentence"),
+    [
+        (answers(b"\x89PNG\r\n" + bytes(range(256)) * 20, "text/html"), "holds no text but other"),
+        (answers(b"\x89PNG", "image/png"), "holds no text but other data (image/png, 4 bytes)."),
+        (answers(b"", "text/html"), "The page holds no text."),
+        (answers(b"<html><body></body></html>", "text/html"), "The page holds no text."),
+        (answers(b"gone", "text/html", 404), "There is no such page (status 404)."),
+        (answers(b"no", "text/html", 500), "The server refused the page (status 500)."),
+        (answers(b"BENCHMARK canary GUID 1", "text/plain"), "The page may not be read here."),
+        (says(html(b"<p>Half", HALF)), "not answer as a web server does, or ended too early."),
+        (says(html(GZIPPED[:-9], b"content-encoding: gzip\r\n")), "packed form ends too early"),
+        (says(html(b"text", b"content-encoding: gzip\r\n")), "not packed as its header says"),
+        (says(html(b"text", b"content-encoding: br\r\n")), "a form that was not asked for (br)"),
+        (says(b"SSH-2.0-OpenSSH\r\n"), "not answer as a web server does, or ended too early."),
+        (resets, "127.0.0.1 did not answer as a web server does, or ended too early."),
+        (redirects, "The page redirects more than 5 times."),
+        (says(b"HTTP/1.1 302 A\r\nlocation: ftp://a/b\r\n\r\n"), "is no address of a web page"),
+        (says(b"HTTP/1.1 302 A\r\nlocation: //a:x/\r\n\r\n"), "not answer as a web server does"),
+        (says(b"HTTP/1.1 302 A\r\nlocation: //hf.co/datasets/a\r\n\r\n"), "may not be read here."),
+        (says(b"HTTP/1.1 302 A\r\nlocation: //u:p@b/\r\n\r\n"), "with a name and a password"),
+    ],
+)
+def test_a_page_that_says_nothing_is_a_sentence(behaviour, sentence):
+    with raw_server(behaviour) as (url, _):
+        error = failure(crawler(), url=url)
+    assert type(error) is ToolError
+    assert sentence in str(error)
+
+
+@pytest.mark.parametrize("behaviour", [drips_its_answer, drips_its_headers])
+def test_a_slow_page_is_given_up(behaviour):
+    with raw_server(behaviour) as (url, _):
+        error = failure(crawler(seconds=0.3), url=url)
+    assert str(error) == "127.0.0.1 did not answer in 0.3 s."
+
+
+def test_a_huge_page_is_left_at_the_limit():
+    sent = 0
+
+    def streams_a_gigabyte(connection: socket.socket) -> None:
+        nonlocal sent
+        connection.sendall(html(b"", b"content-length: 1073741824\r\n"))
+        while sent < 2**30:
+            sent += connection.send(b"a" * 65536)
+
+    with raw_server(streams_a_gigabyte) as (url, _):
+        error = failure(crawler(), url=url)
+    assert str(error) == "The page is larger than 4 MiB, so it was not read."
+    assert sent < 2**26  # what the kernel keeps of both sides included
+
+
+def test_a_small_page_that_unpacks_to_a_huge_one_is_left_at_the_limit():
+    packer = zlib.compressobj(9, wbits=31)
+    bomb = b"".join(packer.compress(bytes(2**22)) for _ in range(16)) + packer.flush()
+    with raw_server(says(html(bomb, b"content-encoding: gzip\r\n"))) as (url, _):
+        tracemalloc.start()
+        error = failure(crawler(most_mb=0.5), url=url)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert str(error) == "The page is larger than 0.5 MiB, so it was not read."
+    assert len(bomb) < 2**17
+    assert most < 2**23  # of the 64 MiB that it unpacks to
+
+
+def test_a_packed_page_is_unpacked():
+    behind = GZIPPED + b"what follows the packed page is no part of it"
+    with raw_server(says(html(behind, b"content-encoding: gzip\r\n"))) as (url, _):
+        assert "Hello there, this was packed." in use(crawler(), {"url": url})[0]
+
+
+def test_a_page_that_moved_is_read_where_it_is_now():
+    moved = Route("/old", lambda request: RedirectResponse("/new", 301))
+    new = Route("/new", lambda request: HTMLResponse("<p>Hello from the new place.</p>"))
+    with serving(Starlette(routes=[moved, new])) as url:
+        [text] = use(crawler(), {"url": f"{url}/old"})
+        assert text == f"{url}/new\n\nHello from the new place."
+        error = failure(crawler(redirects=0), url=f"{url}/old")
+    assert str(error) == "The page redirects more than 0 times."
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("", "'' is no address of a web page; it begins with http:// or https://."),
+        ("file:///etc/passwd", "'file:///etc/passwd' is no address of a web page"),
+        ("http://", "is no address of a web page"),
+        ("http://a:b@c/", "Addresses with a name and a password are not read."),
+        ("http://[::1", "is no address of a web page"),
+        ("http://no-such-name.invalid/", "no-such-name.invalid cannot be reached."),
+        ("huggingface.co/datasets/a", "The page may not be read here."),
+        ("https://blocked.example/", "The page may not be read here."),
+    ],
+)
+def test_an_address_that_is_none_is_a_sentence(url, sentence):
+    assert sentence in str(failure(crawler(block=["blocked.example"]), url=url))
+
+
+def test_wrong_arguments_are_told():
+    with pytest.raises(ArgumentError, match="Wrong arguments for crawl_page: url: Field required"):
+        use(crawler(), {})
+
+
+def test_a_host_is_asked_once_at_a_time():
+    at_once, most = 0, 0
+    lock = threading.Lock()
+
+    def counts(connection: socket.socket) -> None:
+        nonlocal at_once, most
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+        time.sleep(0.02)
+        with lock:
+            at_once -= 1
+        answers(b"<p>Hello there.</p>", "text/html")(connection)
+
+    async def side_by_side(tool, url):
+        async with tool.open(TASK) as opened:
+            await asyncio.gather(*(opened(url=f"{url}/{i}") for i in range(5)))
+
+    with raw_server(counts) as (url, asked):
+        asyncio.run(side_by_side(crawler(interval_seconds=0.01), url))
+    assert len(asked) == 5
+    assert most == 1
+
+
+def test_a_summary_is_about_the_question():
+    app, got = answering(completion("Ada was born in Rome."))
+    with serving(app) as model, raw_server(answers(ARTICLE.encode(), "text/html")) as (url, _):
+        tool = crawler(summary={"url": f"{model}/v1", "model": "m"})
+        assert use(tool, {"url": url}) == [f"Summary of {url}\n\nAda was born in Rome."]
+    user = got[0]["messages"][1]["content"]
+    assert user.startswith("Question: Where was Ada born?\n\nPage:\n")
+    assert "wrote the book 3" in user
+
+
+def test_a_summary_that_fails_is_no_fault_of_the_page():
+    app, _ = answering(Response("no", 400))
+    with serving(app) as model, raw_server(answers(ARTICLE.encode(), "text/html")) as (url, _):
+        error = failure(crawler(summary={"url": f"{model}/v1", "model": "m"}), url=url)
+    assert isinstance(error, ToolUnavailable)
+    assert str(error).startswith("No summary could be made: status 400")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"seconds": 0}, "the setting 'seconds' of the tool 'crawl_page' is wrong: it must be gr"),
+        ({"second": 1}, "the tool 'crawl_page' has no setting 'second'; did you mean 'seconds'?"),
+        ({"block": ["https://a"]}, "'https://a' blocks nothing: write a host"),
+        ({"cache": "a", "record": "b"}, "in one way: give one of 'cache' and 'record'."),
+        (
+            {"summary": {"url": "http://a"}},
+            "setting 'summary.model' of the tool 'crawl_page' is wrong: it is m",
+        ),
+    ],
+)
+def test_wrong_settings_are_a_sentence(settings, sentence):
+    with pytest.raises(UserError) as error:
+        crawler(**settings)
+    assert sentence in str(error.value)
+
+
+def test_without_the_libraries_the_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pypdf", None)  # as if it were not installed
+    with pytest.raises(UserError, match=r"pip install 'fieldcraft\[web\]'"):
+        crawler()

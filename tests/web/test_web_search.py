@@ -1,0 +1,187 @@
+"""`web_search` over the loopback: results, repetitions, and what engines refuse."""
+
+import asyncio
+import threading
+
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from web_parts import TASK, failure, searcher, use
+
+from bad_servers import drips_its_answer, is_endless, raw_server, resets
+from fieldcraft.tools.named import make_tool
+from fieldcraft.tools.search.index import build_index
+from fieldcraft.types import ToolError, ToolUnavailable, UserError
+from fieldcraft.web.search import REPEATED
+from serving import serving
+
+HITS = [
+    {"title": "Ada", "url": "http://a/1", "content": "Born in Rome."},
+    {"title": "Copy", "url": "https://huggingface.co/datasets/x", "content": "The answer."},
+    {"title": "Other copy", "url": "http://a/2", "content": "canary GUID 7: the answer."},
+    {"title": "Bo", "url": "http://a/3", "content": ""},
+    {"title": "Cy", "url": "http://a/4", "content": "Born in Oslo."},
+]
+
+
+def engine(*responses: Response):
+    """A server that gives these responses in turn, the last one for ever; and the requests."""
+    got = []
+
+    async def search(request):
+        got.append(request)
+        return responses[min(len(got), len(responses)) - 1]
+
+    routes = [Route("/search", search, methods=["GET", "POST"])]
+    return Starlette(routes=routes), got
+
+
+def test_results_are_numbered_and_copies_of_benchmarks_are_left_out():
+    app, got = engine(JSONResponse({"results": HITS}))
+    with serving(app) as url:
+        [text] = use(searcher(f"{url}/search", topk=2), {"query": "where was Ada born?"})
+    assert text == "1. Ada\nhttp://a/1\nBorn in Rome.\n\n2. Bo\nhttp://a/3"
+    assert dict(got[0].query_params) == {"q": "where was Ada born?", "format": "json"}
+
+
+def test_nothing_found():
+    with serving(engine(JSONResponse({"results": HITS[1:3]}))[0]) as url:
+        assert use(searcher(url), {"query": "ada"}) == ["No result."]
+
+
+def test_a_repeated_query_is_told_so_within_a_rollout():
+    app, got = engine(PlainTextResponse("busy", 500), JSONResponse({"results": HITS}))
+    with serving(app) as url:
+        tool = searcher(url)
+        assert isinstance(failure(tool, query="ada"), ToolUnavailable)
+        first, again, other = use(
+            tool, {"query": "Ada  Lind"}, {"query": " ada lind "}, {"query": "bo"}
+        )
+        assert first == other != again == REPEATED
+        assert use(tool, {"query": "ada lind"}) == [first]
+    assert len(got) == 4
+
+
+def test_a_failed_search_is_not_remembered_as_done():
+    app, _ = engine(PlainTextResponse("busy", 500), JSONResponse({"results": HITS}))
+
+    async def rollout(tool):
+        async with tool.open(TASK) as opened:
+            with pytest.raises(ToolUnavailable):
+                await opened(query="ada")
+            return await opened(query="ada")
+
+    with serving(app) as url:
+        assert asyncio.run(rollout(searcher(url))).startswith("1. Ada")
+
+
+def test_a_busy_engine_is_asked_again():
+    app, got = engine(PlainTextResponse("busy", 429), JSONResponse({"results": []}))
+    with serving(app) as url:
+        assert use(searcher(url, retries=1), {"query": "ada"}) == ["No result."]
+    assert len(got) == 2
+
+
+@pytest.mark.parametrize(
+    ("response", "kind", "sentence"),
+    [
+        (Response("", 422), ToolError, "The search engine refuses the query (status 422)."),
+        (Response("", 500), ToolUnavailable, "The search engine failed with status 500."),
+        (Response("<html>"), ToolUnavailable, "The search engine's answer cannot be read."),
+        (JSONResponse({"results": 3}), ToolUnavailable, "The search engine's answer cannot be"),
+    ],
+)
+def test_a_search_that_fails_is_a_sentence(response, kind, sentence):
+    with serving(engine(response)[0]) as url:
+        error = failure(searcher(url), query="ada")
+    assert type(error) is kind
+    assert str(error).startswith(sentence)
+
+
+@pytest.mark.parametrize("behaviour", [drips_its_answer, resets, is_endless])
+def test_a_broken_engine_is_given_up(behaviour):
+    with raw_server(behaviour) as (url, _):
+        error = failure(searcher(url, seconds=0.5), query="ada")
+    assert type(error) is ToolUnavailable
+    assert str(error) == "The search engine does not answer."
+
+
+def test_an_empty_query_is_a_sentence():
+    assert str(failure(searcher("http://127.0.0.1:1"), query=" ")) == "The query is empty."
+
+
+def test_a_key_is_sent_in_a_header_and_a_refused_one_stops_the_run(monkeypatch):
+    monkeypatch.setenv("MY_KEY", "secret")
+    app, got = engine(JSONResponse({"organic": []}), Response("", 403))
+    with serving(app) as url:
+        tool = searcher(url, provider="serper", api_key_env="MY_KEY")
+        assert use(tool, {"query": "ada"}) == ["No result."]
+        with pytest.raises(UserError) as error:
+            use(tool, {"query": "bo"})
+    assert got[0].headers["x-api-key"] == "secret"
+    assert str(error.value) == (f"{url} refuses to search (status 403): set MY_KEY to a valid key.")
+
+
+def test_an_engine_gets_one_request_at_a_time():
+    at_once, most = 0, 0
+    lock = threading.Lock()
+
+    async def search(request):
+        nonlocal at_once, most
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+        await asyncio.sleep(0.02)
+        with lock:
+            at_once -= 1
+        return JSONResponse({"results": []})
+
+    async def side_by_side(tool):
+        async with tool.open(TASK) as opened:
+            await asyncio.gather(*(opened(query=f"ada {i}") for i in range(5)))
+
+    with serving(Starlette(routes=[Route("/search", search)])) as url:
+        asyncio.run(side_by_side(searcher(url)))
+        assert most == 1
+        asyncio.run(side_by_side(searcher(url, concurrent=3)))
+        assert most == 3
+
+
+def test_an_index_of_ones_own_is_searched(tmp_path):
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text(
+        '{"id": "http://a/ada", "title": "Ada", "text": "Ada was\\nborn in Rome."}\n'
+        '{"id": "7", "title": "Bo", "text": "Bo was born in Oslo."}\n'
+        '{"id": "8", "title": "Cy", "text": "Cy has a cat."}\n'
+    )
+    build_index(corpus, tmp_path / "index")
+    tool = make_tool("web_search", {"provider": "index", "index": str(tmp_path / "index")})
+    assert use(tool, {"query": "Rome born"}, {"query": "rome  born"}) == [
+        "1. Ada\nhttp://a/ada\nAda was born in Rome.\n\n2. Bo\nBo was born in Oslo.",
+        REPEATED,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({}, "the tool 'web_search' needs the setting 'provider'"),
+        ({"provider": "bing"}, "'serper', 'tavily', 'brave', 'searxng' or 'index', not 'bing'"),
+        ({"provider": "searxng"}, "needs the url of a searxng server: add 'url: http://HOST:"),
+        ({"provider": "searxng", "url": "localhost:1"}, "is no url of a search engine; write"),
+        ({"provider": "searxng", "url": "http://u:p@a"}, "is no url of a search engine; write"),
+        ({"provider": "serper"}, "set the environment variable SERPER_API_KEY, or name another"),
+        ({"provider": "brave", "api_key_env": "MINE"}, "set the environment variable MINE, or"),
+        ({"provider": "index"}, "needs both 'provider: index' and 'index: FOLDER' to search"),
+        ({"provider": "searxng", "index": "a"}, "needs both 'provider: index' and 'index: FOL"),
+        ({"provider": "searxng", "url": "http://a", "topk": 0}, "it must be 1 or more, not 0"),
+        ({"provider": "searxng", "url": "http://a", "topl": 1}, "did you mean 'topk'?"),
+    ],
+)
+def test_wrong_settings_are_a_sentence(settings, sentence, monkeypatch):
+    for name in ("SERPER_API_KEY", "MINE"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UserError) as error:
+        make_tool("web_search", settings)
+    assert sentence in str(error.value)
