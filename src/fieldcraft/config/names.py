@@ -44,6 +44,7 @@ class Kind(StrEnum):
 _ANSWERS, _COST = "fieldcraft.rewards.answers", "fieldcraft.rewards.tool_cost"
 _CODE = "fieldcraft.rewards.code_agents"
 _ALGORITHMS = "fieldcraft.config.algorithms"
+_AFM = "fieldcraft.dialects.afm"
 _STAGES = "fieldcraft.train.stages"
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     Kind.TOOL: {
@@ -76,6 +77,9 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "hermes": "fieldcraft.dialects.hermes:Hermes",
         "torl": "fieldcraft.dialects.torl:ToRL",
         "retool": "fieldcraft.dialects.retool:ReTool",
+        "afm": f"{_AFM}:Afm",
+        "afm-web": f"{_AFM}:AfmWeb",
+        "afm-mhqa": f"{_AFM}:AfmMhqa",
         "afm-code": "fieldcraft.dialects.afm_code:AfmCode",
         "toolrl": "fieldcraft.dialects.toolrl:ToolRL",
     },
