@@ -66,6 +66,8 @@ SHORTER = {  # what a command begins with -> what is added to it
         *shrink("sft", "base", "sft"),
         *shrink("rl", "em-grpo", "otc-grpo", "em-ppo", "otc-ppo"),
     ],
+    "fieldcraft run my-team.yaml": ["budget.turn_tokens=12"],
+    "fieldcraft run my-afm.yaml": [*TINY, *shrink("sft", "base", "sft")],
     "fieldcraft run autocoa-data": ["collect.questions=20", "collect.contrast=8"],
     "fieldcraft run smoke": [*TINY, *shrink("sft", "base", "sft2"), *shrink("rl", "rl2")],
     "fieldcraft run hotpotqa": [

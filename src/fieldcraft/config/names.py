@@ -32,6 +32,7 @@ class Kind(StrEnum):
     DIALECT = "dialect"
     WORLD = "world"
     WORKFLOW = "workflow"
+    TEAM = "team"
     ALGORITHM = "algorithm"
     STAGE = "stage type"
 
@@ -88,6 +89,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "rag": "fieldcraft.agents.rag:rag",
         "reflexion": "fieldcraft.agents.reflexion:reflexion",
     },
+    Kind.TEAM: {"afm": "fieldcraft.agents.afm_team:AFM"},
     Kind.ALGORITHM: {
         "grpo": f"{_ALGORITHMS}:GRPO",
         "dr-grpo": f"{_ALGORITHMS}:DR_GRPO",

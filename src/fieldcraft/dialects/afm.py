@@ -192,7 +192,7 @@ class AfmWeb(BaseDialect):
         "web_search": ("search", "query"),
         "crawl_page": ("crawl_page", "url"),
     }
-    stop = ("</web_search>", "</crawl_page>", "</answer>")
+    stop: ClassVar[tuple[str, ...]] = ("</web_search>", "</crawl_page>", "</answer>")
     tags = make_tags((*ROLES, "web_search", "crawl_page", "observation", "answer"))
     own_instruction = make_instruction(("web_search", "crawl_page"), CHECKED)
     block: ClassVar[re.Pattern[str]] = make_block((*ROLES, "web_search", "crawl_page", "answer"))
