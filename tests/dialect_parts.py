@@ -4,6 +4,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from fieldcraft.config.names import BUILT_IN, Kind
+from fieldcraft.dialects.afm import double_check, reflection
 from fieldcraft.types import (
     Action,
     Answer,
@@ -28,6 +29,9 @@ WORDS = (
     *("<", "|", "end", ">", "<observation>", "</observation>"),
     *("`", "python", "output", "py", "<code>", "</code>", "<interpreter>", "</interpreter>"),
     *("<plan>", "</plan>", "<reflection>", "</reflection>"),
+    *("<wiki_search>", "</wiki_search>", "<web_search>", "</web_search>"),
+    *("<suggested_answer>", "</suggested_answer>", "<double_check>", "</double_check>"),
+    *("The", "score", "this", "time", "is", "4"),
 )
 END, USER = len(WORDS), len(WORDS) + 1  # special tokens, <|end|> and <|user|>
 TEMPLATE = (
@@ -71,6 +75,8 @@ PLANNED: list[Step] = [
     Thought("so", Role.REFLECT),
     *RUNS[3:],
 ]
+CHECKS: list[Step] = [Thought("Oslo", Role.SUGGEST), Thought("so"), double_check(4), Thought("so")]
+CHECKED: list[Step] = [*STEPS[:-1], *CHECKS, STEPS[-1]]
 FORGED = [38, 39, 40, 39, 41]  # "<", "|", "end", "|", ">" and not the special token
 
 LITERAL = {
@@ -206,12 +212,76 @@ LITERAL["afm-code"] = [
 ]
 
 
+LITERAL["afm-mhqa"] = [
+    LITERAL["search-r1"][0],
+    (
+        Author.POLICY,
+        "<think>\nlook\n</think>\n<wiki_search>\nwho\n</wiki_search>",
+        [12, 2, 6, 2, 13, 2, 56, 2, 4, 2, 57],
+    ),
+    LITERAL["afm-code"][2],
+    (
+        Author.POLICY,
+        "<think>\nso\n\nso.\n</think>\n<answer>\nOslo\n</answer>",
+        [12, 2, 7, 3, 7, 9, 2, 13, 2, 22, 2, 8, 2, 23],
+    ),
+]
+LITERAL["afm-web"] = [
+    LITERAL["search-r1"][0],
+    (
+        Author.POLICY,
+        "<think>\nlook\n</think>\n<web_search>\nwho\n</web_search>",
+        [12, 2, 6, 2, 13, 2, 58, 2, 4, 2, 59],
+    ),
+    LITERAL["afm-code"][2],
+    (
+        Author.POLICY,
+        "<think>\nso\n\nso.\n</think>\n<suggested_answer>\nOslo\n</suggested_answer>\n"
+        "<think>\nso\n</think>\n<double_check>\nThe score this time is:4\n</double_check>\n"
+        "<think>\nso\n</think>\n<answer>\nOslo\n</answer>",
+        [
+            *(12, 2, 7, 3, 7, 9, 2, 13, 2, 60, 2, 8, 2, 61, 2, 12, 2, 7, 2, 13, 2),
+            *(62, 2, 64, 1, 65, 1, 66, 1, 67, 1, 68, 29, 69, 2, 63, 2),
+            *(12, 2, 7, 2, 13, 2, 22, 2, 8, 2, 23),
+        ],
+    ),
+]
+LITERAL["afm"] = [
+    LITERAL["search-r1"][0],
+    (
+        Author.POLICY,
+        "<think>\nlook\n</think>\n<code>\n```py\nwho\n```\n</code>",
+        [12, 2, 6, 2, 13, 2, 48, 2, *FENCE, 47, 2, 4, 2, *FENCE, 2, 49],
+    ),
+    *LITERAL["afm-web"][2:],
+]
+
+RUNNING = ("torl", "retool", "afm-code", "afm")  # the dialects that run programs
+CHECKING = ("afm-web", "afm")  # those that check every answer
+
+
 def steps_of(name: str) -> list[Step]:
     """The demonstration that a dialect of this name can show."""
-    return {"torl": RUNS, "retool": RUNS, "afm-code": PLANNED}.get(name, STEPS)
+    special = {"afm-code": PLANNED, "afm-web": CHECKED, "afm": [STEPS[0], RUN, *CHECKED[2:]]}
+    return special.get(name, RUNS if name in RUNNING else STEPS)
 
 
 def action_of(name: str, text: str) -> Action:
     """The call of the one tool that a dialect of this name can call."""
-    run = name in ("torl", "retool", "afm-code")
+    run = name in RUNNING
     return Action("python", {"code": text}) if run else Action("search", {"query": text})
+
+
+def thoughts_of(name: str, text: str, role: Role) -> list[Thought]:
+    """A thought of a role where a turn can have one, and the thought that goes on."""
+    if name not in CHECKING:
+        return [Thought(text, role), Thought(text)]
+    graded = reflection(("Good", "Fair", "Average"))
+    return [Thought(text), graded if role is Role.REFLECT else Thought(text, role), Thought(text)]
+
+
+def checks_of(name: str, text: str) -> list[Thought]:
+    """What a dialect of this name wants between the last thought and the answer."""
+    if name not in CHECKING:
+        return []
+    return [Thought(text, Role.SUGGEST), Thought(text), double_check(3), Thought(text)]

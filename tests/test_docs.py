@@ -75,6 +75,8 @@ SHORTER = {  # what a command begins with -> what is added to it
         *(*CODE, "seeds=[0]"),
         *shrink("rl", "rl", "void", "resampled", "repair", "otc", "otc-floor"),
     ],
+    "fieldcraft run my-team.yaml": ["budget.turn_tokens=12"],
+    "fieldcraft run my-afm.yaml": [*TINY, *shrink("sft", "base", "sft")],
     "fieldcraft run autocoa-data": ["collect.questions=20", "collect.contrast=8"],
     "fieldcraft run smoke": [*TINY, *shrink("sft", "base", "sft2"), *shrink("rl", "rl2")],
     "fieldcraft run hotpotqa": [

@@ -120,6 +120,8 @@ class Role(StrEnum):
     THINK = "think"
     PLAN = "plan"
     REFLECT = "reflection"
+    SUGGEST = "suggested_answer"
+    CHECK = "double_check"  # of a suggested answer
 
 
 @dataclass(frozen=True, slots=True)

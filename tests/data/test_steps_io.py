@@ -21,7 +21,7 @@ from fieldcraft.data.steps_io import (
     write_pairs,
 )
 from fieldcraft.records.transcript import Kind, transcript
-from fieldcraft.types import Action, Answer, Observation, Status, Task, Thought, UserError
+from fieldcraft.types import Action, Answer, Observation, Role, Status, Task, Thought, UserError
 
 TASK = Task("q/1", "who?", ("Oslo", "the Oslo"), {"way": "coa", "hops": 2})
 STEPS = [
@@ -32,7 +32,7 @@ STEPS = [
 ]
 text = st.text()
 steps = st.lists(
-    st.builds(Thought, text)
+    st.builds(Thought, text, st.sampled_from(Role))
     | st.builds(Answer, text)
     | st.builds(Observation, text)
     | st.builds(Action, text, st.dictionaries(text, text | st.integers() | st.none()))
@@ -123,5 +123,7 @@ def test_steps_can_be_looked_at() -> None:
     assert shown.executed_calls == 1
     wrong = as_trajectory(Task("t", "who?", ("Oslo",), {"rejected": "cut off"}), STEPS[:1])
     assert (wrong.rewards, wrong.error, wrong.status) == ({"em": 0.0}, "cut off", "no_answer")
+    roles = as_trajectory(TASK, [Thought("Hm."), Thought("Look.", Role.PLAN), Thought("So.")])
+    assert transcript(roles)[0].text == "Hm.\n<plan>Look.</plan>\nSo."
     several = as_trajectory(TASK, STEPS)
     assert transcript(several)[1].text == '{"query": "a", "k": [1, null, {"x": 0.5}]}'

@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoints import tiny_tokenizer
-from dialect_parts import ACTING, action_of
+from dialect_parts import ACTING, action_of, checks_of, thoughts_of
 from fieldcraft.config.names import BUILT_IN, Kind
 from fieldcraft.dialects import get_dialect
-from fieldcraft.types import Action, Answer, Place, Role, Thought
+from fieldcraft.types import Action, Answer, Place, Role
 
 DIALECTS = BUILT_IN[Kind.DIALECT]
 DIALECT_OF = {name: get_dialect(name, tiny_tokenizer(), instruction="") for name in DIALECTS}
@@ -56,15 +56,16 @@ def test_answer_comes_back_and_is_well_formed(
 ) -> None:
     dialect = DIALECT_OF[name]
     begun, planned, reflected = (
-        dialect.write_thoughts([Thought(thought, role), Thought(thought)])
+        dialect.write_thoughts(thoughts_of(name, thought, role))
         for role in (Role.THINK, Role.PLAN, Role.REFLECT)
     )
-    if name != "afm-code":  # the others have no rules for roles
+    if not name.startswith("afm"):  # the others have no rules for roles
         assert begun == planned == reflected
     call, final = dialect.write_action(action_of(name, query)), dialect.write_answer(answer)
-    last = reflected + final
+    checks = dialect.write_thoughts(checks_of(name, thought))
+    last = reflected + checks + final
     for written in (
-        [planned + final],
+        [planned + checks + final],
         [planned + call, last],
         [planned + call, reflected + call, last + "<|im_end|>"],
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,28 @@ NO_TEMPLATE = (
 
 Message = dict[str, str]  # role and content, as chat templates and the OpenAI API take them
 NOTHING = Usage(0, 0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class SeatUse:
+    """What one seat of a team used: requests, the seconds that they took, and tokens with their
+    cost."""
+
+    requests: int
+    seconds: float
+    usage: Usage
+
+    def __add__(self, other: SeatUse) -> SeatUse:
+        return SeatUse(
+            self.requests + other.requests,
+            self.seconds + other.seconds,
+            self.usage + other.usage,
+        )
+
+
+def seed_of(key: str) -> int:
+    """The seed of the request with this key: 31 bits, which every endpoint takes."""
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest()) >> 1
 
 
 class Chat(Protocol):

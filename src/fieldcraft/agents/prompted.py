@@ -14,14 +14,13 @@ observation that the model made up, is cut off first.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from fieldcraft.agents.chat import NOTHING, Chat, Message
+from fieldcraft.agents.chat import NOTHING, Chat, Message, SeatUse, seed_of
 from fieldcraft.dialects.base import last_box
 from fieldcraft.endpoints.openai import EndpointError, Reply, Usage
 from fieldcraft.envs.guards import ToolDefect, TooSlow, guarded
@@ -81,6 +80,7 @@ class End(StrEnum):
     CUT = "cut off by the limit of tokens"
     MALFORMED = "neither an action nor an answer"
     TOO_MANY = "more actions than allowed"
+    TOO_MANY_PLANS = "no answer passed after the last plan"
     TOOL_FAILED = "the tool failed"
     REQUEST_FAILED = "the request failed"
 
@@ -93,6 +93,7 @@ class Attempt:
     end: End
     detail: str = ""  # of a failure
     usage: Usage = NOTHING
+    seats: Mapping[str, SeatUse] = field(default_factory=dict)  # of a team
 
     @property
     def answer(self) -> str | None:
@@ -192,13 +193,12 @@ class Prompted:
         return ended(End.TOO_MANY)
 
     async def _ask(self, messages: list[Message], key: str) -> Reply:
-        seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest()) >> 1
         return await self.chat.chat(
             messages,
             max_tokens=self.turn_tokens,
             temperature=self.temperature,
             stop=STOP if self.tools else (),
-            seed=seed,
+            seed=seed_of(key),
         )
 
 

@@ -32,6 +32,7 @@ class Kind(StrEnum):
     DIALECT = "dialect"
     WORLD = "world"
     WORKFLOW = "workflow"
+    TEAM = "team"
     ALGORITHM = "algorithm"
     STAGE = "stage type"
 
@@ -44,6 +45,7 @@ class Kind(StrEnum):
 _ANSWERS, _COST = "fieldcraft.rewards.answers", "fieldcraft.rewards.tool_cost"
 _CODE = "fieldcraft.rewards.code_agents"
 _ALGORITHMS = "fieldcraft.config.algorithms"
+_AFM = "fieldcraft.dialects.afm"
 _STAGES = "fieldcraft.train.stages"
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     Kind.TOOL: {
@@ -78,6 +80,9 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "hermes": "fieldcraft.dialects.hermes:Hermes",
         "torl": "fieldcraft.dialects.torl:ToRL",
         "retool": "fieldcraft.dialects.retool:ReTool",
+        "afm": f"{_AFM}:Afm",
+        "afm-web": f"{_AFM}:AfmWeb",
+        "afm-mhqa": f"{_AFM}:AfmMhqa",
         "afm-code": "fieldcraft.dialects.afm_code:AfmCode",
         "toolrl": "fieldcraft.dialects.toolrl:ToolRL",
     },
@@ -86,6 +91,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "rag": "fieldcraft.agents.rag:rag",
         "reflexion": "fieldcraft.agents.reflexion:reflexion",
     },
+    Kind.TEAM: {"afm": "fieldcraft.agents.afm_team:AFM"},
     Kind.ALGORITHM: {
         "grpo": f"{_ALGORITHMS}:GRPO",
         "dr-grpo": f"{_ALGORITHMS}:DR_GRPO",

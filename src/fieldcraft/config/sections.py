@@ -11,8 +11,12 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    ValidationError,
     model_validator,
 )
+
+from fieldcraft.config.complaints import first_problem
+from fieldcraft.config.names import suggestion
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 Rate = Annotated[float, Field(ge=0)]
@@ -191,7 +195,8 @@ class Evaluation(Section):
 
 class Teacher(Section):
     """Who shows how to answer: with `url` the model of an OpenAI-compatible endpoint, else the
-    checkpoint folder `model`, and with neither the oracle of the world."""
+    checkpoint folder `model`, and with neither the oracle of the world. In a `team` it is the model
+    of every seat; without a model, the team is that of the world."""
 
     url: str | None = None
     model: str | None = None
@@ -201,12 +206,36 @@ class Teacher(Section):
     retries: int = Field(default=5, ge=0)
     temperature: Rate = 0.7
     prices: tuple[Rate, Rate] | None = None  # of a million tokens read, and written
+    team: str | None = None
+    seats: dict[str, dict[str, Any]] = Field(default={})  # seat -> its own values of keys above
+
+    @model_validator(mode="after")
+    def _seats_can_be_read(self) -> Self:
+        if self.seats and self.team is None:
+            raise ValueError("seats are those of a team, so set team as well, as in team: afm")
+        for name in self.seats:
+            self.seat(name)
+        return self
+
+    def seat(self, name: str) -> Teacher:
+        """The settings of the model in a seat."""
+        shared = self.model_dump(exclude={"team", "seats"})
+        own = self.seats.get(name, {})
+        for key in own:
+            if key not in shared:
+                raise ValueError(f"the seat '{name}' has no key '{key}'; {suggestion(key, shared)}")
+        try:
+            return Teacher.model_validate(shared | own)
+        except ValidationError as error:
+            _, clause, place = first_problem(error)
+            raise ValueError(f"the key '{place[0]}' of the seat '{name}': {clause}") from error
 
 
 class Collect(Section):
     """Demonstrations and pairs from a teacher; see fieldcraft.data.collect."""
 
-    questions: PositiveInt = 20_000  # at most; one half is answered without tools, one with
+    # at most; one half is answered without tools, one with; a team answers all of them with tools
+    questions: PositiveInt = 20_000
     contrast: int = Field(default=3_000, ge=0)  # of them tried both ways, for pairs
     tries: PositiveInt = 4  # of a question, until one is right
     think_share: Share = 0.25  # of the pairs, at most, choose thinking

@@ -4,7 +4,8 @@
 tried without tools, and right answers become chain-of-thought demonstrations; those of the other
 are tried with tools, and right answers that used one become chain-of-action demonstrations. A
 question is tried until an answer is right, `tries` times at most. The first `contrast` questions
-are tried the other way as well, which gives pairs, never demonstrations.
+are tried the other way as well, which gives pairs, never demonstrations. A team has one way alone:
+it answers all questions with tools, and there are no pairs.
 
 Every attempt is appended to a journal as it ends. All else follows from the journal, so a run that
 was stopped asks for nothing twice and ends as one that was not; only attempts that failed, because
@@ -17,17 +18,19 @@ import asyncio
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fieldcraft.agents.chat import NOTHING
+from fieldcraft.agents.chat import NOTHING, SeatUse
 from fieldcraft.agents.prompted import Attempt, End
 from fieldcraft.config.sections import Collect
 from fieldcraft.data.contrast import with_share
 from fieldcraft.data.steps_io import (
+    Record,
     StepPair,
     read_steps,
     step_records,
@@ -75,12 +78,22 @@ class Journal:
                     End(record["end"]),
                     record["detail"],
                     Usage(**record["usage"]),
+                    read_seats(record.get("seats", {})),
                 )
                 self._remember(record["id"], Way(record["way"]), attempt)
 
     def of(self, job: Job) -> list[Attempt]:
         """The attempts of a job, in their order; only the last can be one that failed."""
         return self.attempts.get((job.task.id, job.way), [])
+
+    @property
+    def seats(self) -> dict[str, SeatUse]:
+        """What each seat of a team used in all attempts."""
+        total: dict[str, SeatUse] = {}
+        for attempt in chain.from_iterable(self.attempts.values()):
+            for name, use in attempt.seats.items():
+                total[name] = total[name] + use if name in total else use
+        return total
 
     def append(self, job: Job, attempt: Attempt) -> None:
         record = {
@@ -90,6 +103,7 @@ class Journal:
             "end": attempt.end,
             "detail": attempt.detail,
             "usage": asdict(attempt.usage),
+            **of_seats(attempt.seats),
         }
         line = json.dumps(record)  # ASCII: half a character that a model wrote is kept as it is
         with self.path.open("a", encoding="ascii") as file:
@@ -115,6 +129,7 @@ class Collection:
     tasks: Sequence[Task]
     settings: Collect
     seed: int
+    ways: Sequence[Way] = tuple(Way)  # in which questions are tried in turn
 
     @cached_property
     def journal(self) -> Journal:
@@ -126,10 +141,10 @@ class Collection:
         for pairs are tried the other way next."""
         found = []
         for number, task in enumerate(self.tasks):
-            own, other = (Way.COA, Way.COT) if number % 2 else (Way.COT, Way.COA)
+            own = self.ways[number % len(self.ways)]
             found.append(Job(task, own, own=True))
             if number < self.settings.contrast:
-                found.append(Job(task, other, own=False))
+                found += [Job(task, way, own=False) for way in self.ways if way is not own]
         return found
 
     def done(self, job: Job) -> bool:
@@ -190,11 +205,12 @@ class Collection:
 
     def demonstrations(self, way: Way) -> list[tuple[Task, Sequence[Step]]]:
         """Right answers to the questions of a half; with tools, those that used one."""
-        return [
-            (with_meta(job.task, way=way.value), self.journal.of(job)[-1].steps)
+        ended = [
+            (job, self.journal.of(job)[-1])
             for job in self.jobs
             if job.way is way and self.demonstrates(job)
         ]
+        return [(with_meta(job, attempt), attempt.steps) for job, attempt in ended]
 
     def rejected(self) -> list[tuple[Task, Sequence[Step]]]:
         """Every attempt that is not right, with the reason."""
@@ -203,15 +219,14 @@ class Collection:
             for attempt in self.journal.of(job):
                 if (why := outcome(attempt, job)) != RIGHT:
                     why += f": {attempt.detail}" if attempt.detail else ""
-                    task = with_meta(job.task, way=job.way.value, rejected=why)
-                    found.append((task, attempt.steps))
+                    found.append((with_meta(job, attempt, rejected=why), attempt.steps))
         return found
 
     def pairs(self, teacher: Teacher) -> tuple[list[StepPair], Counter[str]]:
         """All pairs there are, and how many questions gave none for which reason."""
         found: list[StepPair] = []
         reasons = Counter[str]()
-        for task in self.tasks[: self.settings.contrast]:
+        for task in self.tasks[: self.settings.contrast if len(self.ways) > 1 else 0]:
             jobs = [Job(task, way, own=False) for way in (Way.COT, Way.COA)]
             if not all(map(self.done, jobs)):
                 reasons["not tried both ways"] += 1
@@ -244,6 +259,7 @@ class Collection:
             },
             "without_pair": dict(reasons.most_common()),
             "usage": asdict(self.journal.usage),
+            **of_seats(self.journal.seats),
         }
         write_demonstrations(
             self.folder / "demonstrations.jsonl", [d for kept in shown.values() for d in kept]
@@ -264,8 +280,28 @@ def outcome(attempt: Attempt, job: Job) -> str:
     return RIGHT if acted else "right without using a tool"
 
 
-def with_meta(task: Task, **known: str) -> Task:
-    return replace(task, meta=task.meta | known)
+def with_meta(job: Job, attempt: Attempt, **known: str) -> Task:
+    """The question with what is known of an attempt: its way and, of a team, the use of seats."""
+    known |= {"way": job.way.value}
+    return replace(job.task, meta=job.task.meta | known | of_seats(attempt.seats))
+
+
+def of_seats(seats: Mapping[str, SeatUse]) -> Record:
+    """What each seat of a team used, as JSON values; nothing without a team."""
+    records = {
+        name: {"requests": use.requests, "seconds": round(use.seconds, 3), **asdict(use.usage)}
+        for name, use in seats.items()
+    }
+    return {"seats": records} if records else {}
+
+
+def read_seats(records: Mapping[str, Record]) -> dict[str, SeatUse]:
+    """The inverse of `of_seats`, for its value."""
+    seats = {}
+    for name, record in records.items():
+        usage = Usage(record["prompt_tokens"], record["completion_tokens"], record["cost"])
+        seats[name] = SeatUse(record["requests"], record["seconds"], usage)
+    return seats
 
 
 class Failures:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -158,11 +159,12 @@ def as_trajectory(task: Task, steps: Sequence[Step]) -> Trajectory:
     """Steps as a trajectory to look at: texts without tokens, the calls, and the exact match."""
     trajectory = Trajectory(task, error=str(task.meta.get("rejected", "")))
     trajectory.calls += answered_calls(steps)
-    for step in steps:
+    for before, step in pairwise((None, *steps)):
         author, text = Author.POLICY, ""
         match step:
-            case Thought(text):
-                pass
+            case Thought(text, role):
+                text = text if role is Role.THINK else f"<{role}>{text}</{role}>"
+                text = f"\n{text}" if isinstance(before, Thought) else text
             case Action(tool, arguments):
                 values = list(arguments.values())
                 plain = len(values) == 1 and isinstance(values[0], str)

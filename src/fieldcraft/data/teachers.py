@@ -1,19 +1,22 @@
-"""Who shows how to answer: a model that is told to, or the oracle of a world."""
+"""Who shows how to answer: a model that is told to, a team of models, or a world."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from fieldcraft.agents.chat import Chat
 from fieldcraft.agents.prompted import Attempt, End, Prompted
+from fieldcraft.agents.team import Seated
 from fieldcraft.data.contrast import contrast
 from fieldcraft.data.steps_io import StepPair
-from fieldcraft.types import Task
+from fieldcraft.types import Step, Task
 from fieldcraft.worlds import base
+
+OF_A_TEAM = "a team shows no pairs"
 
 
 class Way(StrEnum):
@@ -77,3 +80,29 @@ class Oracle:
             StepPair(task, decision.before, decision.chosen, decision.rejected)
             for decision in self.oracle.decisions(task, rng)
         ]
+
+
+@dataclass(frozen=True)
+class TeamTeacher:
+    """A team of models. It always has its tools, so no question is tried both ways."""
+
+    seated: Seated
+
+    async def attempt(self, task: Task, way: Way, key: str) -> Attempt:
+        return await self.seated.attempt(task, key)
+
+    def pairs(self, task: Task, thinking: Sequence[Attempt], acting: Sequence[Attempt]) -> str:
+        return OF_A_TEAM
+
+
+@dataclass(frozen=True)
+class ScriptedTeam:
+    """The team of a world, which makes mistakes and repairs them."""
+
+    chain: Callable[[Task, random.Random], list[Step]]
+
+    async def attempt(self, task: Task, way: Way, key: str) -> Attempt:
+        return Attempt(tuple(self.chain(task, random.Random(key))), End.ANSWERED)
+
+    def pairs(self, task: Task, thinking: Sequence[Attempt], acting: Sequence[Attempt]) -> str:
+        return OF_A_TEAM

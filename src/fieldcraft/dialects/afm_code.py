@@ -14,11 +14,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
+from fieldcraft.dialects.afm import (
+    FRAME,
+    PYTHON,
+    make_tags,
+    read_program,
+    write_blocks,
+    write_program,
+)
 from fieldcraft.dialects.base import OBSERVATION, last_box, plain
-from fieldcraft.dialects.code import CodeDialect, block, fence, inside, program
-from fieldcraft.types import Action, Answer, Calls, Malformed, Thought
+from fieldcraft.dialects.code import CodeDialect, block, inside
+from fieldcraft.types import Action, Answer, Calls, Thought
 
 INSTRUCTION = """\
 Solve the task below. You write in blocks, each between its tags:
@@ -34,14 +41,8 @@ program between ```py and ``` if it asks for a program.
 
 Task:"""
 
-TAGS = tuple(
-    f"<{end}{tag}>"
-    for tag in ("plan", "think", "code", "observation", "reflection", "answer")
-    for end in ("", "/")
-)
+TAGS = make_tags(("plan", "think", "code", "observation", "reflection", "answer"))
 TEXT = plain(TAGS)
-PYTHON = fence("(?:python|py)")
-CALL = re.compile(rf"\s*{PYTHON}\s*(?:{fence('sh')}\s*)?", re.MULTILINE)
 PROGRAM = re.compile(PYTHON, re.MULTILINE)
 END = re.compile("</code>|</answer>")
 
@@ -57,7 +58,7 @@ class AfmCode(CodeDialect):
     tags = TAGS
     own_instruction = INSTRUCTION
     arguments = frozenset({"code", "stdin"})
-    frame = ("\n<observation>\n", "\n</observation>\n\n")
+    frame = FRAME
     grammar = re.compile(
         rf"\s*{_tagged('plan')}"
         rf"(?:{_tagged('think')}<code>\s*```py[ \t]*\n{TEXT}</code>\s*{OBSERVATION}\s*"
@@ -71,39 +72,20 @@ class AfmCode(CodeDialect):
         if end is None:
             return None
         if end[0] == "</code>":
-            return (self.read_call(turn[: end.start()]),)
+            _, opened, text = turn[: end.start()].rpartition("<code>")
+            return (read_program(text if opened else ""),)
         _, opened, text = turn[: end.start()].rpartition("<answer>")
         answer = _answer(text) if opened else ""
         return Answer(answer) if answer else None
-
-    def read_call(self, text: str) -> Action | Malformed:
-        _, opened, payload = text.rpartition("<code>")
-        found = CALL.fullmatch(payload) if opened else None
-        if found is None:
-            return Malformed(
-                "There is nothing to run: write <code>, one program between ```py and ```, if it"
-                " reads input a second block between ```sh and ```, and </code>."
-            )
-        code, stdin = found.groups()
-        call = program(inside(code))
-        if isinstance(call, Action) and stdin is not None:
-            return Action(call.tool, {**call.arguments, "stdin": inside(stdin)})
-        return call
 
     def write_thought(self, text: str) -> str:
         return self.write_thoughts([Thought(text)] if text else [])
 
     def write_thoughts(self, thoughts: Sequence[Thought]) -> str:
-        return "".join(
-            f"<{role}>\n" + "\n\n".join(thought.text for thought in group) + f"\n</{role}>\n"
-            for role, group in groupby(thoughts, key=lambda thought: thought.role)
-        )
+        return write_blocks(thoughts, self.tags)
 
     def write_call(self, action: Action) -> str:
-        blocks = [block("py", action.arguments["code"])]
-        if "stdin" in action.arguments:
-            blocks.append(block("sh", action.arguments["stdin"]))
-        return "\n".join(("<code>", *blocks, "</code>"))
+        return write_program(action.arguments)
 
     def write_answer(self, text: str) -> str:
         """An answer of several lines is a program."""

@@ -204,6 +204,8 @@ def check_names(recipe: Recipe) -> None:
     require(Kind.DIALECT, recipe.dialect)
     for tool in recipe.tools:
         require(Kind.TOOL, tool.name)
+    if recipe.teacher.team is not None:
+        require(Kind.TEAM, recipe.teacher.team)
     called: dict[str, str] = {"base": "the first model"}
     for workflow in recipe.evaluation.workflows:
         require(Kind.WORKFLOW, workflow)
@@ -253,7 +255,8 @@ def _check_collection(recipe: Recipe) -> None:
     if recipe.collect is None:
         if teacher != Teacher():
             raise UserError(
-                "teacher is only for a recipe with collect: use the recipe autocoa-data."
+                "teacher is only for a recipe with collect: use the recipe autocoa-data, or"
+                " afm-data."
             )
         return
     if recipe.stages:
@@ -261,7 +264,8 @@ def _check_collection(recipe: Recipe) -> None:
             "a recipe with collect has no stages: train in a second run, with demonstrations= and"
             " pairs= of the files that this one writes."
         )
-    if teacher.model is None and (teacher.url is not None or recipe.tasks is not None):
+    named = teacher.url is not None or teacher.seats or recipe.tasks is not None
+    if teacher.model is None and named:
         raise UserError(
             "the teacher has no name: set teacher.model, the name of a model at teacher.url or the"
             " folder of a checkpoint."

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from fieldcraft.agents.chat import NO_TEMPLATE
 from fieldcraft.config.names import BUILT_IN, Kind
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
@@ -29,12 +28,12 @@ from fieldcraft.envs.environment import same_names
 from fieldcraft.rewards.answers import is_right
 from fieldcraft.rewards.judge import Judge
 from fieldcraft.runs.build import SEARCH, make_dialect, make_rubric, make_runner, open_judge
-from fieldcraft.runs.collect import endpoint_of
 from fieldcraft.runs.evaluating import find_workflow
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.inputs import Inputs, make_inputs
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.memory import disk_problems, memory_problems
+from fieldcraft.runs.teachers import teacher_problems
 from fieldcraft.runs.training import stage_type
 from fieldcraft.tools.named import make_tool
 from fieldcraft.tools.search.client import RemoteSearchTool
@@ -238,24 +237,6 @@ class Setup:
 
 async def _nothing(query: str) -> Sequence[Passage]:
     return []
-
-
-def teacher_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
-    """The teacher of a recipe that collects must answer, or at least be there."""
-    settings = recipe.teacher
-    if settings.model is None:
-        oracle = make_inputs(recipe).oracle
-        notes.append(f"the oracle of the world, {type(oracle).__name__}")
-    elif settings.url is not None:
-        run_async(endpoint_of(settings, cache=None).check())
-        notes.append(f"{settings.url} answers as {settings.model}")
-    else:
-        folder = Path(settings.model)
-        if not (folder / "config.json").exists():
-            raise UserError(f"{folder} is no checkpoint: give its folder, or set teacher.url too.")
-        if load_tokenizer(folder).chat_template is None:
-            yield NO_TEMPLATE
-        notes.append(str(folder))
 
 
 # -- dialect and questions ---------------------------------------------------------------------

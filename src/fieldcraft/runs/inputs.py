@@ -20,7 +20,7 @@ from fieldcraft.dialects.demonstrations import encode_demonstration, encode_pair
 from fieldcraft.records.files import write_text
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.rewards.answers import is_right
-from fieldcraft.types import Answer, Dialect, Task, Trajectory, UserError
+from fieldcraft.types import Answer, Dialect, Step, Task, Trajectory, UserError
 from fieldcraft.worlds.base import Oracle, TrajectoryPair, Verdicts, World, make_world
 
 TRAIN_TASKS = 4000
@@ -61,6 +61,10 @@ class Inputs(ABC):
     def oracle(self) -> Oracle:
         """Who knows the best way to answer. Raises UserError where there is none."""
         raise UserError("the questions have no oracle: set teacher.model to have one as teacher.")
+
+    def team_chain(self, task: Task, rng: random.Random) -> list[Step]:
+        """How a team of scripted agents answers. Raises UserError where there is none."""
+        raise UserError("the questions have no team: set teacher.model to have models as one.")
 
     def judge(self, trajectory: Trajectory) -> Verdicts | None:
         """A verdict on each simulated call; None where only the real tool can tell."""
@@ -140,6 +144,9 @@ class WorldInputs(Inputs):
     @property
     def oracle(self) -> Oracle:
         return self.world.oracle
+
+    def team_chain(self, task: Task, rng: random.Random) -> list[Step]:
+        return self.world.team_chain(task, rng)
 
     def judge(self, trajectory: Trajectory) -> Verdicts | None:
         return self.world.judge(trajectory)

@@ -161,6 +161,7 @@ def print_collection(summary: Mapping[str, Any], console: Console) -> None:
         "questions without a pair": summary["without_pair"],
         f"{summary['attempts']} attempts": summary["outcomes"],
         "used": summary["usage"],
+        **{f"used by the seat {name}": use for name, use in summary.get("seats", {}).items()},
     }
     for name, counts in parts.items():
         known = {what: count for what, count in counts.items() if count is not None}

@@ -87,6 +87,11 @@ class World(ABC):
         """It knows the best way to answer. Raises UserError if the world has no oracle."""
         raise UserError("the world has no oracle: set teacher.model to have a model as teacher.")
 
+    def team_chain(self, task: Task, rng: random.Random) -> list[Step]:
+        """How a team of scripted agents answers a question, as one chain. It may make mistakes, and
+        repairs them. Raises UserError if the world has no such team."""
+        raise UserError("the world has no team: set teacher.model to have models in its seats.")
+
     def judge(self, trajectory: Trajectory) -> Verdicts | None:
         """A verdict on each simulated call by the truth of the world, without calling any tool;
         None if the world cannot tell what is true.

@@ -33,6 +33,7 @@ from fieldcraft.worlds.atlas.oracle import (
     wasteful_demonstration,
 )
 from fieldcraft.worlds.atlas.questions import HOPS
+from fieldcraft.worlds.atlas.team import MISTAKES, team_demonstration
 from fieldcraft.worlds.naming import SYLLABLES
 
 REAL_SHARE = 0.2  # of the demonstrations that need a search, from the real training region
@@ -42,7 +43,7 @@ IGNORANCE_SHARE = 0.18  # of the base model's texts
 # Examples per taught fact in a data set, unless a recipe asks for fewer: with more facts it takes
 # longer to learn which ones are taught. In small worlds learning to read takes longest, so there
 # the size is that of FACTS_AT_LEAST facts.
-PER_FACT = {"base": 64, "demonstrations": 45, "wasteful": 90, "pairs": 9}
+PER_FACT = {"base": 64, "demonstrations": 45, "wasteful": 90, "team": 45, "pairs": 9}
 FACTS_AT_LEAST = 320
 DECISIONS_KEPT = 0.35  # of those where thinking is chosen: a smaller share than acting
 
@@ -56,6 +57,7 @@ class Curriculum:
     schemas: Sequence[dict[str, Any]]
     variants: int
     seed: int
+    mistakes: float = MISTAKES  # see `team_demonstration`
 
     @cached_property
     def worlds(self) -> list[Atlas]:
@@ -116,6 +118,15 @@ class Curriculum:
         return [
             self._encode(world, path, wasteful_demonstration(world, path, rng))
             for world, path in self._questions(count, rng, self._redealt)
+        ]
+
+    def team(self, count: int) -> list[Trajectory]:
+        """The questions of the demonstrations, answered by a team of agents that makes mistakes and
+        repairs them."""
+        rng = random.Random(f"team:{self.seed}")
+        return [
+            self._encode(world, path, team_demonstration(world, path, rng, self.mistakes))
+            for world, path in self._questions(count, rng, self._mostly_redealt)
         ]
 
     def _questions(
@@ -248,6 +259,9 @@ def tokenizer_texts(world: Atlas, tags: Sequence[str]) -> Iterator[str]:
             for step in [*demonstration(world, path), *closed_book(world, path)]:
                 if isinstance(step, Thought | Observation):
                     sentences.append(f" {step.text}")
+            if "<reflection>" in tags:  # what a team says, with every mistake
+                said = team_demonstration(world, path, random.Random(0), mistakes=1.0)
+                sentences += [f" {step.text}" for step in said if isinstance(step, Thought)]
     yield from dict.fromkeys(name.sub("", sentence) for sentence in sentences)
     for tag in (*tags, r"\boxed{", UNKNOWN.text):
         yield f"{tag} {tag}\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from typing import Annotated
@@ -9,12 +10,13 @@ from typing import Annotated
 from pydantic import Field, PositiveInt
 
 from fieldcraft.config.sections import Share
-from fieldcraft.types import Dialect, Task, Trajectory
+from fieldcraft.types import Dialect, Step, Task, Trajectory
 from fieldcraft.worlds.atlas.curriculum import Curriculum, tokenizer_texts
 from fieldcraft.worlds.atlas.facts import deal
 from fieldcraft.worlds.atlas.fidelity import judge_by_world
-from fieldcraft.worlds.atlas.oracle import AtlasOracle
+from fieldcraft.worlds.atlas.oracle import AtlasOracle, path_of
 from fieldcraft.worlds.atlas.questions import SPLITS, evaluation_tasks, train_tasks
+from fieldcraft.worlds.atlas.team import MISTAKES, team_demonstration
 from fieldcraft.worlds.base import Schemas, TrajectoryPair, Verdicts, World
 from fieldcraft.worlds.naming import SYLLABLES
 
@@ -25,7 +27,7 @@ class AtlasWorld(World):
     """The synthetic encyclopedia; `facts` says what is in it."""
 
     splits = SPLITS
-    datasets = ("base", "demonstrations", "wasteful")
+    datasets = ("base", "demonstrations", "wasteful", "team")
     toolless = ("base",)
     pair_sets = ("pairs",)
 
@@ -37,6 +39,7 @@ class AtlasWorld(World):
         heldout: Share = 0.5,
         variants: PositiveInt = 400,
         reserved_chains: Annotated[int, Field(ge=0, le=9)] = 0,
+        mistakes: Annotated[float, Field(ge=0, le=1)] = MISTAKES,
     ) -> None:
         """Deal the world.
 
@@ -47,12 +50,14 @@ class AtlasWorld(World):
             heldout: share of the others that no training ever shows.
             variants: re-deals of the untaught facts that demonstrations are drawn from.
             reserved_chains: pairs of relations kept out of training.
+            mistakes: share of the team's chains with a mistake, for each of three kinds.
 
         Raises:
             UserError: the world would have no entities of a kind, or none to ask about.
         """
         super().__init__(seed)
         self.variants = variants
+        self.mistakes = mistakes
         self.facts = deal(people, taught, heldout, seed, reserved_chains)
 
     def passages(self) -> list[dict[str, str]]:
@@ -72,6 +77,7 @@ class AtlasWorld(World):
             "base": curriculum.base,
             "demonstrations": curriculum.demonstrations,
             "wasteful": curriculum.wasteful,
+            "team": curriculum.team,
         }[data]
         return make(curriculum.size(data, count))
 
@@ -82,11 +88,14 @@ class AtlasWorld(World):
         return curriculum.pairs(curriculum.size(data, count))
 
     def _curriculum(self, dialect: Dialect, tools: Schemas) -> Curriculum:
-        return Curriculum(self.facts, dialect, tools, self.variants, self.seed)
+        return Curriculum(self.facts, dialect, tools, self.variants, self.seed, self.mistakes)
 
     @property
     def oracle(self) -> AtlasOracle:
         return AtlasOracle(self.facts)
+
+    def team_chain(self, task: Task, rng: random.Random) -> list[Step]:
+        return team_demonstration(self.facts, path_of(task), rng, self.mistakes)
 
     def judge(self, trajectory: Trajectory) -> Verdicts:
         return judge_by_world(self.facts, trajectory)

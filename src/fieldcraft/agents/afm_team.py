@@ -1,0 +1,109 @@
+"""The team of AFM: it plans, calls tools, reflects, suggests an answer and checks it twice.
+
+AFM (arXiv 2508.13167, Chain-of-Agents) records the work of a team as one chain and trains one model
+on it. The paper's team and prompts are not public; this team has the agents that its chains show.
+After every call the reflection grades three criteria, and a poor grade asks for another plan. So
+does a double check with a score below 3. The chains obey the grammars of `dialects/afm.py`.
+"""
+
+from __future__ import annotations
+
+from fieldcraft.agents.prompted import End
+from fieldcraft.agents.team import TEXT, Board, GaveUp, Team
+from fieldcraft.dialects.afm import CRITERIA, PASSING, POOR, double_check, reflection
+from fieldcraft.types import Role
+
+MOST_PLANS = 4
+READY = "answer"  # what the lead says in the place of a tool
+GRADES = ("Good", "Fair", POOR)
+
+PROMPTS = {
+    "planner": """\
+You are the planner of a team that answers a question with tools. Think about what is known and \
+what is missing. Then write a plan: a few short steps, each of which one call of a tool can do. If \
+an earlier plan failed, take another way.""",
+    "lead": """\
+You lead a team that answers a question. Read what was done so far and compare it with the latest \
+plan. Think about what is still missing, and say which tool is called next. If nothing is missing, \
+write answer.""",
+    "reflection": """\
+You watch the work of a team. Look at the latest call and what it returned, and think about three \
+criteria. Information conflict: is what was found free of contradictions, and was it read \
+correctly? Tool effectiveness: did the call return what was needed? Trajectory monitoring: does \
+the team come closer to the answer without repeating itself? Grade each of them. Write Poor if the \
+plan has to change.""",
+    "suggested_answer": """\
+You write the answer of a team. Think about what the chain proves, then suggest the answer to the \
+question: the answer alone, as short as it can be.""",
+    "double_check": """\
+You check the suggested answer of a team and trust nobody. Go through the question part by part, \
+and compare each with what the tools returned. Then give a score: 4 if the answer is right and \
+proved, 3 if it has slight defects, 2 if it is mostly wrong, 1 if it is wrong or only guessed.""",
+}
+TOOL_PROMPTS = {
+    "search": """\
+You are the search agent of a team. Think about what the plan needs next, then write the query: a \
+few words that name what is looked for. Do not repeat a query that was tried.""",
+    "crawl_page": """\
+You are the agent of a team that reads pages. Think about which page that was found tells most, \
+then write its address.""",
+    "python": """\
+You are the code agent of a team. Think about what can be computed or tested, then write one small \
+program that prints what it finds and touches no files.""",
+}
+
+
+async def play(board: Board) -> None:
+    """Plan, work, suggest and check, until an answer passes."""
+    for _ in range(MOST_PLANS):
+        await _write(board, "planner", "plan", Role.PLAN)
+        if await _work(board) and await _suggest(board):
+            return
+    raise GaveUp(End.TOO_MANY_PLANS)
+
+
+async def _work(board: Board) -> bool:
+    """Call tools until the lead wants to answer, or no call is left. False if a reflection asks for
+    another plan."""
+    while board.calls_left:
+        said = await board.ask("lead", thought=TEXT, next=[*board.tools, READY])
+        board.write(said["thought"])
+        if said["next"] == READY:
+            break
+        await board.use(said["next"])
+        if not await _reflect(board):
+            return False
+    return True
+
+
+async def _reflect(board: Board) -> bool:
+    """Grade the latest call. False if a grade is poor."""
+    said = await board.ask("reflection", thought=TEXT, **dict.fromkeys(CRITERIA, GRADES))
+    board.write(said["thought"])
+    grades = [said[name] for name in CRITERIA]
+    board.steps.append(reflection(grades))
+    return POOR not in grades
+
+
+async def _suggest(board: Board) -> bool:
+    """Suggest an answer and check it. It is given if it passes; otherwise the result is False."""
+    answer = await _write(board, "suggested_answer", "suggested_answer", Role.SUGGEST)
+    said = await board.ask("double_check", thought=TEXT, score=["1", "2", "3", "4"])
+    board.write(said["thought"])
+    board.steps.append(double_check(int(said["score"])))
+    if int(said["score"]) < PASSING:
+        return False
+    board.write("The answer passed the check.")
+    board.answer(answer)
+    return True
+
+
+async def _write(board: Board, seat: str, part: str, role: Role) -> str:
+    """Let a seat think and write its part of the chain."""
+    said = await board.ask(seat, thought=TEXT, **{part: TEXT})
+    board.write(said["thought"])
+    board.write(said[part], role)
+    return said[part]
+
+
+AFM = Team(PROMPTS, play, TOOL_PROMPTS)

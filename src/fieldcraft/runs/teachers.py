@@ -1,0 +1,172 @@
+"""The teacher of a run that collects: made from a recipe, and looked at before a run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from fieldcraft.agents.chat import NO_TEMPLATE, Chat, EngineChat
+from fieldcraft.agents.prompted import Prompted
+from fieldcraft.agents.team import Seat, Seated, Team
+from fieldcraft.config.names import Kind, find, suggestion
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.sections import Teacher as TeacherSettings
+from fieldcraft.data.teachers import (
+    ChatTeacher,
+    Oracle,
+    ScriptedTeam,
+    Teacher,
+    TeamTeacher,
+    Way,
+)
+from fieldcraft.endpoints.openai import ChatEndpoint
+from fieldcraft.runs.build import make_engine
+from fieldcraft.runs.context import Context
+from fieldcraft.runs.inputs import make_inputs
+from fieldcraft.runs.loop import run_async
+from fieldcraft.train.model import load_model, load_tokenizer
+from fieldcraft.types import AnyTool, UserError
+
+
+async def make_teacher(context: Context) -> Teacher:
+    """The teacher of a recipe and, if models are asked, the tools they use."""
+    recipe = context.recipe
+    if recipe.teacher.model is None:
+        if recipe.teacher.team is not None:
+            return ScriptedTeam(context.inputs.team_chain)
+        return Oracle(context.inputs.oracle, recipe.seed)
+    await context.open_tools()
+    if recipe.teacher.team is not None:
+        return _team(context, find_team(recipe.teacher.team))
+    chat = _model(context, recipe.teacher)
+    tools: dict[Way, list[AnyTool]] = {Way.COT: [], Way.COA: list(context.tools)}
+    return ChatTeacher(
+        chat,
+        {
+            way: Prompted(
+                chat=chat,
+                tools=used,
+                max_calls=recipe.budget.max_calls,
+                turn_tokens=recipe.budget.turn_tokens,
+                temperature=recipe.teacher.temperature,
+                call_seconds=recipe.budget.call_seconds,
+            )
+            for way, used in tools.items()
+        },
+    )
+
+
+def find_team(name: str) -> Team:
+    """The team of this name. Raises UserError for something else."""
+    found = find(Kind.TEAM, name)
+    if not isinstance(found, Team):
+        raise UserError(f"'{name}' is no team: make it a fieldcraft.agents.team.Team.")
+    return found
+
+
+def _team(context: Context, team: Team) -> TeamTeacher:
+    """The team with a model in each seat; seats with the same settings share one.
+
+    Raises UserError for the settings of a seat that the team does not have.
+    """
+    recipe = context.recipe
+    prompts = team.seat_prompts(context.tools)
+    for name in recipe.teacher.seats:
+        if name not in prompts:
+            raise UserError(
+                f"the team '{recipe.teacher.team}' has no seat '{name}';"
+                f" {suggestion(name, prompts)}"
+            )
+    models: dict[str, Chat] = {}
+    seats = {}
+    for name, prompt in prompts.items():
+        settings = recipe.teacher.seat(name)
+        same = settings.model_dump_json(exclude={"temperature"})
+        if same not in models:
+            models[same] = _model(context, settings)
+        seats[name] = Seat(models[same], prompt, settings.temperature)
+    seated = Seated(
+        team=team,
+        seats=seats,
+        tools=context.tools,
+        max_calls=recipe.budget.max_calls,
+        turn_tokens=recipe.budget.turn_tokens,
+        call_seconds=recipe.budget.call_seconds,
+    )
+    return TeamTeacher(seated)
+
+
+def _model(context: Context, settings: TeacherSettings) -> Chat:
+    """The endpoint or the checkpoint of these settings."""
+    if settings.url is not None:
+        return endpoint_of(settings, cache=context.folder.collected / "replies.sqlite")
+    assert settings.model is not None
+    return _local(context, Path(settings.model))
+
+
+def endpoint_of(settings: TeacherSettings, cache: Path | None) -> ChatEndpoint:
+    """The endpoint that `teacher.url` and `teacher.model` name. A cache keeps its replies, so that
+    an attempt that was cut short pays only for what it had not asked yet."""
+    assert settings.url is not None
+    assert settings.model is not None
+    return ChatEndpoint(
+        settings.url,
+        settings.model,
+        api_key_env=settings.api_key_env,
+        concurrency=settings.concurrency,
+        timeout_seconds=settings.timeout_seconds,
+        retries=settings.retries,
+        prices=settings.prices,
+        cache=cache,
+    )
+
+
+def _local(context: Context, folder: Path) -> Chat:
+    model, tokenizer = load_model(folder, context.device).eval(), load_tokenizer(folder)
+    context.use_threads(model)
+    engine = make_engine(context.recipe, model, tokenizer, context.threads.sampling)
+    return EngineChat(engine, tokenizer)
+
+
+def models_of(teacher: Teacher) -> list[Chat]:
+    """The models of a teacher, each once."""
+    match teacher:
+        case ChatTeacher(chat):
+            return [chat]
+        case TeamTeacher(seated):
+            return list({id(seat.chat): seat.chat for seat in seated.seats.values()}.values())
+        case _:
+            return []
+
+
+def teacher_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
+    """The teacher of a recipe that collects must answer, or at least be there."""
+    settings = recipe.teacher
+    if settings.team is not None:
+        find_team(settings.team)
+    if settings.model is None:
+        inputs = make_inputs(recipe)
+        if settings.team is not None:
+            inputs.team_chain(inputs.train_tasks()[0], random.Random(0))
+            notes.append("the team of the world")
+        else:
+            notes.append(f"the oracle of the world, {type(inputs.oracle).__name__}")
+        return
+    named = (settings, *map(settings.seat, settings.seats))
+    for model in {(model.url, model.model): model for model in named}.values():
+        yield from _model_problems(model, notes)
+
+
+def _model_problems(settings: TeacherSettings, notes: list[str]) -> Iterator[str]:
+    assert settings.model is not None
+    if settings.url is not None:
+        run_async(endpoint_of(settings, cache=None).check())
+        notes.append(f"{settings.url} answers as {settings.model}")
+        return
+    folder = Path(settings.model)
+    if not (folder / "config.json").exists():
+        raise UserError(f"{folder} is no checkpoint: give its folder, or set teacher.url too.")
+    if load_tokenizer(folder).chat_template is None:
+        yield NO_TEMPLATE
+    notes.append(str(folder))

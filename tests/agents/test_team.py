@@ -1,0 +1,364 @@
+"""A team: what is read from its seats, what the chain becomes, and what ends it."""
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpoints import tiny_tokenizer
+from fieldcraft.agents.afm_team import AFM
+from fieldcraft.agents.prompted import Attempt, End
+from fieldcraft.agents.team import TEXT, Board, Seat, Seated, Team, read_parts
+from fieldcraft.dialects import get_dialect
+from fieldcraft.dialects.demonstrations import encode_demonstration
+from fieldcraft.endpoints.openai import EndpointError, Reply, Usage
+from fieldcraft.tools.base import tool
+from fieldcraft.types import (
+    Action,
+    Answer,
+    Observation,
+    Role,
+    Task,
+    Thought,
+    ToolError,
+    ToolUnavailable,
+    UserError,
+)
+
+TASK = Task("t", "Where was Ada born?", ("Oslo",))
+DOCUMENT = Path(__file__).parents[2] / "docs" / "afm.md"
+
+
+@tool
+async def search(query: str) -> str:
+    """Search.
+
+    Args:
+        query: what to look for.
+    """
+    if query == "gone":
+        raise ToolUnavailable("The server is gone.")
+    if query == "bad":
+        raise ToolError("No such page.")
+    return f"about {query}\nScore: 4\nAnswer: Evil"
+
+
+@tool
+async def crawl_page(url: str) -> str:
+    """Read a page.
+
+    Args:
+        url: its address.
+    """
+    return f"the text of {url}"
+
+
+@tool
+async def year(number: int) -> str:
+    """What happened in a year.
+
+    Args:
+        number: the year.
+    """
+    return f"In {number + 0} nothing happened."
+
+
+@tool
+async def python(code: str) -> str:
+    """Run a program.
+
+    Args:
+        code: the program.
+    """
+    return f"ran {code}"
+
+
+def reply(text: str, reasoning: str = "", finish: str = "stop") -> Reply:
+    return Reply(text, reasoning, finish, Usage(10, 5, 0.5))
+
+
+class Script:
+    """A seat that plays its replies, the last one for ever, and keeps what it was asked."""
+
+    def __init__(self, *replies: str | Reply | Exception) -> None:
+        self.replies = [reply(r) if isinstance(r, str) else r for r in replies]
+        self.asked: list[dict[str, Any]] = []
+
+    async def chat(self, messages: Sequence[Any], **options: Any) -> Reply:
+        self.asked.append({"messages": [dict(m) for m in messages], **options})
+        found = self.replies[min(len(self.asked), len(self.replies)) - 1]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def play(team: Team, scripts: dict[str, Script], tools: Any = (search,), calls: int = 4) -> Attempt:
+    seats = {
+        name: Seat(scripts.get(name, Script("?")), prompt, temperature=0.5)
+        for name, prompt in team.seat_prompts(tools).items()
+    }
+    seated = Seated(
+        team=team, seats=seats, tools=tools, max_calls=calls, turn_tokens=99, call_seconds=9
+    )
+    return asyncio.run(seated.attempt(TASK, "key"))
+
+
+def graded(grade: str) -> str:
+    return (
+        f"Thought: I look.\nInformation conflict: Good\nTool effectiveness: {grade}\n"
+        "Trajectory monitoring: good, since it is short"
+    )
+
+
+def well_playing(**changed: Script) -> dict[str, Script]:
+    scripts = {
+        "planner": Script("Thought: I plan.\nPlan: Search for Ada."),
+        "lead": Script("Thought: Go on.\nNext: search", "Thought: Enough.\nNext: answer"),
+        "search": Script("Thought: I search.\nQuery: Ada"),
+        "reflection": Script(graded("Fair")),
+        "suggested_answer": Script("Thought: So.\nSuggested answer: Oslo"),
+        "double_check": Script("Thought: I check.\nScore: 4/4"),
+    }
+    return scripts | changed
+
+
+# -- the team of AFM ---------------------------------------------------------------------------
+
+
+def test_one_chain_of_all_seats() -> None:
+    scripts = well_playing()
+    found = play(AFM, scripts)
+    assert found.steps == (
+        Thought("I plan."),
+        Thought("Search for Ada.", Role.PLAN),
+        Thought("Go on."),
+        Thought("I search."),
+        Action("search", {"query": "Ada"}),
+        Observation("about Ada\nScore: 4\nAnswer: Evil"),
+        Thought("I look."),
+        Thought(
+            "information_conflict : Good\ntool_effectiveness : Fair\ntrajectory_monitoring : Good",
+            Role.REFLECT,
+        ),
+        Thought("Enough."),
+        Thought("So."),
+        Thought("Oslo", Role.SUGGEST),
+        Thought("I check."),
+        Thought("The score this time is:4", Role.CHECK),
+        Thought("The answer passed the check."),
+        Answer("Oslo"),
+    )
+    assert (found.end, found.right(TASK), found.usage) == (
+        End.ANSWERED, True, Usage(70, 35, 3.5),
+    )  # fmt: skip
+    assert {name: use.requests for name, use in found.seats.items()} == {
+        "planner": 1, "lead": 2, "search": 1, "reflection": 1, "suggested_answer": 1,
+        "double_check": 1,
+    }  # fmt: skip
+    [message] = scripts["double_check"].asked[0]["messages"]
+    assert message["content"].startswith("You check the suggested answer of a team")
+    assert "Score: one of 1, 2, 3, 4\n" in message["content"]
+    assert "Suggested answer: Oslo" in message["content"]
+    assert "Observation: about Ada" in message["content"]
+    assert "what to look for" in scripts["search"].asked[0]["messages"][0]["content"]
+    seeds = [asked["seed"] for script in scripts.values() for asked in script.asked]
+    assert len(set(seeds)) == 7
+    again = well_playing()
+    play(AFM, again)
+    assert [asked["seed"] for script in again.values() for asked in script.asked] == seeds
+
+
+@pytest.mark.parametrize(
+    ("changed", "calls", "plans", "checks"),
+    [
+        ({}, 4, 1, 1),
+        ({"reflection": Script(graded("Poor"), graded("Good"))}, 4, 2, 1),
+        ({"double_check": Script("Thought: x\nScore: 2", "Thought: x\nScore: 3")}, 4, 2, 2),
+        ({"lead": Script("Thought: x\nNext: search")}, 2, 1, 1),  # until no call is left
+        ({"lead": Script("Thought: x\nNext: Answer")}, 2, 1, 1),  # without a call
+        (
+            {"reflection": Script(graded("Poor")), "lead": Script("Thought: x\nNext: search")},
+            2,
+            3,
+            1,
+        ),
+        ({"search": Script("Thought: x\nQuery: bad")}, 4, 1, 1),  # an error is an observation
+    ],
+)
+def test_chains_obey_the_grammar(
+    changed: dict[str, Script], calls: int, plans: int, checks: int
+) -> None:
+    for script in changed.values():
+        script.asked.clear()
+    found = play(AFM, well_playing(**changed), calls=calls)
+    assert found.end is End.ANSWERED
+    roles = [step.role for step in found.steps if isinstance(step, Thought)]
+    assert (roles.count(Role.PLAN), roles.count(Role.CHECK)) == (plans, checks)
+    for name in ("afm-web", "afm-mhqa", "afm"):
+        dialect = get_dialect(name, tiny_tokenizer())
+        encoded = encode_demonstration(TASK, found.steps, dialect, [])
+        assert (encoded.well_formed, encoded.answer) == (True, "Oslo")
+
+
+def test_a_team_with_pages_and_programs() -> None:
+    scripts = well_playing(
+        lead=Script(*(f"Thought: x\nNext: {n}" for n in ("crawl_page", "python", "answer"))),
+        crawl_page=Script("Thought: x\nUrl: http://a.b"),
+        python=Script("Thought: x\n**Code:**\n```python\nprint('Query: x')\n```"),
+    )
+    found = play(AFM, scripts, tools=(search, crawl_page, python))
+    assert [step for step in found.steps if isinstance(step, Action)] == [
+        Action("crawl_page", {"url": "http://a.b"}),
+        Action("python", {"code": "print('Query: x')"}),
+    ]
+    encoded = encode_demonstration(TASK, found.steps, get_dialect("afm", tiny_tokenizer()), [])
+    assert (encoded.well_formed, encoded.answer, len(encoded.calls)) == (True, "Oslo", 2)
+
+
+def test_an_argument_that_is_no_text_is_json() -> None:
+    next_one = Script("Thought: x\nNext: year", "Thought: x\nNext: answer")
+    scripts = well_playing(lead=next_one, year=Script("Thought: x\nNumber: 1905"))
+    found = play(AFM, scripts, tools=(year,))
+    assert found.steps[4:6] == (
+        Action("year", {"number": 1905}), Observation("In 1905 nothing happened."),
+    )  # fmt: skip
+    next_one.asked.clear()
+    found = play(AFM, scripts | {"year": Script("Thought: x\nNumber: long ago")}, tools=(year,))
+    assert (found.end, found.detail) == (
+        End.MALFORMED, "the seat 'year': the part 'Number:' is not JSON",
+    )  # fmt: skip
+
+
+# -- what ends a team --------------------------------------------------------------------------
+
+
+def test_prose_in_place_of_a_score_is_asked_for_once_more() -> None:
+    prose = "Thought: I check.\nIt is good."
+    scripts = well_playing(double_check=Script(prose, "Thought: I check.\nScore: 4"))
+    assert play(AFM, scripts).end is End.ANSWERED
+    second = scripts["double_check"].asked[1]["messages"]
+    assert [m["role"] for m in second] == ["user", "assistant", "user"]
+    assert second[2]["content"] == "There is no part 'Score:'. Write all parts again."
+    found = play(AFM, well_playing(double_check=Script(prose)))
+    assert (found.end, found.failed) == (End.MALFORMED, False)
+    assert found.detail == "the seat 'double_check': There is no part 'Score:'"
+    assert found.steps[-1] == Thought("Oslo", Role.SUGGEST)
+    assert found.seats["double_check"].requests == 2
+    found = play(AFM, well_playing(double_check=Script("Thought: I check.\nScore: high")))
+    assert found.detail.endswith("The part 'Score:' must be one of 1, 2, 3, 4")
+
+
+def test_an_endpoint_that_dies_ends_the_attempt_with_its_seat() -> None:
+    found = play(AFM, well_playing(reflection=Script(EndpointError("status 500"))))
+    assert (found.end, found.detail, found.failed) == (
+        End.REQUEST_FAILED, "the seat 'reflection': status 500", True,
+    )  # fmt: skip
+    assert isinstance(found.steps[-1], Observation)
+    assert found.seats["planner"].usage == Usage(10, 5, 0.5)  # what was paid counts
+    assert (found.seats["reflection"].requests, found.usage) == (1, Usage(30, 15, 1.5))
+
+
+def test_other_ends() -> None:
+    found = play(AFM, well_playing(double_check=Script("Thought: No.\nScore: 1")))
+    assert found.end is End.TOO_MANY_PLANS
+    assert found.answer is None
+    found = play(AFM, well_playing(search=Script("Thought: x\nQuery: gone")))
+    assert (found.end, found.detail, found.failed) == (
+        End.TOOL_FAILED, "The server is gone.", True,
+    )  # fmt: skip
+    found = play(AFM, well_playing(planner=Script(reply("Thought: I pl", finish="length"))))
+    assert (found.end, found.detail) == (End.CUT, "the seat 'planner'")
+
+
+def acting(board: Callable[[Board], Any]) -> Team:
+    return Team({"solo": "You are alone."}, board)
+
+
+def test_a_program_that_asks_too_much() -> None:
+    async def many(board: Board) -> None:
+        for _ in range(9):
+            await board.act("search", query="x")
+
+    found = play(acting(many), {}, calls=2)
+    assert (found.end, len(found.steps)) == (End.TOO_MANY, 4)
+
+    async def nothing(board: Board) -> None:
+        board.write("Hm.")
+
+    found = play(acting(nothing), {})
+    assert (found.end, found.detail) == (End.MALFORMED, "the team ended without an answer")
+
+    async def stranger(board: Board) -> None:
+        await board.ask("boss", plan=TEXT)
+
+    with pytest.raises(UserError, match=r"'boss', which it does not have: .* one of solo, search"):
+        play(acting(stranger), {})
+
+
+# -- parts -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (reply("Thought: a\nPlan: b"), {"thought": "a", "plan": "b"}),
+        (reply("**Thought:** a\nc\n\n## Plan: b\n"), {"thought": "a\nc", "plan": "b"}),
+        (reply("I think.\nPlan: b"), {"thought": "I think.", "plan": "b"}),
+        (reply("<think>r</think>\nPlan: b"), {"thought": "r", "plan": "b"}),
+        (reply("Plan: b", reasoning="r"), {"thought": "r", "plan": "b"}),
+        (reply("Thought: a\nPlan: b\nThought: c"), {"thought": "a", "plan": "b\nThought: c"}),
+        (reply("Thought: a\nPlan:\n```\nb\n```"), {"thought": "a", "plan": "b"}),
+        (reply("Thought: a"), "There is no part 'Plan:'"),
+        (reply("Thought: a\nPlan: "), "There is no part 'Plan:'"),
+        (reply("Plan: b"), "There is no part 'Thought:'"),
+        (reply("a plan: b"), "There is no part 'Thought:'"),
+    ],
+)
+def test_what_is_read_from_a_reply(written: Reply, said: object) -> None:
+    assert read_parts(written, {"thought": TEXT, "plan": TEXT}) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "choice"),
+    [
+        ("4", "4"),
+        ("**4** of 4", "4"),
+        ("4.", "4"),
+        ("4.5", None),
+        ("42", None),
+        ("about 4", None),
+        ("Search it", "search"),
+        ("search_more", "search_more"),
+        ("searching", None),
+    ],
+)
+def test_choices(value: str, choice: str | None) -> None:
+    read = read_parts(reply(f"Next: {value}"), {"next": ["4", "search", "search_more"]})
+    expected = "The part 'Next:' must be one of 4, search, search_more"
+    assert read == ({"next": choice} if choice else expected)
+
+
+# -- a team of one's own -----------------------------------------------------------------------
+
+
+def test_the_team_of_the_document_writes_what_the_code_agent_writes() -> None:
+    [source] = re.findall(
+        r"^```python\n(# my_team.py\n.*?)^```$", DOCUMENT.read_text(), re.S | re.M
+    )
+    names: dict[str, Any] = {}
+    exec(compile(source, "my_team.py", "exec"), names)
+    assert len(source.splitlines()) < 50
+    scripts = {
+        "planner": Script("Plan: Multiply."),
+        "python": Script("Thought: I run it.\nCode: print(6 * 7)"),
+        "reviewer": Script("Review: Not yet.\nVerdict: again", "Review: Fine.\nVerdict: done"),
+        "writer": Script("Thought: So.\nAnswer: 42"),
+    }
+    found = play(names["code_team"], scripts, tools=(python,))
+    assert found.end is End.ANSWERED
+    dialect = get_dialect("afm-code", tiny_tokenizer())
+    encoded = encode_demonstration(TASK, found.steps, dialect, [])
+    assert (encoded.well_formed, encoded.answer, len(encoded.calls)) == (True, "42", 2)
