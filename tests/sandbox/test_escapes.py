@@ -55,7 +55,10 @@ READS = {
     "shared memory of the host": (
         "import os\nif {shared!r} in os.listdir('/dev/shm'): print('ESCAPED')"
     ),
-    "temporary files of the host": "import os\nif os.listdir('/tmp'): print('ESCAPED')",
+    # The folders above a Python that is installed in /tmp are there, and nothing else.
+    "temporary files of the host": (
+        "import os\nif {{*os.listdir('/tmp')}} & {{*{folder!r}.split('/')}}: print('ESCAPED')"
+    ),
     "secrets of the environment": (
         "import os\nif {secret!r} in str(os.environ) or 'FIELDCRAFT_KEY' in os.environ:\n"
         "    print('ESCAPED')"
