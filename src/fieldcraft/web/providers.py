@@ -54,13 +54,14 @@ class Provider(Protocol):
         ...
 
 
-def line(text: str) -> str:
+def _line(text: str) -> str:
     """A text of a search engine as plain text in one line."""
     return " ".join(html.unescape(_TAG.sub("", text)).split())
 
 
-def _result(title: str, url: str, snippet: str) -> Result:
-    return Result(line(title), "".join(url.split()), line(snippet)[:_MOST_SNIPPET])
+def make_result(title: str, url: str, snippet: str) -> Result:
+    """A result from the texts of an engine; a long snippet is cut."""
+    return Result(_line(title), "".join(url.split()), _line(snippet)[:_MOST_SNIPPET])
 
 
 class Serper:
@@ -82,7 +83,7 @@ class Serper:
 
     def results(self, content: bytes) -> list[Result]:
         hits = self._Body.model_validate_json(content).organic
-        return [_result(hit.title, hit.link, hit.snippet) for hit in hits]
+        return [make_result(hit.title, hit.link, hit.snippet) for hit in hits]
 
 
 class Tavily:
@@ -105,7 +106,7 @@ class Tavily:
 
     def results(self, content: bytes) -> list[Result]:
         hits = self._Body.model_validate_json(content).results
-        return [_result(hit.title, hit.url, hit.content) for hit in hits]
+        return [make_result(hit.title, hit.url, hit.content) for hit in hits]
 
 
 class Brave:
@@ -133,7 +134,7 @@ class Brave:
 
     def results(self, content: bytes) -> list[Result]:
         web = self._Body.model_validate_json(content).web
-        return [_result(h.title, h.url, h.description) for h in (web.results if web else [])]
+        return [make_result(h.title, h.url, h.description) for h in (web.results if web else [])]
 
 
 class SearXNG:
@@ -156,7 +157,7 @@ class SearXNG:
 
     def results(self, content: bytes) -> list[Result]:
         hits = self._Body.model_validate_json(content).results
-        return [_result(hit.title, hit.url, hit.content or "") for hit in hits]
+        return [make_result(hit.title, hit.url, hit.content or "") for hit in hits]
 
 
 PROVIDERS: Mapping[str, Provider] = {

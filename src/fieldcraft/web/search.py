@@ -23,13 +23,12 @@ from fieldcraft.web.blocking import BENCHMARKS, Blocklist, has_canary
 from fieldcraft.web.fetch import whole_characters
 from fieldcraft.web.gate import HostGate, host_gate
 from fieldcraft.web.kept import Answer, Asked, Kept, NotKept, open_kept
-from fieldcraft.web.providers import PROVIDERS, Provider, Request, Result, line
+from fieldcraft.web.providers import PROVIDERS, Provider, Request, Result, make_result
 
 REPEATED = (
     "You have already searched for this, and its results are above. Search for something else, read"
     " a page, or answer."
 )
-_MOST_SNIPPET = 600  # characters of a passage
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.2, 5.0
 _BUSY = (429, 500, 502, 503, 504)
 _OF_THE_QUERY = (400, 413, 414, 422)
@@ -185,10 +184,10 @@ class LocalIndex:
 
     async def find(self, query: str) -> list[Result]:
         return [
-            Result(
-                line(passage.title),
+            make_result(
+                passage.title,
                 passage.id if passage.id.startswith(("http://", "https://")) else "",
-                line(passage.text)[:_MOST_SNIPPET],
+                passage.text,
             )
             for passage in self._index.search([query], self._topk)[0]
         ]
