@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -85,12 +85,9 @@ class CrawlPageTool:
         self.name: str = described.name
         self.schema: dict[str, Any] = described.schema
 
-    def open(self, task: Task) -> AbstractAsyncContextManager[Tool]:
-        """The tool of one rollout."""
-        return self._open(task)
-
     @asynccontextmanager
-    async def _open(self, task: Task) -> AsyncIterator[Tool]:
+    async def open(self, task: Task) -> AsyncIterator[Tool]:
+        """The tool of one rollout."""
         yield self._function(task.question, set())
 
     def _function(self, question: str, seen: set[tuple[str, int]]) -> FunctionTool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -48,12 +48,9 @@ class WebSearchTool:
         self.name: str = described.name
         self.schema: dict[str, Any] = described.schema
 
-    def open(self, task: Task) -> AbstractAsyncContextManager[Tool]:
-        """The tool of one rollout."""
-        return self._open()
-
     @asynccontextmanager
-    async def _open(self) -> AsyncIterator[Tool]:
+    async def open(self, task: Task) -> AsyncIterator[Tool]:
+        """The tool of one rollout."""
         yield self._function(set())
 
     def _function(self, seen: set[str]) -> FunctionTool:

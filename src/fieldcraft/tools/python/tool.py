@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -56,12 +56,9 @@ class PythonSessionTool:
         self.name: str = described.name
         self.schema: dict[str, Any] = described.schema
 
-    def open(self, task: Task) -> AbstractAsyncContextManager[Tool]:
-        """The tool of one rollout. Its interpreter starts with the first call."""
-        return self._open()
-
     @asynccontextmanager
-    async def _open(self) -> AsyncIterator[Tool]:
+    async def open(self, task: Task) -> AsyncIterator[Tool]:
+        """The tool of one rollout. Its interpreter starts with the first call."""
         async with self._sandbox.session(files=self._files) as session:
             yield _function(session.run, self._read, stateful=True)
 
