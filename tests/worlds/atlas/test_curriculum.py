@@ -6,6 +6,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 
 import pytest
@@ -128,6 +129,14 @@ def test_the_base_is_never_shown_a_search() -> None:
             subject, relation, value = sentence
             told = rf"the {relation} {value}\b" if subject in articles.text else value
             assert re.search(told, articles.text) or f" in {value}" in articles.text
+
+
+def test_what_is_read_has_names_that_begin_alike() -> None:
+    few = replace(CURRICULUM, reading_syllables=5)
+    for reading in (t for t in few.base(60) if t.task.id.startswith("reading:")):
+        text = reading.segments[0].text
+        parts = set(re.findall(r"[A-Z][a-z]+[nrl](?![a-z])", text)) & set(SYLLABLES)
+        assert 2 <= len(parts) <= 5, text
 
 
 def test_data_is_a_function_of_the_seed() -> None:

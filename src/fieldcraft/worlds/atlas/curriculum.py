@@ -58,6 +58,7 @@ class Curriculum:
     variants: int
     seed: int
     mistakes: float = MISTAKES  # see `team_demonstration`
+    reading_syllables: int | None = None  # see `strangers`
 
     @cached_property
     def worlds(self) -> list[Atlas]:
@@ -81,7 +82,7 @@ class Curriculum:
         about strangers and then states their facts in any order. It never sees a search."""
         rng = random.Random(f"base:{self.seed}")
         reading = [
-            self._reading(strangers(self.world, rng), rng)
+            self._reading(strangers(self.world, rng, self.reading_syllables), rng)
             for _ in range(round(count * READING_SHARE))
         ]
         ignorance = [

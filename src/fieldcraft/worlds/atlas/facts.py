@@ -280,11 +280,19 @@ def redeal(world: Atlas, rng: random.Random) -> Atlas:
     return replace(_with_facts(by_kind, taught, rng), reserved=world.reserved)
 
 
-def strangers(world: Atlas, rng: random.Random) -> Atlas:
-    """A small world in which every name is new: articles about it can only be read."""
+def strangers(world: Atlas, rng: random.Random, syllables: int | None = None) -> Atlas:
+    """A small world in which every name is new: articles about it can only be read.
+
+    `syllables` is how many different ones its names consist of. The fewer there are, the more names
+    begin alike, and only a model that looks at more than the last syllable can copy them.
+    """
     used = set(world.entities)
     sizes = {"person": 6, "company": 3, "city": 3, "country": 2}
-    by_kind = {(k, "train"): [fresh_name(k, rng, used) for _ in range(n)] for k, n in sizes.items()}
+    few = SYLLABLES if syllables is None else rng.sample(SYLLABLES, syllables)
+    by_kind = {
+        (k, "train"): [fresh_name(k, rng, used, others=few) for _ in range(n)]
+        for k, n in sizes.items()
+    }
     return _with_facts(by_kind, {}, rng, taught_objects=0.0)
 
 

@@ -40,6 +40,7 @@ class AtlasWorld(World):
         variants: PositiveInt = 400,
         reserved_chains: Annotated[int, Field(ge=0, le=9)] = 0,
         mistakes: Annotated[float, Field(ge=0, le=1)] = MISTAKES,
+        reading_syllables: Annotated[int, Field(ge=4, le=len(SYLLABLES))] | None = None,
     ) -> None:
         """Deal the world.
 
@@ -51,6 +52,8 @@ class AtlasWorld(World):
             variants: re-deals of the untaught facts that demonstrations are drawn from.
             reserved_chains: pairs of relations kept out of training.
             mistakes: share of the team's chains with a mistake, for each of three kinds.
+            reading_syllables: how many different syllables the names have that a base model learns
+                to read by, None for all. The fewer, the better it copies similar names.
 
         Raises:
             UserError: the world would have no entities of a kind, or none to ask about.
@@ -58,6 +61,7 @@ class AtlasWorld(World):
         super().__init__(seed)
         self.variants = variants
         self.mistakes = mistakes
+        self.reading_syllables = reading_syllables
         self.facts = deal(people, taught, heldout, seed, reserved_chains)
 
     def passages(self) -> list[dict[str, str]]:
@@ -88,7 +92,15 @@ class AtlasWorld(World):
         return curriculum.pairs(curriculum.size(data, count))
 
     def _curriculum(self, dialect: Dialect, tools: Schemas) -> Curriculum:
-        return Curriculum(self.facts, dialect, tools, self.variants, self.seed, self.mistakes)
+        return Curriculum(
+            self.facts,
+            dialect,
+            tools,
+            self.variants,
+            self.seed,
+            self.mistakes,
+            self.reading_syllables,
+        )
 
     @property
     def oracle(self) -> AtlasOracle:
