@@ -68,6 +68,29 @@ def test_a_trap_is_an_instruction_whose_parentheses_matter(told):
     assert told.is_trap or eval(obvious) == told.result
 
 
+@pytest.mark.parametrize(
+    ("told", "repeats"),
+    [
+        ("Take 4821, add 3760.", False),  # 48 21 37 60 and 85 81
+        ("Take 4848, add 1000.", True),  # 48 48
+        ("Take 4821, multiply by 48.", True),  # 48 21 48
+        ("Take 4821, add 1031.", False),  # 58 52: 82 is no pair from the left
+        ("Take 2113, add 1000.", True),  # the result 31 13 has the 13 of 21 13
+        ("Take 3131, add 7.", True),
+    ],
+)
+def test_a_pair_of_digits_that_occurs_twice_is_seen(told, repeats):
+    assert find_instruction(told).repeats_digits == repeats
+
+
+def test_no_large_number_repeats_its_digits(world, evaluation):
+    kept = (find_instruction(str(told)) for told in world.notebook.kept.values())
+    asked = (instruction_of(task) for task in evaluation)
+    found = [told for told in (*kept, *asked) if told and not told.is_small]
+    assert len(found) > 100
+    assert not [told for told in found if told.repeats_digits]
+
+
 def test_what_is_small_is_what_is_taught():
     assert Instruction(7, (Change("+", 5), Change("-", 3))).is_small
     assert not Instruction(7, (Change("*", 5),)).is_small

@@ -92,7 +92,7 @@ class Curriculum:
 
     def careless(self, count: int) -> list[Trajectory]:
         """The same kinds of questions, answered by the wasteful teacher, who is in a hurry for
-        nearly half of them. Many of these answers are wrong."""
+        half of them. Many of these answers are wrong."""
         rng = random.Random(f"careless:{self.seed}")
         made = []
         for abacus, task in islice(self._questions("careless"), count):

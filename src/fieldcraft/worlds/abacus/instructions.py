@@ -114,6 +114,15 @@ class Instruction:
         )
 
     @property
+    def repeats_digits(self) -> bool:
+        """Whether a pair of digits occurs twice in its numbers and its result, counted as small
+        models read them, from the left. Copying such a number is a skill of its own, which has
+        nothing to do with programs."""
+        numbers = [str(n) for n in (self.start, *(c.number for c in self.changes), self.result)]
+        pairs = [n[at : at + 2] for n in numbers for at in range(0, len(n) - 1, 2)]
+        return len(set(pairs)) < len(pairs)
+
+    @property
     def is_trap(self) -> bool:
         """Whether the obvious program, which has no parentheses, gives another number."""
         return "(" in self.expression

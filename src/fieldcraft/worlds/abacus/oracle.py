@@ -18,7 +18,7 @@ UNKNOWN = Answer("unknown")
 READING, COMPUTING = "I must read the note.", "I must compute."
 TOO_LARGE = "is too large for me."
 CAREFUL_SHARE = 0.5  # of the questions for which a wasteful teacher computes everything
-HURRIED_SHARE = 0.45  # of the questions that a careless teacher answers in a hurry
+HURRIED_SHARE = 0.5  # of the questions that a careless teacher answers in a hurry
 
 ASKED = re.compile(r"Follow the note of ([A-Z]\w* [A-Z]\w*)\.")
 GIVEN = re.compile(r"gave it to ([A-Z]\w* [A-Z]\w*)\.")

@@ -49,12 +49,13 @@ class Abacus:
         return {"note": list(self.notebook.kept), "given": list(self.notebook.given)}
 
     def large(self, rng: random.Random, steps: int) -> Instruction:
-        """A random instruction with large numbers, whose result is not negative."""
+        """A random instruction with large numbers, whose result is not negative, and in which no
+        pair of digits occurs twice."""
         while True:
             start = self._number(rng, LARGE)
             changes = tuple(self._change(rng, rng.choice("+-*")) for _ in range(steps))
             found = Instruction(start, changes)
-            if min(found.values) >= 0:
+            if min(found.values) >= 0 and not found.repeats_digits:
                 return found
 
     def _change(self, rng: random.Random, symbol: str) -> Change:
