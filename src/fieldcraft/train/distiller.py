@@ -9,7 +9,7 @@ import numpy as np
 
 from fieldcraft.algos.distillation import Distillation, sampled_advantages
 from fieldcraft.config.distil import Distil
-from fieldcraft.train.batch import Sample, Unit
+from fieldcraft.train.batch import Floats, Sample, Unit
 from fieldcraft.train.credit import Scored
 from fieldcraft.train.learner import PolicyLearner, surrogate
 from fieldcraft.train.stages.base import Row
@@ -55,7 +55,8 @@ class Distiller(PolicyLearner):
         for sample in (member.sample for members in groups for member in members):
             sample.advantage *= np.float32(s.reward_weight)
             if s.kl == "sampled" and sample.weight.any():
-                sample.advantage += sampled_advantages(sample.old_logp, sample.teacher_logp)
+                apart_T = sampled_advantages(*of_trained(sample))
+                sample.advantage += sample.spread(apart_T)
 
     def _train(self, units: list[Unit], total: float, number: int) -> Row:
         row = super()._train(units, total, number)
@@ -74,5 +75,11 @@ class Distiller(PolicyLearner):
 def sampled_kl(samples: Sequence[Sample]) -> float:
     """The mean of log p - log q over the trained tokens, in nats: an estimate of the reverse KL
     without bias, which may be below 0."""
-    apart = [(s.old_logp - s.teacher_logp)[s.weight > 0] for s in samples]
+    apart = [old_T - teacher_T for old_T, teacher_T in map(of_trained, samples)]
     return float(np.concatenate(apart).mean())
+
+
+def of_trained(sample: Sample) -> tuple[Floats, Floats]:
+    """Log-probabilities of the trained tokens: the student's and the teacher's."""
+    trained = sample.weight > 0
+    return sample.old_logp[trained], sample.teacher_logp[trained]

@@ -19,7 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.train.batch import Floats, Sample, Unit
+from fieldcraft.train.batch import Sample, Unit
 from fieldcraft.train.learner import Reference
 from fieldcraft.types import Task, Trajectory, UserError
 
@@ -40,19 +40,11 @@ class Teacher:
         if self.prompt is None or not sample.weight.any():
             return None
         read = np.array(self.prompt(trajectory.task), np.int64)
-        start = len(trajectory.segments[0].ids)
-
-        def moved(values: Floats) -> Floats:
-            return np.concatenate([np.zeros(len(read), np.float32), values[start:]])
-
-        return Sample(
-            ids=np.concatenate([read, sample.ids[start:]]),
-            weight=moved(sample.weight),
-            advantage=moved(sample.advantage),
-            sampled_logp=moved(sample.sampled_logp),
-            old_logp=moved(sample.old_logp),
-            ref_logp=moved(sample.ref_logp),
-        )
+        written = slice(len(trajectory.segments[0].ids), None)
+        ids = np.concatenate([read, sample.ids[written]])
+        weight = np.concatenate([np.zeros(len(read), np.float32), sample.weight[written]])
+        unknown = np.zeros_like(weight)  # a teacher is asked for its own log-probabilities only
+        return Sample(ids, weight, unknown, unknown, unknown, unknown)
 
     def fill_logprobs(self, units: Sequence[Unit], temperature: float) -> None:
         """Write its log-probabilities of the trained tokens into `teacher_logp`."""

@@ -293,6 +293,24 @@ def test_a_teacher_like_the_student_leaves_the_weights_bit_for_bit(kind: str) ->
     assert_same(before, weights(stage.trainer.model))
 
 
+def test_what_a_simulator_wrote_is_not_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was sampled, too, and has log-probabilities."""
+    stage = distil(good_teacher(), observations="simulated")
+    trained: list[Sample] = []
+
+    def keep(units: Sequence[Unit], *_: Any) -> Row:
+        trained.extend(sample for unit in units for sample in unit)
+        return {"loss": 0.0}
+
+    monkeypatch.setattr(stage.trainer, "step", keep)
+    step(stage, 0)
+    simulated = [(s.sampled_logp != 0) & (s.weight == 0) for s in trained]
+    assert any(places.any() for places in simulated)
+    for sample in trained:
+        assert not sample.advantage[sample.weight == 0].any()
+        assert sample.advantage[sample.weight > 0].all()
+
+
 def test_the_teacher_stays_as_it_is() -> None:
     teacher = good_teacher()
     stage = distil(teacher, kl="full")
