@@ -53,6 +53,11 @@ SHORTER = {  # what a command begins with -> what is added to it
         *shrink("sft", "base", "sft1", "sft2", "sft3"),
         *shrink("rl", "rl1", "rl2"),
     ],
+    "fieldcraft run distil-mini": [
+        *(*TINY, "evaluation.during.questions=2"),
+        *shrink("sft", "base", "sft1", "teacher", "sft"),
+        *shrink("rl", "rl", "distil", "distil-full"),
+    ],
     "fieldcraft run autocoa-table": [
         *(*TINY, "seeds=[0]"),
         *shrink("sft", "base", "sft1", "sft2", "sft2-alone", "sft3"),

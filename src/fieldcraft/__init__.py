@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fieldcraft.version import __version__
 
 if TYPE_CHECKING:
+    from fieldcraft.config.distil import Distil
     from fieldcraft.config.rl import Rl
     from fieldcraft.config.sections import Optim
     from fieldcraft.config.stages import Pairs, Sft, Stage
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "Agent": "fieldcraft.runs.agent",
     "BaseDialect": "fieldcraft.dialects.base",
+    "Distil": "fieldcraft.config.distil",
     "Optim": "fieldcraft.config.sections",
     "Pairs": "fieldcraft.config.stages",
     "Rl": "fieldcraft.config.rl",
@@ -52,6 +54,7 @@ _MODULES = {
 __all__ = [
     "Agent",
     "BaseDialect",
+    "Distil",
     "Optim",
     "Pairs",
     "Rl",

@@ -10,6 +10,7 @@ import torch
 
 from checkpoints import Architecture, tiny_tokenizer
 from engine_parity import sharp_model
+from fieldcraft.algos.distillation import Distillation
 from fieldcraft.algos.losses import CrossEntropy, Surrogate
 from fieldcraft.config.sections import Lora, Optim
 from fieldcraft.train.batch import to_sample
@@ -164,6 +165,14 @@ def test_the_reference_is_the_adapter_as_its_stage_found_it(tmp_path: Path) -> N
     for sample, (other,) in zip(samples, expected, strict=True):
         np.testing.assert_allclose(sample.ref_logp, other.ref_logp, atol=1e-5)
         assert np.abs(sample.ref_logp - sample.old_logp).max() > 0.01
+    at_start = reference.logits(samples, 0.7)
+    torch.testing.assert_close(at_start, earlier.logits(samples, 0.7), rtol=0, atol=1e-4)
+    assert (at_start - trainer.logits(samples, 0.7)).abs().max() > 0.01
+    # and as a teacher between the micro-batches of a step
+    to_start = Distillation(surrogate=Surrogate())
+    row = trainer.step(units, to_start, 20.0, 0.7, reference.logits)
+    assert row["teacher_kl"] > 1e-4
+    assert row["grad_norm"] > 0
     # and training goes on where it was, with the adapter alone
     assert all(p.requires_grad for p in trainer.parameters)
     kept = {n: v for n, v in weights(model).items() if "default" not in n}

@@ -10,7 +10,7 @@ micro-batches equal those of one big batch by construction.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -33,7 +33,8 @@ class TokenBatch:
     of the engine that sampled (equal to the old ones unless they were recomputed), `ref_logp_T`
     those of the frozen reference. `logits_TV` are already divided by the sampling temperature.
     `seq_T` numbers the sequence of each token, 0..S-1; `turn_T` numbers the unbroken runs of
-    trained tokens, the policy's turns.
+    trained tokens, the policy's turns. `teacher_TV` are the logits of a teacher where there is one,
+    divided by the temperature too; its V may be another one.
     """
 
     logp_T: Tensor
@@ -46,6 +47,7 @@ class TokenBatch:
     sampled_logp_T: Tensor
     ref_logp_T: Tensor
     num_sequences: int
+    teacher_TV: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -244,4 +246,7 @@ class ValueLoss:
         }
 
 
-Objective = CrossEntropy | Contrastive | Surrogate
+class Objective(Protocol):
+    """A loss over a micro-batch, divided by `total`, and metrics that are sums divided by it."""
+
+    def __call__(self, batch: TokenBatch, total: float) -> tuple[Tensor, Metrics]: ...

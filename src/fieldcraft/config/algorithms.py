@@ -62,6 +62,9 @@ REINFORCE_PP: Algorithm = {
     "kl_in": "reward",
 }
 REINFORCE_PP_BASELINE: Algorithm = {"baseline": "group", "scale": "batch", "loss_weight": "token"}
+# The usual of a `distil` stage: a token counts the same, however long its rollout is, and rewards
+# keep their scale beside the teacher's nats.
+DISTIL: Algorithm = {"baseline": "group", "scale": "none", "loss_weight": "token"}
 # arXiv 1707.06347; dual clip: arXiv 1912.09729
 PPO: Algorithm = {
     "baseline": "critic",

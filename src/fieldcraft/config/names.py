@@ -102,11 +102,13 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "reinforce++": f"{_ALGORITHMS}:REINFORCE_PP",
         "reinforce++-baseline": f"{_ALGORITHMS}:REINFORCE_PP_BASELINE",
         "ppo": f"{_ALGORITHMS}:PPO",
+        "distil": f"{_ALGORITHMS}:DISTIL",
     },
     Kind.STAGE: {
         "sft": f"{_STAGES}.sft:SftStage",
         "contrastive": f"{_STAGES}.contrastive:ContrastiveStage",
         "rl": f"{_STAGES}.rl:RlStage",
+        "distil": f"{_STAGES}.distil:DistilStage",
     },
 }
 

@@ -15,6 +15,7 @@ from pydantic import (
     field_validator,
 )
 
+from fieldcraft.config.distil import Distil, Scorer
 from fieldcraft.config.names import Kind, PartError, find, known, require, settings_of, short
 from fieldcraft.config.rl import Critic, Rl
 from fieldcraft.config.sections import (
@@ -46,7 +47,7 @@ FREE_KEYS = (
 
 
 # The settings of the stage types that are built in: those of others are found with the type.
-STAGES: dict[str, type[Stage]] = {"sft": Sft, "contrastive": Pairs, "rl": Rl}
+STAGES: dict[str, type[Stage]] = {"sft": Sft, "contrastive": Pairs, "rl": Rl, "distil": Distil}
 
 
 class Recipe(Section):
@@ -194,11 +195,12 @@ def count_options(section: type[BaseModel] = Recipe) -> int:
         Optim,
         Critic,
         Endpoint,
+        Scorer,
         Teacher,
         Collect,
         Evaluation,
         During,
         *map(world_settings, known(Kind.WORLD)),
     )
-    own = set(Sft.model_fields) | set(Pairs.model_fields) | set(Rl.model_fields)
+    own = set[str]().union(*(stage.model_fields for stage in STAGES.values()))
     return sum(len(s.model_fields) for s in sections) + len(own)

@@ -131,7 +131,8 @@ class Rl(Stage):
         """Put the keys of the named algorithm below those that are given."""
         if not isinstance(data, dict):
             return data
-        return {**cls._keys_of(str(data.get("algorithm", "grpo"))), **data}
+        usual = cls.model_fields["algorithm"].default
+        return {**cls._keys_of(str(data.get("algorithm", usual))), **data}
 
     @classmethod
     def _keys_of(cls, algorithm: str) -> Mapping[str, Any]:

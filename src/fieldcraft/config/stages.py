@@ -16,14 +16,17 @@ StageKind = Literal["supervised", "rl"]
 @dataclass(frozen=True, slots=True)
 class Footprint:
     """What a stage keeps in memory beside the model that it trains: how many models of its size are
-    trained with it, how many are only read (those that simulate sample too), and how many rollouts
-    have their keys and values kept.
+    trained with it, how many are only read (those that simulate sample too; a reference is the
+    model as the stage begins), how many rollouts have their keys and values kept, and how many
+    copies of a micro-batch's logits there are beside the usual ones.
     """
 
     critics: int = 0
     frozen: int = 0
     references: int = 0
+    teachers: int = 0
     rollouts: int = 0
+    logits: int = 0
 
 
 class Stage(Section):

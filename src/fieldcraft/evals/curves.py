@@ -63,6 +63,7 @@ CURVES = (
     Curve("policy_tokens_mean", "Length", "policy tokens per rollout"),
     Curve("entropy", "Entropy", "nats per token"),
     Curve("kl_ref", "KL", "to the reference model, nats per token"),
+    Curve("teacher_kl", "Reverse KL", "to the teacher, nats per token"),
     Curve("clip_fraction", "Clipped", "share of the tokens whose ratio is clipped"),
     Curve("correct_logp_mean", "Likelihood of right answers", "log-probability per token"),
     Curve("ratio", "Policy ratio", "mean over tokens"),

@@ -357,6 +357,12 @@ class FirstExamples:
     def pairs(self, data: str, count: int | None) -> Sequence[Pair]:
         return self.setup.inputs.pairs(data, self._few(count), self.dialect, self.setup.schemas)
 
+    def training_questions(self) -> Sequence[Task]:
+        return self.setup.inputs.train_tasks()[: self._few(None)]
+
+    def plan(self, task: Task) -> str:
+        return self.setup.inputs.plan(task, self.dialect)
+
     def _few(self, count: int | None) -> int | None:
         if self.recipe.tasks is not None:
             return count

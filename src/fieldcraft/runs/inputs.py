@@ -20,7 +20,7 @@ from fieldcraft.dialects.demonstrations import encode_demonstration, encode_pair
 from fieldcraft.records.files import write_text
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.rewards.answers import is_right
-from fieldcraft.types import Answer, Dialect, Step, Task, Trajectory, UserError
+from fieldcraft.types import Action, Answer, Dialect, Step, Task, Thought, Trajectory, UserError
 from fieldcraft.worlds.base import Oracle, TrajectoryPair, Verdicts, World, make_world
 
 TRAIN_TASKS = 4000
@@ -62,6 +62,20 @@ class Inputs(ABC):
         """Who knows the best way to answer. Raises UserError where there is none."""
         raise UserError("the questions have no oracle: set teacher.model to have one as teacher.")
 
+    def plan(self, task: Task, dialect: Dialect) -> str:
+        """A way to the answer of a question: `plan` of its metadata, or the thoughts and calls of
+        the oracle, a line each. Raises UserError where there is neither."""
+        if "plan" in task.meta:
+            return str(task.meta["plan"])
+        try:
+            oracle = self.oracle
+        except UserError as error:
+            raise UserError(
+                f"task '{task.id}' has no plan that a teacher could be shown: give the questions a"
+                " plan in their metadata, or set teacher.shown: answer."
+            ) from error
+        return written_way(oracle.demonstration(task), dialect)
+
     def team_chain(self, task: Task, rng: random.Random) -> list[Step]:
         """How a team of scripted agents answers. Raises UserError where there is none."""
         raise UserError("the questions have no team: set teacher.model to have models as one.")
@@ -77,6 +91,18 @@ class Inputs(ABC):
     def reduced(self) -> Inputs:
         """The same with less to make, of which examples are looked at before a run."""
         return self
+
+
+def written_way(steps: Sequence[Step], dialect: Dialect) -> str:
+    """The thoughts and calls among the steps of a demonstration."""
+    lines = []
+    for step in steps:
+        match step:
+            case Thought(text):
+                lines.append(text)
+            case Action():
+                lines.append(dialect.write_action(step))
+    return "\n".join(lines)
 
 
 def make_inputs(recipe: Recipe) -> Inputs:

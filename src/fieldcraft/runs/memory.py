@@ -78,8 +78,9 @@ def memory_bytes(setup: Sizes, stage: Stage) -> int:
     kept = config.num_hidden_layers * layer
     if stage.optim.activation_checkpointing:
         kept = config.num_hidden_layers * config.hidden_size + layer
-    activations = tokens * (kept + LOGITS[stage.kind] * config.vocab_size) * FLOAT
     footprint = stage.footprint
+    logits = LOGITS[stage.kind] + footprint.logits
+    activations = tokens * (kept + logits * config.vocab_size) * FLOAT
     size = FLOAT if recipe.lora is None else BYTES[recipe.dtype]
     caches = cache_bytes(setup, min(recipe.max_rows, footprint.rollouts), size)
     peak = max(activations, caches * (1 + footprint.frozen))
@@ -87,10 +88,12 @@ def memory_bytes(setup: Sizes, stage: Stage) -> int:
 
 
 def weight_bytes(setup: Sizes, stage: Stage) -> int:
-    """What is trained with its gradient and optimiser, and what is only read."""
+    """What is trained with its gradient and optimiser, and what is only read. A teacher counts as
+    large as the model itself."""
     only_read, footprint = BYTES[setup.recipe.dtype], stage.footprint
     trained = setup.parameters * footprint.critics + setup.trained
-    models = setup.parameters * only_read * footprint.frozen + trained * ADAMW_BYTES
+    others = footprint.frozen + footprint.teachers
+    models = setup.parameters * only_read * others + trained * ADAMW_BYTES
     if setup.recipe.lora is None:
         return models + setup.parameters * only_read * footprint.references
     # an adapter's base, and a copy of the adapter as the reference

@@ -30,7 +30,7 @@ from fieldcraft.runs.probing import make_probe
 from fieldcraft.train.checkpoint import save_weights
 from fieldcraft.train.loop import run_steps
 from fieldcraft.train.lora import Adapter
-from fieldcraft.train.model import load_model
+from fieldcraft.train.model import load_model, require_tokenizer
 from fieldcraft.train.stages.base import Pair, Row, StageType
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Dialect, Task, Trajectory, UserError
@@ -118,6 +118,9 @@ class StageMaterial:
     def training_questions(self) -> Sequence[Task]:
         return self.context.inputs.train_tasks()
 
+    def plan(self, task: Task) -> str:
+        return self.context.inputs.plan(task, self.dialect)
+
     def trainer(self, optim: Optim, steps: int) -> Trainer:
         """All weights of the model, or an adapter on the run's first model that continues that of
         the last stage.
@@ -135,6 +138,10 @@ class StageMaterial:
 
     def model(self, stage: str | None) -> Any:
         folder = self.start if stage is None else self.context.folder.model(stage)
+        return load_model(folder, self.context.device, self.recipe.dtype)
+
+    def checkpoint(self, folder: Path) -> Any:
+        require_tokenizer(folder, self.dialect.tokenizer)
         return load_model(folder, self.context.device, self.recipe.dtype)
 
     def trainable_copy(self) -> Any:

@@ -31,7 +31,9 @@ class Sample:
 
     `weight[t]` is the loss weight of predicting token t from those before it. `advantage` and the
     log-probabilities matter to reinforcement learning only, `value` (of the tokens before t) and
-    `target` (the return from t on) only where there is a critic, which fills them.
+    `target` (the return from t on) only where there is a critic, which fills them, and
+    `teacher_logp` only where there is a teacher. `seen` is what that reads in place of this sample,
+    if it is another text: the same trained tokens after another prompt.
     """
 
     ids: NDArray[np.int64]
@@ -42,6 +44,8 @@ class Sample:
     ref_logp: Floats
     value: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
     target: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
+    teacher_logp: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
+    seen: Sample | None = None
 
     def __len__(self) -> int:
         return len(self.ids)

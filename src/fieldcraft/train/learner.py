@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from torch import Tensor
+
 from fieldcraft.algos.losses import Surrogate
 from fieldcraft.config.rl import Rl
 from fieldcraft.train.batch import Floats, Sample, Unit, to_sample
@@ -24,14 +26,17 @@ from fieldcraft.types import Author, Outcome, Status, Trajectory
 # Metrics that are means over the tokens trained on; those of equal groups have no part in them.
 OF_TRAINED = (
     *("entropy", "ratio", "clip_fraction", "sampler_gap", "kl_ref", "llds"),
-    *("importance", "rejected"),
+    *("importance", "rejected", "teacher_kl"),
 )
 
 
 class Reference(Protocol):
-    """What a KL term is taken to."""
+    """A model that is only read: what a KL term is taken to, or a teacher. Its methods are those of
+    `Trainer`."""
 
     def fill_logprobs(self, units: Sequence[Unit], field: str, temperature: float) -> None: ...
+
+    def logits(self, samples: Sequence[Sample], temperature: float) -> Tensor: ...
 
 
 class AdapterStart:
@@ -46,6 +51,10 @@ class AdapterStart:
     def fill_logprobs(self, units: Sequence[Unit], field: str, temperature: float) -> None:
         with self.adapter.at_start():
             self.trainer.fill_logprobs(units, field, temperature)
+
+    def logits(self, samples: Sequence[Sample], temperature: float) -> Tensor:
+        with self.adapter.at_start():
+            return self.trainer.logits(samples, temperature)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +123,7 @@ class PolicyLearner:
         ]
         if units:
             self._fill(units)
-        assign_advantages(scored, s)
+        self._assign(scored)
         if s.loss_weight == "sequence":
             for (sample,) in units:
                 sample.weight /= sample.weight.sum()
@@ -143,17 +152,19 @@ class PolicyLearner:
         if self.critic is not None:
             self.critic.fill_values(units)
 
+    def _assign(self, groups: Sequence[Sequence[Scored]]) -> None:
+        """Advantages of all samples, from rewards and from what was filled."""
+        assign_advantages(groups, self.settings)
+
     def _train(self, units: list[Unit], total: float, number: int) -> Row:
         """All optimiser steps share one learning rate: the schedule counts sampling steps. So do
         their losses the divisor, cut into equal parts: a token weighs the same, whichever
         mini-batch it falls into."""
-        s = self.settings
-        objective = surrogate(s)
         rows: list[Row] = []
         for part, share in self._parts(units, number):
             self.trainer.done = number
             divisor = total * share
-            row = self.trainer.step(part, objective, divisor, s.temperature)
+            row = self._step(part, divisor)
             trained = sum(float(sample.weight.sum()) for unit in part for sample in unit)
             row |= {name: row[name] * divisor / trained for name in OF_TRAINED if name in row}
             if self.critic is not None:
@@ -161,6 +172,11 @@ class PolicyLearner:
                 row |= {f"critic/{k}": v for k, v in self.critic.step(part, divisor).items()}
             rows.append(row)
         return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
+
+    def _step(self, part: Sequence[Unit], divisor: float) -> Row:
+        """One optimiser step of the policy."""
+        s = self.settings
+        return self.trainer.step(part, surrogate(s), divisor, s.temperature)
 
     def _parts(self, units: list[Unit], number: int) -> Iterator[tuple[list[Unit], float]]:
         """(mini-batch, its share of an epoch), dealt anew in every epoch."""

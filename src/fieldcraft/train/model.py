@@ -27,7 +27,7 @@ from transformers.utils.logging import disable_progress_bar, get_verbosity, set_
 from fieldcraft.config.sections import Dtype
 from fieldcraft.engine.local.requests import configured_ends
 from fieldcraft.records.remedies import remedy
-from fieldcraft.types import UserError
+from fieldcraft.types import Tokenizer, UserError
 
 # "Loading weights" and "Writing model shards" at every stage would bury the run's own progress.
 disable_progress_bar()
@@ -66,6 +66,19 @@ def load_tokenizer(folder: Path) -> Any:
             f"the tokenizer of {folder} cannot be read ({_first_line(error)}):"
             f" {remedy(folder, COPY)}."
         ) from error
+
+
+def require_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
+    """Raises UserError unless a checkpoint folder has the tokens of a tokenizer by the same ids, so
+    that its model can read what another one wrote."""
+    here = tokenizer.backend_tokenizer.get_vocab()
+    there = load_tokenizer(folder).backend_tokenizer.get_vocab()
+    if differing := sorted(token for token, _ in here.items() ^ there.items()):
+        raise UserError(
+            f"the model in {folder} cannot score the tokens of the model that is trained, because"
+            f" their tokenizers differ in {len(set(differing))} tokens, such as {differing[0]!r}:"
+            " choose a teacher with the same tokenizer."
+        )
 
 
 def load_config(folder: Path) -> PreTrainedConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
@@ -15,7 +16,7 @@ from fieldcraft.algos.logprobs import token_logprobs
 from fieldcraft.algos.losses import Metrics, Objective, TokenBatch
 from fieldcraft.config.sections import Optim
 from fieldcraft.engine.attention import refuse_special_attention
-from fieldcraft.train.batch import PackedBatch, Unit, micro_batches
+from fieldcraft.train.batch import PackedBatch, Sample, Unit, micro_batches, pack
 from fieldcraft.train.lora import Adapter
 from fieldcraft.types import UserError
 
@@ -30,6 +31,9 @@ def learning_rate(optim: Optim, step: int, steps: int) -> float:
         "cosine": 0.5 * (1 + math.cos(math.pi * (1 - left))),
     }
     return optim.lr * warm * falling[optim.schedule]
+
+
+Logits = Callable[[Sequence[Sample], float], Tensor]  # of samples at a temperature, as in `logits`
 
 
 class Learner:
@@ -150,7 +154,12 @@ class Trainer(Learner):
             model.activation_checkpointing_enable()
 
     def step(
-        self, units: Sequence[Unit], objective: Objective, total: float, temperature: float = 1.0
+        self,
+        units: Sequence[Unit],
+        objective: Objective,
+        total: float,
+        temperature: float = 1.0,
+        teacher: Logits | None = None,
     ) -> dict[str, float]:
         """One optimiser step.
 
@@ -159,20 +168,33 @@ class Trainer(Learner):
             objective: the loss.
             total: what the loss is divided by: the weight of the whole step.
             temperature: of the sampling distribution whose log-probabilities are trained.
+            teacher: what the objective compares each micro-batch with. It is asked before the model
+                is run, so that only its logits are in memory together with the activations.
 
         Raises:
             UserError: the loss or a gradient is not finite; the weights are left untouched.
         """
-        self.model.train()
-        return self.descend(
-            units, lambda batch: objective(self._token_batch(batch, temperature), total)
-        )
+
+        def loss_of(batch: PackedBatch) -> tuple[Tensor, Metrics]:
+            teacher_TV = None if teacher is None else teacher(batch.samples, temperature)
+            self.model.train()
+            tokens = self._token_batch(batch, temperature)
+            return objective(replace(tokens, teacher_TV=teacher_TV), total)
+
+        return self.descend(units, loss_of)
 
     @torch.no_grad()
     def fill_logprobs(self, units: Sequence[Unit], field: str, temperature: float) -> None:
-        """Write this model's log-probabilities into `old_logp` or `ref_logp` of the samples."""
+        """Write this model's log-probabilities into a field of the samples, such as `old_logp`."""
         self.model.eval()
         self._fill(units, field, lambda batch: self._token_batch(batch, temperature).logp_T)
+
+    @torch.no_grad()
+    def logits(self, samples: Sequence[Sample], temperature: float) -> Tensor:
+        """This model's logits where each trained token of the samples is predicted, one sample
+        after the other, divided by the temperature; shape [T, V]."""
+        self.model.eval()
+        return self._logits(pack(samples, self.optim.row_length), temperature)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the weights: optimiser, position in the schedule, random state."""
@@ -187,16 +209,21 @@ class Trainer(Learner):
         self.done = state["done"]
         torch.set_rng_state(state["rng"].cpu())
 
-    def _token_batch(self, batch: PackedBatch, temperature: float) -> TokenBatch:
-        """Run the model over a packed batch. Only positions that predict a trained token in some
-        row reach the output layer; the others would cost rows of vocabulary size for nothing."""
+    def _logits(self, batch: PackedBatch, temperature: float) -> Tensor:
+        """Run the model over a packed batch; shape [T, V]. Only positions that predict a trained
+        token in some row reach the output layer; the others would cost rows of vocabulary size for
+        nothing."""
         to = partial(Tensor.to, device=self.device)
-        row_T, col_T = to(batch.row_T), to(batch.col_T)
         kept_K, place_T = torch.unique(batch.col_T - 1, return_inverse=True)
         logits_BKV = self._forward(self.model, batch, logits_to_keep=to(kept_K)).logits
-        logits_TV = logits_BKV[row_T, to(place_T)].float() / temperature
+        logits_TV: Tensor = logits_BKV[to(batch.row_T), to(place_T)]
+        return logits_TV.float() / temperature
+
+    def _token_batch(self, batch: PackedBatch, temperature: float) -> TokenBatch:
+        to = partial(Tensor.to, device=self.device)
+        logits_TV = self._logits(batch, temperature)
         return TokenBatch(
-            logp_T=token_logprobs(logits_TV, to(batch.ids_BL)[row_T, col_T]),
+            logp_T=token_logprobs(logits_TV, to(batch.ids_BL[batch.row_T, batch.col_T])),
             logits_TV=logits_TV,
             weight_T=to(batch.flat("weight")),
             seq_T=to(batch.seq_T),

@@ -41,6 +41,12 @@ class Data(Protocol):
 
     def pairs(self, data: str, count: int | None) -> Sequence[Pair]: ...
 
+    def training_questions(self) -> Sequence[Task]: ...
+
+    def plan(self, task: Task) -> str:
+        """A way to the answer of a question, in words. Raises UserError where none is known."""
+        ...
+
 
 class Material(Data, Protocol):
     """What a run gives a stage to be made of."""
@@ -76,7 +82,10 @@ class Material(Data, Protocol):
         """A second copy of the model that the stage starts from, in float32."""
         ...
 
-    def training_questions(self) -> Sequence[Task]: ...
+    def checkpoint(self, folder: Path) -> Any:
+        """A model of another origin to read, in the same type. Raises UserError for one that has
+        another tokenizer."""
+        ...
 
     def environment(self) -> ToolEnvironment:
         """With the tools of the recipe."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import isclose
-from typing import Self
+from typing import Any, ClassVar, Self
 
 from fieldcraft.config.names import short
 from fieldcraft.config.rl import Rl
@@ -28,13 +28,13 @@ FOLLOW = ("otc-grpo", "otc-ppo", "answer_format", "plus_minus")  # rewards that 
 class RlStage(StageType):
     """One policy, sampled and trained in turns: the order is that of the numbers of its steps.
 
-    `fidelity` measures the rollouts of a simulated step. `keep` is given a group of a few steps, to
-    be looked at later.
+    `learner` makes the learner. `fidelity` measures the rollouts of a simulated step. `keep` is
+    given a group of a few steps, to be looked at later.
     Raises UserError where the settings need a reference, a critic, a simulator or a reward that is
     not there.
     """
 
-    Settings = Rl
+    Settings: ClassVar[type[Rl]] = Rl
 
     def __init__(
         self,
@@ -43,6 +43,7 @@ class RlStage(StageType):
         trainer: Trainer,
         reference: Reference | None = None,
         critic: Critic | None = None,
+        learner: Callable[..., PolicyLearner] = PolicyLearner,
         fidelity: Callable[[Sequence[Trajectory]], Row] = lambda _: {},
         keep: Callable[[Sequence[Kept]], None] = lambda _: None,
     ) -> None:
@@ -67,7 +68,7 @@ class RlStage(StageType):
         self.keep = keep
         self.watch = make_watch(s, correct)
         self.tools = ToolWatch(s.max_tool_failures, simulated_too=sampler.remote is not None)
-        self.learner = PolicyLearner(
+        self.learner = learner(
             settings=s,
             trainer=trainer,
             reference=reference,
@@ -84,11 +85,7 @@ class RlStage(StageType):
             own = settings.critic.backbone == "own"
             model = material.trainable_copy() if own else trainer.model
             critic = Critic(model, settings.critic, settings.optim, settings.steps)
-        reference: Reference | None = None
-        if settings.kl_coef and trainer.adapter is not None:
-            reference = AdapterStart(trainer, trainer.adapter)
-        elif settings.kl_coef:
-            reference = Trainer(material.model(None), settings.optim, settings.steps)
+        reference = model_at_start(settings, material, trainer) if settings.kl_coef else None
         sampler = Sampler(
             settings=settings,
             tasks=material.training_questions(),
@@ -108,9 +105,17 @@ class RlStage(StageType):
             trainer=trainer,
             reference=reference,
             critic=critic,
+            learner=cls.learner_type(settings, material, trainer, reference),
             fidelity=material.fidelity,
             keep=partial(write_rollouts, material.folder / ROLLOUTS),
         )
+
+    @classmethod
+    def learner_type(
+        cls, settings: Any, material: Material, trainer: Trainer, reference: Reference | None
+    ) -> Callable[..., PolicyLearner]:
+        """What makes the learner of the fields of a `PolicyLearner`."""
+        return PolicyLearner
 
     async def step(self, number: int) -> Row:
         """Sample groups, score them, and train on what their members differ in."""
@@ -182,7 +187,7 @@ class RlStage(StageType):
             self.learner.critic.load_state_dict(state["critic"])
 
     @classmethod
-    def problems(cls, settings: Rl, name: str, data: Data, notes: list[str]) -> Iterator[str]:
+    def problems(cls, settings: Any, name: str, data: Data, notes: list[str]) -> Iterator[str]:
         """What would leave it without a signal."""
         if settings.group < 2 and settings.baseline in ("group", "others"):
             yield (
@@ -191,6 +196,13 @@ class RlStage(StageType):
             )
         if not any(settings.weights.values()):
             yield f"stage '{name}' gives no reward a weight: set rewards, as in {{em: 1.0}}."
+
+
+def model_at_start(settings: Rl, material: Material, trainer: Trainer) -> Reference:
+    """The model as the stage begins, to be read while another one is trained."""
+    if trainer.adapter is not None:
+        return AdapterStart(trainer, trainer.adapter)
+    return Trainer(material.model(None), settings.optim, settings.steps)
 
 
 def _telling(groups: Sequence[Group], learned: Learned, number: int) -> list[Kept]:

@@ -1,0 +1,75 @@
+"""What stages of on-policy distillation can set."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import PositiveInt, model_validator
+
+from fieldcraft.config.rl import Rl
+from fieldcraft.config.sections import Rate, Section
+from fieldcraft.config.stages import Footprint
+
+
+class Scorer(Section):
+    """Whose probabilities are learnt: the model of an earlier stage, or that of a checkpoint
+    folder, or with neither of them the model that the stage starts from, which then has to be
+    shown something."""
+
+    stage: str | None = None
+    checkpoint: Path | None = None
+    shown: Literal["answer", "plan"] | None = None  # in its prompt, not in the student's
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if self.stage is not None and self.checkpoint is not None:
+            raise ValueError("a teacher is a stage or a checkpoint: remove one of them")
+        if self.is_self and self.shown is None:
+            raise ValueError(
+                "it names no teacher: set stage or checkpoint, or shown to answer or plan for the"
+                " model itself"
+            )
+        return self
+
+    @property
+    def is_self(self) -> bool:
+        """Whether it is the model that the stage starts from."""
+        return self.stage is None and self.checkpoint is None
+
+
+class Distil(Rl):
+    """On-policy distillation: an `rl` stage with a teacher, which scores every token that the
+    student samples. The keys of `rl` say what is sampled, and how a step is taken; its rewards are
+    trained on where `reward_weight` is above 0. docs/distillation.md explains the keys.
+    """
+
+    type: str = "distil"
+    algorithm: str = "distil"
+    teacher: Scorer
+    kl: Literal["sampled", "top-k", "full"] = "sampled"
+    top_k: PositiveInt | None = None  # of the student's likeliest tokens
+    reward_weight: Rate = 0.0  # of the advantage that the rewards give, beside the teacher's 1
+
+    @model_validator(mode="after")
+    def _agree_on_kl(self) -> Self:
+        if (self.top_k is not None) != (self.kl == "top-k"):
+            raise ValueError("kl: top-k and top_k need each other: set both, or neither")
+        return self
+
+    @property
+    def reads_stages(self) -> tuple[str, ...]:
+        own = () if self.teacher.stage is None else (self.teacher.stage,)
+        return super().reads_stages + own
+
+    @property
+    def footprint(self) -> Footprint:
+        """The teacher of `top-k` and `full` leaves its logits, and the KL a gradient for them."""
+        own = super().footprint
+        return replace(
+            own,
+            references=own.references or self.teacher.is_self,
+            teachers=not self.teacher.is_self,
+            logits=0 if self.kl == "sampled" else 2,
+        )

@@ -1,0 +1,70 @@
+"""On-policy distillation: reinforcement learning in which a teacher scores every token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from fieldcraft.config.distil import Distil
+from fieldcraft.engine.attention import refuse_special_attention
+from fieldcraft.train.distiller import Distiller
+from fieldcraft.train.learner import PolicyLearner, Reference
+from fieldcraft.train.model import empty_model, require_tokenizer
+from fieldcraft.train.stages.base import Data, Material, Row
+from fieldcraft.train.stages.rl import RlStage, model_at_start
+from fieldcraft.train.teacher import Teacher, shown_prompt, shown_question
+from fieldcraft.train.trainer import Trainer
+
+
+class DistilStage(RlStage):
+    """A stage of reinforcement learning with another learner: all but that is the same.
+
+    The teacher never changes. That of self-distillation is the model as the stage begins, shown the
+    answer or a plan: with a teacher that moves along, an error of the student would become one of
+    the teacher (the choice of OPSD, arXiv 2601.18734, too).
+    """
+
+    Settings = Distil
+
+    @classmethod
+    def learner_type(
+        cls, settings: Distil, material: Material, trainer: Trainer, reference: Reference | None
+    ) -> Callable[..., PolicyLearner]:
+        shown, prompt = settings.teacher.shown, None
+        if shown is not None:
+            prompt = shown_prompt(shown_question(shown, material.plan), material.environment())
+        model = _teacher_model(settings, material, trainer, reference)
+        return partial(Distiller, teacher=Teacher(model=model, prompt=prompt))
+
+    def notice(self, rows: Sequence[Row]) -> str | None:
+        """Rollouts of equal reward teach, too: the teacher scores them."""
+        return None
+
+    @classmethod
+    def problems(cls, settings: Distil, name: str, data: Data, notes: list[str]) -> Iterator[str]:
+        """A teacher that cannot score the student's tokens, or has nothing to be shown."""
+        if settings.reward_weight:
+            yield from super().problems(settings, name, data, notes)
+        folder, shown = settings.teacher.checkpoint, settings.teacher.shown
+        if folder is not None:
+            refuse_special_attention(empty_model(folder))
+            require_tokenizer(folder, data.dialect.tokenizer)
+            notes.append(f"{folder} has the model's tokenizer")
+        if shown is not None:
+            question = shown_question(shown, data.plan)
+            asked = [question(task) for task in data.training_questions()]
+            notes.append(f"the {shown} of {len(asked)} questions can be shown")
+
+
+def _teacher_model(
+    settings: Distil, material: Material, trainer: Trainer, reference: Reference | None
+) -> Reference:
+    """The reference of a KL is the model as the stage begins, too: it serves for both."""
+    teacher = settings.teacher
+    if teacher.is_self:
+        return reference or model_at_start(settings, material, trainer)
+    if teacher.checkpoint is not None:
+        model = material.checkpoint(teacher.checkpoint)
+    else:
+        model = material.model(teacher.stage)
+    return Trainer(model, settings.optim, settings.steps)

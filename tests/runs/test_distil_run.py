@@ -1,0 +1,126 @@
+"""Runs with a stage of on-policy distillation: the shipped recipe, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from checkpoints import tiny_tokenizer, write_tiny_checkpoint
+from cli_parts import TINY
+from fieldcraft.config.distil import Distil
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.rl import Rl
+from fieldcraft.config.sections import ToolChoice
+from fieldcraft.dialects import get_dialect
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.records.events import Events, write_metrics
+from fieldcraft.runs.check import check_recipe
+from fieldcraft.runs.inputs import FileInputs, make_inputs
+from fieldcraft.runs.run import run_recipe
+from fieldcraft.types import Task, UserError
+
+
+def problems_of(recipe: Recipe) -> tuple[list[str], dict[str, list[str]]]:
+    """What `fieldcraft check` finds, and what it notes."""
+    notes: dict[str, list[str]] = {}
+    found = check_recipe(recipe, Path.cwd(), lambda name, said, _: notes.update({name: list(said)}))
+    return found, notes
+
+
+def with_stages(**teachers: str) -> Recipe:
+    """The smallest recipe about Atlas, with a stage of distillation from each of the teachers."""
+    distil = "type: distil, steps: 2, questions: 2, group: 1, evaluate: false, optim: {lr: 0.001}"
+    stages = [f"stages.{name}={{{distil}, {keys}}}" for name, keys in teachers.items()]
+    recipe = load_recipe("smoke", [*TINY, "evaluation.workflows=[]", "device=cpu", *stages])
+    left = {k: stage for k, stage in recipe.stages.items() if k not in ("sft2", "rl2")}
+    return recipe.model_copy(update={"stages": left})
+
+
+# -- the recipe -----------------------------------------------------------------------------------
+
+
+def test_the_recipe_compares_what_differs_in_the_teacher_alone() -> None:
+    ours, mini = load_recipe("distil-mini", []), load_recipe("autocoa-mini", [])
+    for key in ("dialect", "instruction", "world", "scratch", "search", "budget"):
+        assert getattr(ours, key) == getattr(mini, key), key
+    for name in ("base", "sft1"):
+        assert ours.stages[name] == mini.stages[name]
+    rl, *others = (ours.stages[name] for name in ("rl", "distil", "distil-full"))
+    for other in others:
+        assert isinstance(other, Distil)
+        assert other.teacher.stage == "teacher"
+        differ = {"type", "algorithm"}
+        assert {k for k in Rl.model_fields if getattr(rl, k) != getattr(other, k)} == differ
+
+
+# -- a run ----------------------------------------------------------------------------------------
+
+
+def test_every_kind_of_teacher_and_of_kl_in_a_run(tmp_path: Path) -> None:
+    recipe = with_stages(
+        own="teacher: {shown: answer}",
+        planned="teacher: {shown: plan}, kl: top-k, top_k: 9",
+        other="teacher: {stage: base}, kl: full",
+    )
+    found, notes = problems_of(recipe)
+    assert found == []
+    assert notes["stage own"][-1].startswith("the answer of ")
+    assert notes["stage planned"][-1].startswith("the plan of ")
+    run_recipe(recipe, tmp_path / "out", Events([write_metrics]))
+    for name in ("own", "planned", "other"):
+        lines = (tmp_path / "out" / name / "metrics.jsonl").read_text().splitlines()
+        rows = [json.loads(line) for line in lines]
+        assert [row["step"] for row in rows] == [0, 1]
+        for row in rows:
+            assert row["grad_norm"] > 0
+            assert abs(row["teacher_kl"]) > 1e-4
+            assert 0 <= row["reward_mean"] <= 1
+
+
+def test_the_plan_of_a_world_is_what_its_oracle_thinks_and_calls() -> None:
+    inputs = make_inputs(load_recipe("smoke", list(TINY)))
+    task = next(t for t in inputs.train_tasks() if inputs.oracle.least_calls(t) > 1)
+    lines = inputs.plan(task, get_dialect("autocoa", tiny_tokenizer(), "")).split("\n")
+    calls = [line for line in lines if line.startswith("<begin_search> ")]
+    assert len(calls) >= 2
+    assert all(line.endswith(" </end_search>") for line in calls)
+    assert not any("result 1" in line or "boxed" in line for line in lines)
+
+
+def test_the_plan_of_a_question_of_the_user_is_in_its_metadata() -> None:
+    tools = (ToolChoice(name="python"),)
+    inputs = FileInputs(Recipe(recipe="r", stages={}, model=Path("m"), tools=tools))
+    dialect = get_dialect("autocoa", tiny_tokenizer(), "")
+    assert inputs.plan(Task("t", "?", (), {"plan": "Multiply."}), dialect) == "Multiply."
+    with pytest.raises(
+        UserError, match=r"^task 't' has no plan .*, or set teacher.shown: answer\.$"
+    ):
+        inputs.plan(Task("t", "?", ()), dialect)
+
+
+# -- teachers that cannot be used -----------------------------------------------------------------
+
+
+def test_teachers_that_cannot_score_are_found_before_the_run(tmp_path: Path) -> None:
+    other = write_tiny_checkpoint(tmp_path / "other", "qwen2")
+    tokens, missing, lonely = problems_of(
+        with_stages(
+            tokens=f"teacher: {{checkpoint: {other}}}",
+            missing=f"teacher: {{checkpoint: {tmp_path}}}",
+            lonely="teacher: {stage: base}, reward_weight: 1",
+            alone="teacher: {stage: base}",
+        )
+    )[0]
+    assert tokens.startswith(f"the model in {other} cannot score the tokens of the model that is")
+    assert tokens.endswith("choose a teacher with the same tokenizer.")
+    assert missing.startswith(f"{tmp_path} is no checkpoint")
+    assert "an advantage compares rollouts of one question" in lonely
+
+
+def test_a_teacher_must_come_before_its_student() -> None:
+    with pytest.raises(UserError) as error:
+        with_stages(distil="teacher: {stage: rl9}")
+    assert str(error.value) == (
+        "stage 'distil' reads the model of 'rl9', which does not come before it: use one of start,"
+        " base, sft2, rl2."
+    )
