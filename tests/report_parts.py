@@ -34,6 +34,17 @@ def trajectory(name, *, right, hops=1, observation="Kelm lies in Bar.", question
     )
 
 
+def folded(name, *, right):
+    """The same with a summary after the search, and the answer in a chain of its own."""
+    found = trajectory(name, right=right)
+    asked = Segment(Author.PROMPT, [6], "\n<summary>\n")
+    summary = Segment(Author.POLICY, [7, 7], "Kelm lies in Bar.\n</summary>", [-0.5, -0.5])
+    again = Segment(Author.PROMPT, [8], "Where?\n\n<summary>\nKelm lies in Bar.\n</summary>")
+    found.segments[3:3] = [asked, summary, again]
+    found.folds = [5]
+    return found
+
+
 SAMPLES = {
     "sft1": [trajectory("a", right=True), trajectory("b", right=False, hops=2)],
     "rl1": [trajectory(str(i), right=i > 1, hops=1 + i % 3) for i in range(5)],

@@ -74,6 +74,10 @@ SHORTER = {  # what a command begins with -> what is added to it
         *shrink("sft", "base", "sft"),
         *shrink("rl", "em-grpo", "otc-grpo", "em-ppo", "otc-ppo"),
     ],
+    "fieldcraft run fold-mini": [
+        *("scratch.layers=2", "scratch.width=32", "scratch.heads=2", "evaluation.splits.short=2"),
+        *("evaluation.splits.heldout=2", *shrink("sft", "sft"), *shrink("rl", "rl")),
+    ],
     "fieldcraft run code-mini": [*CODE, *shrink("rl", "rl")],
     "fieldcraft run otc-code-mini": [*CODE, *shrink("rl", "rl", "otc")],
     "fieldcraft run code-table": [

@@ -9,6 +9,7 @@ from fieldcraft.records.events import Evaluated, TrajectoryDone, during
 from fieldcraft.terminal.progress import StageProgress, TerminalSink
 from fieldcraft.terminal.trajectories import print_mask, print_trajectory, print_trajectory_list
 from fieldcraft.types import Author, Call, Outcome, Segment, Status, Task, Trajectory
+from report_parts import folded
 
 HOSTILE = "[bold]Bar[/bold]\x1b[2J\x1b[31m\x07!"
 
@@ -97,6 +98,33 @@ def test_the_mask_shows_every_token_once_with_its_boundaries():
         "⟦...⟧ trained, | between tokens, ⏎ line feed\n"
         "5 of 8 tokens are trained (policy)\n"
     )
+
+
+def test_a_fold_is_a_line_between_two_chains():
+    out = console()
+    print_trajectory(folded("q", right=True), out)
+    labels = [line.split()[0] for line in _lines(out) if line.strip() and "─" not in line]
+    assert labels == [
+        "question",
+        "thought",
+        "action",
+        "observation",
+        "summary",
+        "answer",
+        "gold",
+        "right",
+    ]
+    fold = out.file.getvalue().index("folded: chain 2 of 2")
+    assert out.file.getvalue().index("summary") < fold < out.file.getvalue().index("answer")
+    assert "folds 1" in out.file.getvalue()
+
+
+def test_the_mask_of_each_chain_stands_alone():
+    out = console()
+    print_mask(folded("q", right=True), Words(), {Author.POLICY}, out)
+    first, fold, second, *_ = _lines(out)
+    assert (first, second) == ("w1⟦w2|w3⟧w4|w6⟦w7|w7⟧", "w8⟦[x]⏎")
+    assert "folded: chain 2 of 2" in fold
 
 
 def test_the_mask_in_plain_ascii():

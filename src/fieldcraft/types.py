@@ -122,6 +122,7 @@ class Role(StrEnum):
     REFLECT = "reflection"
     SUGGEST = "suggested_answer"
     CHECK = "double_check"  # of a suggested answer
+    SUMMARY = "summary"  # ends a chain: what follows is in a new one
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +146,7 @@ Calls = tuple[Action | Malformed, ...]  # of one policy turn, in the order they 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which of a turn's observations one is: `index` of `count`, from 0. One frame holds all
-    observations of a turn."""
+    """Which observation of a turn one is: `index` of `count`, from 0. One frame holds all."""
 
     index: int
     count: int
@@ -184,7 +184,8 @@ class Call:
 class Trajectory:
     """Everything that happened for one task, in order. `rewards` keeps the unweighted score of
     every reward by name, `reward` is their weighted sum; None means "not gradable" and is never a
-    0. `correct` names the one that says whether the answer is right.
+    0. `correct` names the one that says whether the answer is right. `folds` has the place in
+    `segments` of each chain's prompt but the first one's (`records/chains.py`).
     """
 
     task: Task
@@ -198,6 +199,7 @@ class Trajectory:
     correct: str = VERDICT
     error: str = ""
     seconds: float = 0.0
+    folds: list[int] = field(default_factory=list)
 
     @property
     def ids(self) -> list[int]:
@@ -218,8 +220,7 @@ class Trajectory:
 
     @property
     def executed_calls(self) -> int:
-        """Calls that were run, failed ones included; not those over the budget, and not malformed
-        ones."""
+        """Calls that were run, failed ones included; not refused and not malformed ones."""
         return sum(call.outcome.executed for call in self.calls)
 
 
@@ -250,8 +251,8 @@ class Engine(Protocol):
     """Ids in, ids and log-probabilities out. It knows no tools, tags or rewards."""
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
-        """Continue `ids`. Calls with the same `session` extend one history: an engine that keeps a
-        cache prefills only what `ids` adds to the last call of that session."""
+        """Continue `ids`. Calls with the same `session` extend one history, or begin a new one
+        (after a fold): of its cache, an engine keeps at most what `ids` begins with."""
 
     def release(self, session: str) -> None:
         """Forget a session's cache. Releasing an unknown session does nothing."""
@@ -354,6 +355,14 @@ class Dialect(Protocol):
     @property
     def tokenizer(self) -> Tokenizer: ...
 
+    @property
+    def summary_request(self) -> str | None:
+        """What asks for a summary, up to the tag <summary>; None: a chain cannot be folded."""
+
+    @property
+    def any_ending(self) -> str:
+        """A last turn, of any content, that the grammar accepts after an observation."""
+
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
         """Token ids up to where the policy starts to write. `tools` are JSON schemas."""
 
@@ -375,9 +384,8 @@ class Dialect(Protocol):
         the dialect allows in a turn."""
 
     def observation_frame(self, place: Place = ALONE) -> tuple[str, str]:
-        """What stands before and after an observation: a simulator writes what stands between, the
-        white space around the text included. What stands between two observations of a turn
-        belongs to the first."""
+        """What stands before and after an observation; a simulator writes between the two, white
+        space included. What stands between two observations of a turn belongs to the first."""
 
     def write_observation(self, text: str, place: Place = ALONE) -> str:
         """The whole observation block, tags and surrounding white space included."""

@@ -11,7 +11,7 @@ from fieldcraft.evals.browsing import Source, pack
 from fieldcraft.evals.downloads import downloads, to_csv
 from fieldcraft.records.rollouts import Kept
 from fieldcraft.types import Author, Status, Task, Trajectory
-from report_parts import SAMPLES, run, trajectory, unpacked
+from report_parts import SAMPLES, folded, run, trajectory, unpacked
 
 
 def lines(packed):
@@ -75,6 +75,22 @@ def test_tokens_have_their_text_mask_and_log_probability():
         "logprobs": [-0.1, -1.2],
     }
     assert sft2["segments"][3]["logprobs"] == [-0.00012]
+
+
+def test_a_folded_trajectory_says_where_its_chains_begin():
+    *_, plain, whole = lines(
+        pack({"a": [trajectory("q", right=True)], "b": [folded("q", right=True)]}, Source(str))
+    )
+    assert (plain.get("folds"), whole["folds"]) == (None, 1)
+    assert [block[:2] for block in whole["blocks"][3:]] == [
+        ["observation", ""],
+        ["prompt", ""],
+        ["summary", ""],
+        ["prompt", "chain 2 of 2"],
+        ["answer", ""],
+    ]
+    assert [s.get("begins", False) for s in whole["segments"]] == [*[False] * 5, True, False]
+    assert not any("begins" in segment for segment in plain["segments"])
 
 
 def test_training_rollouts_have_their_step_and_advantages():

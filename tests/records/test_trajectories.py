@@ -1,9 +1,12 @@
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fieldcraft.records.chains import chains
 from fieldcraft.records.trajectories import (
     from_json,
     read_trajectories,
@@ -39,6 +42,20 @@ segments = st.builds(
     logprobs=st.lists(micros, max_size=5),
     version=st.integers(0, 10**6),
 )
+
+
+@st.composite
+def folded(draw: st.DrawFn, parts: Any) -> Trajectory:
+    """A trajectory, and after it any number of chains that go on from a summary."""
+    trajectory = draw(parts)
+    for _ in range(draw(st.integers(0, 3))):
+        summary, prompt, rest = draw(segments), draw(segments), draw(st.lists(segments, max_size=2))
+        trajectory.segments.append(replace(summary, author=Author.POLICY))
+        trajectory.folds.append(len(trajectory.segments))
+        trajectory.segments += [replace(prompt, author=Author.PROMPT), *rest]
+    return trajectory
+
+
 trajectories = st.builds(
     Trajectory,
     task=st.builds(
@@ -72,11 +89,35 @@ trajectories = st.builds(
 )
 
 
-@given(trajectories)
+@given(folded(trajectories))
 def test_every_trajectory_comes_back_equal_from_one_line(trajectory):
     line = to_json(trajectory)
     assert "\n" not in line
     assert from_json(line) == trajectory
+    parts = chains(trajectory)
+    assert len(parts) == 1 + len(trajectory.folds)
+    assert [segment for part in parts for segment in part] == trajectory.segments
+    assert all(part[0].author is Author.PROMPT for part in parts[1:])
+
+
+def test_only_a_folded_trajectory_has_the_key_of_folds():
+    """So what is not folded is written as it was before there were folds, and read so, too."""
+    plain = Trajectory(Task("q", "?", ()), [Segment(Author.PROMPT, [1], "?")])
+    assert "folds" not in json.loads(to_json(plain))
+    assert from_json(to_json(plain)).folds == []
+
+
+@given(st.lists(st.integers(-1, 6), max_size=3))
+def test_folds_that_no_rollout_can_have_are_refused(folds):
+    """Prompt, summary, prompt, tool, summary, prompt: only 2 and 5 can be folds."""
+    authors = ["prompt", "policy", "prompt", "tool", "policy", "prompt"]
+    segments = [Segment(Author(author), [1], "") for author in authors]
+    line = to_json(Trajectory(Task("q", "?", ()), segments, folds=folds or [0]))
+    if folds in ([2], [5], [2, 5]):
+        assert from_json(line).folds == folds
+    else:
+        with pytest.raises(ValueError, match=r"its folds|one of its folds"):
+            from_json(line)
 
 
 @given(st.lists(trajectories, max_size=3))

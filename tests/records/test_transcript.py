@@ -48,6 +48,46 @@ def test_a_turn_is_cut_where_its_tag_opens(action, answer):
     ]
 
 
+def test_chains_follow_one_another_with_the_summary_between_them():
+    """A summary is neither a thought nor a turn with a call, though calls follow it."""
+    trajectory = Trajectory(
+        TASK,
+        segments=[
+            segment(Author.PROMPT, "Where is Kelm?\n"),
+            segment(Author.POLICY, "First.<search>a</search>"),
+            segment(Author.TOOL, "<result>one</result>"),
+            segment(Author.PROMPT, "Sum up.\n<summary>\n"),
+            segment(Author.POLICY, "It is one.\n</summary>"),
+            segment(Author.PROMPT, "Where is Kelm?\n\n<summary>\nIt is one.\n</summary>\n"),
+            segment(Author.POLICY, "Second.<search>b</search>"),
+            segment(Author.TOOL, "<result>two</result>"),
+            segment(Author.POLICY, "So.<answer>Bar</answer>"),
+        ],
+        calls=[search("a", "one"), search("b", "two")],
+        status=Status.ANSWERED,
+        answer="Bar",
+        folds=[5],
+    )
+    assert transcript(trajectory) == [
+        Entry(Kind.PROMPT, "Where is Kelm?"),
+        Entry(Kind.THOUGHT, "First."),
+        Entry(Kind.ACTION, "a", "search"),
+        Entry(Kind.OBSERVATION, "one"),
+        Entry(Kind.PROMPT, "Sum up.\n<summary>"),
+        Entry(Kind.SUMMARY, "It is one."),
+        Entry(
+            Kind.PROMPT,
+            "Where is Kelm?\n\n<summary>\nIt is one.\n</summary>",
+            "chain 2 of 2",
+        ),
+        Entry(Kind.THOUGHT, "Second."),
+        Entry(Kind.ACTION, "b", "search"),
+        Entry(Kind.OBSERVATION, "two"),
+        Entry(Kind.THOUGHT, "So."),
+        Entry(Kind.ANSWER, "Bar"),
+    ]
+
+
 def test_a_simulated_failed_observation_says_so_and_one_that_was_cut_is_shown_as_seen():
     trajectory = Trajectory(
         TASK,

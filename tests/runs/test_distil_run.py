@@ -27,11 +27,13 @@ def problems_of(recipe: Recipe) -> tuple[list[str], dict[str, list[str]]]:
     return found, notes
 
 
-def with_stages(**teachers: str) -> Recipe:
+def with_stages(*settings: str, **teachers: str) -> Recipe:
     """The smallest recipe about Atlas, with a stage of distillation from each of the teachers."""
     distil = "type: distil, steps: 2, questions: 2, group: 1, evaluate: false, optim: {lr: 0.001}"
     stages = [f"stages.{name}={{{distil}, {keys}}}" for name, keys in teachers.items()]
-    recipe = load_recipe("smoke", [*TINY, "evaluation.workflows=[]", "device=cpu", *stages])
+    recipe = load_recipe(
+        "smoke", [*TINY, "evaluation.workflows=[]", "device=cpu", *settings, *stages]
+    )
     left = {k: stage for k, stage in recipe.stages.items() if k not in ("sft2", "rl2")}
     return recipe.model_copy(update={"stages": left})
 
@@ -115,6 +117,14 @@ def test_teachers_that_cannot_score_are_found_before_the_run(tmp_path: Path) -> 
     assert tokens.endswith("choose a teacher with the same tokenizer.")
     assert missing.startswith(f"{tmp_path} is no checkpoint")
     assert "an advantage compares rollouts of one question" in lonely
+
+
+def test_a_teacher_that_is_shown_something_cannot_read_folded_rollouts() -> None:
+    recipe = with_stages("budget.fold={at: 300}", distil="teacher: {shown: answer}")
+    assert (
+        "stage 'distil' shows its teacher the answer in the first prompt, which the later chains of"
+        " a folded rollout do not have: remove teacher.shown, or budget.fold."
+    ) in problems_of(recipe)[0]
 
 
 def test_a_teacher_must_come_before_its_student() -> None:

@@ -64,6 +64,7 @@ SPOKEN = {
     Role.REFLECT: "Reflection",
     Role.SUGGEST: "Suggested answer",
     Role.CHECK: "Double check",
+    Role.SUMMARY: "Summary",
 }
 FENCED = re.compile(r"```\w*\n(.*?)\n?```", re.DOTALL)
 

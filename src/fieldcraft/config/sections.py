@@ -89,16 +89,34 @@ class Endpoint(Section):
     api_key_env: str = "OPENAI_API_KEY"  # the environment variable that holds the key
 
 
+class Fold(Section):
+    """When a chain ends in a summary and another one goes on from there."""
+
+    at: PositiveInt  # tokens of a chain: after an observation, one with as many is folded
+    most: PositiveInt = 8  # folds of a rollout; then its last chain goes on to its end
+    request: str | None = None  # text before the tag of the summary; None: the dialect's own
+
+
 class Limits(Section):
     """What one trajectory may spend, and what one call may."""
 
     max_calls: PositiveInt = 6  # attempts that were no proper call included
     turn_tokens: PositiveInt = 256
-    total_tokens: PositiveInt = 2048  # prompt and observations included
+    total_tokens: PositiveInt = 2048  # of a chain, prompt and observations included
+    fold: Fold | None = None  # None: a rollout is one chain
     # of one observation's text; the middle of a longer one is left out, and the model told so
     observation_tokens: int = Field(default=2048, ge=64)
     call_seconds: PositiveFloat = 60.0  # also of opening and of closing a tool
     concurrent_calls: PositiveInt = 64  # that run at once, over all rollouts
+
+    @model_validator(mode="after")
+    def _folds_in_time(self) -> Self:
+        if self.fold is not None and self.fold.at >= self.total_tokens:
+            raise ValueError(
+                f"a chain ends at total_tokens={self.total_tokens}, before it would be folded, so"
+                f" set fold.at={self.fold.at} lower"
+            )
+        return self
 
 
 class ToolChoice(Section):

@@ -19,6 +19,7 @@ def get_dialect(
     *,
     template: Mapping[str, Any] | None = None,
     system: str | None = None,
+    request: str | None = None,
 ) -> Dialect:
     """The dialect `name` bound to `tokenizer`.
 
@@ -29,11 +30,12 @@ def get_dialect(
             question alone).
         template: variables of the chat template, such as `enable_thinking`.
         system: a system prompt.
+        request: replaces what asks for a summary where a chain is folded, the tag aside.
 
     Raises UserError for an unknown name, for a tokenizer that the dialect cannot be used with, and
     for variables or a system prompt that the chat template does not have.
     """
-    return dialect_class(name)(tokenizer, instruction, dict(template or {}), system)
+    return dialect_class(name)(tokenizer, instruction, dict(template or {}), system, request)
 
 
 def dialect_class(name: str) -> type[BaseDialect]:

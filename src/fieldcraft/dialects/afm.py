@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar
 
-from fieldcraft.dialects.base import OBSERVATION, BaseDialect, plain
+from fieldcraft.dialects.base import OBSERVATION, REQUEST, BaseDialect, plain
 from fieldcraft.dialects.code import block, fence, inside, program
 from fieldcraft.types import (
     ALONE,
@@ -195,10 +195,18 @@ class AfmWeb(BaseDialect):
     stop: ClassVar[tuple[str, ...]] = ("</web_search>", "</crawl_page>", "</answer>")
     tags = make_tags((*ROLES, "web_search", "crawl_page", "observation", "answer"))
     own_instruction = make_instruction(("web_search", "crawl_page"), CHECKED)
+    own_request = REQUEST
     block: ClassVar[re.Pattern[str]] = make_block((*ROLES, "web_search", "crawl_page", "answer"))
     order: ClassVar[Order] = make_order(("web_search", "crawl_page"), unchecked=False)
     thoughtless: ClassVar[frozenset[str]] = frozenset()  # blocks that need no thought before them
     graded: ClassVar[bool] = True  # every reflection has a grade for each of CRITERIA
+
+    @property
+    def any_ending(self) -> str:
+        """With a double check, which every agent may write."""
+        so = Thought("So it is.")
+        checked = [so, Thought("x", Role.SUGGEST), so, double_check(PASSING), so]
+        return self.write_thoughts(checked) + self.write_answer("x")
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
         """The instruction describes the tools; `tools` may hold any of them."""

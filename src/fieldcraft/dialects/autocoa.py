@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fieldcraft.dialects.base import OBSERVATION, SearchDialect, last_box, plain
+from fieldcraft.dialects.base import OBSERVATION, REQUEST, SearchDialect, last_box, plain
 from fieldcraft.types import Answer, Calls
 
 INSTRUCTION = """\
@@ -48,6 +48,7 @@ class AutoCoA(SearchDialect):
     stop = ("</end_search>",)
     tags = TAGS
     own_instruction = INSTRUCTION
+    own_request = REQUEST
     padding = " "
     call_tags = ("<begin_search>", "</end_search>")
     frame = ("\n\n<search_result>", " </search_result>\n\n")

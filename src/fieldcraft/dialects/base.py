@@ -32,6 +32,11 @@ from fieldcraft.types import (
 
 OBSERVATION = "\0"  # is between two policy turns when a grammar reads them as one text
 MARK = "\ue000"  # holds the place of plain text while a chat template is rendered
+SUMMARY = ("<summary>", "</summary>")
+REQUEST = """\
+My context is nearly full, and I go on without it. I sum up all that I have found so far and what \
+is still to be done.
+"""
 
 
 def encode_plain(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -106,6 +111,8 @@ class BaseDialect(ABC):
             own, "" the question alone.
         template: variables of the tokenizer's chat template.
         system: a system prompt, in which special tokens count; None leaves it to the template.
+        request: is before the tag of a summary where a chain is folded; None means the dialect's
+            own, "" the tag alone.
 
     Raises UserError for a tokenizer that makes special tokens out of plain text, for a variable
     that its chat template never mentions, and for a system prompt that the template does not show.
@@ -115,11 +122,13 @@ class BaseDialect(ABC):
     instruction: str | None = None
     template: Mapping[str, Any] = field(default_factory=dict, hash=False)
     system: str | None = None
+    request: str | None = None
 
     name: ClassVar[str]
     stop: ClassVar[tuple[str, ...]]
     tags: ClassVar[tuple[str, ...]]
     own_instruction: ClassVar[str]
+    own_request: ClassVar[str | None] = None  # None: a chain of the dialect cannot be folded
     padding: ClassVar[str] = ""  # between the frame's opening and the text of an observation
 
     def __post_init__(self) -> None:
@@ -201,6 +210,16 @@ class BaseDialect(ABC):
             *encode_plain(self.tokenizer, question.strip()),
             *encode_frame(self.tokenizer, after),
         ]
+
+    @property
+    def summary_request(self) -> str | None:
+        if self.own_request is None:
+            return None
+        return f"{self.own_request if self.request is None else self.request}{SUMMARY[0]}\n"
+
+    @property
+    def any_ending(self) -> str:
+        return self.write_thought("So it is.") + self.write_answer("x")
 
     def write_calls(self, actions: Sequence[Action]) -> str:
         if len(actions) != 1:

@@ -4,7 +4,8 @@ White space: the prompt ends where the policy starts to write; the text of a tur
 then its call or answer, as the dialect writes them) is one string, encoded once; a turn ends
 exactly with its stop string, or else with the end-of-sequence token; the white space between a turn
 and an observation belongs to the observation. Several actions in a row are the calls of one turn,
-and as many observations follow them. So every id of a policy segment is one that the
+and as many observations follow them. A thought of the role SUMMARY, after observations, folds the
+chain. So every id of a policy segment is one that the
 policy could have sampled at that place, and every other id is one that a rollout puts there.
 """
 
@@ -15,7 +16,9 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
+from fieldcraft.dialects import folding
 from fieldcraft.dialects.base import encode_written
+from fieldcraft.records.chains import chains, turns_of
 from fieldcraft.types import (
     Action,
     Answer,
@@ -25,6 +28,7 @@ from fieldcraft.types import (
     Observation,
     Outcome,
     Place,
+    Role,
     Segment,
     Status,
     Step,
@@ -44,7 +48,7 @@ def encode_demonstration(
     are what the dialect reads from the text that was written, so a demonstration that breaks the
     grammar shows it in `well_formed`. Steps may end in an action without its observation, or in a
     thought.
-    Raises UserError for steps in an impossible order.
+    Raises UserError for steps in an impossible order, and for a summary in a dialect that has none.
     """
     turns = _turns(task, steps)
     trajectory = Trajectory(task, calls=answered_calls(steps))
@@ -54,16 +58,23 @@ def encode_demonstration(
 
     add(Author.PROMPT, dialect.prompt(task.question, tools))
     for turn in turns:
+        if turn.summary is not None:
+            add(Author.PROMPT, folding.encode_request(dialect))
+            add(Author.POLICY, folding.encode_summary(dialect, turn.summary))
+            trajectory.folds.append(len(trajectory.segments))
+            said = trajectory.policy_texts
+            again = folding.begin_again(dialect, task.question, said, turn.summary)
+            add(Author.PROMPT, dialect.prompt(again, tools))
+            continue
         add(Author.POLICY, encode_turn(dialect, turn.thoughts, turn.end(dialect)))
         for index, text in enumerate(turn.observations):
             place = Place(index, len(turn.observations))
             add(Author.TOOL, dialect.encode_observation(text, place))
 
-    written = trajectory.policy_texts
-    outcome = dialect.parse(written)
+    outcome = dialect.parse(turns_of(chains(trajectory)[-1]))
     if isinstance(outcome, Answer):
         trajectory.status, trajectory.answer = Status.ANSWERED, outcome.text
-    trajectory.well_formed = dialect.well_formed(written)
+    trajectory.well_formed = folding.is_well_formed(dialect, trajectory)
     return trajectory
 
 
@@ -147,6 +158,7 @@ class _Turn:
     actions: list[Action] = field(default_factory=list)
     observations: list[str] = field(default_factory=list)
     answer: Answer | None = None
+    summary: str | None = None  # then there is nothing else in the turn
 
     def end(self, dialect: Dialect) -> str:
         """The text after the thoughts."""
@@ -161,17 +173,21 @@ def _turns(task: Task, steps: Sequence[Step]) -> list[_Turn]:
         raise UserError(f"The demonstration of task {task.id} must start with a thought or a move.")
     wrong_order = UserError(
         f"In the demonstration of task {task.id} every action must be followed by its observation,"
-        " several actions in a row by as many, and an observation only by a thought or a move."
+        " several actions in a row by as many, and an observation only by a thought or a move; a"
+        " summary stands right after an observation."
     )
     turns = [_Turn()]
     for step in steps:
-        if turns[-1].observations and not isinstance(step, Observation):
+        observed = bool(turns[-1].observations)
+        if turns[-1].summary is not None or (observed and not isinstance(step, Observation)):
             turns.append(_Turn())
         turn = turns[-1]
         if turn.answer is not None:
             raise UserError(f"The demonstration of task {task.id} has more steps after its answer.")
         match step:
-            case Thought(text) if not turn.actions:
+            case Thought(text, Role.SUMMARY) if observed:
+                turn.summary = text.strip()
+            case Thought(text, role) if role is not Role.SUMMARY and not turn.actions:
                 turn.thoughts.append(replace(step, text=text.strip()))
             case Action():
                 turn.actions.append(step)

@@ -21,6 +21,7 @@ from typing import Any
 from fieldcraft.dialects.base import (
     MARK,
     OBSERVATION,
+    REQUEST,
     BaseDialect,
     last_box,
     plain,
@@ -101,6 +102,7 @@ class Hermes(BaseDialect):
     stop = ()
     tags = TAGS
     own_instruction = INSTRUCTION
+    own_request = REQUEST
 
     def prompt_frame(self, tools: Sequence[dict[str, Any]]) -> tuple[str, str]:
         before, after = super().prompt_frame(tools)

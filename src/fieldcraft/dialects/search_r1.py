@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fieldcraft.dialects.base import OBSERVATION, SearchDialect, plain
+from fieldcraft.dialects.base import OBSERVATION, REQUEST, SearchDialect, plain
 from fieldcraft.types import Answer, Calls
 
 INSTRUCTION = """\
@@ -59,6 +59,7 @@ class SearchR1(SearchDialect):
     stop = ("</search>", "</answer>")
     tags = make_tags("information")
     own_instruction = INSTRUCTION
+    own_request = REQUEST
     grammar: ClassVar[re.Pattern[str]] = make_grammar(tags)
     call_tags = ("<search>", "</search>")
     frame = ("\n\n<information>", "</information>\n\n")

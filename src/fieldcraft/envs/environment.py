@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fieldcraft.config.sections import Limits
+from fieldcraft.dialects.folding import request
 from fieldcraft.envs.guards import Gate, ToolDefect, TooSlow, guarded, shorten
 from fieldcraft.envs.opening import open_tools
 from fieldcraft.types import (
@@ -115,7 +116,8 @@ def same_names(names: Sequence[str]) -> Iterator[str]:
 class ToolEnvironment:
     """Where a policy acts. Without tools a call gets an error that the policy can read.
 
-    Raises UserError for two tools of one name.
+    Raises UserError for two tools of one name, and for a budget with folds where the dialect has
+    no tag for a summary.
     """
 
     dialect: Dialect
@@ -127,6 +129,8 @@ class ToolEnvironment:
         object.__setattr__(self, "gate", Gate(self.budget.concurrent_calls))
         for problem in same_names([tool.name for tool in self.tools]):
             raise UserError(problem)
+        if self.budget.fold is not None:
+            request(self.dialect)
 
     @property
     def schemas(self) -> list[dict[str, Any]]:

@@ -183,6 +183,7 @@ def _view(trajectory: Trajectory) -> dict[str, Any]:
         "error": clean(trajectory.error),
         "calls": trajectory.executed_calls,
         "tokens": policy_tokens(trajectory),
+        **({"folds": len(trajectory.folds)} if trajectory.folds else {}),
         "rewards": {clean(name): _finite(value) for name, value in trajectory.rewards.items()},
         "blocks": [
             [
@@ -200,7 +201,7 @@ def _segments(entry: Entry, source: Source) -> Iterator[dict[str, Any]]:
     """Two digits of a log-probability say all that a reader wants to know of it."""
     trained = source.trained.get(entry.stage, _POLICY)
     begin = 0
-    for segment in entry.trajectory.segments:
+    for place, segment in enumerate(entry.trajectory.segments):
         ids = segment.ids[:_SEGMENT_TOKENS]
         logprobs = [_finite(value, 2) for value in segment.logprobs[:_SEGMENT_TOKENS]]
         advantages = []
@@ -214,6 +215,7 @@ def _segments(entry: Entry, source: Source) -> Iterator[dict[str, Any]]:
                 "trained": segment.author in trained,
                 "ids": ids,
                 "more": len(segment.ids) - len(ids),
+                **({"begins": True} if place in entry.trajectory.folds else {}),
                 **({"logprobs": logprobs} if logprobs else {}),
                 **({"advantages": advantages} if advantages else {}),
             }

@@ -95,6 +95,7 @@ def _summary(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "answered_rate": _rate(trajectories, lambda t: t.status is Status.ANSWERED),
         "format_rate": _rate(trajectories, lambda t: t.well_formed),
         "tokens_mean": sum(map(policy_tokens, trajectories)) / n,
+        "folds_mean": sum(len(t.folds) for t in trajectories) / n,
         "observation_tokens_mean": sum(map(_observation_tokens, trajectories)) / n,
         "seconds_mean": sum(t.seconds for t in trajectories) / n,
         "status": {s.value: [t.status for t in trajectories].count(s) / n for s in Status},

@@ -50,6 +50,9 @@ def tool_table(evals: Mapping[str, Entry]) -> Figures:
         "TP: right answers a call. above, below: calls a question above and below the optimum."
         " offload: known questions with a call. From 'repeated' on: shares of the written calls."
     )
+    if any(entry.get("folds_mean") for entry in evals.values()):
+        keys["folds"] = "folds_mean"
+        caption += " folds: of a rollout."
     table = Figures([*keys], caption)
     for name, entry in evals.items():
         digits = {"tokens_mean": 0}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from fieldcraft.records.chains import check_folds
 from fieldcraft.records.files import write_text
 from fieldcraft.records.meta import checked_meta
 from fieldcraft.records.reading import reading, require_file
@@ -24,12 +25,16 @@ MOST_ID = 2**31  # above it, no tokenizer can be asked
 def to_json(trajectory: Trajectory) -> str:
     """One line of JSON without the line break. Log-probabilities keep six decimals.
 
+    A trajectory of one chain has no key `folds`.
+
     A number that is not finite (a model may write one as an argument) stays `NaN` or `Infinity`,
     as Python's `json` writes it: `null` would turn a broken number into "not gradable".
     """
     record = _ADAPTER.dump_python(trajectory)
     for segment in record["segments"]:
         segment["logprobs"] = [round(logprob, _DECIMALS) for logprob in segment["logprobs"]]
+    if not trajectory.folds:
+        del record["folds"]
     return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -48,6 +53,7 @@ def checked(trajectory: Trajectory) -> Trajectory:
     for segment in trajectory.segments:
         if segment.ids and not 0 <= min(segment.ids) <= max(segment.ids) < MOST_ID:
             raise ValueError("it has ids that no token has")
+    check_folds(trajectory)
     return trajectory
 
 

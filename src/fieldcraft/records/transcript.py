@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
 
+from fieldcraft.records.chains import chains
 from fieldcraft.types import Author, Call, Outcome, Trajectory
 
 
@@ -22,13 +23,15 @@ class Kind(StrEnum):
     THOUGHT = "thought"
     ACTION = "action"
     OBSERVATION = "observation"
+    SUMMARY = "summary"
     ANSWER = "answer"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One block of a transcript. `label` is the tool of an action, or what is special about an
-    observation ("simulated", "failed", "9 characters cut"), else empty."""
+    """One block of a transcript. `label` is the tool of an action, what is special about an
+    observation ("simulated", "failed", "9 characters cut"), or the chain that the prompt after a
+    fold begins ("chain 2 of 3"), else empty."""
 
     kind: Kind
     text: str
@@ -65,10 +68,7 @@ def transcript(trajectory: Trajectory) -> list[Entry]:
     entries: list[Entry] = []
     calls = list(trajectory.calls)
     pending: list[Call] = []
-    runs = [
-        (side, "".join(segment.text for segment in segments))
-        for side, segments in groupby(trajectory.segments, key=lambda s: _side(s.author))
-    ]
+    runs = _runs(trajectory)
     for index, (side, text) in enumerate(runs):
         last = index == len(runs) - 1
         if side is not Kind.THOUGHT:
@@ -87,8 +87,31 @@ def transcript(trajectory: Trajectory) -> list[Entry]:
             entries.append(Entry(Kind.THOUGHT, text))
     # of a trajectory that ended before its observations could be appended
     entries += [_observed(call.observation, call) for call in pending]
+    _number_chains(entries)
     shown = [Entry(e.kind, _unframed(e.kind, clean(e.text)), clean(e.label)) for e in entries]
     return [entry for entry in shown if entry.text]
+
+
+def _runs(trajectory: Trajectory) -> list[tuple[Kind, str]]:
+    """The texts of those who took turns, chain by chain. What ends a folded chain is its summary;
+    a prompt stands on either side of it."""
+    runs: list[tuple[Kind, str]] = []
+    *folded, last = chains(trajectory)
+    for chain in (*folded, last):
+        runs += [
+            (side, "".join(segment.text for segment in segments))
+            for side, segments in groupby(chain, key=lambda s: _side(s.author))
+        ]
+        if chain is not last:
+            runs[-1] = (Kind.SUMMARY, runs[-1][1])
+    return runs
+
+
+def _number_chains(entries: list[Entry]) -> None:
+    """Label the prompt after each summary."""
+    after = [at for at, entry in enumerate(entries, start=1) if entry.kind is Kind.SUMMARY]
+    for number, at in enumerate(after, start=2):
+        entries[at] = replace(entries[at], label=f"chain {number} of {len(after) + 1}")
 
 
 def _side(author: Author) -> Kind:
@@ -137,10 +160,12 @@ def _observed(text: str, call: Call) -> Entry:
 
 
 def _unframed(kind: Kind, text: str) -> str:
-    """Text without the space around it and, of a thought, the tags that only say that it is one."""
+    """Text without the space around it, and without the tags that only say what its kind is."""
     text = text.strip()
     if kind is Kind.THOUGHT:
         text = text.removeprefix("<think>").removesuffix("</think>").strip()
+    if kind is Kind.SUMMARY:
+        text = text.removesuffix("</summary>").strip()
     return text
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from fieldcraft.dialects.folding import is_well_formed
 from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.records.chains import chains, turns_of
 from fieldcraft.rollout.turns import Conversation, Policy, Simulator, converse
 from fieldcraft.types import Answer, StopReason, Task, Trajectory, UserError
 
@@ -28,17 +30,19 @@ async def rollout(
     UserError (a mistake that would spoil every rollout alike) is raised.
     """
     trajectory = await converse(task, policy, env, key, _act_and_answer, simulator)
-    trajectory.well_formed = env.dialect.well_formed(trajectory.policy_texts)
+    trajectory.well_formed = is_well_formed(env.dialect, trajectory)
     return trajectory
 
 
 async def _act_and_answer(conversation: Conversation) -> None:
     dialect, trajectory = conversation.episode.dialect, conversation.trajectory
     while await conversation.write(dialect.stop) is not StopReason.LENGTH:
-        move = dialect.parse(trajectory.policy_texts)
+        move = dialect.parse(turns_of(chains(trajectory)[-1]))
         if move is None or isinstance(move, Answer):
             return conversation.conclude(move)
         await conversation.act(move)
+        if conversation.is_full and not await conversation.fold():
+            return
 
 
 async def rollouts(

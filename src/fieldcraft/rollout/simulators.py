@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fieldcraft.dialects.base import encode_frame
 from fieldcraft.endpoints.openai import ChatEndpoint, EndpointError
 from fieldcraft.envs.environment import Episode
+from fieldcraft.records.chains import context
 from fieldcraft.rollout.turns import Policy, seed_of
 from fieldcraft.types import (
     Action,
@@ -57,7 +58,7 @@ class PolicySimulator:
         if opening:  # else it stands at the end of the observation before
             head = encode_frame(tokenizer, opening)
             trajectory.segments.append(Segment(Author.SIMULATOR, head, opening, [0.0] * len(head)))
-        room = budget.total_tokens - len(trajectory.ids)
+        room = budget.total_tokens - len(context(trajectory))
         limit = min(budget.turn_tokens, budget.observation_tokens, room)
         if limit < 1:
             return Call(action.tool, action.arguments, "", Outcome.FAILED, 0.0, simulated=True)

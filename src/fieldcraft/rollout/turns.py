@@ -10,7 +10,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from fieldcraft.dialects import folding
 from fieldcraft.envs.environment import Episode, ToolEnvironment
+from fieldcraft.records.chains import chains, context, turns_of
 from fieldcraft.types import (
     Action,
     Answer,
@@ -45,7 +47,7 @@ class Policy:
     ) -> Completion:
         seed = seed_of(self.seed, key, trajectory)
         sampling = Sampling(max_tokens, self.temperature, tuple(stop), seed)
-        return await self.engine.generate(trajectory.ids, sampling, session)
+        return await self.engine.generate(context(trajectory), sampling, session)
 
 
 def seed_of(seed: int, key: str, trajectory: Trajectory) -> int:
@@ -97,7 +99,7 @@ class Conversation:
         """Let the policy write a turn, up to a stop string or its end. Where the budget ends it,
         the trajectory is truncated."""
         budget = self.episode.budget
-        room = min(budget.turn_tokens, budget.total_tokens - len(self.trajectory.ids))
+        room = min(budget.turn_tokens, budget.total_tokens - len(context(self.trajectory)))
         reason = StopReason.LENGTH
         if room >= 1:
             done = await self.policy.generate(self.trajectory, self.session, self.key, room, stop)
@@ -133,6 +135,34 @@ class Conversation:
         ids = dialect.encode_observation(call.observation, place)
         text = dialect.write_observation(call.observation, place)
         self.trajectory.segments.append(Segment(Author.TOOL, ids, text))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the chain is to be folded before the policy goes on."""
+        fold = self.episode.budget.fold
+        return (
+            fold is not None
+            and len(self.trajectory.folds) < fold.most
+            and len(context(self.trajectory)) >= fold.at
+        )
+
+    async def fold(self) -> bool:
+        """End the chain with a summary and begin the next one. False where the policy writes none:
+        then the trajectory is over, with the answer if it wrote that."""
+        dialect, trajectory = self.episode.dialect, self.trajectory
+        ids, text = folding.encode_request(dialect), folding.request(dialect)
+        trajectory.segments.append(Segment(Author.PROMPT, ids, text))
+        if await self.write(folding.STOP) is StopReason.LENGTH:
+            return False
+        written = trajectory.policy_texts
+        if (summary := folding.read_summary(written[-1])) is None:
+            move = dialect.parse(turns_of(chains(trajectory)[-1]))
+            self.conclude(move if isinstance(move, Answer) else None)
+            return False
+        trajectory.folds.append(len(trajectory.segments))
+        question = trajectory.task.question
+        self.ask(folding.begin_again(dialect, question, written, summary))
+        return True
 
     def conclude(self, answer: Answer | None) -> None:
         """End the trajectory with the answer that was read, or without one."""

@@ -91,6 +91,7 @@ def make_dialect(recipe: Recipe, tokenizer: Tokenizer) -> Dialect:
         recipe.instruction,
         template=recipe.template,
         system=recipe.system,
+        request=recipe.budget.fold.request if recipe.budget.fold is not None else None,
     )
 
 

@@ -18,10 +18,12 @@ import torch
 from fieldcraft.config.names import BUILT_IN, Kind
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
+from fieldcraft.config.sections import Limits
 from fieldcraft.config.stages import Stage
 from fieldcraft.data.sources import GRADES_BY, ensure_corpus
 from fieldcraft.dialects import round_trip_problems
 from fieldcraft.dialects.demonstrations import encode_turn
+from fieldcraft.dialects.folding import encode_request
 from fieldcraft.endpoints.opening import open_endpoint
 from fieldcraft.engine.attention import refuse_special_attention
 from fieldcraft.envs.environment import same_names
@@ -295,6 +297,7 @@ def budget_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
         )
     longest = max(setup.tasks, key=lambda task: len(task.question))
     prompt = len(setup.dialect.prompt(longest.question, setup.schemas))
+    yield from fold_problems(budget, setup.dialect, prompt)
     notes.append(f"the longest prompt has {prompt} of {budget.total_tokens} tokens")
     turns, room_for = (2, "a search and an answer") if setup.schemas else (1, "an answer")
     if prompt + turns * budget.turn_tokens > budget.total_tokens:
@@ -302,6 +305,28 @@ def budget_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
             f"the prompt of task '{longest.id}' has {prompt} tokens, which leaves no room for"
             f" {room_for} of {budget.turn_tokens} tokens{' each' if turns > 1 else ''} within"
             f" budget.total_tokens={budget.total_tokens}: raise it."
+        )
+
+
+def fold_problems(budget: Limits, dialect: Dialect, prompt: int) -> Iterator[str]:
+    """A chain must have room for its summary whenever it is folded, and the next chain for a turn
+    before it is folded again."""
+    if budget.fold is None:
+        return
+    asked = len(encode_request(dialect))
+    observed = budget.observation_tokens + len(dialect.encode_observation(""))
+    latest = budget.total_tokens - 2 * budget.turn_tokens - observed - asked
+    if budget.fold.at > latest:
+        yield (
+            f"a chain of budget.fold.at={budget.fold.at} tokens has no room for one more turn, its"
+            f" observation of {observed}, and a request of {asked} with its summary: set"
+            + (f" budget.fold.at={latest} or less." if latest > 0 else " observation_tokens lower.")
+        )
+    again = prompt + budget.turn_tokens
+    if again >= budget.fold.at:
+        yield (
+            f"the longest prompt with a summary can have {again} tokens, so each chain would be"
+            f" folded after its first call: set budget.fold.at={again + 1} or more."
         )
 
 

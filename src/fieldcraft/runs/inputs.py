@@ -17,6 +17,7 @@ from fieldcraft.data.sources import ensure_corpus, read_tasks, write_tasks
 from fieldcraft.data.steps_io import holds_steps, read_demonstrations, read_pairs
 from fieldcraft.data.trajectories import read_trajectories
 from fieldcraft.dialects.demonstrations import encode_demonstration, encode_pair, reads_back
+from fieldcraft.records.chains import longest_chain
 from fieldcraft.records.files import write_text
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.rewards.answers import is_right
@@ -239,7 +240,7 @@ class FileInputs(Inputs):
             trajectory = encode_demonstration(task, steps, dialect, tools)
             if not trajectory.well_formed:
                 reasons["not well-formed"] += 1
-            elif len(trajectory.ids) > self.recipe.budget.total_tokens:
+            elif longest_chain(trajectory) > self.recipe.budget.total_tokens:
                 reasons["longer than budget.total_tokens"] += 1
             else:
                 kept.append(trajectory)
@@ -273,7 +274,7 @@ class FileInputs(Inputs):
             both = list(zip(sides, ways, strict=True))
             if not all(reads_back(side, way[-1], dialect) for side, way in both):
                 reasons[f"not as the dialect '{dialect.name}' reads it back"] += 1
-            elif max(len(side.ids) for side in sides) > self.recipe.budget.total_tokens:
+            elif max(map(longest_chain, sides)) > self.recipe.budget.total_tokens:
                 reasons["longer than budget.total_tokens"] += 1
             else:
                 kept.append(sides)

@@ -6,7 +6,7 @@ markup, and through `clean`, so it can neither colour, move the cursor nor hide 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import groupby
 from typing import Any
@@ -17,14 +17,16 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from fieldcraft.records.chains import chains, ids_of
 from fieldcraft.records.transcript import Entry, Kind, clean, split_tags, transcript
-from fieldcraft.types import Author, Tokenizer, Trajectory
+from fieldcraft.types import Author, Segment, Tokenizer, Trajectory
 
 _COLOURS = {
     Kind.PROMPT: "dim",
     Kind.THOUGHT: "",
     Kind.ACTION: "cyan",
     Kind.OBSERVATION: "yellow",
+    Kind.SUMMARY: "bold magenta",
     Kind.ANSWER: "bold green",
 }
 # Neighbouring tokens take turns, so that their boundaries are seen.
@@ -38,7 +40,9 @@ def print_trajectory(trajectory: Trajectory, console: Console) -> None:
     console.print(Rule(style="dim"))
     console.print(_field("question", trajectory.task.question, "bold"))
     for entry in transcript(trajectory):
-        if entry.kind is not Kind.PROMPT:
+        if entry.kind is Kind.PROMPT and entry.label:
+            console.print(Rule(f"folded: {entry.label}", style="magenta"))
+        elif entry.kind is not Kind.PROMPT:
             console.print(_block(entry))
     if trajectory.task.answers:
         console.print(_field("gold", " | ".join(trajectory.task.answers), "green"))
@@ -65,6 +69,7 @@ def _field(label: str, text: str, style: str) -> Table:
 def _verdict(trajectory: Trajectory) -> Text:
     mark, style = _grade(trajectory)
     parts = [mark, f"calls {_calls(trajectory)}", trajectory.status.value]
+    parts += [f"folds {len(trajectory.folds)}"] if trajectory.folds else []
     graded = {name: value for name, value in trajectory.rewards.items() if value is not None}
     parts += [f"{name} {value:g}" for name, value in graded.items()]
     if trajectory.error:
@@ -133,21 +138,29 @@ def print_mask(
     trajectory: Trajectory, tokenizer: Tokenizer, trained: AbstractSet[Author], console: Console
 ) -> None:
     """Show every token. Those whose author is in `trained` carry loss: they are in brackets and
-    green, all others dim red. "|" stands between tokens, "⏎" for a line feed."""
+    green, all others dim red. "|" stands between tokens, "⏎" for a line feed. Each chain is a
+    sample of its own."""
     plain = console.options.ascii_only
     (opening, closing), feed = ("[[", "]]") if plain else "⟦⟧", "\\n" if plain else "⏎"
-    text = Text()
-    for is_trained, segments in groupby(trajectory.segments, lambda s: s.author in trained):
-        styles = _TRAINED if is_trained else _NOT_TRAINED
-        tokens = [token for segment in segments for token in segment.ids]
-        text.append(opening if is_trained else "", "bold green")
-        for position, token in enumerate(tokens):
-            shown = clean(tokenizer.decode([token])).replace("\n", f"{feed}\n")
-            text.append("|" if position else "", "dim").append(shown, styles[position % 2])
-        text.append(closing if is_trained else "", "bold green")
+
+    def tokens_of(chain: Sequence[Segment]) -> Text:
+        text = Text()
+        for is_trained, segments in groupby(chain, lambda s: s.author in trained):
+            styles = _TRAINED if is_trained else _NOT_TRAINED
+            text.append(opening if is_trained else "", "bold green")
+            for position, token in enumerate(ids_of(segments)):
+                shown = clean(tokenizer.decode([token])).replace("\n", f"{feed}\n")
+                text.append("|" if position else "", "dim").append(shown, styles[position % 2])
+            text.append(closing if is_trained else "", "bold green")
+        return text
+
     carrying = sum(len(s.ids) for s in trajectory.segments if s.author in trained)
     names = ", ".join(sorted(trained)) or "nobody"
-    console.print(text)
+    parts = chains(trajectory)
+    for number, chain in enumerate(parts, start=1):
+        if number > 1:
+            console.print(Rule(f"folded: chain {number} of {len(parts)}", style="magenta"))
+        console.print(tokens_of(chain))
     console.print(Text(f"{opening}...{closing} trained, | between tokens, {feed} line feed", "dim"))
     console.print(Text(f"{carrying} of {len(trajectory.ids)} tokens are trained ({names})", "bold"))
 

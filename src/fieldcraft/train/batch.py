@@ -7,6 +7,10 @@ A worked example. The trajectory
 
 trained on {POLICY} gives weight 1 to every token of the two POLICY segments, `</q>` and `<eos>`
 included, and 0 to all others. Trained on {POLICY, TOOL} the observation counts too (a world model).
+
+A folded rollout gives a sample for each of its chains, and they are one unit: they share its reward
+and its place in a mini-batch. The summary that ends a chain is the policy's and has weight 1; the
+request for it, and its copy in the next prompt, have weight 0.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fieldcraft.records.chains import chains
 from fieldcraft.types import Author, Trajectory
 
 Floats = NDArray[np.float32]
@@ -57,6 +62,18 @@ class Sample:
         return whole
 
 
+# Samples that belong together: the chains of a rollout, or a pair that a loss compares.
+Unit = tuple[Sample, ...]
+
+
+def to_samples(
+    trajectory: Trajectory, train_on: Collection[Author], advantage: float = 0.0
+) -> Unit:
+    """A sample of each chain, in order."""
+    parts = [Trajectory(trajectory.task, chain) for chain in chains(trajectory)]
+    return tuple(to_sample(part, train_on, advantage) for part in parts)
+
+
 def to_sample(
     trajectory: Trajectory, train_on: Collection[Author], advantage: float = 0.0
 ) -> Sample:
@@ -65,7 +82,10 @@ def to_sample(
 
     A sample ends with its last trained token: nothing is predicted from what follows it, such as an
     observation that used up the budget. Without a trained token it is its first token alone.
+    Raises ValueError for a trajectory of several chains: `to_samples` has one of each.
     """
+    if trajectory.folds:
+        raise ValueError("a folded trajectory is several samples: use to_samples")
     ids = np.array(trajectory.ids, dtype=np.int64)
     weight = np.concatenate(
         [np.full(len(s.ids), float(s.author in train_on), np.float32) for s in trajectory.segments]
@@ -146,9 +166,6 @@ def pack(samples: Sequence[Sample], row_length: int) -> PackedBatch:
         torch.from_numpy(np.cumsum(breaks_T) - 1),
         samples,
     )
-
-
-Unit = tuple[Sample, ...]  # samples that a loss looks at together (a contrastive pair)
 
 
 def micro_batches(

@@ -1,8 +1,9 @@
 """From rewards to advantages: who gets the credit, token by token.
 
-A rollout's reward stands at its last token. With `kl_in: reward` every token also pays for how far
-the policy has moved from the reference there. All of this looks at the policy's tokens alone, as if
-observations were not there.
+A rollout's reward stands at its last token. The tokens of a folded rollout are those of all its
+chains, one after the other, so its return flows back through its summaries. With `kl_in: reward`
+every token also pays for how far the policy has moved from the reference there. All of this looks
+at the policy's tokens alone, as if observations were not there.
 """
 
 from __future__ import annotations
@@ -15,17 +16,35 @@ import numpy as np
 from fieldcraft.algos import advantages as adv
 from fieldcraft.algos.losses import LIMIT
 from fieldcraft.config.rl import Rl
-from fieldcraft.train.batch import Sample
+from fieldcraft.train.batch import Unit
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A graded rollout. Where its sample has no weight it is not trained on, but its reward still
-    counts in its group."""
+    """A graded rollout, with a sample of each chain. Where they have no weight it is not trained
+    on, but its reward still counts in its group."""
 
-    sample: Sample
+    samples: Unit
     reward: float
     right: bool = False
+
+    @property
+    def trained(self) -> Unit:
+        """Those of the chains that have tokens to train."""
+        return tuple(sample for sample in self.samples if sample.weight.any())
+
+    def gather(self, name: str) -> adv.Floats:
+        """A field of the samples over the tokens that are trained, those of all chains."""
+        found = [getattr(s, name)[s.weight > 0].astype(float) for s in self.trained]
+        return np.concatenate([np.zeros(0), *found])
+
+    def spread(self, values_T: adv.Floats, name: str) -> None:
+        """The inverse: fill a field with a value for each of those tokens, and 0 elsewhere."""
+        begin = 0
+        for sample in self.samples:
+            end = begin + int((sample.weight > 0).sum())
+            setattr(sample, name, sample.spread(values_T[begin:end]))
+            begin = end
 
 
 def assign_advantages(groups: Sequence[Sequence[Scored]], settings: Rl) -> None:
@@ -44,12 +63,9 @@ def assign_advantages(groups: Sequence[Sequence[Scored]], settings: Rl) -> None:
         rewards = [token_rewards(member, settings) for member in group]
         if settings.baseline == "critic":
             for member, rewards_T in zip(group, rewards, strict=True):
-                sample, critic = member.sample, settings.critic
-                value_T = np.zeros(0)  # a rollout that is not trained on was given no values
-                if rewards_T.size:
-                    value_T = sample.value[sample.weight > 0].astype(float)
+                critic, value_T = settings.critic, member.gather("value")
                 found.append(adv.gae(rewards_T, value_T, gamma=critic.gamma, lam=critic.gae_lambda))
-                sample.target = sample.spread(found[-1] + value_T)
+                member.spread(found[-1] + value_T, "target")
             continue
         whole = [
             float(rewards_T.sum()) if rewards_T.size else member.reward
@@ -65,17 +81,15 @@ def assign_advantages(groups: Sequence[Sequence[Scored]], settings: Rl) -> None:
         found = adv.whiten(found)
     for member, advantages_T in zip(scored, found, strict=True):
         floor = 0.0 if member.right and settings.advantage_floor == "right" else -np.inf
-        member.sample.advantage = member.sample.spread(advantages_T.clip(min=floor))
+        member.spread(advantages_T.clip(min=floor), "advantage")
 
 
 def token_rewards(scored: Scored, settings: Rl) -> adv.Floats:
     """The reward of each of the policy's tokens; none where the rollout is not trained on."""
-    sample = scored.sample
-    trained = sample.weight > 0
-    rewards_T = np.zeros(int(trained.sum()))
+    rewards_T = np.zeros_like(scored.gather("weight"))
     if settings.kl_in == "reward" and settings.kl_coef:
-        moved_T = (sample.old_logp - sample.ref_logp)[trained].clip(-LIMIT, LIMIT)
-        rewards_T -= settings.kl_coef * moved_T
+        moved_T = scored.gather("old_logp") - scored.gather("ref_logp")
+        rewards_T -= settings.kl_coef * moved_T.clip(-LIMIT, LIMIT)
     if rewards_T.size:
         rewards_T[-1] += scored.reward
     return rewards_T

@@ -33,13 +33,14 @@ class Distiller(PolicyLearner):
     def _scored(self, trajectory: Trajectory) -> Scored | None:
         """A rollout that cannot be graded is left out only where rewards are trained on."""
         if trajectory.reward is None and not self.settings.reward_weight:
-            return Scored(self._sample(trajectory), 0.0, bool(trajectory.right))
+            return Scored(self._samples(trajectory), 0.0, bool(trajectory.right))
         return super()._scored(trajectory)
 
-    def _sample(self, trajectory: Trajectory) -> Sample:
-        sample = super()._sample(trajectory)
-        sample.seen = self.teacher.seen(trajectory, sample)
-        return sample
+    def _samples(self, trajectory: Trajectory) -> Unit:
+        samples = super()._samples(trajectory)
+        for sample in samples:
+            sample.seen = self.teacher.seen(trajectory, sample)
+        return samples
 
     def _equal_is_still(self) -> bool:
         return False
@@ -52,7 +53,8 @@ class Distiller(PolicyLearner):
     def _assign(self, groups: Sequence[Sequence[Scored]]) -> None:
         super()._assign(groups)
         s = self.settings
-        for sample in (member.sample for members in groups for member in members):
+        members = [member for group in groups for member in group]
+        for sample in (sample for member in members for sample in member.samples):
             sample.advantage *= np.float32(s.reward_weight)
             if s.kl == "sampled" and sample.weight.any():
                 apart_T = sampled_advantages(*of_trained(sample))

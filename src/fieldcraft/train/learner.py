@@ -10,11 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 from torch import Tensor
 
 from fieldcraft.algos.losses import Surrogate
 from fieldcraft.config.rl import Rl
-from fieldcraft.train.batch import Floats, Sample, Unit, to_sample
+from fieldcraft.records.chains import chains, ids_of
+from fieldcraft.train.batch import Floats, Sample, Unit, to_samples
 from fieldcraft.train.credit import Scored, assign_advantages
 from fieldcraft.train.critic import Critic
 from fieldcraft.train.lora import Adapter
@@ -91,24 +93,31 @@ class PolicyLearner:
         if row:
             row["right_negative_rate"] = right_negative_rate(graded)
         advantages = [
-            [None if member is None else member.sample.advantage for member in members]
-            for members in scored
+            [
+                None if member is None else along(member, trajectory)
+                for member, trajectory in zip(members, group, strict=True)
+            ]
+            for members, group in zip(scored, groups, strict=True)
         ]
         return Learned(row, advantages)
 
     def _scored(self, trajectory: Trajectory) -> Scored | None:
         if trajectory.reward is None:
             return None
-        return Scored(self._sample(trajectory), trajectory.reward, bool(trajectory.right))
+        return Scored(self._samples(trajectory), trajectory.reward, bool(trajectory.right))
 
     def _units(
         self, groups: Sequence[Group], scored: list[list[Scored]]
     ) -> tuple[list[Unit], float]:
-        """Samples with advantages, and what the loss is divided by. A group without a gradient is
-        counted in the divisor and left out of the computation."""
+        """A unit of each rollout, with advantages, and what the loss is divided by. A group without
+        a gradient is counted in the divisor and left out of the computation.
+
+        A rollout weighs the same in one chain or in several: `sequence` gives it the weight 1 over
+        the tokens of all its chains, and every divisor counts tokens or rollouts, never chains.
+        """
         s = self.settings
-        trained = [m.sample for members in scored for m in members if m.sample.weight.any()]
-        total = float(sum(sample.weight.sum() for sample in trained))
+        trained = [m.trained for members in scored for m in members if m.trained]
+        total = sum(map(_weight, trained))
         if s.loss_weight == "sequence":
             total = float(len(trained))
         elif s.loss_weight == "constant":
@@ -118,23 +127,23 @@ class PolicyLearner:
             for group, members in zip(groups, scored, strict=True)
             if not (equal(group) and self._equal_is_still())
         ]
-        units: list[Unit] = [
-            (m.sample,) for members in scored for m in members if m.sample.weight.any()
-        ]
+        units = [m.trained for members in scored for m in members if m.trained]
         if units:
             self._fill(units)
         self._assign(scored)
         if s.loss_weight == "sequence":
-            for (sample,) in units:
-                sample.weight /= sample.weight.sum()
+            for unit in units:
+                whole = _weight(unit)
+                for sample in unit:
+                    sample.weight /= whole
         return units, total
 
-    def _sample(self, trajectory: Trajectory) -> Sample:
+    def _samples(self, trajectory: Trajectory) -> Unit:
         """With weight 0 everywhere if the rollout is not trained on."""
         left_out = (
             trajectory.status is Status.TRUNCATED and not self.settings.train_truncated
         ) or (is_void(trajectory) and not self.settings.train_void)
-        return to_sample(trajectory, () if left_out else {Author.POLICY})
+        return to_samples(trajectory, () if left_out else {Author.POLICY})
 
     def _equal_is_still(self) -> bool:
         """Whether a group of equal rewards has exactly no gradient."""
@@ -165,7 +174,7 @@ class PolicyLearner:
             self.trainer.done = number
             divisor = total * share
             row = self._step(part, divisor)
-            trained = sum(float(sample.weight.sum()) for unit in part for sample in unit)
+            trained = sum(map(_weight, part))
             row |= {name: row[name] * divisor / trained for name in OF_TRAINED if name in row}
             if self.critic is not None:
                 self.critic.done = number
@@ -190,10 +199,22 @@ class PolicyLearner:
                 yield dealt[part::count], 1 / count
 
 
+def along(member: Scored, trajectory: Trajectory) -> Floats:
+    """The advantages of a rollout's tokens, in the order of its ids."""
+    *before, last = zip(member.samples, chains(trajectory), strict=True)
+    padded = [np.pad(s.advantage, (0, len(ids_of(chain)) - len(s))) for s, chain in before]
+    return np.concatenate([*padded, last[0].advantage])
+
+
+def _weight(unit: Unit) -> float:
+    return float(sum(sample.weight.sum() for sample in unit))
+
+
 def right_negative_rate(groups: Sequence[Sequence[Scored]]) -> float:
     """The share of right rollouts whose advantage is negative, as a price on calls can make it."""
-    right = [member.sample for group in groups for member in group if member.right]
-    return sum(float(sample.advantage.sum()) < 0 for sample in right) / max(len(right), 1)
+    right = [member for group in groups for member in group if member.right]
+    negative = sum(member.gather("advantage").sum() < 0 for member in right)
+    return float(negative) / max(len(right), 1)
 
 
 def is_void(trajectory: Trajectory) -> bool:

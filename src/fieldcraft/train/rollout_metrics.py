@@ -36,7 +36,8 @@ def correct_logp(trajectories: Sequence[Trajectory]) -> float | None:
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> Row:
     """Means and rates of a step's rollouts. Truncated, unanswered, failed and ungradable ones are
-    separate rates, so that none can hide in another; see `tool_use` for those of calls."""
+    separate rates, so that none can hide in another; see `tool_use` for those of calls. A rollout
+    counts once, in however many chains."""
     count = len(trajectories)
     rewards = [t.reward for t in trajectories if t.reward is not None]
     graded = [t.right for t in trajectories if t.right is not None]
@@ -48,6 +49,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> Row:
         VERDICT: sum(graded) / max(len(graded), 1),
         "correct_logp_mean": correct_logp(trajectories),
         "policy_tokens_mean": sum(len(s.ids) for s in written) / count,
+        "folds_mean": sum(len(t.folds) for t in trajectories) / count,
         "format_rate": sum(t.well_formed for t in trajectories) / count,
         "ungradable_rate": sum(t.reward is None for t in trajectories) / count,
         "tool_failure_rate": use["call_failed_rate"] or 0.0,

@@ -20,7 +20,7 @@ const tokenElement = (id, logprob, advantage) => {
   return token;
 };
 
-const segmentElement = ({ author, trained, ids, more, logprobs = [], advantages = [] }) => {
+const segmentElement = ({ author, trained, ids, more, begins, logprobs = [], advantages = [] }) => {
   const line = make("p", { class: "tokens" });
   if (trained) line.append(make("b", { class: "bracket" }, "["));
   ids.forEach((id, place) => {
@@ -29,8 +29,8 @@ const segmentElement = ({ author, trained, ids, more, logprobs = [], advantages 
   });
   if (more) line.append(make("em", {}, ` … ${more} more tokens`));
   if (trained) line.append(make("b", { class: "bracket" }, "]"));
-  const title = `${author}, ${trained ? "trained" : "not trained"}`;
-  return make("div", { class: `segment ${trained ? "trained" : "masked"}` }, make("h4", {}, title), line);
+  const title = `${begins ? "new chain: " : ""}${author}, ${trained ? "trained" : "not trained"}`;
+  return make("div", { class: `segment ${trained ? "trained" : "masked"}${begins ? " fold" : ""}` }, make("h4", {}, title), line);
 };
 
 const tokenView = (segments) => {

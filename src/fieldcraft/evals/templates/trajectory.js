@@ -24,6 +24,7 @@ const badges = (record) => {
     question.split ? badge(question.split) : null,
     question.known === true ? badge("known") : null,
     record.step === undefined ? null : badge(`training step ${record.step}`),
+    record.folds ? badge(`${record.folds} folds`) : null,
     badge(callsText(record), { title: "executed / optimum", class: over ? "over" : false }),
     record.status === "answered" ? null : badge(record.status, { class: "over" }));
 };
@@ -31,7 +32,8 @@ const badges = (record) => {
 const blockElement = ([kind, label, text, dropped]) => {
   const rest = dropped ? [make("em", {}, ` … ${dropped} more characters`)] : [];
   if (kind === "prompt") {
-    return make("details", { class: "block k-prompt" }, make("summary", {}, "prompt"), make("pre", {}, text, ...rest));
+    const title = label ? `folded: ${label}` : "prompt";
+    return make("details", { class: `block k-prompt${label ? " fold" : ""}` }, make("summary", {}, title), make("pre", {}, text, ...rest));
   }
   const simulated = label.includes("simulated") ? " simulated" : "";
   return make("div", { class: `block k-${kind}${simulated}` },

@@ -7,7 +7,8 @@ from typing import Self
 
 from fieldcraft.algos.losses import Contrastive
 from fieldcraft.config.stages import Pairs
-from fieldcraft.train.batch import Sample, Unit, to_sample
+from fieldcraft.records.chains import context
+from fieldcraft.train.batch import Sample, Unit, to_samples
 from fieldcraft.train.stages.base import Data, Material, Pair
 from fieldcraft.train.stages.supervised import SupervisedStage, length_problems
 from fieldcraft.train.trainer import Trainer
@@ -42,6 +43,6 @@ class ContrastiveStage(SupervisedStage):
 
 def _last_segment(trajectory: Trajectory) -> Sample:
     """Only the step itself is compared; the shared prefix carries no weight."""
-    sample = to_sample(trajectory, {Author.POLICY})
-    sample.weight[: len(trajectory.ids) - len(trajectory.segments[-1].ids)] = 0.0
+    sample = to_samples(trajectory, {Author.POLICY})[-1]
+    sample.weight[: len(context(trajectory)) - len(trajectory.segments[-1].ids)] = 0.0
     return sample

@@ -51,6 +51,12 @@ class DistilStage(RlStage):
             require_tokenizer(folder, data.dialect.tokenizer)
             notes.append(f"{folder} has the model's tokenizer")
         if shown is not None:
+            if data.recipe.budget.fold is not None:
+                yield (
+                    f"stage '{name}' shows its teacher the {shown} in the first prompt, which the"
+                    " later chains of a folded rollout do not have: remove teacher.shown, or"
+                    " budget.fold."
+                )
             question = shown_question(shown, data.plan)
             asked = [question(task) for task in data.training_questions()]
             notes.append(f"the {shown} of {len(asked)} questions can be shown")

@@ -7,7 +7,7 @@ from typing import Self
 
 from fieldcraft.algos.losses import CrossEntropy
 from fieldcraft.config.stages import Sft
-from fieldcraft.train.batch import to_sample
+from fieldcraft.train.batch import Unit, to_samples
 from fieldcraft.train.stages.base import Data, Material
 from fieldcraft.train.stages.supervised import SupervisedStage, few_problems, length_problems
 from fieldcraft.train.trainer import Trainer
@@ -33,14 +33,14 @@ class SftStage(SupervisedStage):
         seed: int,
     ) -> Self:
         """The stage over trajectories. Raises UserError if one has no token of the authors."""
-        samples = [to_sample(t, train_on) for t in trajectories]
-        for sample, trajectory in zip(samples, trajectories, strict=True):
-            if not sample.weight.any():
+        units = [_unit(t, train_on) for t in trajectories]
+        for unit, trajectory in zip(units, trajectories, strict=True):
+            if not unit:
                 raise UserError(
                     f"the demonstration of task '{trajectory.task.id}' has no trainable token:"
                     " remove it, or add its authors to train_on."
                 )
-        return cls(trainer, [(s,) for s in samples], CrossEntropy(), batch, seed)
+        return cls(trainer, units, CrossEntropy(), batch, seed)
 
     @classmethod
     def problems(cls, settings: Sft, name: str, data: Data, notes: list[str]) -> Iterator[str]:
@@ -53,13 +53,18 @@ class SftStage(SupervisedStage):
                 f" of '{data.dialect.name}', such as that of task '{broken[0].task.id}': fix or"
                 " remove them."
             )
-        bare = [t for t in found if not to_sample(t, authors(settings)).weight.any()]
+        bare = [t for t in found if not _unit(t, authors(settings))]
         if bare:
             yield (
                 f"{len(bare)} of {len(found)} demonstrations of stage '{name}' have no trainable"
                 f" token, such as that of task '{bare[0].task.id}': remove them or change train_on."
             )
         yield from length_problems(name, found, data, notes)
+
+
+def _unit(trajectory: Trajectory, train_on: Collection[Author]) -> Unit:
+    """The chains with a token to train."""
+    return tuple(s for s in to_samples(trajectory, train_on) if s.weight.any())
 
 
 def authors(settings: Sft) -> set[Author]:

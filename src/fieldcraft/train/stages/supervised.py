@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fieldcraft.algos.losses import Contrastive, CrossEntropy
+from fieldcraft.records.chains import longest_chain
 from fieldcraft.train.batch import Unit
 from fieldcraft.train.epochs import draw
 from fieldcraft.train.stages.base import Data, Row, StageType
@@ -56,11 +57,13 @@ def length_problems(
     if not found:
         yield f"stage '{name}' has no examples: give its data set some, or remove the stage."
         return
-    longest = max(found, key=lambda t: len(t.ids))
-    notes.append(f"{len(found)} samples of up to {len(longest.ids)} tokens")
-    if len(longest.ids) > limit:
+    longest = max(found, key=longest_chain)
+    tokens = longest_chain(longest)
+    count = sum(1 + len(trajectory.folds) for trajectory in found)
+    notes.append(f"{count} samples of up to {tokens} tokens")
+    if tokens > limit:
         yield (
-            f"stage '{name}' trains on {len(longest.ids)} tokens (task '{longest.task.id}'), more"
+            f"stage '{name}' trains on {tokens} tokens (task '{longest.task.id}'), more"
             f" than a rollout may have: raise budget.total_tokens={limit}."
         )
 

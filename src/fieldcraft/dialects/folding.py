@@ -1,0 +1,74 @@
+"""How a chain is folded: what asks for a summary, how it is read, and how the next chain begins.
+
+    observation  \\n\\n<information>...</information>\\n\\n
+    prompt       My context is nearly full. ...\\n<summary>\\n
+    policy       He was born in Zavrazhye; the river is missing.\\n</summary>
+
+    prompt       ... question\\n\\n<plan>...</plan>\\n\\n<summary>...</summary> ...
+
+The request stands where the policy would write next, as the beginning of its turn, so it needs no
+words of a chat template in the middle of a chain. In the next prompt, plan and summary are plain
+text beside the question: what looks like a special token in them is none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from fieldcraft.dialects.base import SUMMARY, encode_frame, encode_written, plain, special_tokens
+from fieldcraft.records.chains import chains, turns_of
+from fieldcraft.types import Dialect, Role, Trajectory, UserError
+
+STOP = SUMMARY[1:]  # the summary ends a turn of its own
+
+
+def request(dialect: Dialect) -> str:
+    """What asks for a summary. Raises UserError for a dialect that has no words for it."""
+    if (text := dialect.summary_request) is None:
+        raise UserError(
+            f"The dialect {dialect.name} has no tag for a summary, so its chains cannot be folded:"
+            " set budget.fold=null, or use another dialect, such as hermes."
+        )
+    return text
+
+
+def encode_request(dialect: Dialect) -> list[int]:
+    return encode_frame(dialect.tokenizer, request(dialect))
+
+
+def encode_summary(dialect: Dialect, text: str) -> list[int]:
+    """A summary as the policy writes it after the request."""
+    return encode_written(dialect.tokenizer, f"{text}\n{SUMMARY[1]}")
+
+
+def read_summary(turn: str) -> str | None:
+    """The summary that a turn holds; None if it is empty, or never ended."""
+    text, ended, _ = turn.partition(SUMMARY[1])
+    return text.strip() or None if ended else None
+
+
+def begin_again(dialect: Dialect, question: str, written: Sequence[str], summary: str) -> str:
+    """What the next chain asks in place of the question: the question, the last plan in what the
+    policy has `written` (of all chains, if the dialect has plans), and the summary."""
+    parts = [question.strip()]
+    opening, closing = f"<{Role.PLAN}>", f"</{Role.PLAN}>"
+    if opening in dialect.tags:
+        plans = re.findall(rf"{opening}({plain((opening, closing))}){closing}", "".join(written))
+        parts += [f"{opening}\n{plan.strip()}\n{closing}" for plan in plans[-1:]]
+    return "\n\n".join([*parts, f"{SUMMARY[0]}\n{summary}\n{SUMMARY[1]}"])
+
+
+def is_well_formed(dialect: Dialect, trajectory: Trajectory) -> bool:
+    """Whether all chains obey the dialect's grammar. In each but the last, a summary stands where
+    the last turn would; it holds no tag of the dialect and no special token."""
+    *folded, last = [turns_of(chain) for chain in chains(trajectory)]
+    return dialect.well_formed(last) and all(_folds_well(dialect, turns) for turns in folded)
+
+
+def _folds_well(dialect: Dialect, written: Sequence[str]) -> bool:
+    summary = read_summary(written[-1]) if written else None
+    marks = (*dialect.tags, *SUMMARY, *special_tokens(dialect.tokenizer).values())
+    if summary is None or any(mark in summary for mark in marks):
+        return False
+    return dialect.well_formed([*written[:-1], dialect.any_ending])

@@ -1,0 +1,44 @@
+"""What is said of a budget whose chains could not be folded, or would be after each call."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.runs.check import check_recipe
+
+
+def problems(override: str) -> list[str]:
+    return check_recipe(load_recipe("fold-mini", [override]), Path.cwd(), lambda *_: None)
+
+
+def test_a_chain_has_room_for_a_turn_its_observation_and_the_summary() -> None:
+    [problem] = problems("budget.fold.at=130")
+    told = re.fullmatch(
+        r"a chain of budget\.fold\.at=130 tokens has no room for one more turn, its observation of"
+        r" (\d+), and a request of 2 with its summary: set budget\.fold\.at=(\d+) or less\.",
+        problem,
+    )
+    assert told is not None, problem
+    observation, latest = map(int, told.groups())
+    assert 64 < observation < 80
+    assert latest == 240 - 2 * 32 - observation - 2
+    assert problems(f"budget.fold.at={latest}") == []
+    assert len(problems(f"budget.fold.at={latest + 1}")) == 1
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        ("budget.observation_tokens=300", "with its summary: set observation_tokens lower."),
+        (
+            "budget.fold.at=48",
+            "the longest prompt with a summary can have 48 tokens, so each chain would be folded"
+            " after its first call: set budget.fold.at=49 or more.",
+        ),
+    ],
+)
+def test_other_budgets(override: str, complaint: str) -> None:
+    [problem] = problems(override)
+    assert problem.endswith(complaint)

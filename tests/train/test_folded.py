@@ -1,0 +1,246 @@
+"""Training on folded rollouts: masks, credit, weights, and the same probabilities as sampling."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from checkpoints import tiny_tokenizer
+from fieldcraft.config.rl import Rl
+from fieldcraft.config.sections import Limits
+from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.records.chains import chains, ids_of
+from fieldcraft.rollout.loop import Policy, rollout, rollouts
+from fieldcraft.train.batch import Unit, micro_batches, to_sample, to_samples
+from fieldcraft.train.credit import Scored, assign_advantages
+from fieldcraft.train.learner import PolicyLearner, right_negative_rate
+from fieldcraft.types import (
+    Author,
+    Completion,
+    Sampling,
+    Segment,
+    Status,
+    StopReason,
+    Task,
+    Trajectory,
+)
+from rl_parts import RecordingTrainer
+from training_parts import Chatty, FixedTool, chatty_engine, make_trainer
+
+PROMPT = Segment(Author.PROMPT, [1, 2], "")
+READ = Segment(Author.TOOL, [7, 8, 9], "")
+ASKED = Segment(Author.PROMPT, [4], "")
+AGAIN = Segment(Author.PROMPT, [1, 2, 5, 5], "")
+
+
+def turn(*ids: int) -> Segment:
+    return Segment(Author.POLICY, list(ids), "", [-0.5] * len(ids))
+
+
+def folded(reward: float = 1.0, status: Status = Status.ANSWERED) -> Trajectory:
+    """A call of two tokens, a summary of three, and in the next chain an answer of one."""
+    task = Task("q", "?", ("x",))
+    segments = [PROMPT, turn(3, 3), READ, ASKED, turn(6, 6, 6), AGAIN, turn(11)]
+    return Trajectory(task, segments, folds=[5], reward=reward, status=status)
+
+
+def plain(size: int, reward: float) -> Trajectory:
+    task = Task("q", "?", ("x",))
+    segments = [PROMPT, turn(*[3] * size)]
+    return Trajectory(task, segments, reward=reward, status=Status.ANSWERED)
+
+
+def rl(**given: Any) -> Rl:
+    stage = {"type": "rl", "steps": 1, "optim": {"lr": 1.0}, "scale": "none", "baseline": "group"}
+    return Rl.model_validate(stage | given)
+
+
+def scored(trajectory: Trajectory, reward: float, right: bool = False) -> Scored:
+    return Scored(to_samples(trajectory, {Author.POLICY}), reward, right)
+
+
+def learn(group: list[Trajectory], **settings: Any) -> tuple[Any, RecordingTrainer]:
+    trainer: Any = RecordingTrainer()
+    learner = PolicyLearner(
+        settings=rl(**settings),
+        trainer=trainer,
+        reference=None,
+        critic=None,
+        total_tokens=10,
+        seed=0,
+    )
+    return learner.learn([group], 0), trainer
+
+
+def test_each_chain_is_a_sample_and_its_summary_is_trained() -> None:
+    first, second = to_samples(folded(), {Author.POLICY}, advantage=2.0)
+    assert first.ids.tolist() == [1, 2, 3, 3, 7, 8, 9, 4, 6, 6, 6]
+    assert first.weight.tolist() == [0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 1]
+    assert second.ids.tolist() == [1, 2, 5, 5, 11]
+    assert second.weight.tolist() == [0, 0, 0, 0, 1]
+    assert first.advantage.tolist() == [0, 0, 2, 2, 0, 0, 0, 0, 2, 2, 2]
+    assert second.advantage.tolist() == [0, 0, 0, 0, 2]
+    with pytest.raises(ValueError, match="use to_samples"):
+        to_sample(folded(), {Author.POLICY})
+    [alone] = to_samples(plain(2, 0.0), {Author.POLICY})
+    assert alone.ids.tolist() == to_sample(plain(2, 0.0), {Author.POLICY}).ids.tolist()
+
+
+def test_the_chains_of_a_rollout_stay_in_one_micro_batch() -> None:
+    units = [to_samples(folded(), {Author.POLICY}), to_samples(plain(6, 0.0), {Author.POLICY})]
+    batches = list(micro_batches(units, row_length=16, max_tokens=16))
+    assert [[len(s) for s in batch.samples] for batch in batches] == [[11, 5], [8]]
+    # no token attends from one chain to the other
+    mask = batches[0].mask_B1LL[0, 0]
+    assert not mask[11:, :11].any()
+    assert not mask[:11, 11:].any()
+
+
+def test_all_chains_share_the_advantage_of_their_rollout() -> None:
+    """Rewards 1, 0 and 0.2: the mean is 0.4 of rollouts, not of chains."""
+    group = [folded(1.0), plain(2, 0.0), plain(1, 0.2)]
+    members = [scored(t, t.reward or 0.0) for t in group]
+    assign_advantages([members], rl())
+    assert members[0].gather("advantage") == pytest.approx([0.6] * 6)
+    assert members[1].gather("advantage") == pytest.approx([-0.4] * 2)
+    assert right_negative_rate([[scored(folded(), 1.0, right=True)]]) == 0
+
+
+def test_gae_goes_on_from_chain_to_chain() -> None:
+    """As if the six tokens were those of one turn."""
+    whole, parts = scored(plain(6, 1.0), 1.0), scored(folded(), 1.0)
+    values = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    for member in (whole, parts):
+        member.spread(values, "value")
+    critic = {"gamma": 0.9, "gae_lambda": 0.8}
+    assign_advantages([[whole], [parts]], rl(baseline="critic", critic=critic))
+    for field in ("advantage", "target"):
+        assert parts.gather(field) == pytest.approx(whole.gather(field))
+    assert parts.gather("target")[-1] == pytest.approx(1.0)
+    # the last token of the first chain: 0.9 * 0.6 - 0.5 + 0.72 * (1 - 0.6)
+    assert parts.gather("advantage")[4] == pytest.approx(0.328)
+
+
+@pytest.mark.parametrize(
+    ("loss_weight", "divisor", "weights"),
+    [  # six tokens in two chains, and two tokens
+        ("sequence", 2, [[1 / 6] * 5, [1 / 6], [1 / 2] * 2]),
+        ("token", 8, [[1] * 5, [1], [1] * 2]),
+        ("constant", 20, [[1] * 5, [1], [1] * 2]),  # two rollouts of ten tokens
+    ],
+)
+def test_a_rollout_weighs_no_more_because_it_was_folded(
+    loss_weight: str, divisor: float, weights: list[list[float]]
+) -> None:
+    _, trainer = learn([folded(1.0), plain(2, 0.0)], loss_weight=loss_weight)
+    assert trainer.totals == [divisor]
+    found = [sample.weight[sample.weight > 0].tolist() for sample in trainer.samples]
+    assert [pytest.approx(part) for part in weights] == found
+    # the same tokens in one chain
+    _, alone = learn([plain(6, 1.0), plain(2, 0.0)], loss_weight=loss_weight)
+    assert alone.totals == trainer.totals
+    folds, whole = (
+        sum(float((s.weight * s.advantage).sum()) for s in t.samples if s.advantage.max() > 0)
+        for t in (trainer, alone)
+    )
+    assert folds == pytest.approx(whole)
+
+
+def test_advantages_are_kept_along_the_whole_record() -> None:
+    learned, _ = learn([folded(1.0), plain(2, 0.0)], loss_weight="token")
+    kept, other = learned.advantages[0]
+    half = 0.5
+    first = [0, 0, half, half, 0, 0, 0, 0, half, half, half]
+    assert kept.tolist() == [*first, 0, 0, 0, 0, half]
+    assert other.tolist() == [0, 0, -half, -half]
+
+
+def test_a_truncated_rollout_is_left_out_with_all_its_chains() -> None:
+    cut = folded(0.0, Status.TRUNCATED)
+    _, trainer = learn([cut, plain(2, 1.0)], train_truncated=False, loss_weight="sequence")
+    assert trainer.totals == [1]
+    assert [len(sample) for sample in trainer.samples] == [4]
+
+
+# -- with a model -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Folding(Chatty):
+    """Whatever a random model writes where it is asked for a summary is followed by the tag."""
+
+    own_request = "Sum up. "
+
+
+class Summaries:
+    """An engine in front of another, which puts the tag after whatever a random model wrote where
+    it was asked for a summary. Nobody sampled the tag, so its log-probability says that it is not
+    to be trained."""
+
+    def __init__(self, engine: LocalEngine) -> None:
+        self.engine = engine
+        self.tag = tiny_tokenizer().encode("</summary>", add_special_tokens=False)
+
+    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+        done = await self.engine.generate(ids, sampling, session)
+        if sampling.stop != ("</summary>",):
+            return done
+        return replace(
+            done,
+            ids=[*done.ids, *self.tag],
+            logprobs=[*done.logprobs, *[float("-inf")] * len(self.tag)],
+            text=f"{done.text}</summary>",
+            reason=StopReason.STOP,
+        )
+
+    def release(self, session: str) -> None:
+        self.engine.release(session)
+
+
+def folded_rollouts(engine: LocalEngine, count: int = 12) -> list[Trajectory]:
+    tokenizer = tiny_tokenizer()
+    budget = Limits.model_validate(
+        {"turn_tokens": 12, "total_tokens": 300, "fold": {"at": 1, "most": 2}}
+    )
+    tool = FixedTool(lambda query: "result 1: Ada Lind was born in Northport.")
+    env = ToolEnvironment(Folding(tokenizer, ""), [tool], budget)
+    policy = Policy(engine=Summaries(engine))
+    jobs = [(Task(str(i), f"Who was born in Northport {i}?", ("x",)), str(i)) for i in range(count)]
+    return asyncio.run(rollouts(jobs, lambda t, k: rollout(t, policy, env, k), count))
+
+
+def test_what_is_sampled_in_every_chain_is_what_is_trained(tmp_path: Path) -> None:
+    """The engine's session goes over into the next chain, whose context begins anew."""
+    trainer = make_trainer(tmp_path, row_length=256)
+    engine = chatty_engine(trainer)
+    done = folded_rollouts(engine)
+    assert [t.error for t in done if t.error] == []
+    parts = [len(chains(t)) for t in done]
+    assert parts.count(3) >= 6, parts
+    units: list[Unit] = [to_samples(t, {Author.POLICY}) for t in done]
+    units = [tuple(s for s in unit if s.weight.any()) for unit in units]
+    trainer.fill_logprobs([unit for unit in units if unit], "old_logp", 1.0)
+    for trajectory, unit in zip(done, units, strict=True):
+        assert len(unit) in (len(chains(trajectory)), len(chains(trajectory)) - 1)
+        for sample, chain in zip(unit, chains(trajectory), strict=False):
+            assert sample.ids.tolist() == ids_of(chain)[: len(sample)]
+            spoken = sample.weight > 0
+            np.testing.assert_allclose(
+                sample.old_logp[spoken], sample.sampled_logp[spoken], rtol=0, atol=1e-3
+            )
+
+
+def test_folded_rollouts_are_the_same_again_and_alone(tmp_path: Path) -> None:
+    """Every random choice follows from the seed and the place in the record, so a run that is
+    resumed before a step samples its rollouts again as they were."""
+    trainer = make_trainer(tmp_path)
+    together = folded_rollouts(chatty_engine(trainer), count=6)
+    again = folded_rollouts(chatty_engine(trainer), count=2)
+    for one, other in zip(together, again, strict=False):
+        assert (one.ids, one.folds) == (other.ids, other.folds)
+    assert len({tuple(t.ids) for t in together}) == 6

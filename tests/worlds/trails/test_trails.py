@@ -1,0 +1,196 @@
+"""Walks, and that they need folding: a policy that knows its context alone goes them only so."""
+
+import asyncio
+import random
+import re
+from collections.abc import Sequence
+
+import pytest
+
+from fieldcraft.dialects.base import encode_written
+from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.evals.metrics import summarise
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.records.chains import chains, longest_chain
+from fieldcraft.records.jsonl import write_json_lines
+from fieldcraft.rewards.answers import ExactMatch
+from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.rollout.loop import Policy, rollout, rollouts
+from fieldcraft.runs.build import make_dialect
+from fieldcraft.tools.search.index import build_index
+from fieldcraft.tools.search.tool import SearchTool
+from fieldcraft.train.scratch import new_tokenizer
+from fieldcraft.types import (
+    Author,
+    Completion,
+    Dialect,
+    Role,
+    Sampling,
+    Status,
+    StopReason,
+    Task,
+    Thought,
+    Tokenizer,
+    Trajectory,
+)
+from fieldcraft.worlds.trails.places import Map, Walk, new_map, walks
+from fieldcraft.worlds.trails.world import LONG, SHORT, TrailsWorld, folded, straight
+
+WORLD = TrailsWorld(0)
+RECIPE = load_recipe("fold-mini", [])
+
+
+class Reader:
+    """The best policy, without a memory: it reads what it is given, and writes the next turn."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+
+    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+        text = self._turn(self.tokenizer.decode(ids))
+        written, reason = encode_written(self.tokenizer, text), StopReason.STOP
+        if not text.endswith(sampling.stop):
+            written, reason = [*written, self.tokenizer.eos_token_id], StopReason.EOS
+        if len(written) > sampling.max_tokens:
+            written, reason = written[: sampling.max_tokens], StopReason.LENGTH
+        return Completion(written, [0.0] * len(written), self.tokenizer.decode(written), reason)
+
+    def release(self, session: str) -> None: ...
+
+    def _turn(self, text: str) -> str:
+        [(steps, direction, start)] = re.findall(r"Go (\d) times (\w+) from (\w+)\.", text)
+        left = int(re.findall(r"(\d) to go\.", f"{steps} to go.{text}")[-1])
+        read = re.findall(rf"{direction.title()} of \w+ lies \w+\.", text)
+        if text.endswith("<think>\n"):  # the beginning of a chain
+            here = read[-1].split()[-1][:-1] if read else start
+            return self._go_on(here, left, "" if read else f"{left} to go.\n")
+        said = f"{read[-1]} {left - 1} to go.\n"
+        if text.endswith("<summary>\n"):
+            return f"{said}</summary>"
+        return self._go_on(read[-1].split()[-1][:-1], left - 1, said)
+
+    def _go_on(self, here: str, left: int, said: str) -> str:
+        if left:
+            return f"{said}<begin_search> {here} </end_search>"
+        return f"{said}</think>\n\n\\boxed{{{here}}}"
+
+
+@pytest.fixture(scope="module")
+def dialect() -> Dialect:
+    tags = ("<think>", "</think>", "<begin_search>", "</end_search>")
+    results = ("<search_result>", "</search_result>")
+    texts = WORLD.tokenizer_texts((*tags, *results))
+    return make_dialect(RECIPE, new_tokenizer(texts, WORLD.syllables))
+
+
+@pytest.fixture(scope="module")
+def tool(tmp_path_factory: pytest.TempPathFactory) -> SearchTool:
+    folder = tmp_path_factory.mktemp("trails")
+    write_json_lines(folder / "corpus.jsonl", WORLD.passages())
+    return SearchTool(build_index(folder / "corpus.jsonl", folder / "index"), topk=1)
+
+
+def go(tasks: Sequence[Task], dialect: Dialect, tool: SearchTool, folds: bool) -> list[Trajectory]:
+    budget = RECIPE.budget if folds else RECIPE.budget.model_copy(update={"fold": None})
+    env = ToolEnvironment(dialect, [tool], budget)
+    policy = Policy(engine=Reader(dialect.tokenizer))
+    jobs = [(task, task.id) for task in tasks]
+    found = asyncio.run(rollouts(jobs, lambda t, k: rollout(t, policy, env, k), 8))
+    for trajectory in found:
+        Rubric([(ExactMatch(), 1.0)]).score([trajectory])
+    return found
+
+
+def test_long_walks_are_gone_with_folding_and_not_without(
+    dialect: Dialect, tool: SearchTool
+) -> None:
+    tasks = WORLD.evaluation_questions({"heldout": 25})
+    found = go(tasks, dialect, tool, folds=True)
+    assert [t.error for t in found if t.error] == []
+    assert all(t.right and t.well_formed for t in found)
+    assert min(len(t.folds) for t in found) >= 2
+    assert max(map(longest_chain, found)) <= 240 < min(len(t.ids) for t in found)
+    entry = summarise(found)  # of walks, however many chains they have
+    assert (entry["n"], entry["em"]) == (25, 1.0)
+    assert entry["calls_mean"] == entry["calls_optimal_mean"]
+    assert entry["folds_mean"] == sum(len(t.folds) for t in found) / 25
+    written = sum(len(s.ids) for t in found for s in t.segments if s.author is Author.POLICY)
+    assert entry["tokens_mean"] == written / 25
+
+    bare = go(tasks, dialect, tool, folds=False)
+    assert {t.status for t in bare} == {Status.TRUNCATED}
+    assert not any(t.right for t in bare)
+
+
+def test_short_walks_need_no_folding(dialect: Dialect, tool: SearchTool) -> None:
+    tasks = WORLD.evaluation_questions({"short": 12})
+    assert all(t.right for t in go(tasks, dialect, tool, folds=False))
+    assert all(t.right for t in go(tasks, dialect, tool, folds=True))
+
+
+def test_demonstrations_fold_as_rollouts_do(dialect: Dialect) -> None:
+    shown = WORLD.demonstrations("folded", 150, dialect, [])
+    assert all(t.well_formed and t.answer in t.task.answers for t in shown)
+    assert max(map(longest_chain, shown)) <= 240
+    assert {t.task.meta["hops"] for t in shown} == set(range(1, 10))
+    ends = {part[-1].text for t in shown for part in chains(t)[:-1]}
+    assert all(re.fullmatch(r"\w+ of \w+ lies \w+\. \d to go\.\n</summary>", end) for end in ends)
+    read = [sum(s.author is Author.TOOL for s in part) for t in shown for part in chains(t)]
+    assert set(read) == {0, 1, 2}
+
+    whole = WORLD.demonstrations("demonstrations", 60, dialect, [])
+    assert not any(t.folds for t in whole)
+    assert max(map(longest_chain, whole)) <= 240
+    assert all(t.well_formed for t in whole)
+
+
+def test_a_walk_in_one_chain_and_with_its_folds() -> None:
+    on = Map(
+        {
+            (place, direction): other
+            for place, others in {"A": "BCDE", "B": "CADE", "C": "ABDE"}.items()
+            for direction, other in zip(("north", "east", "south", "west"), others, strict=True)
+        }
+    )
+    walk = Walk("A", "north", 2)
+    assert on.way(walk) == ["A", "B", "C"]
+    assert on.article("B") == (
+        "North of B lies C. East of B lies A. South of B lies D. West of B lies E."
+    )
+    said = [step for step in straight(on, walk) if isinstance(step, Thought)]
+    assert said == [
+        Thought("2 to go."),
+        Thought("North of A lies B. 1 to go."),
+        Thought("North of B lies C. 0 to go."),
+    ]
+    roles = set()
+    for seed in range(20):
+        steps = folded(on, walk, random.Random(seed))
+        assert [getattr(s, "text", "") for s in steps] == [
+            getattr(s, "text", "") for s in straight(on, walk)
+        ]
+        roles.add(tuple(s.role for s in steps if isinstance(s, Thought)))
+    think, fold = Role.THINK, Role.SUMMARY
+    # the second article is the last that a chain reads, so a fold follows it at the latest
+    assert roles == {(think, fold, think), (think, fold, fold), (think, think, fold)}
+
+
+def test_what_is_held_out_occurs_in_no_training(dialect: Dialect) -> None:
+    reserved = set(WORLD.testing.places)
+    shown = WORLD.demonstrations("folded", 120, dialect, [])
+    asked = WORLD.training_questions(400)
+    seen = " ".join([*(s.text for t in shown for s in t.segments), *(t.question for t in asked)])
+    assert reserved.isdisjoint(re.findall(r"\w+", seen))
+    assert set(WORLD.training.places).isdisjoint(reserved)
+    tests = WORLD.evaluation_questions({"heldout": 200, "short": 100})
+    assert len({t.question for t in tests}) == 300
+    lengths = {(t.meta["split"], t.meta["hops"]) for t in tests}
+    assert lengths == {*(("heldout", n) for n in LONG), *(("short", n) for n in SHORT)}
+
+
+def test_walks_come_through_no_place_twice_and_end_where_the_map_does() -> None:
+    on = new_map(random.Random(0), 8, set())
+    found = list(walks(random.Random(0), on, range(1, 4)))
+    assert len(found) == len(set(found))
+    assert all(len(set(on.way(walk))) == walk.steps + 1 for walk in found)
+    assert 0 < len(found) <= 8 * 4 * 3
