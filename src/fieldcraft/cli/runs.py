@@ -117,8 +117,12 @@ def _collect(settings: Recipe, folder: Path, console: Console) -> None:
     summary = folder / "collect" / "summary.json"
     with reading(summary, MAKE_ANEW):
         print_collection(read_json(summary, dict[str, Any], MAKE_ANEW), console)
-    for name in ("collect/demonstrations.jsonl", "collect/pairs.jsonl", "report.html"):
-        print(folder / name)
+    assert settings.collect is not None, "run sees to that"
+    names = ["demonstrations.jsonl", "pairs.jsonl"]
+    if settings.collect.filters:
+        names += ["filtered/demonstrations.jsonl", "filtered/card.html"]
+    for path in (*(folder / "collect" / name for name in names), folder / "report.html"):
+        print(path)
     print(f"fieldcraft show {shlex.quote(str(folder))}")
 
 

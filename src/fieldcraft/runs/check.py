@@ -18,6 +18,7 @@ import torch
 from fieldcraft.config.names import BUILT_IN, Kind
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
+from fieldcraft.config.sections import Filters
 from fieldcraft.config.stages import Stage
 from fieldcraft.data.sources import GRADES_BY, ensure_corpus
 from fieldcraft.dialects import round_trip_problems
@@ -29,6 +30,7 @@ from fieldcraft.rewards.answers import is_right
 from fieldcraft.rewards.judge import Judge
 from fieldcraft.runs.build import SEARCH, make_dialect, make_rubric, make_runner, open_judge
 from fieldcraft.runs.evaluating import find_workflow
+from fieldcraft.runs.filtering import filter_shown, refuse_bad_filters
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.inputs import Inputs, make_inputs
 from fieldcraft.runs.loop import run_async
@@ -81,6 +83,8 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
         sound += [look("tools", setup.find_tools)]
         if recipe.collect is not None:
             look("teacher", partial(teacher_problems, recipe))
+            if recipe.collect.filters:
+                look("filters", partial(filter_problems, recipe.collect.filters))
             return problems
         if recipe.model is None and not sound[1]:
             return problems  # the model is made from the world
@@ -318,6 +322,13 @@ def workflow_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
     notes.append(", ".join(recipe.evaluation.workflows) or "none")
 
 
+def filter_problems(filters: Filters, notes: list[str]) -> Iterator[str]:
+    """Every rule must be there, with the files that its settings name."""
+    refuse_bad_filters(filters)
+    notes.append(", ".join(filters))
+    yield from ()
+
+
 # -- stages ------------------------------------------------------------------------------------
 
 
@@ -353,6 +364,16 @@ class FirstExamples:
         left_out = inputs.left_out(self.dialect, schemas).most_common()
         self.notes.extend(f"{number} left out: {reason}" for reason, number in left_out)
         return found
+
+    def filtered(self, data: str, count: int | None, filters: Filters) -> Sequence[Trajectory]:
+        inputs, schemas = self.setup.inputs, self.setup.schemas
+        shown = inputs.shown(data, self._few(count), self.dialect, schemas)
+        found = filter_shown(self.recipe, shown, filters, self.dialect)
+        self.notes.extend(
+            f"{sum(cut.dropped.values())} of {cut.before} left out by {cut.name}"
+            for cut in found.cuts
+        )
+        return inputs.encoded(found.kept, self.dialect, schemas) if found.kept else []
 
     def pairs(self, data: str, count: int | None) -> Sequence[Pair]:
         return self.setup.inputs.pairs(data, self._few(count), self.dialect, self.setup.schemas)

@@ -170,6 +170,11 @@ class RunFolder:
         return self.path / "collect"
 
     @property
+    def filtered(self) -> Path:
+        """What the filters of a collection left, with its data card."""
+        return self.collected / "filtered"
+
+    @property
     def report_json(self) -> Path:
         return self.path / "report.json"
 

@@ -73,6 +73,15 @@ class World(ABC):
     ) -> list[Trajectory]:
         """The set `data`, one of `datasets`: at most `count` trajectories, None for all of it."""
 
+    def shown(
+        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+    ) -> list[tuple[Task, list[Step]]]:
+        """The set `data` as questions and the steps that answer them, which filters look at.
+
+        Raises UserError for a set whose examples are no such steps.
+        """
+        raise UserError(f"the world cannot filter its data set '{data}': remove filters.")
+
     def pairs(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[TrajectoryPair]:

@@ -81,6 +81,14 @@ class AtlasWorld(World):
         }[data]
         return make(curriculum.size(data, count))
 
+    def shown(
+        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+    ) -> list[tuple[Task, list[Step]]]:
+        if data in self.toolless:
+            return super().shown(data, count, dialect, tools)
+        curriculum = self._curriculum(dialect, tools)
+        return curriculum.shown(data, curriculum.size(data, count))
+
     def pairs(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[TrajectoryPair]:
