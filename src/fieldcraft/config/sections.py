@@ -254,6 +254,26 @@ class Teacher(Section):
             raise ValueError(f"the key '{place[0]}' of the seat '{name}': {clause}") from error
 
 
+TEACHER = "teacher"
+
+
+class Select(Section):
+    """The questions that stages of reinforcement learning draw from; see data/selection.py."""
+
+    questions: PositiveInt = 1000  # at most, that are looked at
+    toolless: str = "start"  # samples without tools: a stage, `start` or `teacher`
+    samples: PositiveInt = 32  # of each question, without tools
+    most: Annotated[float, Field(ge=0, le=1)] = 0.3  # of these may be right
+    solver: str | None = None  # a stage, or `start`: not all its rollouts may be right
+    rollouts: PositiveInt = 8  # of each question, with tools
+    overlap: Literal["drop", "keep"] = "drop"  # with questions of supervised training
+
+    @property
+    def reads(self) -> set[str]:
+        """The models of the run that it samples."""
+        return {self.toolless, *([] if self.solver is None else [self.solver])} - {TEACHER}
+
+
 class Collect(Section):
     """Demonstrations and pairs from a teacher; see fieldcraft.data.collect."""
 

@@ -1,7 +1,6 @@
-"""The built-in filters of demonstrations: those of AFM (arXiv 2508.13167, section 3.2.1), near
-duplicates and benchmarks.
+"""The built-in filters of demonstrations: AFM's rules, near duplicates and benchmarks.
 
-Each returns (keep, reason), see `filters.py`.
+AFM is of arXiv 2508.13167, section 3.2.1. Each filter returns (keep, reason), see `filters.py`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import torch
 from fieldcraft.config.names import BUILT_IN, Kind
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import Filters
+from fieldcraft.config.sections import TEACHER, Filters
 from fieldcraft.config.stages import Stage
 from fieldcraft.data.sources import GRADES_BY, ensure_corpus
 from fieldcraft.dialects import round_trip_problems
@@ -35,7 +35,7 @@ from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.inputs import Inputs, make_inputs
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.memory import disk_problems, memory_problems
-from fieldcraft.runs.teachers import teacher_problems
+from fieldcraft.runs.teachers import model_problems, teacher_problems
 from fieldcraft.runs.training import stage_type
 from fieldcraft.tools.named import make_tool
 from fieldcraft.tools.search.client import RemoteSearchTool
@@ -86,7 +86,9 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
             if recipe.collect.filters:
                 look("filters", partial(filter_problems, recipe.collect.filters))
             return problems
-        if recipe.model is None and not sound[1]:
+        if recipe.select is not None and recipe.select.toolless == TEACHER:
+            look("teacher", partial(model_problems, recipe.teacher))
+        if recipe.model is None and (not sound[1] or recipe.tasks is not None):
             return problems  # the model is made from the world
         has_model = look("model", setup.find_model)
         sound += [has_model, look("judge", setup.find_judge)]

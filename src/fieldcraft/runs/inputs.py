@@ -182,7 +182,7 @@ class FileInputs(Inputs):
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        if recipe.model is None and recipe.collect is None:
+        if recipe.model is None and _reads_model(recipe):
             raise UserError("tasks=FILE needs model=DIR, a checkpoint folder to start from.")
         searches = any(tool.name == "search" for tool in recipe.tools)
         if searches and recipe.corpus is None and recipe.search.url is None:
@@ -329,6 +329,13 @@ class FileInputs(Inputs):
             replace(task, meta={**task.meta, "split": "heldout"})
             for task in self.tasks[self._first_test :]
         ]
+
+
+def _reads_model(recipe: Recipe) -> bool:
+    """Whether a run needs a model to start from."""
+    if recipe.stages or (recipe.collect is None and recipe.select is None):
+        return True
+    return recipe.select is not None and bool(recipe.select.reads)
 
 
 def _some(kept: list[T], reasons: Counter[str], none_of: str) -> list[T]:

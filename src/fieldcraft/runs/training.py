@@ -132,7 +132,8 @@ class StageMaterial:
         return found
 
     def training_questions(self) -> Sequence[Task]:
-        return self.context.inputs.train_tasks()
+        selected = self.context.selected
+        return self.context.inputs.train_tasks() if selected is None else selected
 
     def trainer(self, optim: Optim, steps: int) -> Trainer:
         """All weights of the model, or an adapter on the run's first model that continues that of
