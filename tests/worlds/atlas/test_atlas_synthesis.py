@@ -79,8 +79,8 @@ def test_answers_to_the_letter(kind: str, names: str, answer: str | None) -> Non
 
 def test_joined_questions_in_words() -> None:
     forms = {
-        "count": r"How many different \w+ are the [a-z ]+ of \w+ \w+, .+ and \w+ \w+\?",
-        "compare": r"For which of \w+ \w+, .+ and \w+ \w+ is the [a-z ]+ \w+ \w+\?",
+        "count": r"How many different \w+ are the [a-z ]+ of .+, .+ and .+\?",
+        "compare": r"For which of .+, .+, .+ and .+ is the [a-z ]+[A-Z].+\?",
         "intersect": r"Which \w+ is both the [a-z ]+ of .+ and the [a-z ]+ of .+\?",
     }
     for kind, form in forms.items():
