@@ -170,8 +170,9 @@ class ChatMaker:
         if attempt.answer is None or not written:
             return f"the model wrote no question ({attempt.detail or attempt.end.value})"
         question, answer = written[-1].strip(), answer or attempt.answer.strip()
-        said = compared(question)
-        if any(compared(gold) in said for gold in (answer, *(p.answers[0] for p in parents))):
+        said = f" {compared(question)} "  # a number inside a name is no answer
+        golds = (answer, *(parent.answers[0] for parent in parents))
+        if any(f" {compared(gold)} " in said for gold in golds):
             return "it says an answer"
         meta |= {"from": [parent.id for parent in parents]}
         return Task(hash_of(question), question, (answer,), meta)
