@@ -86,6 +86,14 @@ SHORTER = {  # what a command begins with -> what is added to it
     ],
     "fieldcraft run my-team.yaml": ["budget.turn_tokens=12"],
     "fieldcraft run my-afm.yaml": [*TINY, *shrink("sft", "base", "sft")],
+    "fieldcraft run my-selection.yaml": [
+        *(*TINY, *shrink("sft", "base", "sft"), *shrink("rl", "rl")),
+        *("select.questions=4", "select.samples=2", "select.rollouts=2"),
+    ],
+    "fieldcraft run afm-select": [
+        *("budget.turn_tokens=12", "budget.total_tokens=2048", "dialect=afm-mhqa"),
+        *("select.samples=2", "select.rollouts=1"),
+    ],
     "fieldcraft run autocoa-data": ["collect.questions=20", "collect.contrast=8"],
     "fieldcraft run smoke": [*TINY, *shrink("sft", "base", "sft2"), *shrink("rl", "rl2")],
     "fieldcraft run hotpotqa": [

@@ -1,4 +1,4 @@
-"""Commands about data and servers: world, index, serve, bench."""
+"""Commands about data and servers: world, synthesise, index, serve, bench."""
 
 from __future__ import annotations
 
@@ -10,18 +10,23 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from rich.console import Console
 
 from fieldcraft.cli.app import (
     Out,
     Overrides,
+    RecipeName,
     app,
     loading,
     refuse_used,
     serve_app,
 )
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.recipes.loading import load_world
+from fieldcraft.recipes.loading import load_recipe, load_world
+from fieldcraft.records.events import Events
 from fieldcraft.records.files import atomic_folder, refuse_unwritable
+from fieldcraft.runs.folder import refuse_other_run
+from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.types import UserError
 
 
@@ -75,6 +80,28 @@ def _write_world(recipe: Recipe, out: Path, model: bool) -> None:
             write_first_model(inputs, draft / "model")
     for line in (*inputs.remarks(), *sorted(out.iterdir())):
         print(line)
+
+
+@app.command()
+def synthesise(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="By default runs/RECIPE-questions.")] = None,
+    depth: Annotated[int, typer.Option(min=0, help="Questions with one more hop.")] = 100,
+    width: Annotated[int, typer.Option(min=0, help="Questions joined from several.")] = 100,
+) -> None:
+    """Harder questions from those of a recipe, by its world or by its teacher's model."""
+    settings = load_recipe(recipe, overrides or [])
+    folder = out or Path("runs", f"{settings.recipe}-questions")
+    refuse_other_run(folder, settings)
+    refuse_unwritable(folder)
+    with loading():
+        from fieldcraft.runs.synthesising import synthesise_for
+
+    events = Events([TerminalSink(Console())])
+    made = synthesise_for(settings, folder, depth, width, events)
+    for name in ("tasks.jsonl", "card.html"):
+        print(made / name)
 
 
 @app.command("index")

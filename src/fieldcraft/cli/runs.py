@@ -51,6 +51,9 @@ def run(
         if settings.collect is not None:
             _collect(settings, folder, console)
             return
+        if settings.select is not None and not settings.stages:
+            _select(settings, folder, console)
+            return
         tables = _report(settings, folder, console)
     except KeyboardInterrupt:
         again = ["fieldcraft", "run", recipe, *(overrides or []), "--out", str(folder)]
@@ -117,9 +120,28 @@ def _collect(settings: Recipe, folder: Path, console: Console) -> None:
     summary = folder / "collect" / "summary.json"
     with reading(summary, MAKE_ANEW):
         print_collection(read_json(summary, dict[str, Any], MAKE_ANEW), console)
-    for name in ("collect/demonstrations.jsonl", "collect/pairs.jsonl", "report.html"):
-        print(folder / name)
+    assert settings.collect is not None, "run sees to that"
+    names = ["demonstrations.jsonl", "pairs.jsonl"]
+    if settings.collect.filters:
+        names += ["filtered/demonstrations.jsonl", "filtered/card.html"]
+    for path in (*(folder / "collect" / name for name in names), folder / "report.html"):
+        print(path)
     print(f"fieldcraft show {shlex.quote(str(folder))}")
+
+
+def _select(settings: Recipe, folder: Path, console: Console) -> None:
+    """A run that selects questions and has no stages."""
+    if RunFolder(folder, settings).done:
+        open_run(folder, settings)
+    else:
+        refuse_unwritable(folder)
+        _look_first(settings)
+        with loading():
+            from fieldcraft.runs.selecting import select
+
+        select(settings, folder, Events([TerminalSink(console)]))
+    for name in ("select/tasks.jsonl", "select/card.html"):
+        print(folder / name)
 
 
 def _look_first(recipe: Recipe) -> None:

@@ -33,6 +33,7 @@ class Kind(StrEnum):
     WORLD = "world"
     WORKFLOW = "workflow"
     TEAM = "team"
+    FILTER = "filter"
     ALGORITHM = "algorithm"
     STAGE = "stage type"
 
@@ -47,6 +48,7 @@ _CODE = "fieldcraft.rewards.code_agents"
 _ALGORITHMS = "fieldcraft.config.algorithms"
 _AFM = "fieldcraft.dialects.afm"
 _STAGES = "fieldcraft.train.stages"
+_RULES = "fieldcraft.data.rules"
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     Kind.TOOL: {
         "search": "fieldcraft.tools.search.tool:SearchTool",
@@ -92,6 +94,16 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "reflexion": "fieldcraft.agents.reflexion:reflexion",
     },
     Kind.TEAM: {"afm": "fieldcraft.agents.afm_team:AFM"},
+    Kind.FILTER: {
+        "complexity": f"{_RULES}:Complexity",
+        "wrong": f"{_RULES}:wrong",
+        "redundant": f"{_RULES}:redundant",
+        "off_grammar": f"{_RULES}:off_grammar",
+        "reflection": f"{_RULES}:Reflection",
+        "corrected": f"{_RULES}:Corrected",
+        "near_duplicates": f"{_RULES}:NearDuplicates",
+        "contaminated": f"{_RULES}:Contaminated",
+    },
     Kind.ALGORITHM: {
         "grpo": f"{_ALGORITHMS}:GRPO",
         "dr-grpo": f"{_ALGORITHMS}:DR_GRPO",

@@ -32,6 +32,7 @@ from fieldcraft.config.sections import (
     Scratch,
     Search,
     Section,
+    Select,
     Teacher,
     ToolChoice,
     World,
@@ -54,6 +55,8 @@ STAGES: dict[str, type[Stage]] = {"sft": Sft, "contrastive": Pairs, "rl": Rl, "d
 class Recipe(Section):
     """A whole run. `model`, `tasks`, `corpus`, `demonstrations` and `pairs` are files of the user;
     without `tasks` the world makes all that is null. With `collect` it has a teacher and no stages.
+    With `select`, stages of reinforcement learning draw from selected questions; without stages,
+    the run ends with these.
     """
 
     recipe: str
@@ -82,6 +85,7 @@ class Recipe(Section):
     budget: Limits = Limits()
     teacher: Teacher = Teacher()
     collect: Collect | None = None
+    select: Select | None = None
     stages: dict[str, SerializeAsAny[InstanceOf[Stage]]]  # see `stage_settings`
     seeds: tuple[int, ...] = ()  # a run for each, and a table over all of them
     side_by_side: PositiveInt = 1  # runs of several seeds at once
@@ -117,8 +121,9 @@ class Recipe(Section):
 
 
 def refuse_idle(recipe: Recipe) -> None:
-    """Raises UserError for a recipe that neither trains, nor evaluates, nor collects anything."""
-    if not (recipe.stages or recipe.model or recipe.collect):
+    """Raises UserError for a recipe that neither trains, nor evaluates, nor collects or selects
+    anything."""
+    if not (recipe.stages or recipe.model or recipe.collect or recipe.select):
         raise UserError(
             f"recipe '{recipe.recipe}' does nothing: give it stages, or a model to evaluate."
         )
@@ -200,6 +205,7 @@ def count_options(section: type[BaseModel] = Recipe) -> int:
         Scorer,
         Teacher,
         Collect,
+        Select,
         Evaluation,
         During,
         *map(world_settings, known(Kind.WORLD)),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     NonNegativeInt,
@@ -16,7 +18,7 @@ from pydantic import (
 )
 
 from fieldcraft.config.complaints import first_problem
-from fieldcraft.config.names import suggestion
+from fieldcraft.config.names import Kind, require, suggestion
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 Rate = Annotated[float, Field(ge=0)]
@@ -27,6 +29,27 @@ class Section(BaseModel):
     """A part of a recipe. Unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _without_settings(filters: Any) -> Any:
+    """In YAML a filter without settings is a name and a colon, which stands for null."""
+    if not isinstance(filters, dict):
+        return filters
+    return {name: {} if own is None else own for name, own in filters.items()}
+
+
+def _are_filters(filters: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    for name in filters:
+        require(Kind.FILTER, name)
+    return filters
+
+
+# Rules for demonstrations by name, in the order of their use, each with its settings.
+Filters = Annotated[
+    dict[str, dict[str, Any]],
+    BeforeValidator(_without_settings),
+    AfterValidator(_are_filters),
+]
 
 
 class World(Section):
@@ -249,6 +272,26 @@ class Teacher(Section):
             raise ValueError(f"the key '{place[0]}' of the seat '{name}': {clause}") from error
 
 
+TEACHER = "teacher"
+
+
+class Select(Section):
+    """The questions that stages of reinforcement learning draw from; see data/selection.py."""
+
+    questions: PositiveInt = 1000  # at most, that are looked at
+    toolless: str = "start"  # samples without tools: a stage, `start` or `teacher`
+    samples: PositiveInt = 32  # of each question, without tools
+    most: Annotated[float, Field(ge=0, le=1)] = 0.3  # of these may be right
+    solver: str | None = None  # a stage, or `start`: not all its rollouts may be right
+    rollouts: PositiveInt = 8  # of each question, with tools
+    overlap: Literal["drop", "keep"] = "drop"  # with questions of supervised training
+
+    @property
+    def reads(self) -> set[str]:
+        """The models of the run that it samples."""
+        return {self.toolless, *([] if self.solver is None else [self.solver])} - {TEACHER}
+
+
 class Collect(Section):
     """Demonstrations and pairs from a teacher; see fieldcraft.data.collect."""
 
@@ -258,3 +301,4 @@ class Collect(Section):
     tries: PositiveInt = 4  # of a question, until one is right
     think_share: Share = 0.25  # of the pairs, at most, choose thinking
     max_failed: Share = 0.2  # of the attempts; more stop the run
+    filters: Filters = Field(default={})  # of the demonstrations

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from math import ceil
 from typing import ClassVar, Literal, Self
 
-from pydantic import PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from fieldcraft.config.sections import Endpoint, Optim, Rate, Section
+from fieldcraft.config.sections import Endpoint, Filters, Optim, Rate, Section
 
 StageKind = Literal["supervised", "rl"]
 
@@ -99,10 +99,12 @@ class Supervised(Stage):
 
 
 class Sft(Supervised):
-    """Supervised fine-tuning on trajectories. `train_on` names whose tokens are trained."""
+    """Supervised fine-tuning on trajectories. `train_on` names whose tokens are trained, `filters`
+    the rules that choose the examples."""
 
     type: str = "sft"
     train_on: tuple[Literal["policy", "tool"], ...] = ("policy",)
+    filters: Filters = Field(default={})  # of the examples
 
     @property
     def trained_authors(self) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -40,6 +39,7 @@ from fieldcraft.data.steps_io import (
 from fieldcraft.data.teachers import Teacher, Way
 from fieldcraft.endpoints.openai import Usage
 from fieldcraft.records.files import write_json
+from fieldcraft.records.jsonl import whole_lines
 from fieldcraft.records.reading import reading
 from fieldcraft.types import Step, Task, UserError
 
@@ -65,11 +65,7 @@ class Journal:
         self.tried = 0
         self.usage = NOTHING
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        text = path.read_bytes() if path.exists() else b""
-        whole = text[: text.rfind(b"\n") + 1]
-        if whole != text:
-            os.truncate(path, len(whole))
-        for number, line in enumerate(whole.splitlines(), start=1):
+        for number, line in enumerate(whole_lines(path), start=1):
             where = f"{path}, line {number}"
             with reading(where, "remove the line to make the attempt anew"):
                 record = json.loads(line)

@@ -14,8 +14,9 @@ text beside the question: what looks like a special token in them is none.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from fieldcraft.config.sections import Limits
 from fieldcraft.dialects.base import SUMMARY, encode_frame, encode_written, plain, special_tokens
 from fieldcraft.records.chains import chains, turns_of
 from fieldcraft.types import Dialect, Role, Trajectory, UserError
@@ -72,3 +73,25 @@ def _folds_well(dialect: Dialect, written: Sequence[str]) -> bool:
     if summary is None or any(mark in summary for mark in marks):
         return False
     return dialect.well_formed([*written[:-1], dialect.any_ending])
+
+
+def fold_problems(budget: Limits, dialect: Dialect, prompt: int) -> Iterator[str]:
+    """A chain must have room for its summary whenever it is folded, and the next chain for a turn
+    before it is folded again."""
+    if budget.fold is None:
+        return
+    asked = len(encode_request(dialect))
+    observed = budget.observation_tokens + len(dialect.encode_observation(""))
+    latest = budget.total_tokens - 2 * budget.turn_tokens - observed - asked
+    if budget.fold.at > latest:
+        yield (
+            f"a chain of budget.fold.at={budget.fold.at} tokens has no room for one more turn, its"
+            f" observation of {observed}, and a request of {asked} with its summary: set"
+            + (f" budget.fold.at={latest} or less." if latest > 0 else " observation_tokens lower.")
+        )
+    again = prompt + budget.turn_tokens
+    if again >= budget.fold.at:
+        yield (
+            f"the longest prompt with a summary can have {again} tokens, so each chain would be"
+            f" folded after its first call: set budget.fold.at={again + 1} or more."
+        )

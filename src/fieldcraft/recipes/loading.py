@@ -20,7 +20,7 @@ from fieldcraft.config.recipe import (
     table_rows,
     world_settings,
 )
-from fieldcraft.config.sections import JudgeModel, Teacher, World
+from fieldcraft.config.sections import TEACHER, JudgeModel, Teacher, World
 from fieldcraft.config.stages import Stage
 from fieldcraft.recipes.exported import filled_from_model
 from fieldcraft.records.reading import MAKE_ANEW, parse_yaml, read_json, reading
@@ -29,8 +29,8 @@ from fieldcraft.types import UserError
 # Folders of a run and rows of its report that are not stages; with a model of the user's, `base` is
 # the row of that model.
 RESERVED = (
-    *("world", "start", "index", "evaluations", "evaluation", "collect"),
-    *("workflow", "rag", "reflexion"),
+    *("world", "start", "index", "evaluations", "evaluation", "collect", "select"),
+    *("workflow", "rag", "reflexion", TEACHER),
 )
 MOST = 2**32  # no number of a recipe is as large: random generators take seeds below
 
@@ -116,6 +116,7 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
         if path is not None and not path.exists():
             raise UserError(f"{key}={path} does not exist: give the path of an existing file.")
     _check_collection(recipe)
+    _check_selection(recipe)
     recipe = _with_whole_world(recipe)
     _check_questions(recipe)
     return recipe
@@ -252,12 +253,15 @@ def check_names(recipe: Recipe) -> None:
 
 def _check_collection(recipe: Recipe) -> None:
     teacher = recipe.teacher
+    asked = recipe.select is not None and recipe.select.toolless == TEACHER
     if recipe.collect is None:
-        if teacher != Teacher():
+        if teacher != Teacher() and not asked:
             raise UserError(
-                "teacher is only for a recipe with collect: use the recipe autocoa-data, or"
-                " afm-data."
+                "teacher is only for a recipe with collect, or with select.toolless=teacher: use"
+                " the recipe autocoa-data, or afm-data."
             )
+        if asked and teacher.model is None:
+            raise UserError("select.toolless=teacher needs the name of a model: set teacher.model.")
         return
     if recipe.stages:
         raise UserError(
@@ -270,6 +274,28 @@ def _check_collection(recipe: Recipe) -> None:
             "the teacher has no name: set teacher.model, the name of a model at teacher.url or the"
             " folder of a checkpoint."
         )
+
+
+def _check_selection(recipe: Recipe) -> None:
+    """What is selected by must be there before reinforcement learning begins."""
+    if recipe.select is None:
+        return
+    if recipe.collect is not None:
+        raise UserError("a recipe has either collect or select: do them in two runs.")
+    kinds = [stage.kind for stage in recipe.stages.values()]
+    if kinds and "rl" not in kinds:
+        raise UserError(
+            "select chooses the questions of a stage of reinforcement learning, which the recipe"
+            " does not have: add one, or remove select."
+        )
+    first = kinds.index("rl") if kinds else 0
+    models = ["start", *list(recipe.stages)[:first]]
+    for name in sorted(recipe.select.reads):
+        if name not in models:
+            raise UserError(
+                f"select samples the model of '{name}', which is not there before reinforcement"
+                f" learning begins: use one of {', '.join(models)}."
+            )
 
 
 def _check_seeds(recipe: Recipe) -> None:

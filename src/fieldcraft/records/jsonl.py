@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,16 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def write_json_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
     """Write one object per line, whole or not at all."""
     write_text(path, (json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+
+
+def whole_lines(path: Path) -> list[bytes]:
+    """The lines of a journal, none where there is no file. One that a kill cut short is removed
+    from it."""
+    text = path.read_bytes() if path.exists() else b""
+    whole = text[: text.rfind(b"\n") + 1]
+    if whole != text:
+        os.truncate(path, len(whole))
+    return whole.splitlines()
 
 
 def parse_object(line: bytes | str, where: str) -> dict[str, Any]:

@@ -18,12 +18,12 @@ import torch
 from fieldcraft.config.names import BUILT_IN, Kind
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import Limits
+from fieldcraft.config.sections import TEACHER, Filters
 from fieldcraft.config.stages import Stage
 from fieldcraft.data.sources import GRADES_BY, ensure_corpus
 from fieldcraft.dialects import round_trip_problems
 from fieldcraft.dialects.demonstrations import encode_turn
-from fieldcraft.dialects.folding import encode_request
+from fieldcraft.dialects.folding import fold_problems
 from fieldcraft.endpoints.opening import open_endpoint
 from fieldcraft.engine.attention import refuse_special_attention
 from fieldcraft.envs.environment import same_names
@@ -31,11 +31,12 @@ from fieldcraft.rewards.answers import is_right
 from fieldcraft.rewards.judge import Judge
 from fieldcraft.runs.build import SEARCH, make_dialect, make_rubric, make_runner, open_judge
 from fieldcraft.runs.evaluating import find_workflow
+from fieldcraft.runs.filtering import filter_shown, refuse_bad_filters
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.inputs import Inputs, make_inputs
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.memory import disk_problems, memory_problems
-from fieldcraft.runs.teachers import teacher_problems
+from fieldcraft.runs.teachers import model_problems, teacher_problems
 from fieldcraft.runs.training import stage_type
 from fieldcraft.tools.named import make_tool
 from fieldcraft.tools.search.client import RemoteSearchTool
@@ -83,8 +84,12 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
         sound += [look("tools", setup.find_tools)]
         if recipe.collect is not None:
             look("teacher", partial(teacher_problems, recipe))
+            if recipe.collect.filters:
+                look("filters", partial(filter_problems, recipe.collect.filters))
             return problems
-        if recipe.model is None and not sound[1]:
+        if recipe.select is not None and recipe.select.toolless == TEACHER:
+            look("teacher", partial(model_problems, recipe.teacher))
+        if recipe.model is None and (not sound[1] or recipe.tasks is not None):
             return problems  # the model is made from the world
         has_model = look("model", setup.find_model)
         sound += [has_model, look("judge", setup.find_judge)]
@@ -308,28 +313,6 @@ def budget_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
         )
 
 
-def fold_problems(budget: Limits, dialect: Dialect, prompt: int) -> Iterator[str]:
-    """A chain must have room for its summary whenever it is folded, and the next chain for a turn
-    before it is folded again."""
-    if budget.fold is None:
-        return
-    asked = len(encode_request(dialect))
-    observed = budget.observation_tokens + len(dialect.encode_observation(""))
-    latest = budget.total_tokens - 2 * budget.turn_tokens - observed - asked
-    if budget.fold.at > latest:
-        yield (
-            f"a chain of budget.fold.at={budget.fold.at} tokens has no room for one more turn, its"
-            f" observation of {observed}, and a request of {asked} with its summary: set"
-            + (f" budget.fold.at={latest} or less." if latest > 0 else " observation_tokens lower.")
-        )
-    again = prompt + budget.turn_tokens
-    if again >= budget.fold.at:
-        yield (
-            f"the longest prompt with a summary can have {again} tokens, so each chain would be"
-            f" folded after its first call: set budget.fold.at={again + 1} or more."
-        )
-
-
 def workflow_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
     """Every workflow must be there, and so must what it calls."""
     searches = any(tool.name == SEARCH for tool in recipe.tools)
@@ -341,6 +324,13 @@ def workflow_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
                 " evaluation.workflows=[], or add search to tools."
             )
     notes.append(", ".join(recipe.evaluation.workflows) or "none")
+
+
+def filter_problems(filters: Filters, notes: list[str]) -> Iterator[str]:
+    """Every rule must be there, with the files that its settings name."""
+    refuse_bad_filters(filters)
+    notes.append(", ".join(filters))
+    yield from ()
 
 
 # -- stages ------------------------------------------------------------------------------------
@@ -378,6 +368,16 @@ class FirstExamples:
         left_out = inputs.left_out(self.dialect, schemas).most_common()
         self.notes.extend(f"{number} left out: {reason}" for reason, number in left_out)
         return found
+
+    def filtered(self, data: str, count: int | None, filters: Filters) -> Sequence[Trajectory]:
+        inputs, schemas = self.setup.inputs, self.setup.schemas
+        shown = inputs.shown(data, self._few(count), self.dialect, schemas)
+        found = filter_shown(self.recipe, shown, filters, self.dialect)
+        self.notes.extend(
+            f"{sum(cut.dropped.values())} of {cut.before} left out by {cut.name}"
+            for cut in found.cuts
+        )
+        return inputs.encoded(found.kept, self.dialect, schemas) if found.kept else []
 
     def pairs(self, data: str, count: int | None) -> Sequence[Pair]:
         return self.setup.inputs.pairs(data, self._few(count), self.dialect, self.setup.schemas)

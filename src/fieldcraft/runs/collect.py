@@ -13,7 +13,15 @@ from fieldcraft.data.teachers import Teacher, Way
 from fieldcraft.endpoints.openai import ChatEndpoint
 from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
 from fieldcraft.records.events import Events, JobsDone, during
+from fieldcraft.records.files import write_json
 from fieldcraft.runs.context import Context, open_context
+from fieldcraft.runs.filtering import (
+    DEMONSTRATIONS,
+    filter_shown,
+    refuse_bad_filters,
+    text_dialect,
+    write_filtered,
+)
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.teachers import make_teacher, models_of
 
@@ -36,6 +44,7 @@ async def _attempts(context: Context) -> dict[str, Any]:
     began = time.perf_counter()
     recipe, settings = context.recipe, context.recipe.collect
     assert settings is not None
+    refuse_bad_filters(settings.filters)
     context.write_world()  # for whoever trains on what is collected
     tasks = context.inputs.train_tasks()[: settings.questions]
     ways = tuple(Way) if recipe.teacher.team is None else (Way.COA,)
@@ -45,6 +54,9 @@ async def _attempts(context: Context) -> dict[str, Any]:
         await _ask(context, teacher, collection)
     finally:
         summary = collection.write(teacher)
+    if settings.filters:
+        summary |= {"filters": _filter(context)}
+        write_json(context.folder.collected / "summary.json", summary)
     return _report(context, summary, time.perf_counter() - began)
 
 
@@ -66,6 +78,16 @@ async def _ask(context: Context, teacher: Teacher, collection: Collection) -> No
         await collection.run(teacher, context.recipe.teacher.concurrency, on_job)
 
 
+def _filter(context: Context) -> dict[str, Any]:
+    """Filter what is kept into a folder of its own, and say how many each rule left."""
+    recipe, folder = context.recipe, context.folder
+    assert recipe.collect is not None
+    shown = read_demonstrations(folder.collected / DEMONSTRATIONS)
+    found = filter_shown(recipe, shown, recipe.collect.filters, text_dialect(recipe))
+    write_filtered(folder.filtered, recipe.recipe, shown, found, recipe)
+    return {"collected": len(shown), **{cut.name: cut.after for cut in found.cuts}}
+
+
 def _report(context: Context, summary: dict[str, Any], seconds: float) -> dict[str, Any]:
     recipe, folder = context.recipe, context.folder
     report = build_report(
@@ -82,7 +104,7 @@ def _report(context: Context, summary: dict[str, Any], seconds: float) -> dict[s
         },
     )
     write_report(report, folder.report_json)
-    shown = read_demonstrations(folder.collected / "demonstrations.jsonl")
+    shown = read_demonstrations(folder.collected / DEMONSTRATIONS)
     samples = [as_trajectory(task, steps) for task, steps in shown]
     write_html(report, {}, {"collect": samples}, folder.report_html)
     return report

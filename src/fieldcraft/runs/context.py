@@ -40,7 +40,7 @@ from fieldcraft.runs.inputs import Inputs, make_inputs
 from fieldcraft.tools.search.client import RemoteSearchTool
 from fieldcraft.tools.search.index import MANIFEST, build_index, read_manifest
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
-from fieldcraft.types import AnyTool, Dialect, Reward
+from fieldcraft.types import AnyTool, Dialect, Reward, Task
 from fieldcraft.version import __version__
 
 Count = Annotated[int, Field(ge=1, le=4096)]  # more threads than any machine has
@@ -62,6 +62,7 @@ class Context:
     judge: Judge | None
     emit: Events
     tools: Sequence[AnyTool] = ()  # see `open_tools`
+    selected: Sequence[Task] | None = None  # questions of reinforcement learning; None: all
     threads: Threads = field(
         default_factory=lambda: Threads(torch.get_num_threads(), torch.get_num_threads())
     )

@@ -9,6 +9,7 @@ STAGE/               see `StageFolder`
 judge.sqlite         the judge's replies
 evaluations/         NAME.jsonl (every trajectory) and NAME.json (its summary), written last
 collect/             what a teacher showed
+select/              the questions that reinforcement learning draws from, if they are selected
 report.json, report.html   written last: the run is done, unless `stopped` says why it ended
 """
 
@@ -168,6 +169,16 @@ class RunFolder:
     @property
     def collected(self) -> Path:
         return self.path / "collect"
+
+    @property
+    def filtered(self) -> Path:
+        """What the filters of a collection left, with its data card."""
+        return self.collected / "filtered"
+
+    @property
+    def selected(self) -> Path:
+        """The questions of reinforcement learning, where the recipe selects them."""
+        return self.path / "select"
 
     @property
     def report_json(self) -> Path:

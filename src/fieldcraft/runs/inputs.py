@@ -43,6 +43,19 @@ class Inputs(ABC):
         """At most `count` of the data set `data` of a stage. Raises UserError if it is unknown."""
 
     @abstractmethod
+    def shown(
+        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+    ) -> list[tuple[Task, list[Step]]]:
+        """The same as questions and steps, right or wrong, which filters look at. Raises UserError
+        if it is unknown or has no steps."""
+
+    def encoded(
+        self, shown: Sequence[tuple[Task, Sequence[Step]]], dialect: Dialect, tools: Schemas
+    ) -> list[Trajectory]:
+        """Filtered demonstrations as trajectories. Raises UserError if none can be used."""
+        return [encode_demonstration(*each, dialect, tools) for each in shown]
+
+    @abstractmethod
     def pairs(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[TrajectoryPair]:
@@ -132,13 +145,22 @@ class WorldInputs(Inputs):
     def trajectories(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[Trajectory]:
-        names = self.world.datasets
-        if data not in names:
-            raise UserError(f"the world has no data set '{data}': use {', '.join(names)}.")
+        self._require(data)
         if self._latest[0] != (data, count):  # a run has one tokenizer and the same tools
             made = self.world.demonstrations(data, count, dialect, tools)
             self._latest = (data, count), made
         return self._latest[1]
+
+    def shown(
+        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+    ) -> list[tuple[Task, list[Step]]]:
+        self._require(data)
+        return self.world.shown(data, count, dialect, tools)
+
+    def _require(self, data: str) -> None:
+        names = self.world.datasets
+        if data not in names:
+            raise UserError(f"the world has no data set '{data}': use {', '.join(names)}.")
 
     def pairs(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
@@ -187,7 +209,7 @@ class FileInputs(Inputs):
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        if recipe.model is None and recipe.collect is None:
+        if recipe.model is None and _reads_model(recipe):
             raise UserError("tasks=FILE needs model=DIR, a checkpoint folder to start from.")
         searches = any(tool.name == "search" for tool in recipe.tools)
         if searches and recipe.corpus is None and recipe.search.url is None:
@@ -206,13 +228,28 @@ class FileInputs(Inputs):
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[Trajectory]:
         """Imported demonstrations whose answers are right, in the run's dialect."""
+        self._require(data)
+        kept, reasons = self.usable_demonstrations(dialect, tools)
+        return _some(kept, reasons, f"no demonstration of {self.recipe.demonstrations}")[:count]
+
+    def _require(self, data: str) -> None:
         if data != "demonstrations" or self.recipe.demonstrations is None:
             raise UserError(
                 f"data set '{data}' is unknown here: use data: demonstrations with"
                 " demonstrations=FILE."
             )
-        kept, reasons = self.usable_demonstrations(dialect, tools)
-        return _some(kept, reasons, f"no demonstration of {self.recipe.demonstrations}")[:count]
+
+    def shown(
+        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+    ) -> list[tuple[Task, list[Step]]]:
+        self._require(data)
+        return self._read()[0][:count]
+
+    def encoded(
+        self, shown: Sequence[tuple[Task, Sequence[Step]]], dialect: Dialect, tools: Schemas
+    ) -> list[Trajectory]:
+        kept, reasons = self._usable(shown, dialect, tools)
+        return _some(kept, reasons, "no filtered demonstration")
 
     def left_out(self, dialect: Dialect, tools: Schemas) -> Counter[str]:
         return self.usable_demonstrations(dialect, tools)[1]
@@ -221,13 +258,20 @@ class FileInputs(Inputs):
         self, dialect: Dialect, tools: Schemas
     ) -> tuple[list[Trajectory], Counter[str]]:
         """Demonstrations to train on, and how many others were left out for which reason."""
+        read, unread = self._read()
+        kept, reasons = self._usable(read, dialect, tools)
+        return kept, unread + reasons
+
+    def _read(self) -> tuple[list[tuple[Task, list[Step]]], Counter[str]]:
         assert self.recipe.demonstrations is not None
-        file = self.recipe.demonstrations
-        if holds_steps(file):
-            read, reasons = read_demonstrations(file), Counter[str]()
-        else:
-            read, reasons = read_trajectories(file)
-        kept = []
+        if holds_steps(self.recipe.demonstrations):
+            return read_demonstrations(self.recipe.demonstrations), Counter()
+        return read_trajectories(self.recipe.demonstrations)
+
+    def _usable(
+        self, read: Sequence[tuple[Task, Sequence[Step]]], dialect: Dialect, tools: Schemas
+    ) -> tuple[list[Trajectory], Counter[str]]:
+        kept, reasons = [], Counter[str]()
         for task, steps in read:
             answer = steps[-1] if steps else None
             # Where no gold answer is known, the demonstration is trusted.
@@ -312,6 +356,13 @@ class FileInputs(Inputs):
             replace(task, meta={**task.meta, "split": "heldout"})
             for task in self.tasks[self._first_test :]
         ]
+
+
+def _reads_model(recipe: Recipe) -> bool:
+    """Whether a run needs a model to start from."""
+    if recipe.stages or (recipe.collect is None and recipe.select is None):
+        return True
+    return recipe.select is not None and bool(recipe.select.reads)
 
 
 def _some(kept: list[T], reasons: Counter[str], none_of: str) -> list[T]:

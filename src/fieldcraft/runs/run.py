@@ -11,6 +11,7 @@ from fieldcraft.runs.context import Context, open_context
 from fieldcraft.runs.evaluating import evaluate_model, evaluate_workflows
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.reporting import write_run_report
+from fieldcraft.runs.selecting import select_questions
 from fieldcraft.runs.training import train_stage
 from fieldcraft.train.memory import release_memory
 from fieldcraft.types import UserError
@@ -51,6 +52,8 @@ async def _train_and_evaluate(context: Context, model: Path) -> None:
         await evaluate_model(context, "base", model)
         await evaluate_workflows(context, model)
     for name, stage in recipe.stages.items():
+        if recipe.select is not None and stage.kind == "rl" and context.selected is None:
+            context.selected = await select_questions(context, models)
         start = models[stage.start] if stage.start else model
         model = models[name] = await train_stage(context, name, stage, start)
         if stage.evaluate:

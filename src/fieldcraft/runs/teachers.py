@@ -39,7 +39,7 @@ async def make_teacher(context: Context) -> Teacher:
     await context.open_tools()
     if recipe.teacher.team is not None:
         return _team(context, find_team(recipe.teacher.team))
-    chat = _model(context, recipe.teacher)
+    chat = make_chat(context, recipe.teacher, context.folder.collected)
     tools: dict[Way, list[AnyTool]] = {Way.COT: [], Way.COA: list(context.tools)}
     return ChatTeacher(
         chat,
@@ -84,7 +84,7 @@ def _team(context: Context, team: Team) -> TeamTeacher:
         settings = recipe.teacher.seat(name)
         same = settings.model_dump_json(exclude={"temperature"})
         if same not in models:
-            models[same] = _model(context, settings)
+            models[same] = make_chat(context, settings, context.folder.collected)
         seats[name] = Seat(models[same], prompt, settings.temperature)
     seated = Seated(
         team=team,
@@ -97,10 +97,10 @@ def _team(context: Context, team: Team) -> TeamTeacher:
     return TeamTeacher(seated)
 
 
-def _model(context: Context, settings: TeacherSettings) -> Chat:
-    """The endpoint or the checkpoint of these settings."""
+def make_chat(context: Context, settings: TeacherSettings, folder: Path) -> Chat:
+    """The endpoint of these settings, which keeps its replies in `folder`, or the checkpoint."""
     if settings.url is not None:
-        return endpoint_of(settings, cache=context.folder.collected / "replies.sqlite")
+        return endpoint_of(settings, cache=folder / "replies.sqlite")
     assert settings.model is not None
     return _local(context, Path(settings.model))
 
@@ -155,10 +155,11 @@ def teacher_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
         return
     named = (settings, *map(settings.seat, settings.seats))
     for model in {(model.url, model.model): model for model in named}.values():
-        yield from _model_problems(model, notes)
+        yield from model_problems(model, notes)
 
 
-def _model_problems(settings: TeacherSettings, notes: list[str]) -> Iterator[str]:
+def model_problems(settings: TeacherSettings, notes: list[str]) -> Iterator[str]:
+    """The endpoint must answer, or the checkpoint be there."""
     assert settings.model is not None
     if settings.url is not None:
         run_async(endpoint_of(settings, cache=None).check())

@@ -16,8 +16,9 @@ import torch
 from fieldcraft.config.names import Kind, find
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import Optim
+from fieldcraft.config.sections import Filters, Optim
 from fieldcraft.config.stages import Stage
+from fieldcraft.data.steps_io import read_demonstrations
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.fidelity import fidelity_row
@@ -26,6 +27,7 @@ from fieldcraft.records.files import write_json
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.runs.build import make_rubric, make_runner
 from fieldcraft.runs.context import Context
+from fieldcraft.runs.filtering import DEMONSTRATIONS, filter_shown, write_filtered
 from fieldcraft.runs.probing import make_probe
 from fieldcraft.train.checkpoint import save_weights
 from fieldcraft.train.loop import run_steps
@@ -103,6 +105,20 @@ class StageMaterial:
         found = self.context.inputs.trajectories(data, count, self.dialect, self.context.schemas)
         return self._some(data, found)
 
+    def filtered(self, data: str, count: int | None, filters: Filters) -> Sequence[Trajectory]:
+        """Filtered once, in the folder `data` of the stage, with the data card."""
+        inputs, dialect, schemas = self.context.inputs, self.dialect, self.context.schemas
+
+        def make(folder: Path) -> None:
+            shown = inputs.shown(data, count, dialect, schemas)
+            found = filter_shown(self.recipe, shown, filters, dialect)
+            title = f"{self.recipe.recipe}, stage {self.name}"
+            write_filtered(folder, title, shown, found, self.recipe)
+
+        folder = self.context.folder.once(f"{self.name}/data", make)
+        shown = read_demonstrations(folder / DEMONSTRATIONS)
+        return self._some(data, inputs.encoded(shown, dialect, schemas) if shown else [])
+
     def pairs(self, data: str, count: int | None) -> Sequence[Pair]:
         found = self.context.inputs.pairs(data, count, self.dialect, self.context.schemas)
         return self._some(data, found)
@@ -110,13 +126,14 @@ class StageMaterial:
     def _some(self, data: str, found: Sequence[Any]) -> Sequence[Any]:
         if not found:
             raise UserError(
-                f"the data set '{data}' of stage '{self.name}' is empty: give it examples, or"
-                " remove the stage."
+                f"the data set '{data}' of stage '{self.name}' is empty: give it examples, let its"
+                " filters keep some, or remove the stage."
             )
         return found
 
     def training_questions(self) -> Sequence[Task]:
-        return self.context.inputs.train_tasks()
+        selected = self.context.selected
+        return self.context.inputs.train_tasks() if selected is None else selected
 
     def plan(self, task: Task) -> str:
         return self.context.inputs.plan(task, self.dialect)

@@ -173,6 +173,7 @@ def print_collection(summary: Mapping[str, Any], console: Console) -> None:
         "pairs": summary["pairs"],
         "questions without a pair": summary["without_pair"],
         f"{summary['attempts']} attempts": summary["outcomes"],
+        "left by the filter": summary.get("filters", {}),
         "used": summary["usage"],
         **{f"used by the seat {name}": use for name, use in summary.get("seats", {}).items()},
     }

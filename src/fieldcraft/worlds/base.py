@@ -44,6 +44,7 @@ class World(ABC):
     datasets: ClassVar[Sequence[str]]  # names of the sets of demonstrations
     toolless: ClassVar[Sequence[str]] = ()  # those of them in which no tool is ever used
     pair_sets: ClassVar[Sequence[str]] = ()  # names of the sets of contrastive pairs
+    synthesised: ClassVar[Sequence[str]] = ()  # the kinds of questions that `synthesise` makes
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -73,6 +74,15 @@ class World(ABC):
     ) -> list[Trajectory]:
         """The set `data`, one of `datasets`: at most `count` trajectories, None for all of it."""
 
+    def shown(
+        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+    ) -> list[tuple[Task, list[Step]]]:
+        """The set `data` as questions and the steps that answer them, which filters look at.
+
+        Raises UserError for a set whose examples are no such steps.
+        """
+        raise UserError(f"the world cannot filter its data set '{data}': remove filters.")
+
     def pairs(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[TrajectoryPair]:
@@ -91,6 +101,19 @@ class World(ABC):
         """How a team of scripted agents answers a question, as one chain. It may make mistakes, and
         repairs them. Raises UserError if the world has no such team."""
         raise UserError("the world has no team: set teacher.model to have models in its seats.")
+
+    def synthesise(self, kind: str, task: Task, rng: random.Random) -> Task | None:
+        """A harder question of a kind, one of `synthesised`; None where a try finds none.
+
+        `depth` asks for something about the answer of `task`; the others join questions of their
+        own, that stand for themselves. `meta["known"]` says whether the model was taught the facts.
+        """
+        raise UserError("the world synthesises no questions: set teacher.model to have a model do.")
+
+    def told_answer(self, task: Task) -> str | None:
+        """The answer of a synthesised question as the passages tell it, None where they do not.
+        Only what is read is used, nothing that the question's maker knew."""
+        raise UserError("the world synthesises no questions: set teacher.model to have a model do.")
 
     def judge(self, trajectory: Trajectory) -> Verdicts | None:
         """A verdict on each simulated call by the truth of the world, without calling any tool;

@@ -114,7 +114,6 @@ def test_every_word_is_one_token_and_every_name_two(
 
 def test_the_base_is_never_shown_a_search() -> None:
     found = CURRICULUM.base(100)
-    assert len(found) == 100
     tags = set(TAGS) - {"<think>", "</think>"}
     assert not [t for t in found for tag in tags if tag in whole_text(t)]
     answers = [t for t in found if t.status is Status.ANSWERED]
@@ -134,9 +133,8 @@ def test_the_base_is_never_shown_a_search() -> None:
 def test_what_is_read_has_names_that_begin_alike() -> None:
     few = replace(CURRICULUM, reading_syllables=5)
     for reading in (t for t in few.base(60) if t.task.id.startswith("reading:")):
-        text = reading.segments[0].text
-        parts = set(re.findall(r"[A-Z][a-z]+[nrl](?![a-z])", text)) & set(SYLLABLES)
-        assert 2 <= len(parts) <= 5, text
+        parts = set(re.findall(r"[A-Z][a-z]+[nrl](?![a-z])", reading.segments[0].text))
+        assert 2 <= len(parts & set(SYLLABLES)) <= 5
 
 
 def test_data_is_a_function_of_the_seed() -> None:

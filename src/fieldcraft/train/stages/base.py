@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import Optim
+from fieldcraft.config.sections import Filters, Optim
 from fieldcraft.config.stages import Stage
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.events import Sink
@@ -37,6 +37,10 @@ class Data(Protocol):
 
     def trajectories(self, data: str, count: int | None) -> Sequence[Trajectory]:
         """At most `count` demonstrations of a data set. Raises UserError if there is none."""
+        ...
+
+    def filtered(self, data: str, count: int | None, filters: Filters) -> Sequence[Trajectory]:
+        """What filters leave of at most `count` of them. Raises UserError if that is nothing."""
         ...
 
     def pairs(self, data: str, count: int | None) -> Sequence[Pair]: ...

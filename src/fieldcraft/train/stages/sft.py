@@ -19,7 +19,7 @@ class SftStage(SupervisedStage):
 
     @classmethod
     async def open(cls, settings: Sft, material: Material) -> Self:
-        data = material.trajectories(settings.data, settings.examples)
+        data = examples(settings, material)
         trainer = material.trainer(settings.optim, settings.steps_over(len(data)))
         return cls.over(trainer, data, authors(settings), settings.batch, material.seed)
 
@@ -44,7 +44,7 @@ class SftStage(SupervisedStage):
 
     @classmethod
     def problems(cls, settings: Sft, name: str, data: Data, notes: list[str]) -> Iterator[str]:
-        found = data.trajectories(settings.data, settings.examples)
+        found = examples(settings, data)
         yield from few_problems(name, found, settings.batch)
         broken = [t for t in found if t.status == "answered" and not t.well_formed]
         if broken:
@@ -65,6 +65,13 @@ class SftStage(SupervisedStage):
 def _unit(trajectory: Trajectory, train_on: Collection[Author]) -> Unit:
     """The chains with a token to train."""
     return tuple(s for s in to_samples(trajectory, train_on) if s.weight.any())
+
+
+def examples(settings: Sft, data: Data) -> Sequence[Trajectory]:
+    """The data set of a stage, through its filters if it has some."""
+    if settings.filters:
+        return data.filtered(settings.data, settings.examples, settings.filters)
+    return data.trajectories(settings.data, settings.examples)
 
 
 def authors(settings: Sft) -> set[Author]:

@@ -105,30 +105,38 @@ class Curriculum:
         """Chains of thought if the model knows everything, and chains of action if it must search.
         Most of these are in re-dealt worlds, where only reading helps. Some are in the real
         training region."""
-        rng = random.Random(f"demonstrations:{self.seed}")
-        return [
-            self._encode(world, path, demonstration(world, path))
-            for world, path in self._questions(count, rng, self._mostly_redealt)
-        ]
+        return self._encoded("demonstrations", count)
 
     def wasteful(self, count: int) -> list[Trajectory]:
         """The same kinds of questions, answered by a teacher who also searches for what the model
         knows. All that need a search are from re-dealt worlds. So the training region is still
         unknown when reinforcement learning asks about it, and a search is really needed."""
-        rng = random.Random(f"wasteful:{self.seed}")
-        return [
-            self._encode(world, path, wasteful_demonstration(world, path, rng))
-            for world, path in self._questions(count, rng, self._redealt)
-        ]
+        return self._encoded("wasteful", count)
 
     def team(self, count: int) -> list[Trajectory]:
         """The questions of the demonstrations, answered by a team of agents that makes mistakes and
         repairs them."""
-        rng = random.Random(f"team:{self.seed}")
+        return self._encoded("team", count)
+
+    def _encoded(self, data: str, count: int) -> list[Trajectory]:
+        shown = self.shown(data, count)
+        return [encode_demonstration(*each, self.dialect, self.schemas) for each in shown]
+
+    def shown(self, data: str, count: int) -> list[tuple[Task, list[Step]]]:
+        """The questions and steps of a set of demonstrations."""
+        rng = random.Random(f"{data}:{self.seed}")
+        searching = self._redealt if data == "wasteful" else self._mostly_redealt
         return [
-            self._encode(world, path, team_demonstration(world, path, rng, self.mistakes))
-            for world, path in self._questions(count, rng, self._mostly_redealt)
+            (world.task(path, "train"), self._steps(data, world, path, rng))
+            for world, path in self._questions(count, rng, searching)
         ]
+
+    def _steps(self, data: str, world: Atlas, path: Route, rng: random.Random) -> list[Step]:
+        if data == "wasteful":
+            return wasteful_demonstration(world, path, rng)
+        if data == "team":
+            return team_demonstration(world, path, rng, self.mistakes)
+        return demonstration(world, path)
 
     def _questions(
         self,

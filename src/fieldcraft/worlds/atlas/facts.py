@@ -35,7 +35,6 @@ RELATIONS: dict[str, dict[str, str]] = {
 SHARE = {"person": 1.0, "company": 0.2, "city": 0.2, "country": 0.1}  # entities per person
 START_WEIGHT = {"person": 3.0, "company": 1.0, "city": 1.0, "country": 0.5}
 BETWEEN = ", the "  # two parts of an article
-MAX_SEARCHES_SOUGHT = 5
 FRESH_OF_A_KIND = 20  # new entities of a kind in a re-dealt world, at least
 TEST_ONE_IN = 5  # of the wholly taught paths is for evaluations
 FEW_SYLLABLES = 24  # that the others are taken from, so that many names begin alike
@@ -99,28 +98,27 @@ class Atlas:
         subjects = (subject for subject, _, _ in self.hops(path))
         return [name for name in subjects if self.entities[name].region != "taught"]
 
-    def optimal_calls(self, path: Route) -> int:
-        """The least number of searches after which every fact on the path is taught or was read.
+    def optimal_calls(self, *paths: Route) -> int:
+        """The least number of searches after which every fact on the paths is taught or was read.
 
         A search names an entity and returns its article. Only entities that the chain has reached
         can be named, so the chain is walked and each set of searches is tried, fewest first.
         """
-        facts = [(subject, relation) for subject, relation, _ in self.hops(path)]
+        facts = [(subject, relation) for path in paths for subject, relation, _ in self.hops(path)]
         needed = [f for f in facts if self.entities[f[0]].region != "taught"]
         subjects = list(dict.fromkeys(subject for subject, _ in facts))
-        for count in range(MAX_SEARCHES_SOUGHT):
+        for count in range(len(subjects) + 1):
             for searched in itertools.combinations(subjects, count):
                 read = (
                     set().union(*(self.reveals(name) for name in searched)) if searched else set()
                 )
                 if all(fact in read for fact in needed):
                     return count
-        raise AssertionError(f"no set of searches answers {path}")
+        raise AssertionError(f"no set of searches answers {paths}")
 
     def question(self, path: Route) -> str:
         """`What is the country of the employer of Bran Tel?`"""
-        chain = "".join(f" of the {relation}" for relation in reversed(path[1:-1]))
-        return f"What is the {path[-1]}{chain} of {path[0]}?"
+        return f"What is the {phrase(path[1:])} of {path[0]}?"
 
     def task(self, path: Route, split: str) -> Task:
         """The question of a path with its gold answer and what the world knows about it."""
@@ -197,6 +195,11 @@ class Atlas:
     def taught_facts(self) -> list[tuple[str, str]]:
         """(subject, relation) of everything the base model is taught."""
         return [f for f in self.facts if self.entities[f[0]].region == "taught"]
+
+
+def phrase(relations: Chain) -> str:
+    """`country of the employer` for (employer, country)."""
+    return " of the ".join(reversed(relations))
 
 
 def statement(subject: str, relation: str, value: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
+from functools import cached_property
 from typing import Annotated
 
 from pydantic import Field, PositiveInt
@@ -16,6 +17,14 @@ from fieldcraft.worlds.atlas.facts import deal
 from fieldcraft.worlds.atlas.fidelity import judge_by_world
 from fieldcraft.worlds.atlas.oracle import AtlasOracle, path_of
 from fieldcraft.worlds.atlas.questions import SPLITS, evaluation_tasks, train_tasks
+from fieldcraft.worlds.atlas.synthesis import (
+    DEPTH,
+    JOINS,
+    deeper,
+    joined,
+    told_answer,
+    told_facts,
+)
 from fieldcraft.worlds.atlas.team import MISTAKES, team_demonstration
 from fieldcraft.worlds.base import Schemas, TrajectoryPair, Verdicts, World
 from fieldcraft.worlds.naming import SYLLABLES
@@ -30,6 +39,7 @@ class AtlasWorld(World):
     datasets = ("base", "demonstrations", "wasteful", "team")
     toolless = ("base",)
     pair_sets = ("pairs",)
+    synthesised = (DEPTH, *JOINS)
 
     def __init__(
         self,
@@ -85,6 +95,14 @@ class AtlasWorld(World):
         }[data]
         return make(curriculum.size(data, count))
 
+    def shown(
+        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+    ) -> list[tuple[Task, list[Step]]]:
+        if data in self.toolless:
+            return super().shown(data, count, dialect, tools)
+        curriculum = self._curriculum(dialect, tools)
+        return curriculum.shown(data, curriculum.size(data, count))
+
     def pairs(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[TrajectoryPair]:
@@ -108,6 +126,18 @@ class AtlasWorld(World):
 
     def team_chain(self, task: Task, rng: random.Random) -> list[Step]:
         return team_demonstration(self.facts, path_of(task), rng, self.mistakes)
+
+    def synthesise(self, kind: str, task: Task, rng: random.Random) -> Task | None:
+        if kind == DEPTH:
+            return deeper(self.facts, task, rng)
+        return joined(self.facts, kind, rng)
+
+    def told_answer(self, task: Task) -> str | None:
+        return told_answer(self._told, task)
+
+    @cached_property
+    def _told(self) -> dict[tuple[str, str], str]:
+        return told_facts(self.facts.passages())
 
     def judge(self, trajectory: Trajectory) -> Verdicts:
         return judge_by_world(self.facts, trajectory)

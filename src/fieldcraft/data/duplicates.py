@@ -1,0 +1,56 @@
+"""Texts that are like earlier ones, found by MinHash in a time that grows with their number."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from fieldcraft.types import UserError
+
+CHARACTERS = 5  # of a shingle
+PERMUTATIONS = 128
+
+
+class Alike:
+    """Tells whether a text is like one that it met before.
+
+    `similarity` is Jaccard's, of the sets of CHARACTERS letters in a row, without regard to
+    capitals and white space. It is estimated (Broder 1997): texts near the threshold may be missed.
+
+    Raises UserError where datasketch is not installed.
+    """
+
+    def __init__(self, similarity: float) -> None:
+        self._library = _import_datasketch()
+        self._index = self._library.MinHashLSH(threshold=similarity, num_perm=PERMUTATIONS)
+        self._same = set[str]()  # the estimate finds equal texts with certainty; this is faster
+
+    def met(self, text: str) -> bool:
+        """Whether a text like this one was met; from now on this one was, too."""
+        plain = " ".join(text.lower().split())
+        if plain in self._same:
+            return True
+        self._same.add(plain)
+        sketch = self._sketch(plain)
+        if self._index.query(sketch):
+            return True
+        self._index.insert(plain, sketch)
+        return False
+
+    def _sketch(self, plain: str) -> Any:
+        last = max(len(plain) - CHARACTERS, 0)
+        shingles = {plain[at : at + CHARACTERS].encode() for at in range(last + 1)}
+        sketch = self._library.MinHash(num_perm=PERMUTATIONS)
+        sketch.update_batch(sorted(shingles))
+        return sketch
+
+
+def _import_datasketch() -> ModuleType:
+    try:
+        import datasketch
+    except ImportError as error:
+        raise UserError(
+            "the filter 'near_duplicates' needs the package datasketch: pip install"
+            " 'fieldcraft[data]'."
+        ) from error
+    return datasketch

@@ -1,0 +1,149 @@
+"""The built-in filters of demonstrations: AFM's rules, near duplicates and benchmarks.
+
+AFM is of arXiv 2508.13167, section 3.2.1. Each filter returns (keep, reason), see `filters.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, PositiveInt
+
+from fieldcraft.data.duplicates import Alike
+from fieldcraft.data.filters import KEPT, MOST_COPIES, Chain, FilterContext, Verdict
+from fieldcraft.data.sources import read_tasks
+from fieldcraft.dialects.demonstrations import encode_demonstration
+from fieldcraft.rewards.answers import compared
+from fieldcraft.types import Action, Role, UserError
+from fieldcraft.web.blocking import has_canary
+
+WORDS_OF_A_REPETITION = 8  # shorter thoughts, such as "I must search.", may come again
+NGRAM = 13  # words, as in GPT-3 (arXiv 2005.14165, appendix C)
+_WORD = re.compile(r"\w+")
+
+
+class Complexity:
+    """Leaves out chains with too few interactions; see `Chain.interactions`."""
+
+    def __init__(self, least: PositiveInt = 5) -> None:
+        self.reason = f"fewer than {least} interactions"
+        self.least = least
+
+    def __call__(self, chain: Chain, context: FilterContext) -> Verdict:
+        return Verdict(chain.interactions >= self.least, self.reason)
+
+
+def wrong(chain: Chain, context: FilterContext) -> Verdict:
+    """Leaves out wrong answers. Where nothing says what is right, the chain is trusted."""
+    if chain.answer is None:
+        return Verdict(0, "no answer")
+    return Verdict(context.right(chain) is not False, "a wrong answer")
+
+
+def redundant(chain: Chain, context: FilterContext) -> Verdict:
+    """Leaves out chains in which a call, or a thought of several words, comes again. A plan may: it
+    is what is left to do after an error."""
+    calls = Counter(map(_same_call, chain.calls))
+    if calls and max(calls.values()) > 1:
+        return Verdict(0, "a call comes again")
+    thoughts = Counter(tuple(_words(text)) for role, text in chain.blocks if role is Role.THINK)
+    again = (words for words, count in thoughts.items() if count > 1)
+    if any(len(words) >= WORDS_OF_A_REPETITION for words in again):
+        return Verdict(0, "a thought comes again")
+    return KEPT
+
+
+def _same_call(action: Action) -> str:
+    """Calls that differ in white space and capitals alone are the same."""
+    plain = {
+        name: " ".join(value.lower().split()) if isinstance(value, str) else value
+        for name, value in action.arguments.items()
+    }
+    return f"{action.tool} {json.dumps(plain, sort_keys=True)}"
+
+
+def off_grammar(chain: Chain, context: FilterContext) -> Verdict:
+    """Leaves out chains that the recipe's dialect cannot write, or whose order of blocks breaks its
+    grammar."""
+    try:
+        trajectory = encode_demonstration(chain.task, chain.steps, context.dialect, [])
+    except UserError:
+        return Verdict(0, f"the dialect {context.dialect.name} cannot write it")
+    return Verdict(trajectory.well_formed, f"off the grammar of {context.dialect.name}")
+
+
+class Reflection:
+    """Keeps every chain with a reflection, and this share of those without one."""
+
+    def __init__(self, share: Annotated[float, Field(ge=0, le=1)]) -> None:
+        self.share = share
+
+    def __call__(self, chain: Chain, context: FilterContext) -> Verdict:
+        return Verdict(chain.reflects or context.draw < self.share, "no reflection")
+
+
+class Corrected:
+    """Repeats chains with a right answer on whose way an error was found and repaired."""
+
+    def __init__(self, times: Annotated[int, Field(ge=1, le=MOST_COPIES)] = 2) -> None:
+        self.times = times
+
+    def __call__(self, chain: Chain, context: FilterContext) -> Verdict:
+        repaired = chain.corrects and chain.answer is not None and context.right(chain) is not False
+        return Verdict(self.times if repaired else 1)
+
+
+class NearDuplicates:
+    """Leaves out a chain whose question is like an earlier one with the same answer. Questions with
+    other answers differ in what matters, however alike their words are."""
+
+    def __init__(self, similarity: Annotated[float, Field(gt=0, le=1)] = 0.8) -> None:
+        self.seen: defaultdict[frozenset[str], Alike] = defaultdict(lambda: Alike(similarity))
+
+    def __call__(self, chain: Chain, context: FilterContext) -> Verdict:
+        alike = self.seen[frozenset(map(compared, chain.task.answers))]
+        return Verdict(not alike.met(chain.task.question), "like an earlier question")
+
+
+class Contaminated:
+    """Leaves out chains whose questions share words with a question of a benchmark, and chains with
+    a canary string.
+
+    A question that shares `words` words in a row with one of the files is left out, and so is one
+    with fewer words that stands in a file word by word.
+    """
+
+    def __init__(
+        self,
+        files: tuple[Path, ...] = (),
+        words: PositiveInt = NGRAM,
+        canaries: tuple[str, ...] = (),
+    ) -> None:
+        """Raises UserError for a file that is missing, or holds no questions."""
+        self.words = words
+        self.canaries = canaries
+        self.taken = {
+            ngram for file in files for t in read_tasks(file) for ngram in self._ngrams(t.question)
+        }
+
+    def _ngrams(self, text: str) -> Iterator[str]:
+        """All runs of so many words; the whole text if it has fewer."""
+        words = _words(text)
+        for start in range(max(len(words) - self.words, 0) + 1):
+            yield " ".join(words[start : start + self.words])
+
+    def __call__(self, chain: Chain, context: FilterContext) -> Verdict:
+        text = chain.text
+        if has_canary(text) or any(canary in text for canary in self.canaries):
+            return Verdict(0, "a canary string")
+        met = not self.taken.isdisjoint(self._ngrams(chain.task.question))
+        return Verdict(not met, "in a benchmark")
+
+
+def _words(text: str) -> Sequence[str]:
+    return _WORD.findall(text.lower())

@@ -1,0 +1,168 @@
+"""Questions for reinforcement learning: neither known without tools nor always solved with them.
+
+AFM (arXiv 2508.13167) samples N = 32 answers to a question without tools and keeps those with
+r_q = (1/N) sum EM(a_i, gold) <= 0.3. Of code it drops what the fine-tuned model solves 8 of 8
+times. Questions of supervised training are removed for the web, and stay for code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import TypeAdapter
+
+from fieldcraft.config.sections import Select
+from fieldcraft.data.funnel import Cut, Example
+from fieldcraft.records.jsonl import parse_object, whole_lines
+from fieldcraft.records.reading import reading
+from fieldcraft.types import Task, UserError
+
+TOOLLESS, SOLVER = "toolless", "solver"
+OVERLAP = "asked in supervised training"
+KNOWN = "right too often without tools"
+SOLVED = "always right with tools"
+
+
+class Tally(NamedTuple):
+    """How many samples of a question are right."""
+
+    right: int
+    of: int
+
+    @property
+    def rate(self) -> float:
+        return self.right / self.of
+
+
+class _Line(NamedTuple):
+    who: str
+    id: str
+    right: int
+    of: int
+
+
+class Tallies:
+    """The tallies of all questions in a journal, a line each as it is made."""
+
+    def __init__(self, path: Path) -> None:
+        """Read what is there. Raises UserError where that is damaged."""
+        self.path = path
+        self.found: dict[tuple[str, str], Tally] = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for number, text in enumerate(whole_lines(path), start=1):
+            where = f"{path}, line {number}"
+            record = parse_object(text, where)
+            with reading(where, "remove the line to sample the question anew"):
+                line = TypeAdapter(_Line).validate_python(record)
+                self.found[line.who, line.id] = Tally(line.right, line.of)
+
+    def append(self, who: str, task: Task, tally: Tally) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(f"{json.dumps(_Line(who, task.id, *tally)._asdict())}\n")
+        self.found[who, task.id] = tally
+
+    def of(self, who: str) -> dict[str, Tally]:
+        """Question -> tally."""
+        return {task: tally for (name, task), tally in self.found.items() if name == who}
+
+
+async def sample(
+    tallies: Tallies,
+    who: str,
+    tasks: Sequence[Task],
+    samples: int,
+    concurrency: int,
+    is_right: Callable[[Task, str], Awaitable[bool]],
+    on_task: Callable[[int], None],
+) -> None:
+    """Sample every question that has no tally yet.
+
+    Args:
+        tallies: what is sampled already, and what this adds to.
+        who: answers.
+        tasks: the questions.
+        samples: of each question.
+        concurrency: samples side by side, about.
+        is_right: makes the sample with this key, and tells whether it is right.
+        on_task: is told how many questions are done.
+    """
+    known = tallies.of(who)
+    left = [task for task in tasks if task.id not in known]
+    gate = asyncio.Semaphore(max(1, concurrency // samples))
+    done = len(tasks) - len(left)
+    on_task(done)
+
+    async def work(task: Task) -> None:
+        nonlocal done
+        async with gate:
+            keys = (f"{who}/{task.id}/{number}" for number in range(samples))
+            found = await asyncio.gather(*(is_right(task, key) for key in keys))
+        tallies.append(who, task, Tally(sum(found), samples))
+        done += 1
+        on_task(done)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for task in left:
+                group.create_task(work(task))
+    except ExceptionGroup as errors:
+        mistakes = errors.subgroup(UserError)
+        raise mistakes.exceptions[0] if mistakes else errors from None
+
+
+class Selected(NamedTuple):
+    """Questions that are kept, those that are not with the reason, and the counts."""
+
+    kept: list[Task]
+    dropped: list[tuple[Task, str, str]]  # question, rule, reason
+    cuts: list[Cut]
+
+    @property
+    def examples(self) -> list[Example]:
+        kept = [Example("", "", task.question, task.answers) for task in self.kept]
+        left = [Example(rule, why, t.question, t.answers) for t, rule, why in self.dropped]
+        return [*kept, *left]
+
+
+def without(trained: Set[str], tasks: Sequence[Task], settings: Select) -> Selected:
+    """The first rule: no question of supervised training, unless `overlap` is to be kept. `trained`
+    are such questions as `plain` makes them."""
+    apart = settings.overlap == "drop"
+    reasons = [OVERLAP if apart and plain(t.question) in trained else "" for t in tasks]
+    return _cut("overlap", {"overlap": settings.overlap}, tasks, reasons)
+
+
+def not_known(tallies: Mapping[str, Tally], tasks: Sequence[Task], settings: Select) -> Selected:
+    """The second: r_q is at most `most`, and is noted in the metadata as `toolless_rate`."""
+    noted = [
+        replace(task, meta=task.meta | {"toolless_rate": tallies[task.id].rate}) for task in tasks
+    ]
+    reasons = [KNOWN if tallies[task.id].rate > settings.most else "" for task in tasks]
+    return _cut(TOOLLESS, {"samples": settings.samples, "most": settings.most}, noted, reasons)
+
+
+def not_solved(tallies: Mapping[str, Tally], tasks: Sequence[Task], settings: Select) -> Selected:
+    """The third: some of the samples of the model with tools are wrong."""
+    reasons = [SOLVED if tallies[task.id].rate == 1 else "" for task in tasks]
+    return _cut(SOLVER, {"rollouts": settings.rollouts}, tasks, reasons)
+
+
+def _cut(
+    name: str, settings: Mapping[str, object], tasks: Sequence[Task], reasons: Sequence[str]
+) -> Selected:
+    pairs = list(zip(tasks, reasons, strict=True))
+    kept = [task for task, reason in pairs if not reason]
+    counts = Counter(filter(None, reasons))
+    cut = Cut(name, dict(settings), len(tasks), len(kept), dict(counts))
+    return Selected(kept, [(task, name, reason) for task, reason in pairs if reason], [cut])
+
+
+def plain(question: str) -> str:
+    """A question as it is compared: small letters, single spaces."""
+    return " ".join(question.lower().split())

@@ -1,0 +1,58 @@
+"""Demonstrations of a run, filtered: the data, what was left out, and their card."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.data.filters import Chain, Filtered, apply_filters, make_rule, profile
+from fieldcraft.data.funnel import Card
+from fieldcraft.data.steps_io import write_demonstrations
+from fieldcraft.dialects import get_dialect
+from fieldcraft.evals.cards import write_card
+from fieldcraft.runs.build import make_correct
+from fieldcraft.train.scratch import new_tokenizer
+from fieldcraft.types import Dialect, Step, Task
+
+DEMONSTRATIONS = "demonstrations.jsonl"
+Filters = Mapping[str, Mapping[str, Any]]
+Shown = Sequence[tuple[Task, Sequence[Step]]]
+
+
+def filter_shown(recipe: Recipe, shown: Shown, filters: Filters, dialect: Dialect) -> Filtered:
+    """Demonstrations through the filters of a recipe. Raises UserError as `apply_filters` does."""
+    return apply_filters(shown, filters, dialect, make_correct(recipe), recipe.seed)
+
+
+def write_filtered(folder: Path, title: str, shown: Shown, found: Filtered, recipe: Recipe) -> None:
+    """Write what was kept (`demonstrations.jsonl`) and left out (`dropped.jsonl`), and the card."""
+    write_demonstrations(folder / DEMONSTRATIONS, found.kept)
+    write_demonstrations(folder / "dropped.jsonl", (_with_reason(*left) for left in found.dropped))
+    before = profile([Chain(*chain) for chain in shown])
+    after = profile(found.kept)
+    figures = {name: {"before": before[name], "after": after[name]} for name in before}
+    settings: dict[str, Any] = {"filters": {cut.name: dict(cut.settings) for cut in found.cuts}}
+    settings |= {"dialect": recipe.dialect, "correct": recipe.correct}
+    write_card(
+        Card(title, "demonstrations", recipe.seed, settings, found.cuts, figures, found.examples),
+        folder,
+    )
+
+
+def _with_reason(chain: Chain, rule: str, reason: str) -> tuple[Task, Sequence[Step]]:
+    meta = chain.task.meta | {"dropped_by": rule, "reason": reason}
+    return replace(chain.task, meta=meta), chain.steps
+
+
+def text_dialect(recipe: Recipe) -> Dialect:
+    """The recipe's dialect where there is no model: its tokenizer knows bytes alone."""
+    return get_dialect(recipe.dialect, new_tokenizer([], ()))
+
+
+def refuse_bad_filters(filters: Filters) -> None:
+    """Raises UserError for filters that could not be used, before anything is done."""
+    for name, settings in filters.items():
+        make_rule(name, settings)

@@ -1,0 +1,244 @@
+"""Selection of the questions of reinforcement learning: inside a run, or as a run of its own."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fieldcraft.agents.prompted import Prompted
+from fieldcraft.config.recipe import Recipe, dump_recipe, toolless
+from fieldcraft.config.sections import TEACHER, Select
+from fieldcraft.config.stages import Pairs, Sft
+from fieldcraft.data.funnel import Card, few
+from fieldcraft.data.selection import (
+    SOLVER,
+    TOOLLESS,
+    Selected,
+    Tallies,
+    not_known,
+    not_solved,
+    plain,
+    sample,
+    without,
+)
+from fieldcraft.data.sources import read_tasks, write_tasks
+from fieldcraft.data.steps_io import holds_steps, read_demonstrations
+from fieldcraft.data.trajectories import read_trajectories
+from fieldcraft.endpoints.openai import ChatEndpoint
+from fieldcraft.evals.cards import write_card
+from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
+from fieldcraft.evals.run import answer_rubric
+from fieldcraft.records.events import Events, JobsDone, during
+from fieldcraft.rollout.health import EvaluationWatch
+from fieldcraft.rollout.loop import Policy, rollout
+from fieldcraft.runs.build import make_environment
+from fieldcraft.runs.context import Context, open_context
+from fieldcraft.runs.filtering import DEMONSTRATIONS
+from fieldcraft.runs.loop import run_async
+from fieldcraft.runs.teachers import make_chat
+from fieldcraft.train.model import load_model
+from fieldcraft.types import AnyTool, Task, UserError
+
+IsRight = Callable[[Task, str], Awaitable[bool]]
+LAST = "card.html"  # of the files of a selection that is complete
+
+
+async def select_questions(context: Context, models: Mapping[str, Path]) -> list[Task]:
+    """The questions that a run's stages of reinforcement learning draw from; `models` are the
+    folders of `start` and of the stages so far. Samples that were taken before are not taken again.
+
+    Raises UserError where no question is left, or a model does not answer.
+    """
+    folder, settings = context.folder.selected, context.recipe.select
+    assert settings is not None
+    if not (folder / LAST).exists():
+        await _select(context, models, settings, folder)
+    return read_tasks(folder / "tasks.jsonl")
+
+
+async def _select(
+    context: Context, models: Mapping[str, Path], settings: Select, folder: Path
+) -> None:
+    tallies = Tallies(folder / "samples.jsonl")
+    candidates = context.inputs.train_tasks()[: settings.questions]
+    parts = [without(trained_questions(context, models), candidates, settings)]
+    is_right = await _toolless(context, models, settings)
+    await _sample(context, tallies, TOOLLESS, parts[-1].kept, settings.samples, is_right)
+    parts.append(not_known(tallies.of(TOOLLESS), parts[-1].kept, settings))
+    if settings.solver is not None:
+        model, left = models[settings.solver], parts[-1].kept
+        solves = _rolled_out(context, SOLVER, model, context.tools, len(left) * settings.rollouts)
+        await _sample(context, tallies, SOLVER, left, settings.rollouts, solves)
+        parts.append(not_solved(tallies.of(SOLVER), left, settings))
+    _write(context, Selected(*_joined(parts)), tallies, settings, folder)
+
+
+def _joined(parts: Sequence[Selected]) -> tuple[Any, ...]:
+    dropped = [left for part in parts for left in part.dropped]
+    return parts[-1].kept, dropped, [cut for part in parts for cut in part.cuts]
+
+
+async def _sample(
+    context: Context,
+    tallies: Tallies,
+    who: str,
+    tasks: Sequence[Task],
+    samples: int,
+    is_right: IsRight,
+) -> None:
+    part = f"select: {who}"
+
+    def on_task(done: int) -> None:
+        found = tallies.of(who).values()
+        right, of = sum(t.right for t in found), sum(t.of for t in found)
+        context.emit(JobsDone(part, done, f"right {right}/{of}"))
+
+    concurrency = context.recipe.evaluation.concurrency
+    with during(context.emit, part, len(tasks), "jobs"):
+        await sample(tallies, who, tasks, samples, concurrency, is_right, on_task)
+
+
+async def _toolless(context: Context, models: Mapping[str, Path], settings: Select) -> IsRight:
+    """Samples without tools: of a model of this run, or of the recipe's teacher."""
+    if settings.toolless != TEACHER:
+        count = settings.questions * settings.samples
+        return _rolled_out(context, TOOLLESS, models[settings.toolless], [], count)
+    recipe = context.recipe
+    chat = make_chat(context, recipe.teacher, context.folder.selected)
+    if isinstance(chat, ChatEndpoint):
+        await chat.check()
+    prompted = Prompted(
+        chat=chat,
+        tools=[],
+        max_calls=1,
+        turn_tokens=recipe.budget.turn_tokens,
+        call_seconds=recipe.budget.call_seconds,
+        temperature=1.0,
+    )
+
+    async def is_right(task: Task, key: str) -> bool:
+        attempt = await prompted.attempt(task, f"{recipe.seed}:{key}")
+        if attempt.failed:
+            raise UserError(
+                f"the teacher did not answer ({attempt.detail.rstrip('.')}): run the same command"
+                " again, which resumes here."
+            )
+        return attempt.right(task)
+
+    return is_right
+
+
+def _rolled_out(
+    context: Context, who: str, model: Path, tools: Sequence[AnyTool], count: int
+) -> IsRight:
+    """Rollouts of a model, graded by the reward that says which answers are right."""
+    recipe, dialect = context.recipe, context.dialect(model)
+    env = make_environment(recipe, dialect, tools)
+    engine = context.engine(load_model(model, context.device).eval(), dialect)
+    seed = zlib.crc32(f"{recipe.seed}:select:{who}".encode())
+    policy = Policy(engine=engine, temperature=1.0, seed=seed)
+    rubric = answer_rubric(context.judge, context.correct)
+    watch = EvaluationWatch(f"select: {who}", count)
+
+    async def is_right(task: Task, key: str) -> bool:
+        trajectory = await rollout(task, policy, env, key)
+        watch.add(trajectory)
+        await rubric.prepare([trajectory])
+        rubric.score([trajectory])
+        return trajectory.right is True
+
+    return is_right
+
+
+def trained_questions(context: Context, models: Mapping[str, Path]) -> set[str]:
+    """The questions of supervised training, as `plain` makes them: those of the stages so far that
+    showed tools, and without any stage those of the recipe's demonstrations."""
+    recipe, inputs = context.recipe, context.inputs
+    found: list[Task] = []
+    for name, stage in recipe.stages.items():
+        if name not in models or getattr(stage, "data", None) in toolless(recipe):
+            continue
+        args = (context.dialect(models[name]), context.schemas)
+        if isinstance(stage, Sft) and stage.filters:
+            shown = read_demonstrations(context.folder.stage(name).path / "data" / DEMONSTRATIONS)
+            found += [task for task, _ in shown]
+        elif isinstance(stage, Sft):
+            found += [t.task for t in inputs.trajectories(stage.data, stage.examples, *args)]
+        elif isinstance(stage, Pairs):
+            found += [t.task for t, _ in inputs.pairs(stage.data, stage.examples, *args)]
+    if not recipe.stages and (file := recipe.demonstrations) is not None:
+        read = read_demonstrations(file) if holds_steps(file) else read_trajectories(file)[0]
+        found += [task for task, _ in read]
+    return {plain(task.question) for task in found}
+
+
+def _write(
+    context: Context, found: Selected, tallies: Tallies, settings: Select, folder: Path
+) -> None:
+    recipe = context.recipe
+    if not found.kept:
+        counts = ", ".join(f"{cut.before - cut.after} by {cut.name}" for cut in found.cuts)
+        raise UserError(
+            f"no question is left to learn from ({counts}): raise select.most or select.questions,"
+            " or set select.overlap=keep."
+        )
+    write_tasks(found.kept, folder / "tasks.jsonl")
+    left = (
+        replace(task, meta=task.meta | {"dropped_by": rule, "reason": reason})
+        for task, rule, reason in found.dropped
+    )
+    write_tasks(left, folder / "dropped.jsonl")
+    rates = Counter(tallies.of(TOOLLESS).values())
+    figures = {
+        f"{tally.right} of {tally.of} right without tools": {"questions": float(count)}
+        for tally, count in sorted(rates.items())
+    }
+    card = Card(
+        f"{recipe.recipe}: questions to learn from",
+        "questions",
+        recipe.seed,
+        settings.model_dump(mode="json"),
+        found.cuts,
+        figures,
+        few(found.examples),
+    )
+    write_card(card, folder)
+
+
+# -- a run of its own --------------------------------------------------------------------------
+
+
+def select(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
+    """Select what is left to select, then write the report, which is also returned. Raises
+    UserError as `select_questions` does."""
+    return run_async(_alone(recipe, out, events))
+
+
+async def _alone(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
+    began = time.perf_counter()
+    async with open_context(recipe, out, events) as context:
+        await context.open_tools()
+        assert recipe.select is not None
+        models = {"start": context.first_model()} if recipe.select.reads else {}
+        kept = await select_questions(context, models)
+        report = build_report(
+            recipe=recipe.recipe,
+            seed=recipe.seed,
+            device=str(context.device),
+            stages=[StageRecord("select", time.perf_counter() - began)],
+            evals={},
+            comparisons=[],
+            extra={
+                "selected": len(kept),
+                "config": dump_recipe(recipe),
+                "versions": context.versions(),
+            },
+        )
+        write_report(report, context.folder.report_json)
+        write_html(report, {}, {}, context.folder.report_html)
+    return report

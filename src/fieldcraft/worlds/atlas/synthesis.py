@@ -1,0 +1,156 @@
+"""Harder questions of Atlas: one hop deeper, or several questions joined into one.
+
+`intersect` asks what two paths lead to, `compare` for which of four entities a chain leads to a
+name, `count` how many names the chains of four entities lead to. A guess among four is right once
+in four: the right one of `compare` stands at any place, and the numbers of `count` are drawn
+evenly.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fieldcraft.types import Task
+from fieldcraft.worlds.atlas.articles import stated_facts
+from fieldcraft.worlds.atlas.facts import RELATIONS, Atlas, Chain, Route, phrase
+
+DEPTH = "depth"
+JOINS = ("intersect", "compare", "count")
+REGIONS = ("train", "taught")  # as in training: no held-out name
+JOINED_HOPS = (1, 2)  # of each question that is joined
+ENTITIES = 4  # of `compare` and `count`
+TRIES = 200
+PLURAL = {"person": "people", "company": "companies", "city": "cities", "country": "countries"}
+
+
+def deeper(world: Atlas, task: Task, rng: random.Random) -> Task | None:
+    """A question that asks for something about the answer of another one of this world; None if
+    only reserved chains, or questions of evaluations, go on from there."""
+    path: Route = tuple(task.meta["path"])
+    kind = world.entities[world.hops(path)[-1][2]].kind
+    further = [(*path, relation) for relation in RELATIONS[kind]]
+    allowed = [p for p in further if not world.is_reserved(p[1:]) and not world.is_test(p)]
+    if not allowed:
+        return None
+    made = world.task(rng.choice(allowed), "train")
+    meta = made.meta | {"made": DEPTH, "paths": [made.meta["path"]], "from": [task.id]}
+    return Task(made.id, made.question, made.answers, meta)
+
+
+def joined(world: Atlas, kind: str, rng: random.Random) -> Task | None:
+    """A question of one of JOINS; None if the draws of a try do not fit together."""
+    if kind == "intersect":
+        return _intersect(world, rng)
+    first = world.sample_path(rng, REGIONS, rng.choice(JOINED_HOPS))
+    of_kind = world.entities[first[0]].kind
+    names = [name for region in REGIONS for name in world.by_kind[of_kind, region]]
+    if len(names) < ENTITIES:
+        return None
+    join = _compare if kind == "compare" else _count
+    return join(world, first[1:], names, rng)
+
+
+def _intersect(world: Atlas, rng: random.Random) -> Task | None:
+    one = world.sample_path(rng, REGIONS, rng.choice(JOINED_HOPS))
+    for _ in range(TRIES):
+        other = world.sample_path(rng, REGIONS, rng.choice(JOINED_HOPS))
+        if other[0] != one[0] and _end(world, other) == _end(world, one):
+            parts = " and the ".join(f"{phrase(p[1:])} of {p[0]}" for p in (one, other))
+            name = _end(world, one)
+            question = f"Which {world.entities[name].kind} is both the {parts}?"
+            return _task(world, "intersect", question, name, [one, other])
+    return None
+
+
+def _compare(
+    world: Atlas, relations: Chain, names: Sequence[str], rng: random.Random
+) -> Task | None:
+    chosen = rng.sample(names, ENTITIES)
+    paths = [(name, *relations) for name in chosen]
+    ends = [_end(world, path) for path in paths]
+    right = rng.randrange(ENTITIES)
+    if ends.count(ends[right]) > 1:
+        return None
+    question = f"For which of {_listed(chosen)} is the {phrase(relations)} {ends[right]}?"
+    return _task(world, "compare", question, chosen[right], paths, value=ends[right])
+
+
+def _count(world: Atlas, relations: Chain, names: Sequence[str], rng: random.Random) -> Task | None:
+    """The number comes first, so that each is as frequent as the world allows: all but so many of
+    the entities share their end."""
+    number = rng.randint(1, ENTITIES)
+    by_end: dict[str, list[str]] = {}
+    for name in names:
+        by_end.setdefault(_end(world, (name, *relations)), []).append(name)
+    together = ENTITIES - number + 1
+    large = [end for end, found in by_end.items() if len(found) >= together]
+    if not large or len(by_end) < number:
+        return None
+    shared = rng.choice(large)
+    others = rng.sample([end for end in by_end if end != shared], number - 1)
+    chosen = rng.sample(by_end[shared], together) + [rng.choice(by_end[end]) for end in others]
+    rng.shuffle(chosen)
+    kind = PLURAL[world.entities[shared].kind]
+    question = f"How many different {kind} are the {phrase(relations)} of {_listed(chosen)}?"
+    return _task(world, "count", question, str(number), [(name, *relations) for name in chosen])
+
+
+def _end(world: Atlas, path: Route) -> str:
+    return world.hops(path)[-1][2]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _task(
+    world: Atlas, made: str, question: str, answer: str, paths: Sequence[Route], **more: str
+) -> Task:
+    hops = [hop for path in paths for hop in world.hops(path)]
+    meta: dict[str, Any] = {
+        "split": "train",
+        "hops": len(hops),
+        "cluster": paths[0][0],
+        "known": all(world.entities[subject].region == "taught" for subject, _, _ in hops),
+        "calls_optimal": world.optimal_calls(*paths),
+        "made": made,
+        "paths": [list(path) for path in paths],
+        **more,
+    }
+    identity = "+".join("/".join(path) for path in paths)
+    return Task(f"atlas:{made}:{identity}", question, (answer,), meta)
+
+
+# -- whether the articles say so -----------------------------------------------------------------
+
+
+def told_facts(passages: Iterable[Mapping[str, str]]) -> dict[tuple[str, str], str]:
+    """(subject, relation) -> object, as the texts of articles state them."""
+    stated = (fact for passage in passages for fact in stated_facts(passage["text"]))
+    return {(subject, relation): value for subject, relation, value in stated}
+
+
+def told_answer(told: Mapping[tuple[str, str], str], task: Task) -> str | None:
+    """The answer of a question of this module by the articles, None where they do not tell it."""
+    ends = []
+    for subject, *relations in task.meta["paths"]:
+        at: str | None = subject
+        for relation in relations:
+            at = None if at is None else told.get((at, relation))
+        if at is None:
+            return None
+        ends.append(at)
+    match task.meta["made"]:
+        case "count":
+            return str(len(set(ends)))
+        case "compare":
+            found = [
+                path[0]
+                for path, end in zip(task.meta["paths"], ends, strict=True)
+                if end == task.meta["value"]
+            ]
+            return found[0] if len(found) == 1 else None
+        case _:
+            return ends[0] if len(set(ends)) == 1 else None

@@ -1,0 +1,205 @@
+"""The rules that filter demonstrations, one by one and in a row."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpoints import tiny_tokenizer
+from fieldcraft.data.filters import Chain, Filtered, apply_filters, make_rule
+from fieldcraft.dialects import get_dialect
+from fieldcraft.dialects.afm import double_check, reflection
+from fieldcraft.rewards.answers import ExactMatch
+from fieldcraft.types import Action, Answer, Observation, Role, Step, Task, Thought, UserError
+from source_files import lines
+
+pytest.importorskip("datasketch", reason="near duplicates need the extra data")
+TASK = Task("t", "Where was Ada Lind born?", ("Northport",))
+GOOD, BAD = ("Good", "Good", "Good"), ("Good", "Poor", "Good")
+DIALECT = get_dialect("afm-mhqa", tiny_tokenizer())
+LONG = "The article says that Ada Lind was born there."
+
+
+def search(query: str = "Ada Lind") -> list[Step]:
+    return [Thought("I search."), Action("search", {"query": query}), Observation("A page.")]
+
+
+PLAN: list[Step] = [Thought("I plan."), Thought("Search for her.", Role.PLAN)]
+CHECKED: list[Step] = [
+    *(Thought("So."), Thought("Northport", Role.SUGGEST)),
+    *(Thought("Yes."), double_check(4), Thought("Done."), Answer("Northport")),
+]
+PLAIN: list[Step] = [*PLAN, *search(), *CHECKED]
+REFLECTED: list[Step] = [*PLAN, *search(), Thought("Fine."), reflection(GOOD), *CHECKED]
+REPAIRED: list[Step] = [
+    *(*PLAN, *search("Bo"), Thought("No."), reflection(BAD), *PLAN, *search(), *CHECKED),
+]
+DOUBTED: list[Step] = [
+    *(*PLAN, *search(), Thought("So."), Thought("Rome", Role.SUGGEST), Thought("No.")),
+    *(double_check(2), *PLAN, *CHECKED),
+]
+
+
+def apply(
+    filters: dict[str, dict[str, Any]], *steps: Sequence[Step], task: Task = TASK, seed: int = 0
+) -> Filtered:
+    return apply_filters([(task, each) for each in steps], filters, DIALECT, ExactMatch(), seed)
+
+
+def reasons(found: Filtered) -> list[str]:
+    return [reason for _, _, reason in found.dropped]
+
+
+def test_complexity_counts_agents_and_calls() -> None:
+    assert Chain(TASK, PLAIN).interactions == 4  # plan, search, suggested answer, double check
+    assert Chain(TASK, REFLECTED).interactions == 5
+    found = apply({"complexity": {}}, PLAIN, REFLECTED)
+    assert found.kept == [Chain(TASK, REFLECTED)]
+    assert reasons(found) == ["fewer than 5 interactions"]
+    assert apply({"complexity": {"least": 4}}, PLAIN).dropped == []
+
+
+def test_wrong_answers_and_none() -> None:
+    wrong, silent = [*PLAIN[:-1], Answer("Rome")], PLAIN[:-1]
+    found = apply({"wrong": {}}, PLAIN, wrong, silent)
+    assert found.kept == [Chain(TASK, PLAIN)]
+    assert reasons(found) == ["a wrong answer", "no answer"]
+    unknown = Task("u", "Who?", ())  # where no gold answer is known, the chain is trusted
+    assert len(apply({"wrong": {}}, wrong, task=unknown).kept) == 1
+
+
+def test_redundant_calls_and_thoughts() -> None:
+    calls = [*PLAN, *search("Ada Lind"), *search(" ada  lind "), *CHECKED]
+    thoughts = [*PLAN, *search("A"), Thought(LONG), *search("B")[1:], Thought(LONG), *CHECKED[1:]]
+    found = apply({"redundant": {}}, PLAIN, REPAIRED, calls, thoughts)
+    assert [chain.steps for chain in found.kept] == [PLAIN, REPAIRED]  # a plan may come again
+    assert reasons(found) == ["a call comes again", "a thought comes again"]
+
+
+def test_chains_off_the_grammar() -> None:
+    unthought = [*PLAN, search()[1], search()[2], *CHECKED]  # a call without a thought before it
+    foreign = [*PLAN, Thought("I compute."), Action("python", {"code": "1"}), Observation("1")]
+    found = apply({"off_grammar": {}}, PLAIN, DOUBTED, unthought, [*foreign, *CHECKED])
+    assert [chain.steps for chain in found.kept] == [PLAIN, DOUBTED]
+    assert reasons(found) == [
+        "off the grammar of afm-mhqa",
+        "the dialect afm-mhqa cannot write it",
+    ]
+
+
+def test_a_share_of_the_chains_without_reflection() -> None:
+    plain = [[Thought(f"I plan {n}."), *PLAIN[1:]] for n in range(400)]
+    none = apply({"reflection": {"share": 0}}, *plain[:9], REFLECTED)
+    assert none.kept == [Chain(TASK, REFLECTED)]
+    half = apply({"reflection": {"share": 0.5}}, *plain)
+    assert 160 <= len(half.kept) <= 240
+    again = apply({"reflection": {"share": 0.5}}, *reversed(plain))
+    assert {c.text for c in again.kept} == {c.text for c in half.kept}  # the order changes nothing
+    other = apply({"reflection": {"share": 0.5}}, *plain, seed=1)
+    assert {c.text for c in other.kept} != {c.text for c in half.kept}
+
+
+def test_repaired_errors_are_repeated() -> None:
+    wrong = [*DOUBTED[:-1], Answer("Rome")]
+    found = apply({"corrected": {"times": 3}}, PLAIN, REPAIRED, DOUBTED, wrong)
+    assert [chain.steps for chain in found.kept] == [PLAIN, *[REPAIRED] * 3, *[DOUBTED] * 3, wrong]
+    [cut] = found.cuts
+    assert (cut.before, cut.after, cut.repeated, cut.dropped) == (4, 8, 4, {})
+
+
+def test_near_duplicates() -> None:
+    asked = [
+        ("Which city was the painter Ada Lind born in, in 1931?", "Northport"),
+        ("Which city was the painter  ada Lind born in, in 1931", "Northport"),
+        ("Which city was the painter Ada Lind born in, in 1931?", "Southport"),
+        ("Who painted the harbour of Northport in the winter of 1931?", "Northport"),
+    ]
+    chains = [(Task(str(n), q, (a,)), PLAIN) for n, (q, a) in enumerate(asked)]
+    found = apply_filters(chains, {"near_duplicates": {}}, DIALECT, ExactMatch(), 0)
+    assert [chain.task.id for chain in found.kept] == ["0", "2", "3"]
+    assert reasons(found) == ["like an earlier question"]
+
+
+def test_contamination(tmp_path: Path) -> None:
+    words = "one two three four five six seven eight nine ten eleven twelve thirteen"
+    short = "Who wrote The Long Road?"
+    bench = lines(
+        tmp_path / "bench.jsonl",
+        {"question": f"zero {words} fourteen", "answer": "x"},
+        {"question": short, "answer": "x"},
+    )
+    asked = [
+        f"Now: {words.upper()}!",
+        words.replace("seven", "7"),
+        "who wrote the long road",
+        "Who wrote The Long Road in 1931?",
+        "What does CODE-77 mean?",
+    ]
+    chains = [(Task(q, q, ("a",)), PLAIN) for q in asked]
+    rule = {"contaminated": {"files": [str(bench)], "canaries": ["CODE-77"]}}
+    found = apply_filters(chains, rule, DIALECT, ExactMatch(), 0)
+    assert [chain.task.id for chain in found.kept] == [asked[1], asked[3]]
+    assert reasons(found) == ["in a benchmark", "in a benchmark", "a canary string"]
+    read = [*PLAN, *search()[:2], Observation("Data. canary GUID 26b5"), *CHECKED]
+    assert reasons(apply({"contaminated": {}}, read)) == ["a canary string"]
+    few = {"contaminated": {"files": [str(bench)], "words": 4}}
+    assert [c.task.id for c in apply_filters(chains, few, DIALECT, ExactMatch(), 0).kept] == [
+        asked[4]
+    ]
+
+
+def test_each_rule_sees_what_the_last_one_left() -> None:
+    rules: dict[str, dict[str, Any]] = {"complexity": {}, "corrected": {}, "redundant": {}}
+    twice = [*PLAN, *search("Bo"), Thought("No."), reflection(BAD), *PLAN, *search("Bo"), *CHECKED]
+    found = apply(rules, PLAIN, REFLECTED, REPAIRED, twice)
+    counts = [(cut.name, cut.before, cut.after, cut.repeated) for cut in found.cuts]
+    assert counts == [("complexity", 4, 3, 0), ("corrected", 3, 5, 2), ("redundant", 5, 3, 0)]
+    assert found.cuts[2].dropped == {"a call comes again": 2}  # with its repetition
+    assert {(e.rule, e.reason) for e in found.examples} == {
+        ("", ""),
+        ("complexity", "fewer than 5 interactions"),
+        ("redundant", "a call comes again"),
+    }
+
+
+def even(chain: Chain, context: Any) -> tuple[bool, str]:
+    return len(chain.steps) % 2 == 0, "odd"
+
+
+def broken(chain: Chain, context: Any) -> Any:
+    return {}["x"]
+
+
+def mute(chain: Chain, context: Any) -> Any:
+    return "yes"
+
+
+def test_a_rule_of_the_users() -> None:
+    found = apply({"test_filters:even": {}}, PLAN, PLAN[:1])
+    assert (len(found.kept), reasons(found)) == (1, ["odd"])
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "told"),
+    [
+        ("complexty", {}, "no filter 'complexty' among .* did you mean 'complexity'"),
+        ("complexity", {"lest": 3}, "'complexity' has no setting 'lest'; did you mean 'least'?"),
+        ("reflection", {}, "'reflection' needs the setting 'share'"),
+        ("reflection", {"share": 2}, "the setting 'share' of the filter 'reflection' is wrong"),
+        ("wrong", {"a": 1}, "takes no settings: remove 'a'"),
+        ("contaminated", {"files": ["none.jsonl"]}, "none.jsonl does not exist"),
+        ("test_filters:TASK", {}, "neither a function of a chain"),
+        ("test_filters:broken", {}, r"failed \(KeyError: 'x'\): correct it"),
+        ("test_filters:mute", {}, r"returned 'yes': let it return \(keep, reason\)"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(name: str, settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        apply({name: settings}, PLAN)
+
+
+def test_rules_start_anew_in_every_run() -> None:
+    rule: dict[str, dict[str, Any]] = {"near_duplicates": {}}
+    assert len(apply(rule, PLAIN).kept) == len(apply(rule, PLAIN).kept) == 1
+    assert make_rule("near_duplicates", {}) is not make_rule("near_duplicates", {})

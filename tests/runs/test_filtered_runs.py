@@ -1,0 +1,88 @@
+"""Runs that filter demonstrations: those that they collected, and those of a stage."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from collecting_parts import status
+from fieldcraft.data.filters import Chain
+from fieldcraft.data.steps_io import read_demonstrations
+from fieldcraft.types import Action, Role, Thought
+from source_files import lines
+
+pytest.importorskip("datasketch", reason="near duplicates need the extra data")
+TEAM = ["afm-data", "world.people=40", "world.mistakes=1", "collect.questions=12"]
+
+
+def test_what_a_team_showed_is_filtered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each of its chains has every mistake, so those that are kept come twice."""
+    out = tmp_path / "run"
+    assert status("run", *TEAM, "--out", out) == 0
+    told = capsys.readouterr().out
+    assert f"{out}/collect/filtered/card.html" in told
+    assert "left by the filter" in told
+    collected = read_demonstrations(out / "collect" / "demonstrations.jsonl")
+    folder = out / "collect" / "filtered"
+    kept = [Chain(*shown) for shown in read_demonstrations(folder / "demonstrations.jsonl")]
+    dropped = read_demonstrations(folder / "dropped.jsonl")
+    assert len(kept) == 2 * (len(collected) - len(dropped)) > 0
+    assert all(chain.interactions >= 5 and chain.corrects for chain in kept)
+    assert all(task.meta["dropped_by"] and task.meta["reason"] for task, _ in dropped)
+    card = json.loads((folder / "card.json").read_text())
+    assert card["cuts"][0]["before"] == len(collected)
+    assert card["cuts"][-1]["after"] == len(kept) == card["figures"]["chains"]["after"]
+    for before, after in zip(card["cuts"], card["cuts"][1:], strict=False):
+        assert before["after"] == after["before"]
+    page = (folder / "card.html").read_text()
+    assert all(f'<th scope="row">{cut["name"]}' in page for cut in card["cuts"])
+    assert "script" not in page.partition("<body>")[0].replace("default-src", "")
+    summary = json.loads((out / "collect" / "summary.json").read_text())
+    assert summary["filters"]["corrected"] == len(kept)
+
+
+def test_filters_of_a_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`check` makes the first examples of the stage and filters them."""
+    tiny = ["smoke", "dialect=afm-mhqa", "stages.sft2.data=team", "device=cpu"]
+    tiny += ["budget.total_tokens=1024", "budget.turn_tokens=320", "stages.sft2.examples=20"]
+    tiny += ["stages.sft2.optim.row_length=800", "stages.sft2.batch=2"]
+    assert status("check", *tiny, "stages.sft2.filters={complexity: {least: 5}, redundant: }") == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "of 20 left out by complexity" in told
+    assert status("check", *tiny, "stages.sft2.filters={complexity: {least: 999}}") == 2
+    assert "sft2" in capsys.readouterr().err
+    assert status("check", *tiny, "stages.base.filters={redundant: }") == 2
+    assert "cannot filter its data set 'base'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("collect.filters={complexty: {}}", "there is no filter 'complexty' among"),
+        ("collect.filters.complexity.lest=3", "has no setting 'lest'; did you mean 'least'?"),
+        ("collect.filters.contaminated.files=[none.jsonl]", "none.jsonl does not exist"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_asked(
+    tmp_path: Path, change: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in (["check"], ["run", "--out", str(tmp_path / "run")]):
+        assert status(command[0], *TEAM, change, *command[1:]) == 2
+        error = capsys.readouterr().err.replace("Loading torch and transformers ...\n", "")
+        assert told in error
+        assert error.count("\n") == 1
+    assert not (tmp_path / "run" / "collect" / "attempts.jsonl").exists()
+
+
+def test_a_benchmark_of_the_users(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert status("run", *TEAM, "collect.filters={}", "--out", out) == 0
+    asked = read_demonstrations(out / "collect" / "demonstrations.jsonl")[0][0].question
+    bench = lines(tmp_path / "bench.jsonl", {"question": asked.upper(), "answer": "x"})
+    rule = f"collect.filters={{contaminated: {{files: [{bench}]}}}}"
+    assert status("run", *TEAM, rule, "--out", tmp_path / "second") == 0
+    dropped = read_demonstrations(tmp_path / "second" / "collect" / "filtered" / "dropped.jsonl")
+    assert [(t.question, t.meta["reason"]) for t, _ in dropped] == [(asked, "in a benchmark")]
+    shown = dropped[0][1]
+    assert any(isinstance(step, Action) for step in shown)
+    assert any(isinstance(step, Thought) and step.role is Role.PLAN for step in shown)

@@ -1,0 +1,79 @@
+"""Runs that select the questions of reinforcement learning."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from collecting_parts import FakeTeacher, settings, status
+from fieldcraft.data.sources import read_tasks
+from serving import serving
+
+pytest.importorskip("openai", reason="remote models need the extra openai")
+TINY = [
+    *("smoke", "device=cpu", "world.people=40", "world.variants=2", "scratch.layers=2"),
+    *("scratch.width=32", "scratch.heads=2", "budget.turn_tokens=8", "evaluation.workflows=[]"),
+    *("evaluation.splits.heldout=2", "stages.base.steps=1", "stages.base.examples=4"),
+    *("stages.base.batch=2", "stages.sft2.steps=1", "stages.sft2.examples=4"),
+    *("stages.sft2.batch=2", "stages.rl2.steps=1", "stages.rl2.questions=2", "stages.rl2.group=2"),
+    *("select.questions=12", "select.samples=2", "select.rollouts=2", "select.toolless=base"),
+    *("select.solver=sft2",),
+]
+
+
+def test_a_model_behind_an_endpoint_samples_without_tools(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The fake one knows the easy questions, and guesses the hard ones wrong."""
+    teacher, out = FakeTeacher(), tmp_path / "run"
+    with serving(teacher.app) as url:
+        _, *given = settings(tmp_path, f"{url}/v1", {"easy": 6, "hard": 6})
+        given = [g for g in given if not g.startswith("collect")]
+        asked = ["afm-select", *given, "needs=[]", "select.samples=4", "select.solver=null"]
+        asked += ["select.toolless=teacher", "--out", str(out)]
+        assert status("run", *asked) == 0
+        questions = {q for q, _ in teacher.asked}
+        assert len(teacher.asked) == 4 * len(questions) == 4 * 11  # one question is held out
+        assert {way for _, way in teacher.asked} == {"cot"}
+        assert status("run", *asked) == 0
+        assert len(teacher.asked) == 44
+    kept = read_tasks(out / "select" / "tasks.jsonl")
+    assert {task.question for task in kept} == {q for q in questions if "hard" in q}
+    assert {task.meta["toolless_rate"] for task in kept} == {0.0}
+    card = json.loads((out / "select" / "card.json").read_text())
+    counts = [(cut["name"], cut["before"], cut["after"]) for cut in card["cuts"]]
+    assert counts == [("overlap", 11, 11), ("toolless", 11, len(kept))]
+    assert "Person" in (out / "select" / "card.html").read_text()
+    assert "select/tasks.jsonl" in capsys.readouterr().out
+
+
+def test_selection_inside_a_run_is_resumed(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert status("run", *TINY, "--out", out) == 0
+    kept = {task.id for task in read_tasks(out / "select" / "tasks.jsonl")}
+    [rollouts] = (out / "rl2" / "rollouts").glob("*")
+    assert any(task in rollouts.read_text() for task in kept)
+    lines = (out / "select" / "samples.jsonl").read_text().splitlines()
+    assert sum('"toolless"' in line for line in lines) <= 12
+    (out / "select" / "card.html").unlink()  # as if it had been killed while it selected
+    (out / "select" / "samples.jsonl").write_text("".join(f"{line}\n" for line in lines[:3]))
+    (out / "report.html").unlink()
+    assert status("run", *TINY, "--out", out) == 0
+    again = (out / "select" / "samples.jsonl").read_text().splitlines()
+    assert sorted(again) == sorted(lines)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("select.solver=sft9", "select samples the model of 'sft9', which is not there before"),
+        ("select.toolless=rl2", "use one of start, base, sft2"),
+        ("select.toolless=teacher", "select.toolless=teacher needs the name of a model"),
+        ("select.most=2", "'select.most' is wrong"),
+    ],
+)
+def test_a_mistake_is_told_in_a_sentence(
+    tmp_path: Path, change: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status("check", *TINY, change) == 2
+    assert told in " ".join(capsys.readouterr().err.split())

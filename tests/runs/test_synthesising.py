@@ -1,0 +1,120 @@
+"""Runs that synthesise questions, by a world and by a model behind an endpoint."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from chat_server import completion
+from collecting_parts import settings, status
+from fieldcraft.data.sources import read_tasks
+from serving import serving
+
+pytest.importorskip("openai", reason="remote models need the extra openai")
+
+
+class FakeWriter:
+    """Knows that towns have mayors: asks for them, tells them only after a search, and of Town2
+    even without one; of Town3 it says another one. Of Town4 its question holds the answer."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def complete(self, request: Request) -> Response:
+        self.asked += 1
+        content = (await request.json())["messages"]
+        first, last = content[0]["content"], content[-1]["content"]
+        if first == "Say ok.":
+            return completion("ok")
+        return completion(self.reply(first, last))
+
+    def reply(self, first: str, last: str) -> str:
+        if found := re.search(r"Its answer: Town(\d)", first):
+            if "You make a harder" not in first:
+                return f"Thought: I look.\nQuery: Town{found[1]}"
+            said = f" of Mayor{found[1]}" if found[1] == "4" else ""
+            return (
+                f"Fact: It has a mayor.\nNew question: Who{said} is mayor where Person{found[1]} "
+                f"was born?\nNew answer: Mayor{found[1]}"
+            )
+        if "You join" in first:
+            people = " and ".join(re.findall(r"Person\d", first.rpartition("Question: ")[2]))
+            return f"New question: How many towns were {people} born in?"
+        number = (re.findall(r"Person(\d) was born\?", first) or ["0"])[-1]
+        if "How many" in first:
+            known = last.startswith("Observation:")
+            return "Thought: I count.\nAnswer: 3" if known else self.act(first)
+        if last.startswith("Observation:"):
+            return f"Thought: So.\nAnswer: Mayor{0 if number == '3' else number}"
+        if "Action:" in first:
+            return self.act(first)
+        return f"Thought: Hm.\nAnswer: {'Mayor2' if number == '2' else 'nobody'}"
+
+    def act(self, first: str) -> str:
+        if "Action:" not in first:
+            return "Thought: Hm.\nAnswer: nobody"
+        return 'Thought: I look.\nAction: search {"query": "Person"}'
+
+    @property
+    def app(self) -> Starlette:
+        return Starlette(routes=[Route("/v1/chat/completions", self.complete, methods=["POST"])])
+
+
+def test_a_model_writes_and_checks_them(tmp_path: Path) -> None:
+    writer, out = FakeWriter(), tmp_path / "run"
+    with serving(writer.app) as url:
+        _, *given = settings(tmp_path, f"{url}/v1", {"easy": 6})
+        command = ["synthesise", "afm-data", *given, "--out", out, "--depth"]
+        assert status(*command, 2, "--width", 3) == 0
+        before = writer.asked
+        assert status(*command, 2, "--width", 3) == 0
+        assert writer.asked == before + 1  # whether it answers
+    drafts = [json.loads(x) for x in (out / "synthesis/drafts.jsonl").read_text().splitlines()]
+    assert {d["meta"]["made"]: d["answers"] for d in drafts if d["kind"] == "count" and d["meta"]}
+    kept = read_tasks(out / "synthesis" / "tasks.jsonl")
+    deep = [task for task in kept if task.meta["made"] == "depth"]
+    assert len(deep) == 2
+    for task in deep:
+        [number] = re.findall(r"Person(\d)", task.question)
+        assert number in "015"
+        assert task.answers == (f"Mayor{number}",)
+    [counted] = [task for task in kept if task.meta["made"] == "count"]
+    assert counted.answers == ("3",)
+    assert len(counted.meta["from"]) == 3
+    reasons = {d["kind"]: d["reason"] for d in drafts if d["kind"] in ("compare", "intersect")}
+    assert reasons == {
+        "intersect": "no other question has the same answer",
+        "compare": "there are no two questions with numbers as answers",
+    }
+    told = {d["reason"]: d["question"] for d in drafts if d["kind"] == "depth" and d["rule"]}
+    assert set(told) <= {
+        *("", "right without tools", "an agent with tools finds another answer"),
+        *("it says an answer", "it was made before"),
+    }
+
+
+def test_a_world_makes_and_checks_them(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = ["synthesise", "afm-data", "world.people=60", "--out", out]
+    assert status(*command, "--depth", 5, "--width", 6) == 0
+    kept = read_tasks(out / "synthesis" / "tasks.jsonl")
+    kinds = [task.meta["made"] for task in kept]
+    assert kinds == ["depth"] * 5 + ["intersect"] * 2 + ["compare"] * 2 + ["count"] * 2
+    assert not any(task.meta["known"] for task in kept)
+    assert status(*command, "--depth", 7, "--width", 0) == 0  # more of what is there
+    more = read_tasks(out / "synthesis" / "tasks.jsonl")
+    assert (more[:5], len(more)) == (kept[:5], 7)
+    card = json.loads((out / "synthesis" / "card.json").read_text())
+    assert [cut["name"] for cut in card["cuts"]] == ["made", "new", "closed", "right"]
+    assert card["cuts"][2]["dropped"]["the model was taught all of it"] > 0
+
+
+def test_nobody_makes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["synthesise", "code-mini", "--out", tmp_path / "run"]
+    assert status(*command) == 2
+    assert "nobody can synthesise questions: set teacher.model" in capsys.readouterr().err
