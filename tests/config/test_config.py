@@ -313,7 +313,7 @@ def test_the_world_is_written_down_whole(path: str) -> None:
     world = load_recipe(path, ["world.people=40"]).world
     assert world is not None
     shares = {"taught": 0.4, "heldout": 0.5, "mistakes": 0.25}
-    counts = {"people": 40, "variants": 400, "reserved_chains": 0}
+    counts = {"people": 40, "variants": 400, "reserved_chains": 0, "reading_syllables": None}
     assert (world.name, world.settings) == ("atlas", counts | shares)
 
 

@@ -84,6 +84,7 @@ def test_the_summary_of_a_small_set_by_hand():
         "seconds_mean": 2.0,
         "status": {"answered": 0.8, "no_answer": 0.0, "truncated": 0.0, "error": 0.2},
         "call_failed_rate": 1 / 7,
+        "folds_mean": 0.0,
         "call_malformed_rate": 1 / 7,
         "call_refused_rate": 1 / 7,
         "call_duplicate_rate": 0.0,

@@ -121,7 +121,7 @@ def test_teachers_that_cannot_score_are_found_before_the_run(tmp_path: Path) -> 
 
 
 def test_a_teacher_that_is_shown_something_cannot_read_folded_rollouts() -> None:
-    recipe = with_stages("budget.fold={at: 300}", distil="teacher: {shown: answer}")
+    recipe = with_stages("budget.fold={at: 150}", distil="teacher: {shown: answer}")
     assert (
         "stage 'distil' shows its teacher the answer in the first prompt, which the later chains of"
         " a folded rollout do not have: remove teacher.shown, or budget.fold."

@@ -58,6 +58,7 @@ def test_rates_by_hand() -> None:
         "offloading_rate": 1 / 2,
         "tool_seconds_mean": 5 * 0.5 / 4,
         "call_failed_rate": 1 / 5,
+        "folds_mean": 0.0,
         "call_malformed_rate": 1 / 5,
         "call_refused_rate": 1 / 5,
         "call_duplicate_rate": 1 / 5,

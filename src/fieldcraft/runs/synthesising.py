@@ -90,7 +90,7 @@ async def _maker(context: Context) -> Maker:
         if not isinstance(inputs, WorldInputs) or not inputs.world.synthesised:
             raise UserError(
                 "nobody can synthesise questions: set teacher.model, and teacher.url or a"
-                " checkpoint, or use a world that does, such as atlas."
+                " checkpoint, or use a world that makes questions."
             )
         return WorldMaker(inputs.world, tasks)
     await context.open_tools()
