@@ -55,7 +55,7 @@ SHORTER = {  # what a command begins with -> what is added to it
     ],
     "fieldcraft run distil-mini": [
         *(*TINY, "evaluation.during.questions=2"),
-        *shrink("sft", "base", "sft1", "teacher", "sft"),
+        *shrink("sft", "base", "sft1", "expert", "sft"),
         *shrink("rl", "rl", "distil", "distil-full"),
     ],
     "fieldcraft run autocoa-table": [
