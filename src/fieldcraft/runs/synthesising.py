@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from fieldcraft.agents.prompted import Prompted
 from fieldcraft.agents.question_team import DEEPER, JOINING
 from fieldcraft.agents.team import Seat, Seated, Team
 from fieldcraft.config.recipe import Recipe
@@ -18,7 +17,7 @@ from fieldcraft.records.events import Events, JobsDone, during
 from fieldcraft.runs.context import Context, open_context
 from fieldcraft.runs.inputs import WorldInputs
 from fieldcraft.runs.loop import run_async
-from fieldcraft.runs.teachers import make_chat
+from fieldcraft.runs.teachers import make_chat, make_prompted, make_seated
 from fieldcraft.types import UserError
 
 FOLDER = "synthesis"
@@ -101,28 +100,13 @@ async def _maker(context: Context) -> Maker:
     chat = make_chat(context, recipe.teacher, folder)
     if isinstance(chat, ChatEndpoint):
         await chat.check()
-    budget, temperature = recipe.budget, recipe.teacher.temperature
+    temperature = recipe.teacher.temperature
 
     def seated(team: Team) -> Seated:
         prompts = team.seat_prompts(context.tools)
-        return Seated(
-            team=team,
-            seats={name: Seat(chat, prompt, temperature) for name, prompt in prompts.items()},
-            tools=context.tools,
-            max_calls=budget.max_calls,
-            turn_tokens=budget.turn_tokens,
-            call_seconds=budget.call_seconds,
-        )
+        seats = {name: Seat(chat, prompt, temperature) for name, prompt in prompts.items()}
+        return make_seated(context, team, seats)
 
-    closed, acting = (
-        Prompted(
-            chat=chat,
-            tools=tools,
-            max_calls=budget.max_calls,
-            turn_tokens=budget.turn_tokens,
-            call_seconds=budget.call_seconds,
-            temperature=temperature,
-        )
-        for tools in ([], list(context.tools))
-    )
+    closed = make_prompted(recipe, chat, [], temperature)
+    acting = make_prompted(recipe, chat, context.tools, temperature)
     return ChatMaker(tasks, seated(DEEPER), seated(JOINING), closed, acting)

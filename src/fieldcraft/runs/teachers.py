@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fieldcraft.agents.chat import NO_TEMPLATE, Chat, EngineChat
@@ -41,19 +41,37 @@ async def make_teacher(context: Context) -> Teacher:
         return _team(context, find_team(recipe.teacher.team))
     chat = make_chat(context, recipe.teacher, context.folder.collected)
     tools: dict[Way, list[AnyTool]] = {Way.COT: [], Way.COA: list(context.tools)}
+    temperature = recipe.teacher.temperature
     return ChatTeacher(
         chat,
-        {
-            way: Prompted(
-                chat=chat,
-                tools=used,
-                max_calls=recipe.budget.max_calls,
-                turn_tokens=recipe.budget.turn_tokens,
-                temperature=recipe.teacher.temperature,
-                call_seconds=recipe.budget.call_seconds,
-            )
-            for way, used in tools.items()
-        },
+        {way: make_prompted(recipe, chat, used, temperature) for way, used in tools.items()},
+    )
+
+
+def make_prompted(
+    recipe: Recipe, chat: Chat, tools: Sequence[AnyTool], temperature: float
+) -> Prompted:
+    """A model that answers with these tools, within the budget of the recipe."""
+    return Prompted(
+        chat=chat,
+        tools=tools,
+        max_calls=recipe.budget.max_calls,
+        turn_tokens=recipe.budget.turn_tokens,
+        temperature=temperature,
+        call_seconds=recipe.budget.call_seconds,
+    )
+
+
+def make_seated(context: Context, team: Team, seats: Mapping[str, Seat]) -> Seated:
+    """A team that answers with the tools of a run, within the budget of its recipe."""
+    budget = context.recipe.budget
+    return Seated(
+        team=team,
+        seats=seats,
+        tools=context.tools,
+        max_calls=budget.max_calls,
+        turn_tokens=budget.turn_tokens,
+        call_seconds=budget.call_seconds,
     )
 
 
@@ -86,15 +104,7 @@ def _team(context: Context, team: Team) -> TeamTeacher:
         if same not in models:
             models[same] = make_chat(context, settings, context.folder.collected)
         seats[name] = Seat(models[same], prompt, settings.temperature)
-    seated = Seated(
-        team=team,
-        seats=seats,
-        tools=context.tools,
-        max_calls=recipe.budget.max_calls,
-        turn_tokens=recipe.budget.turn_tokens,
-        call_seconds=recipe.budget.call_seconds,
-    )
-    return TeamTeacher(seated)
+    return TeamTeacher(make_seated(context, team, seats))
 
 
 def make_chat(context: Context, settings: TeacherSettings, folder: Path) -> Chat:
