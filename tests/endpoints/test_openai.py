@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import traceback
+import warnings
 
 import openai
 import pytest
@@ -232,6 +233,21 @@ def test_an_endpoint_outlives_the_event_loop_it_was_first_used_in():
         assert len(ask(endpoint, times=2)) == len(ask(endpoint, times=2)) == 2
         del endpoint
         gc.collect()  # a connection left open would warn here
+
+
+def test_connections_are_closed_though_the_endpoint_is_dropped_as_its_loop_ends():
+    async def asked(url):
+        endpoint = ChatEndpoint(f"{url}/v1", "m")
+        await asyncio.gather(*(endpoint.chat(HELLO, max_tokens=5) for _ in range(3)))
+        del endpoint
+        gc.collect()
+        await asyncio.sleep(0)  # as a run does at its end
+
+    with serving(answering(completion())[0]) as url, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        asyncio.run(asked(url))
+        gc.collect()
+    assert not told
 
 
 # -- the cache ---------------------------------------------------------------------------------

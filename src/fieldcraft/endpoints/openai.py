@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 import httpx
 from pydantic import BaseModel, Field, ValidationError
 
-from fieldcraft.tools.http import LimitedClient, TooLarge
+from fieldcraft.tools.http import LimitedClient, TooLarge, close_with_the_loop
 from fieldcraft.types import UserError
 
 if TYPE_CHECKING:
@@ -88,12 +88,11 @@ class _Body(BaseModel):
 
 @dataclass(frozen=True)
 class _Session:
-    """What belongs to one event loop. `life` closes the client when asyncio ends the loop."""
+    """What belongs to one event loop."""
 
     loop: asyncio.AbstractEventLoop
     client: AsyncOpenAI
     gate: asyncio.Semaphore
-    life: AsyncGenerator[AsyncOpenAI]
 
 
 class ChatEndpoint:
@@ -208,7 +207,7 @@ class ChatEndpoint:
         """Close its connections in the running loop; the next request opens others."""
         if self._session is not None:
             session, self._session = self._session, None
-            await session.life.aclose()
+            await session.client.close()
 
     @property
     def _max_tokens_key(self) -> str:
@@ -277,25 +276,20 @@ class ChatEndpoint:
         """The client of the running event loop: connections of a closed loop cannot be used."""
         loop = asyncio.get_running_loop()
         if self._session is None or self._session.loop is not loop:
-            life = self._open_client()
-            client = await anext(life)
-            gate = asyncio.Semaphore(self._concurrency)
-            self._session = _Session(loop, client, gate, life)
+            http = LimitedClient(
+                self._timeout_seconds,
+                follow_redirects=True,  # as the official client does by itself
+                limits=httpx.Limits(max_connections=None),  # the gate is the limit
+            )
+            await close_with_the_loop(http)
+            client = self._library.AsyncOpenAI(
+                api_key=self._key or "none",
+                base_url=self.url,
+                timeout=self._timeout_seconds,
+                http_client=http,
+            )
+            self._session = _Session(loop, client, asyncio.Semaphore(self._concurrency))
         return self._session
-
-    async def _open_client(self) -> AsyncGenerator[AsyncOpenAI]:
-        http = LimitedClient(
-            self._timeout_seconds,
-            follow_redirects=True,  # as the official client does by itself
-            limits=httpx.Limits(max_connections=None),  # the gate is the limit
-        )
-        async with self._library.AsyncOpenAI(
-            api_key=self._key or "none",
-            base_url=self.url,
-            timeout=self._timeout_seconds,
-            http_client=http,
-        ) as client:
-            yield client
 
 
 class _ReplyFile:

@@ -10,7 +10,6 @@ from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.data.collect import Collection
 from fieldcraft.data.steps_io import as_trajectory, read_demonstrations
 from fieldcraft.data.teachers import Teacher, Way
-from fieldcraft.endpoints.openai import ChatEndpoint
 from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
 from fieldcraft.records.events import Events, JobsDone, during
 from fieldcraft.records.files import write_json
@@ -23,7 +22,7 @@ from fieldcraft.runs.filtering import (
     write_filtered,
 )
 from fieldcraft.runs.loop import run_async
-from fieldcraft.runs.teachers import make_teacher, models_of
+from fieldcraft.runs.teachers import make_teacher
 
 
 def collect(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
@@ -61,10 +60,6 @@ async def _attempts(context: Context) -> dict[str, Any]:
 
 
 async def _ask(context: Context, teacher: Teacher, collection: Collection) -> None:
-    for chat in models_of(teacher):
-        if isinstance(chat, ChatEndpoint):
-            await chat.check()
-
     def on_job(ended: int, kept: int) -> None:
         usage = collection.journal.usage
         note = f"kept {kept}/{collection.journal.tried}"

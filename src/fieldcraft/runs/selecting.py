@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.agents.prompted import Prompted
 from fieldcraft.config.recipe import Recipe, dump_recipe, toolless
 from fieldcraft.config.sections import TEACHER, Select
 from fieldcraft.config.stages import Pairs, Sft
@@ -29,7 +28,6 @@ from fieldcraft.data.selection import (
 from fieldcraft.data.sources import read_tasks, write_tasks
 from fieldcraft.data.steps_io import holds_steps, read_demonstrations
 from fieldcraft.data.trajectories import read_trajectories
-from fieldcraft.endpoints.openai import ChatEndpoint
 from fieldcraft.evals.cards import write_card
 from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
 from fieldcraft.evals.run import answer_rubric
@@ -40,7 +38,7 @@ from fieldcraft.runs.build import make_environment
 from fieldcraft.runs.context import Context, open_context
 from fieldcraft.runs.filtering import DEMONSTRATIONS
 from fieldcraft.runs.loop import run_async
-from fieldcraft.runs.teachers import make_chat
+from fieldcraft.runs.teachers import make_chat, make_prompted
 from fieldcraft.train.model import load_model
 from fieldcraft.types import AnyTool, Task, UserError
 
@@ -109,17 +107,8 @@ async def _toolless(context: Context, models: Mapping[str, Path], settings: Sele
         count = settings.questions * settings.samples
         return _rolled_out(context, TOOLLESS, models[settings.toolless], [], count)
     recipe = context.recipe
-    chat = make_chat(context, recipe.teacher, context.folder.selected)
-    if isinstance(chat, ChatEndpoint):
-        await chat.check()
-    prompted = Prompted(
-        chat=chat,
-        tools=[],
-        max_calls=1,
-        turn_tokens=recipe.budget.turn_tokens,
-        call_seconds=recipe.budget.call_seconds,
-        temperature=1.0,
-    )
+    chat = await make_chat(context, recipe.teacher, context.folder.selected)
+    prompted = make_prompted(recipe, chat, [], temperature=1.0)
 
     async def is_right(task: Task, key: str) -> bool:
         attempt = await prompted.attempt(task, f"{recipe.seed}:{key}")

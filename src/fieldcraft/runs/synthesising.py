@@ -11,7 +11,6 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.funnel import Card, few
 from fieldcraft.data.sources import write_tasks
 from fieldcraft.data.synthesis import DEPTH, WIDTH, ChatMaker, Drafts, Maker, WorldMaker, synthesise
-from fieldcraft.endpoints.openai import ChatEndpoint
 from fieldcraft.evals.cards import write_card
 from fieldcraft.records.events import Events, JobsDone, during
 from fieldcraft.runs.context import Context, open_context
@@ -97,9 +96,7 @@ async def _maker(context: Context) -> Maker:
         raise UserError("questions are synthesised with a tool: add search to tools.")
     folder = context.folder.path / FOLDER
     folder.mkdir(exist_ok=True)
-    chat = make_chat(context, recipe.teacher, folder)
-    if isinstance(chat, ChatEndpoint):
-        await chat.check()
+    chat = await make_chat(context, recipe.teacher, folder)
     temperature = recipe.teacher.temperature
 
     def seated(team: Team) -> Seated:

@@ -38,8 +38,8 @@ async def make_teacher(context: Context) -> Teacher:
         return Oracle(context.inputs.oracle, recipe.seed)
     await context.open_tools()
     if recipe.teacher.team is not None:
-        return _team(context, find_team(recipe.teacher.team))
-    chat = make_chat(context, recipe.teacher, context.folder.collected)
+        return await _team(context, find_team(recipe.teacher.team))
+    chat = await make_chat(context, recipe.teacher, context.folder.collected)
     tools: dict[Way, list[AnyTool]] = {Way.COT: [], Way.COA: list(context.tools)}
     temperature = recipe.teacher.temperature
     return ChatTeacher(
@@ -83,7 +83,7 @@ def find_team(name: str) -> Team:
     return found
 
 
-def _team(context: Context, team: Team) -> TeamTeacher:
+async def _team(context: Context, team: Team) -> TeamTeacher:
     """The team with a model in each seat; seats with the same settings share one.
 
     Raises UserError for the settings of a seat that the team does not have.
@@ -102,15 +102,20 @@ def _team(context: Context, team: Team) -> TeamTeacher:
         settings = recipe.teacher.seat(name)
         same = settings.model_dump_json(exclude={"temperature"})
         if same not in models:
-            models[same] = make_chat(context, settings, context.folder.collected)
+            models[same] = await make_chat(context, settings, context.folder.collected)
         seats[name] = Seat(models[same], prompt, settings.temperature)
     return TeamTeacher(make_seated(context, team, seats))
 
 
-def make_chat(context: Context, settings: TeacherSettings, folder: Path) -> Chat:
-    """The endpoint of these settings, which keeps its replies in `folder`, or the checkpoint."""
+async def make_chat(context: Context, settings: TeacherSettings, folder: Path) -> Chat:
+    """The endpoint of these settings, which keeps its replies in `folder`, or the checkpoint.
+
+    Raises UserError if the endpoint does not answer now.
+    """
     if settings.url is not None:
-        return endpoint_of(settings, cache=folder / "replies.sqlite")
+        endpoint = endpoint_of(settings, cache=folder / "replies.sqlite")
+        await endpoint.check()
+        return endpoint
     assert settings.model is not None
     return _local(context, Path(settings.model))
 
@@ -137,17 +142,6 @@ def _local(context: Context, folder: Path) -> Chat:
     context.use_threads(model)
     engine = make_engine(context.recipe, model, tokenizer, context.threads.sampling)
     return EngineChat(engine, tokenizer)
-
-
-def models_of(teacher: Teacher) -> list[Chat]:
-    """The models of a teacher, each once."""
-    match teacher:
-        case ChatTeacher(chat):
-            return [chat]
-        case TeamTeacher(seated):
-            return list({id(seat.chat): seat.chat for seat in seated.seats.values()}.values())
-        case _:
-            return []
 
 
 def teacher_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:

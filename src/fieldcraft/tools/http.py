@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import httpx
 
 MOST_BYTES = 8 * 2**20  # of an answer; a hundred long passages have less than one MiB
 # Of an answer that is sent unpacked. `content-length` is that of the packed one.
 _OF_TRANSFER = ("content-encoding", "content-length", "transfer-encoding")
+# asyncio may stop its loop before it has closed a generator that nobody holds.
+_lives: WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncGenerator[None]]] = (
+    WeakKeyDictionary()
+)
+
+
+async def close_with_the_loop(client: httpx.AsyncClient) -> None:
+    """Close a client when asyncio ends the running loop, whether or not somebody still holds it."""
+    life = _life(client)
+    _lives.setdefault(asyncio.get_running_loop(), []).append(life)
+    await anext(life)
+
+
+async def _life(client: httpx.AsyncClient) -> AsyncGenerator[None]:
+    try:
+        yield
+    finally:
+        await client.aclose()
 
 
 class TooLarge(httpx.RequestError):

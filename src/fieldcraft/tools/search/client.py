@@ -7,14 +7,14 @@ one it is shows when it refuses the other's question.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
 from pydantic import BaseModel
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
-from fieldcraft.tools.http import LimitedClient, TooLarge
+from fieldcraft.tools.http import LimitedClient, TooLarge, close_with_the_loop
 from fieldcraft.tools.search.passages import Passage, parse_passage
 from fieldcraft.tools.search.tool import search_function
 from fieldcraft.types import ToolError, ToolUnavailable, UserError
@@ -133,8 +133,8 @@ class RemoteSearchTool:
     async def close(self) -> None:
         """Close its connections in the running loop; the next query opens others."""
         if self._client is not None:
-            self._client = None
-            await self._end.aclose()
+            client, self._client = self._client, None
+            await client.aclose()
 
     async def _retrieve_or_tell(self, query: str) -> Sequence[Passage]:
         try:
@@ -187,17 +187,8 @@ class RemoteSearchTool:
                 limits=httpx.Limits(max_connections=_MAX_CONNECTIONS),
                 trust_env=False,  # search servers stand inside; a proxy would not find them
             )
-            self._end = _closed_with_the_loop(self._client)
-            await anext(self._end)
+            await close_with_the_loop(self._client)
         return self._client
-
-
-async def _closed_with_the_loop(client: httpx.AsyncClient) -> AsyncGenerator[None]:
-    """Close the client when asyncio ends the loop, which closes the generators begun in it."""
-    try:
-        yield
-    finally:
-        await client.aclose()
 
 
 def _may_pass(error: BaseException) -> bool:
