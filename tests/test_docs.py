@@ -90,6 +90,10 @@ SHORTER = {  # what a command begins with -> what is added to it
         *(*TINY, *shrink("sft", "base", "sft"), *shrink("rl", "rl")),
         *("select.questions=4", "select.samples=2", "select.rollouts=2"),
     ],
+    "fieldcraft run afm-mini": [
+        *(*TINY, *shrink("sft", "base", "sft"), *shrink("rl", "rl"), "stages.sft.examples=40"),
+        *("stages.rl.keep_groups=all", "select.questions=8", "select.samples=2", "select.most=1"),
+    ],
     "fieldcraft run afm-select": [
         *("budget.turn_tokens=12", "budget.total_tokens=2048", "dialect=afm-mhqa"),
         *("select.samples=2", "select.rollouts=1"),

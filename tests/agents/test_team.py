@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.agents.afm_team import AFM
+from fieldcraft.agents.afm_team import AFM, requests
 from fieldcraft.agents.prompted import Attempt, End
 from fieldcraft.agents.team import TEXT, Board, Seat, Seated, Team, read_parts
 from fieldcraft.dialects import get_dialect
@@ -158,6 +158,10 @@ def test_one_chain_of_all_seats() -> None:
         "planner": 1, "lead": 2, "search": 1, "reflection": 1, "suggested_answer": 1,
         "double_check": 1,
     }  # fmt: skip
+    # planner, lead, search, reflection, lead, suggested_answer, double_check
+    assert list(requests(found.steps)) == [
+        (0, 2), (2, 2), (2, 5), (6, 8), (8, 8), (8, 11), (11, 13),
+    ]  # fmt: skip
     [message] = scripts["double_check"].asked[0]["messages"]
     assert message["content"].startswith("You check the suggested answer of a team")
     assert "Score: one of 1, 2, 3, 4\n" in message["content"]
@@ -197,6 +201,9 @@ def test_chains_obey_the_grammar(
     assert found.end is End.ANSWERED
     roles = [step.role for step in found.steps if isinstance(step, Thought)]
     assert (roles.count(Role.PLAN), roles.count(Role.CHECK)) == (plans, checks)
+    made = sum(seat.requests for seat in found.seats.values())
+    asks_the_lead = sum(isinstance(s, Action) for s in found.steps) < calls  # before it answers
+    assert len(list(requests(found.steps))) == made + (not asks_the_lead)
     for name in ("afm-web", "afm-mhqa", "afm"):
         dialect = get_dialect(name, tiny_tokenizer())
         encoded = encode_demonstration(TASK, found.steps, dialect, [])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fieldcraft.data.sources import ensure_corpus, read_tasks, write_tasks, write_verl
+from fieldcraft.data.sources import ensure_corpus, hash_of, read_tasks, write_tasks, write_verl
 from fieldcraft.records.meta import COUNTED
 from fieldcraft.tools.search.index import build_index
 from fieldcraft.types import Task, UserError
@@ -22,6 +22,23 @@ from source_files import lines, parquet, verl
         (
             {"id": "test_0", "question": " Q? ", "golden_answers": ["A", "B", "A", " "]},
             Task("test_0", "Q?", ("A", "B")),
+        ),
+        (
+            {"task_id": "c6", "Question": "Q?", "Level": 2, "Final answer": "17"},  # GAIA
+            Task("c6", "Q?", ("17",), {"level": 2}),
+        ),
+        (
+            {
+                "question": "Q?",
+                "answer": "a",
+                "root_url": "https://a.org",
+                "info": {"difficulty_level": "easy", "hop": "single_source"},
+            },  # WebWalkerQA
+            Task(hash_of("Q?"), "Q?", ("a",), {"level": "easy"}),
+        ),
+        (
+            {"id": "66", "question": "Q?", "answer": "a", "category": "Math"},  # HLE
+            Task("66", "Q?", ("a",), {"level": "Math"}),
         ),
         (
             {"_id": "5a", "question": "Q?", "answer": "yes", "level": "hard", "type": "bridge"},

@@ -1,6 +1,7 @@
 import pytest
 
 from fieldcraft.evals.metrics import summarise
+from fieldcraft.evals.tables import detail_tables
 from fieldcraft.types import Author, Call, Outcome, Segment, Status, Task, Trajectory, UserError
 
 
@@ -92,6 +93,7 @@ def test_the_summary_of_a_small_set_by_hand():
             "1": {"n": 2, "em": 1.0, "calls_mean": 0.5, "calls_optimal_mean": 0.0},
             "2": {"n": 3, "em": 0.5, "calls_mean": 4 / 3, "calls_optimal_mean": 4 / 3},
         },
+        "by_level": {},
         "by_calls": {
             "0": {"n": 2, "em": 1.0, "calls_mean": 0.0, "calls_optimal_mean": 0.5},
             "1": {"n": 1, "em": 1.0, "calls_mean": 1.0, "calls_optimal_mean": 0.0},
@@ -100,7 +102,31 @@ def test_the_summary_of_a_small_set_by_hand():
         "known": {"n": 2, "em": 0.5, "calls_mean": 1.0, "no_call_rate": 0.5},
         "unknown": {"n": 3, "em": 1.0, "calls_mean": 1.0, "no_call_rate": 1 / 3},
         "sampled": None,
+        # two requests each: one reads 50 tokens, the other 50, the first turn and 40 more
+        "requests_mean": 2.0,
+        "read_mean": (4 * (50 + 97) + 50 + 117) / 5,
+        "written_mean": 14.0,
+        "cost_mean": None,
+        "tokens_per_success": (4 * 157 + 197) / 3,
+        "calls_per_success": 5 / 3,
+        "seconds_per_success": 10 / 3,
+        "cost_per_success": None,
     }
+
+
+def test_levels_have_their_own_rows():
+    found = summarise([make("a", 1.0, "o", level=1), make("b", 0.0, level=1), make("c", 1.0)])
+    assert found["by_level"] == {
+        "1": {"n": 2, "em": 0.5, "calls_mean": 0.5, "calls_optimal_mean": None}
+    }
+    other = summarise([make("a", 1.0, level="easy"), make("b", 0.0, "oo", level="hard")])
+    assert len(detail_tables({"x": found})) == 1
+    _, levels = detail_tables({"x": found, "y": other})
+    assert levels.heads == ["1\nn=2", "easy\nn=1", "hard\nn=1"]
+    assert levels.rows == [
+        ("x", ("0.500 (0.50)", "", "")),
+        ("y", ("", "1.000 (0.00)", "0.000 (2.00)")),
+    ]
 
 
 def test_hops_are_in_the_order_of_numbers():

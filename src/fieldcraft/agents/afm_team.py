@@ -8,10 +8,12 @@ does a double check with a score below 3. The chains obey the grammars of `diale
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from fieldcraft.agents.prompted import End
 from fieldcraft.agents.team import TEXT, Board, GaveUp, Team
 from fieldcraft.dialects.afm import CRITERIA, PASSING, POOR, double_check, reflection
-from fieldcraft.types import Role
+from fieldcraft.types import Action, Answer, Observation, Role, Step, Thought
 
 MOST_PLANS = 4
 READY = "answer"  # what the lead says in the place of a tool
@@ -104,6 +106,25 @@ async def _write(board: Board, seat: str, part: str, role: Role) -> str:
     board.write(said["thought"])
     board.write(said[part], role)
     return said[part]
+
+
+def requests(steps: Sequence[Step]) -> Iterator[tuple[int, int]]:
+    """The requests that this team would have made to write a chain: of each the number of steps
+    that the seat read, and of those that it had written at its end. The lead writes nothing down.
+    """
+    begin = 0  # of what the next seat writes
+    for end, step in enumerate(steps, start=1):
+        match step:
+            case Action() | Thought(role=Role.SUGGEST):
+                yield begin, begin  # the lead
+                yield begin, end
+            case Thought(role=Role.THINK) | Answer():
+                continue  # the beginning of what a seat says; an answer that passed is taken over
+            case Thought():
+                yield begin, end
+            case Observation():
+                pass
+        begin = end
 
 
 AFM = Team(PROMPTS, play, TOOL_PROMPTS)

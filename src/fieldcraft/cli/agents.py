@@ -23,7 +23,7 @@ from fieldcraft.cli.app import (
 )
 from fieldcraft.config.names import Kind, require
 from fieldcraft.config.sections import Dtype, JudgeModel
-from fieldcraft.evals.tables import pairwise_table, results_table, samples_table, tool_table
+from fieldcraft.evals.tables import detail_tables, pairwise_table, results_table
 from fieldcraft.records.files import refuse_unwritable, write_json
 from fieldcraft.runs.folder import find_model
 from fieldcraft.runs.loop import run_async
@@ -141,9 +141,7 @@ def evaluate(
         done[name] = run_async(answers)
         found[name] = summarise(done[name], split) | {"seconds": time.perf_counter() - began}
     compared = against_first(done, split)
-    console.print(results_table(found, {}), tool_table(found))
-    if any(entry["sampled"] for entry in found.values()):
-        console.print(samples_table(found))
+    console.print(results_table(found, {}), *detail_tables(found))
     if compared:
         console.print(pairwise_table(compared))
     if out is not None:

@@ -22,7 +22,7 @@ from fieldcraft.cli.app import (
     loading,
 )
 from fieldcraft.config.recipe import Recipe, refuse_idle
-from fieldcraft.evals.tables import comparisons_table, results_table, seeds_table, tool_table
+from fieldcraft.evals.tables import comparisons_table, detail_tables, results_table, seeds_table
 from fieldcraft.recipes.loading import load_recipe, shipped
 from fieldcraft.records.events import Events, write_metrics
 from fieldcraft.records.files import refuse_unwritable
@@ -73,7 +73,7 @@ def _tables(report: dict[str, Any]) -> list[Figures]:
             found.append(comparisons_table(report["comparisons"]))
         return found
     seconds = {stage["name"]: stage["seconds"] for stage in report["stages"]}
-    return [results_table(report["evals"], seconds), tool_table(report["evals"])]
+    return [results_table(report["evals"], seconds), *detail_tables(report["evals"])]
 
 
 def _load(recipe: str, overrides: list[str]) -> Recipe:

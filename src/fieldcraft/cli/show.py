@@ -17,7 +17,7 @@ from fieldcraft.cli.app import (
     loading,
 )
 from fieldcraft.data.steps_io import as_trajectory, read_demonstrations
-from fieldcraft.evals.tables import pairwise_table, results_table, tool_table
+from fieldcraft.evals.tables import detail_tables, pairwise_table, results_table
 from fieldcraft.records.files import refuse_unwritable
 from fieldcraft.runs.folder import RunFolder, find_run
 from fieldcraft.terminal.trajectories import (
@@ -135,7 +135,7 @@ def compare(
     refuse_unwritable(out.parent)
     report = compare_runs(runs, out)
     console = Console()
-    console.print(results_table(report["evals"], {}), tool_table(report["evals"]))
+    console.print(results_table(report["evals"], {}), *detail_tables(report["evals"]))
     if report["pairwise"]:
         console.print(pairwise_table(report["pairwise"]))
     else:

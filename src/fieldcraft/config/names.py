@@ -34,6 +34,7 @@ class Kind(StrEnum):
     WORKFLOW = "workflow"
     TEAM = "team"
     FILTER = "filter"
+    VERIFIER = "verifier"
     ALGORITHM = "algorithm"
     STAGE = "stage type"
 
@@ -49,6 +50,7 @@ _ALGORITHMS = "fieldcraft.config.algorithms"
 _AFM = "fieldcraft.dialects.afm"
 _STAGES = "fieldcraft.train.stages"
 _RULES = "fieldcraft.data.rules"
+_VERIFIERS = "fieldcraft.evals.verifiers"
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     Kind.TOOL: {
         "search": "fieldcraft.tools.search.tool:SearchTool",
@@ -103,6 +105,11 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "corrected": f"{_RULES}:Corrected",
         "near_duplicates": f"{_RULES}:NearDuplicates",
         "contaminated": f"{_RULES}:Contaminated",
+    },
+    Kind.VERIFIER: {
+        "vote": f"{_VERIFIERS}:vote",
+        "double_check": f"{_VERIFIERS}:double_check",
+        "judge": f"{_VERIFIERS}:AskedModel",
     },
     Kind.ALGORITHM: {
         "grpo": f"{_ALGORITHMS}:GRPO",

@@ -113,7 +113,7 @@ class Recipe(Section):
     @field_validator("tools")
     @classmethod
     def _each_tool_once(cls, tools: tuple[ToolChoice, ...]) -> tuple[ToolChoice, ...]:
-        names = [tool.name for tool in tools]
+        names = [tool.called or tool.name for tool in tools]
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"it names '{name}' twice, so remove one of the two")
@@ -149,11 +149,11 @@ def first_model(recipe: Recipe) -> str:
 
 def evaluations(recipe: Recipe) -> list[str]:
     """Everything that a run of the recipe evaluates, in the order of the run: the first model,
-    workflows around it, stages."""
+    workflows around it, teachers, stages."""
     stages = [name for name, stage in recipe.stages.items() if stage.evaluate]
-    first = [name for name in ("base" if recipe.model else stages[0] if stages else None,) if name]
+    first = ["base"] if recipe.model else [n for n in [*recipe.stages][:1] if n in stages]
     workflows = map(short, recipe.evaluation.workflows)
-    return list(dict.fromkeys([*first, *workflows, *stages]))
+    return list(dict.fromkeys([*first, *workflows, *recipe.evaluation.teachers, *stages]))
 
 
 def table_rows(recipe: Recipe) -> dict[str, str]:

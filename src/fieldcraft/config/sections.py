@@ -14,6 +14,7 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
@@ -143,12 +144,13 @@ class Limits(Section):
 
 
 class ToolChoice(Section):
-    """A tool by name. Every key but `name` is a setting of the tool; a name alone may be written
-    as text."""
+    """A tool by name. Every key but `name` and `called` is a setting of the tool; a name alone may
+    be written as text."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str
+    called: str | None = None  # the name that the model calls it by; None: its own
 
     @model_validator(mode="before")
     @classmethod
@@ -157,6 +159,8 @@ class ToolChoice(Section):
 
     @model_validator(mode="after")
     def _search_has_a_section(self) -> Self:
+        if self.name == "search" and self.called is not None:
+            raise ValueError("the tool search is called by its own name, so remove called")
         if self.name == "search" and self.settings:
             raise ValueError(
                 "the settings of the tool search are in the section search, so write"
@@ -214,12 +218,26 @@ class Evaluation(Section):
     concurrency: PositiveInt = 256
     samples: PositiveInt = 1  # of each question
     temperature: Rate = 0.0  # 0: greedy
+    verifier: str | None = None  # picks one of the samples of a question: best of n
+    # who else answers: `team` is that of the section teacher, `lone` one model of it (ReAct)
+    teachers: tuple[Literal["team", "lone"], ...] = ()
+    # of a million tokens that models without prices of their own read, and write
+    prices: tuple[Rate, Rate] | None = None
     during: During | None = None
+
+    @field_validator("verifier")
+    @classmethod
+    def _is_a_verifier(cls, name: str | None) -> str | None:
+        if name is not None:
+            require(Kind.VERIFIER, name)
+        return name
 
     @model_validator(mode="after")
     def _samples_differ(self) -> Self:
         if self.samples > 1 and not self.temperature:
             raise ValueError(SAME_SAMPLES)
+        if self.verifier is not None and self.samples == 1:
+            raise ValueError("a verifier picks one of several samples: set samples, as in 3")
         return self
 
     @model_validator(mode="after")

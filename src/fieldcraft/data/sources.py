@@ -29,9 +29,10 @@ from fieldcraft.tools.search.passages import parse_passage
 from fieldcraft.types import Task, UserError
 
 _QUESTION = ("question", "Question", "problem", "Problem")
-_ANSWERS = ("golden_answers", "answers", "answer", "Answer")
+_ANSWERS = ("golden_answers", "answers", "answer", "Answer", "Final answer")
 _ID = ("id", "_id", "ID", "unique_id", "task_id", "question_id")
-_META = ("level", "type", "data_source", "difficulty")
+_META = ("type", "data_source", "difficulty")
+_LEVEL = ("level", "Level", "difficulty_level", "category")  # GAIA, WebWalkerQA, HLE
 # Rewards that compare with no gold answer, and what of a task's `meta` they grade by.
 GRADES_BY = {"unit_tests": "unit_tests", "stdin_tests": "stdin_tests", "toolrl_exact": "calls"}
 # AutoCoA's instruction ends so, and this project's for it.
@@ -51,10 +52,10 @@ def read_tasks(path: Path) -> list[Task]:
     the question; when one comes again, "#2", "#3", ... are added. Questions that MuSiQue made
     unanswerable are left out.
 
-    `Task.meta` gets `level`, `type` and what stands in `metadata`; of HotpotQA, 2WikiMultiHopQA and
-    MuSiQue also `gold_titles`, the titles of the paragraphs that hold the answer, and of MuSiQue
-    `hops`; of a question for a program its tests; of one of ToolRL's `calls`, those that are
-    wanted. A question with tests or wanted calls needs no answer.
+    `Task.meta` gets `level` (of HLE the category), `type` and what is in `metadata`; of HotpotQA,
+    2WikiMultiHopQA and MuSiQue also `gold_titles`, the titles of the paragraphs that hold the
+    answer, and of MuSiQue `hops`; of a question for a program its tests; of one of ToolRL's
+    `calls`, those that are wanted. A question with tests or wanted calls needs no answer.
 
     Raises:
         UserError: the file is missing, empty or damaged, or a record lacks a question, or an answer
@@ -220,6 +221,9 @@ def hash_of(question: str) -> str:
 
 def _meta(record: Record) -> dict[str, Any]:
     meta = {key: record[key] for key in _META if isinstance(record.get(key), str | int | float)}
+    info = record.get("info")  # of WebWalkerQA
+    level = first(record | (info if isinstance(info, dict) else {}), _LEVEL)
+    meta |= {"level": level} if isinstance(level, str | int | float) else {}
     own = record.get("metadata")
     meta |= own if isinstance(own, dict) else {}
     if titles := _gold_titles(record | meta):

@@ -33,7 +33,7 @@ def _flat(entry: Entry) -> Row:
     """Every number of an entry; those inside a group, such as `known`, as group.number."""
     row: Row = {}
     for key, value in entry.items():
-        if key in ("splits", "split", "by_hops", "by_calls"):
+        if key in ("splits", "split", "by_hops", "by_level", "by_calls"):
             continue
         if isinstance(value, Mapping):
             row |= {f"{key}.{inner}": found for inner, found in value.items()}

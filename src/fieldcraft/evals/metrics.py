@@ -8,11 +8,15 @@ from typing import Any
 
 from fieldcraft.evals.intervals import effective_size, wilson_interval
 from fieldcraft.evals.samples import pass_rates
+from fieldcraft.evals.spending import Prices, spending
+from fieldcraft.evals.verifiers import PICKED
 from fieldcraft.records.tool_use import call_counts, mean, optimal_calls, tool_use
 from fieldcraft.types import Author, Status, Task, Trajectory, UserError
 
 
-def summarise(trajectories: Sequence[Trajectory], split: str | None = None) -> dict[str, Any]:
+def summarise(
+    trajectories: Sequence[Trajectory], split: str | None = None, prices: Prices | None = None
+) -> dict[str, Any]:
     """The entry of one stage or workflow in `report.json`.
 
     `rewards["em"]` (0, 1, or None where the answer cannot be graded) and `rewards["f1"]` must have
@@ -22,7 +26,8 @@ def summarise(trajectories: Sequence[Trajectory], split: str | None = None) -> d
     carry several values of `meta["split"]`, the entry also has "splits", and its top-level numbers
     are those of the leading `split` where there is one, else of all; `known` and `offloading_rate`
     look at all questions in either case. Where questions were sampled several times, "n" counts
-    samples and "sampled" has what `pass_rates` returns.
+    samples and "sampled" has what `pass_rates` returns, and "best_of", the mean and the interval of
+    the samples that a verifier picked. `prices` are those of `spending`.
 
     Raises UserError when there is nothing to summarise.
     """
@@ -30,12 +35,12 @@ def summarise(trajectories: Sequence[Trajectory], split: str | None = None) -> d
         raise UserError("There are no trajectories to summarise; give at least one task.")
     by_split = _by_split(trajectories)
     if len(by_split) < 2:
-        return _summary(trajectories)
-    return _summary(by_split.get(split, trajectories)) | {
+        return _summary(trajectories, prices)
+    return _summary(by_split.get(split, trajectories), prices) | {
         "known": _knowledge(trajectories, known=True),
         "offloading_rate": tool_use(trajectories)["offloading_rate"],
         "split": split if split in by_split else "all",
-        "splits": {name: _summary(part) for name, part in by_split.items()},
+        "splits": {name: _summary(part, prices) for name, part in by_split.items()},
     }
 
 
@@ -49,6 +54,12 @@ def cluster_of(task: Task) -> str:
     about the same entity: `meta["cluster"]`, or this question alone."""
     label = task.meta.get("cluster")
     return task.id if label is None else str(label)
+
+
+def _level(task: Task) -> str | None:
+    """How difficult a question is said to be, as in GAIA, WebWalkerQA and HotpotQA."""
+    level = task.meta.get("level")
+    return None if level is None else str(level)
 
 
 def _effective_questions(gradable: Iterable[Trajectory]) -> float:
@@ -71,7 +82,7 @@ def _by_split(trajectories: Iterable[Trajectory]) -> dict[Any, list[Trajectory]]
     return _grouped(trajectories, lambda t: t.task.meta.get("split"))
 
 
-def _summary(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+def _summary(trajectories: Sequence[Trajectory], prices: Prices | None) -> dict[str, Any]:
     n = len(trajectories)
     gradable = [t for t in trajectories if t.right is not None]
     judged = [t.rewards["judge"] for t in trajectories if "judge" in t.rewards]
@@ -100,11 +111,23 @@ def _summary(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "seconds_mean": sum(t.seconds for t in trajectories) / n,
         "status": {s.value: [t.status for t in trajectories].count(s) / n for s in Status},
         "by_hops": _by(trajectories, lambda t: t.task.meta.get("hops")),
+        "by_level": _by(trajectories, lambda t: _level(t.task)),
         "by_calls": _by(trajectories, lambda t: t.executed_calls),
         "known": _knowledge(trajectories, known=True),
         "unknown": _knowledge(trajectories, known=False),
-        "sampled": pass_rates(verdicts, clusters) if repeated else None,
+        "sampled": pass_rates(verdicts, clusters) | _best_of(gradable) if repeated else None,
+        **spending(trajectories, prices),
     }
+
+
+def _best_of(gradable: Sequence[Trajectory]) -> dict[str, Any]:
+    """How many of the samples that a verifier picked are right; None where there was none."""
+    picked = [t for t in gradable if t.rewards.get(PICKED) == 1]
+    rate = share_right(picked)
+    if rate is None:
+        return {"best_of": None}
+    interval = wilson_interval(rate, _effective_questions(picked))
+    return {"best_of": {"mean": rate, "ci95": list(interval)}}
 
 
 def share_right(trajectories: Iterable[Trajectory]) -> float | None:
@@ -128,7 +151,7 @@ def _rate(trajectories: Sequence[Trajectory], holds: Callable[[Trajectory], bool
 
 
 def _by(
-    trajectories: Iterable[Trajectory], key: Callable[[Trajectory], int | None]
+    trajectories: Iterable[Trajectory], key: Callable[[Trajectory], int | str | None]
 ) -> dict[str, dict[str, Any]]:
     return {
         str(value): {

@@ -18,7 +18,7 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
 
 
 def pass_rates(verdicts: Sequence[Sequence[bool]], clusters: Sequence[str]) -> dict[str, Any]:
-    """pass@k for k = 1, 2, 4, ... up to the number of samples; pass@1 is avg@n.
+    """pass@k for k = 1, 2, 4, ... and the number of samples; pass@1 is avg@n.
 
     Args:
         verdicts: whether each gradable sample of each question is right; a question that has fewer
@@ -30,7 +30,7 @@ def pass_rates(verdicts: Sequence[Sequence[bool]], clusters: Sequence[str]) -> d
         and its 95 % interval.
     """
     samples = min(map(len, verdicts))
-    ks = takewhile(lambda k: k <= samples, (2**i for i in range(32)))
+    ks = [*takewhile(lambda k: k < samples, (2**i for i in range(32))), samples]
     found = {}
     for k in ks:
         rates = [pass_at_k(len(drawn), sum(drawn), k) for drawn in verdicts]

@@ -33,6 +33,19 @@ def results_table(evals: Mapping[str, Entry], trained: Mapping[str, float]) -> F
     return table
 
 
+def detail_tables(evals: Mapping[str, Entry]) -> list[Figures]:
+    """What belongs below the results: the use of tools; the levels of the questions and several
+    samples of one, if there are any; and what an answer cost if a price is known."""
+    found = [tool_table(evals)]
+    if any(len(entry.get("by_level", ())) > 1 for entry in evals.values()):
+        found.append(levels_table(evals))
+    if any(entry.get("sampled") for entry in evals.values()):
+        found.append(samples_table(evals))
+    if any(entry.get("cost_mean") is not None for entry in evals.values()):
+        found.append(spending_table(evals))
+    return found
+
+
 def tool_table(evals: Mapping[str, Entry]) -> Figures:
     """How each used its tools."""
     keys = {
@@ -61,17 +74,42 @@ def tool_table(evals: Mapping[str, Entry]) -> Figures:
     return table
 
 
+def levels_table(evals: Mapping[str, Entry]) -> Figures:
+    """Exact match and calls at each level of the questions."""
+    levels = sorted({level for entry in evals.values() for level in entry.get("by_level", ())})
+    caption = "Exact match and, in brackets, calls a question, by the level of the questions."
+    sizes = [max(_level_size(entry, level) for entry in evals.values()) for level in levels]
+    table = Figures([f"{lvl}\nn={n}" for lvl, n in zip(levels, sizes, strict=True)], caption)
+    for name, entry in evals.items():
+        parts = (entry.get("by_level", {}).get(level) for level in levels)
+        table.add_row(
+            name, *("" if p is None else f"{p['em']:.3f} ({p['calls_mean']:.2f})" for p in parts)
+        )
+    return table
+
+
+def _level_size(entry: Entry, level: str) -> int:
+    size: int = entry.get("by_level", {}).get(level, {"n": 0})["n"]
+    return size
+
+
 def samples_table(evals: Mapping[str, Entry]) -> Figures:
     """How often one of k samples of a question is right, where several were drawn."""
-    sampled = {name: entry["sampled"] for name, entry in evals.items() if entry["sampled"]}
+    sampled = {name: entry["sampled"] for name, entry in evals.items() if entry.get("sampled")}
     ks = max((found["pass_at"] for found in sampled.values()), key=len)
     caption = (
         "pass@k: share of the questions of which one of k samples is right, unbiased; pass@1 is the"
         " mean over all samples, avg@n."
     )
-    table = Figures(["n", *(f"pass@{k}\n[95 %]" for k in ks)], caption)
+    picked = any(found.get("best_of") for found in sampled.values())
+    heads = [f"pass@{k}\n[95 %]" for k in ks]
+    if picked:
+        heads.append("best of n\n[95 %]")
+        caption += " best of n: the share of right ones among the samples that a verifier picked."
+    table = Figures(["n", *heads], caption)
     for name, found in sampled.items():
         rates = [found["pass_at"].get(k) for k in ks]
+        rates += [found.get("best_of")] if picked else []
         table.add_row(
             name,
             str(found["samples"]),
@@ -80,6 +118,30 @@ def samples_table(evals: Mapping[str, Entry]) -> Figures:
                 for r in rates
             ),
         )
+    return table
+
+
+def spending_table(evals: Mapping[str, Entry]) -> Figures:
+    """What an answer cost each."""
+    keys = {
+        "requests": ("requests_mean", 1),
+        "tokens\nread": ("read_mean", 0),
+        "tokens\nwritten": ("written_mean", 0),
+        "tokens\na success": ("tokens_per_success", 0),
+        "calls\na success": ("calls_per_success", 2),
+        "s\na success": ("seconds_per_success", 2),
+        "cost of 1,000\nsuccesses": ("cost_per_success", 3),
+    }
+    caption = (
+        "A success is a right answer. Tokens are counted as an endpoint without a cache of prompts"
+        " bills them: each request reads its whole prompt. Seconds are those of the questions,"
+        " which were answered side by side."
+    )
+    table = Figures([*keys], caption)
+    for name, entry in evals.items():
+        scale = {"cost_per_success": 1000.0}
+        cells = (_number(entry[k], digits, scale=scale.get(k, 1.0)) for k, digits in keys.values())
+        table.add_row(name, *cells)
     return table
 
 

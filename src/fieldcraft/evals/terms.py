@@ -35,6 +35,17 @@ TERMS = {
         " are not executed."
     ),
     "Refused": "Share of the written calls above the limit of calls; they are not executed.",
+    "Pass at k": (
+        "Share of the questions of which at least one of k samples is right, unbiased; for k = 1"
+        " the mean over all samples."
+    ),
+    "Best of n": "Share of right answers among the samples that a verifier picked.",
+    "Requests": "Requests to models, a question: turns of a policy, or of the seats of a team.",
+    "Tokens read / written": "Of all requests of a question; each reads its whole prompt.",
+    "Tokens a success": "Tokens read and written by all questions, for each right answer.",
+    "Calls a success": "Executed calls of all questions, for each right answer.",
+    "Seconds a success": "Seconds of all questions, which ran side by side, for each right answer.",
+    "Cost of 1,000 successes": "By the prices of the models, or those of the evaluation.",
     "Behaviour": (
         "Shares of the questions: MA (more accurate), right where the stage before was wrong; AE,"
         " the part of MA with fewer calls; ME (more efficient), the same verdict with fewer calls;"

@@ -30,7 +30,7 @@ from fieldcraft.types import UserError
 # the row of that model.
 RESERVED = (
     *("world", "start", "index", "evaluations", "evaluation", "collect", "select"),
-    *("workflow", "rag", "reflexion", TEACHER),
+    *("workflow", "rag", "reflexion", TEACHER, "team", "lone"),
 )
 MOST = 2**32  # no number of a recipe is as large: random generators take seeds below
 
@@ -110,7 +110,7 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
         if path is None:
             raise UserError(f"recipe '{recipe.recipe}' needs {key}=PATH on the command line.")
     graders = {recipe.correct}.union(*(stage.graders for stage in recipe.stages.values()))
-    check_judge(recipe.judge, "judge" in graders)
+    check_judge(recipe.judge, "judge" in {*graders, recipe.evaluation.verifier})
     for key in ("model", "tasks", "corpus", "demonstrations", "pairs"):
         path = getattr(recipe, key)
         if path is not None and not path.exists():
@@ -254,11 +254,13 @@ def check_names(recipe: Recipe) -> None:
 def _check_collection(recipe: Recipe) -> None:
     teacher = recipe.teacher
     asked = recipe.select is not None and recipe.select.toolless == TEACHER
+    if "team" in recipe.evaluation.teachers and teacher.team is None:
+        raise UserError("evaluation.teachers names the team, so set teacher.team, as in afm.")
     if recipe.collect is None:
-        if teacher != Teacher() and not asked:
+        if teacher != Teacher() and not (asked or recipe.evaluation.teachers):
             raise UserError(
-                "teacher is only for a recipe with collect, or with select.toolless=teacher: use"
-                " the recipe autocoa-data, or afm-data."
+                "teacher is only for a recipe with collect, select.toolless=teacher or"
+                " evaluation.teachers: use the recipe autocoa-data, or afm-data."
             )
         if asked and teacher.model is None:
             raise UserError("select.toolless=teacher needs the name of a model: set teacher.model.")

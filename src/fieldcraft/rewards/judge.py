@@ -94,13 +94,13 @@ class Judge(AskingReward):
     name = "judge"
 
     def __init__(self, endpoint: ChatEndpoint, votes: int) -> None:
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._votes = votes
         self._useless = 0  # judgements in a row
 
     async def close(self) -> None:
         """Close the connections to the endpoint."""
-        await self._endpoint.close()
+        await self.endpoint.close()
 
     async def ask(self, trajectory: Trajectory) -> float | None:
         """Judge the answer. Raises UserError when practically every judgement fails."""
@@ -118,7 +118,7 @@ class Judge(AskingReward):
     async def _vote(self, request: str, seed: int) -> bool | str:
         """A verdict, or why there is none."""
         try:
-            reply = await self._endpoint.chat(
+            reply = await self.endpoint.chat(
                 [{"role": "user", "content": request}],
                 max_tokens=MAX_TOKENS,
                 temperature=VOTING_TEMPERATURE if self._votes > 1 else 0.0,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
+from fieldcraft.config.names import Kind, find
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Endpoint, JudgeModel, Limits, Optim
@@ -15,6 +16,7 @@ from fieldcraft.dialects import get_dialect
 from fieldcraft.endpoints.opening import open_endpoint
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.evals.verifiers import AskedModel, Verifier
 from fieldcraft.rewards.answers import F1, CoverEM, ExactMatch, Format
 from fieldcraft.rewards.judge import Judge
 from fieldcraft.rewards.length import SoftOverlong
@@ -62,6 +64,15 @@ def with_files(recipe: Recipe, folder: Path) -> Recipe:
     return recipe.model_copy(update={"tools": tools})
 
 
+def make_verifier(name: str, judge: Judge | None) -> Verifier:
+    """The verifier of a name; `judge` asks the model of the recipe's judge."""
+    found = find(Kind.VERIFIER, name)
+    if found is not AskedModel:
+        return cast(Verifier, found)
+    assert judge is not None, "parse_recipe sees to that"
+    return AskedModel(judge.endpoint)
+
+
 async def open_judge(settings: JudgeModel, cache: Path | None) -> Judge | None:
     """The judge of a recipe, whose endpoint must answer now; None where it names none."""
     if settings.url is None or settings.model is None:
@@ -78,7 +89,7 @@ async def open_tools(
     return [
         search or await open_search(recipe, index)
         if tool.name == SEARCH
-        else make_tool(tool.name, tool.settings)
+        else make_tool(tool.name, tool.settings, tool.called)
         for tool in recipe.tools
     ]
 

@@ -87,6 +87,8 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
             if recipe.collect.filters:
                 look("filters", partial(filter_problems, recipe.collect.filters))
             return problems
+        if recipe.evaluation.teachers:
+            look("teachers", partial(teacher_problems, recipe))
         if recipe.select is not None and recipe.select.toolless == TEACHER:
             look("teacher", partial(model_problems, recipe.teacher))
         if recipe.model is None and (not sound[1] or recipe.tasks is not None):
@@ -175,7 +177,7 @@ class Setup:
                 self.schemas.append(search_function(_nothing).schema)
                 notes += self._search_notes()
             else:
-                self.schemas.append(make_tool(choice.name, choice.settings).schema)
+                self.schemas.append(make_tool(choice.name, choice.settings, choice.called).schema)
                 notes.append(choice.name)
         yield from same_names([schema["function"]["name"] for schema in self.schemas])
 

@@ -13,11 +13,13 @@ from fieldcraft.config.names import Kind, cause_of, find, short, shown
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.metrics import summarise
 from fieldcraft.evals.run import answer_rubric, evaluate
+from fieldcraft.evals.verifiers import note_picks
 from fieldcraft.records.events import Evaluated
 from fieldcraft.records.files import write_json
 from fieldcraft.records.trajectories import write_trajectories
 from fieldcraft.rollout.loop import Policy, rollout
-from fieldcraft.runs.build import make_environment
+from fieldcraft.runs.answering import answering
+from fieldcraft.runs.build import make_environment, make_verifier
 from fieldcraft.runs.context import Context
 from fieldcraft.train.model import load_model
 from fieldcraft.types import AnyTool, Task, Trajectory, UserError
@@ -36,6 +38,14 @@ async def evaluate_workflows(context: Context, model: Path) -> None:
     for name in context.recipe.evaluation.workflows:
         workflow = find_workflow(name)
         await _evaluate(context, short(name), model, context.tools, workflow)
+
+
+async def evaluate_teachers(context: Context, model: Path) -> None:
+    """The teachers that the recipe names, on the same questions. Chains of scripted ones are read
+    by the tokenizer of `model`."""
+    for name in context.recipe.evaluation.teachers:
+        if not context.folder.evaluation(name).done:
+            await _grade(context, name, await answering(context, name, model))
 
 
 def find_workflow(name: str) -> Workflow:
@@ -82,22 +92,32 @@ async def _evaluate(
     files = context.folder.evaluation(name)
     if files.done:
         return
-    began = time.perf_counter()
     recipe, dialect = context.recipe, context.dialect(model)
     env = make_environment(recipe, dialect, tools)
     engine = context.engine(load_model(model, context.device).eval(), dialect)
     policy = Policy(engine=engine, temperature=recipe.evaluation.temperature)
+    await _grade(context, name, lambda task, key: run(task, policy, env, key))
+
+
+async def _grade(
+    context: Context, name: str, run: Callable[[Task, str], Awaitable[Trajectory]]
+) -> None:
+    """Answer every question as `run` does, and write trajectories and summary."""
+    began = time.perf_counter()
+    settings, files = context.recipe.evaluation, context.folder.evaluation(name)
     done = await evaluate(
         context.inputs.evaluation_tasks(),
-        lambda task, key: run(task, policy, env, key),
+        run,
         answer_rubric(context.judge, context.correct),
-        recipe.evaluation.concurrency,
+        settings.concurrency,
         f"{name}: evaluation",
         context.emit,
-        recipe.evaluation.samples,
+        settings.samples,
     )
+    if settings.verifier is not None:
+        await note_picks(done, settings.samples, make_verifier(settings.verifier, context.judge))
     write_trajectories(files.trajectories, done)
-    summary = summarise(done, recipe.evaluation.leading)
+    summary = summarise(done, settings.leading, settings.prices)
     seconds = time.perf_counter() - began
     write_json(files.summary, {"seconds": seconds, "summary": summary})
     context.emit(Evaluated(name, summary))

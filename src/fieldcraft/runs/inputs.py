@@ -94,6 +94,10 @@ class Inputs(ABC):
         """How a team of scripted agents answers. Raises UserError where there is none."""
         raise UserError("the questions have no team: set teacher.model to have models as one.")
 
+    def lone_chain(self, task: Task, rng: random.Random) -> list[Step]:
+        """How one scripted agent answers. Raises UserError where there is none."""
+        raise UserError("the questions have no agent: set teacher.model to have a model as one.")
+
     def judge(self, trajectory: Trajectory) -> Verdicts | None:
         """A verdict on each simulated call; None where only the real tool can tell."""
         return None
@@ -196,6 +200,9 @@ class WorldInputs(Inputs):
 
     def team_chain(self, task: Task, rng: random.Random) -> list[Step]:
         return self.world.team_chain(task, rng)
+
+    def lone_chain(self, task: Task, rng: random.Random) -> list[Step]:
+        return self.world.lone_chain(task, rng)
 
     def judge(self, trajectory: Trajectory) -> Verdicts | None:
         return self.world.judge(trajectory)

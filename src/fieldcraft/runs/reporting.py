@@ -43,7 +43,8 @@ def write_run_report(context: Context, stopped: str | None = None) -> dict[str, 
         device=str(context.device),
         stages=stages,
         evals={
-            n: summarise(done, recipe.evaluation.leading) | {"seconds": seconds[n]}
+            n: summarise(done, recipe.evaluation.leading, recipe.evaluation.prices)
+            | {"seconds": seconds[n]}
             for n, done in samples.items()
         },
         comparisons=_changes(recipe, samples),

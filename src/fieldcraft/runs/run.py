@@ -8,7 +8,7 @@ from typing import Any
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.records.events import Events, Said
 from fieldcraft.runs.context import Context, open_context
-from fieldcraft.runs.evaluating import evaluate_model, evaluate_workflows
+from fieldcraft.runs.evaluating import evaluate_model, evaluate_teachers, evaluate_workflows
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.reporting import write_run_report
 from fieldcraft.runs.selecting import select_questions
@@ -51,6 +51,7 @@ async def _train_and_evaluate(context: Context, model: Path) -> None:
     if recipe.model is not None:
         await evaluate_model(context, "base", model)
         await evaluate_workflows(context, model)
+        await evaluate_teachers(context, model)
     for name, stage in recipe.stages.items():
         if recipe.select is not None and stage.kind == "rl" and context.selected is None:
             context.selected = await select_questions(context, models)
@@ -60,4 +61,5 @@ async def _train_and_evaluate(context: Context, model: Path) -> None:
             await evaluate_model(context, name, model)
         if len(models) == 2 and recipe.model is None:
             await evaluate_workflows(context, model)
+            await evaluate_teachers(context, model)
         release_memory()

@@ -38,7 +38,7 @@ async def make_teacher(context: Context) -> Teacher:
         return Oracle(context.inputs.oracle, recipe.seed)
     await context.open_tools()
     if recipe.teacher.team is not None:
-        return await _team(context, find_team(recipe.teacher.team))
+        return TeamTeacher(await make_team(context, find_team(recipe.teacher.team)))
     chat = await make_chat(context, recipe.teacher, context.folder.collected)
     tools: dict[Way, list[AnyTool]] = {Way.COT: [], Way.COA: list(context.tools)}
     temperature = recipe.teacher.temperature
@@ -83,7 +83,7 @@ def find_team(name: str) -> Team:
     return found
 
 
-async def _team(context: Context, team: Team) -> TeamTeacher:
+async def make_team(context: Context, team: Team) -> Seated:
     """The team with a model in each seat; seats with the same settings share one.
 
     Raises UserError for the settings of a seat that the team does not have.
@@ -104,7 +104,7 @@ async def _team(context: Context, team: Team) -> TeamTeacher:
         if same not in models:
             models[same] = await make_chat(context, settings, context.folder.collected)
         seats[name] = Seat(models[same], prompt, settings.temperature)
-    return TeamTeacher(make_seated(context, team, seats))
+    return make_seated(context, team, seats)
 
 
 async def make_chat(context: Context, settings: TeacherSettings, folder: Path) -> Chat:
@@ -145,16 +145,20 @@ def _local(context: Context, folder: Path) -> Chat:
 
 
 def teacher_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
-    """The teacher of a recipe that collects must answer, or at least be there."""
+    """The teachers of a recipe must answer, or at least be there."""
     settings = recipe.teacher
     if settings.team is not None:
         find_team(settings.team)
     if settings.model is None:
         inputs = make_inputs(recipe)
+        task = inputs.train_tasks()[0]
         if settings.team is not None:
-            inputs.team_chain(inputs.train_tasks()[0], random.Random(0))
+            inputs.team_chain(task, random.Random(0))
             notes.append("the team of the world")
-        else:
+        if "lone" in recipe.evaluation.teachers:
+            inputs.lone_chain(task, random.Random(0))
+            notes.append("the single agent of the world")
+        elif settings.team is None:
             notes.append(f"the oracle of the world, {type(inputs.oracle).__name__}")
         return
     named = (settings, *map(settings.seat, settings.seats))

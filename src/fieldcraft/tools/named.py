@@ -4,20 +4,51 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any, get_args, get_type_hints
 
 from fieldcraft.config.making import make_part
 from fieldcraft.config.names import Kind, find
 from fieldcraft.tools.base import FunctionTool
-from fieldcraft.types import AnyTool, StatefulTool, UserError
+from fieldcraft.types import AnyTool, StatefulTool, Task, Tool, UserError
 
 
-def make_tool(name: str, settings: Mapping[str, Any]) -> AnyTool:
+def make_tool(name: str, settings: Mapping[str, Any], called: str | None = None) -> AnyTool:
     """The tool of a recipe; `name` is one that is built in, of an entry point, or `module:Name`.
+    The model calls it by the name `called`, or by its own.
 
     Raises UserError for an unknown name, wrong settings, and for what is no tool.
     """
-    return as_tool(find(Kind.TOOL, name), name, settings)
+    made = as_tool(find(Kind.TOOL, name), name, settings)
+    if called is None:
+        return made
+    return (
+        RenamedStateful(made, called) if isinstance(made, StatefulTool) else Renamed(made, called)
+    )
+
+
+class _OtherName:
+    def __init__(self, tool: Any, name: str) -> None:
+        self.name = name
+        function = tool.schema["function"] | {"name": name}
+        self.schema: dict[str, Any] = tool.schema | {"function": function}
+        self._tool = tool
+
+
+class Renamed(_OtherName):
+    """A tool by another name, such as the one that a dialect calls."""
+
+    async def __call__(self, **arguments: Any) -> str:
+        text: str = await self._tool(**arguments)
+        return text
+
+
+class RenamedStateful(_OtherName):
+    """The same of a tool that is opened for each rollout."""
+
+    def open(self, task: Task) -> AbstractAsyncContextManager[Tool]:
+        opened: AbstractAsyncContextManager[Tool] = self._tool.open(task)
+        return opened
 
 
 def as_tool(found: Any, name: str, settings: Mapping[str, Any]) -> AnyTool:

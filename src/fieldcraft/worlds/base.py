@@ -102,6 +102,11 @@ class World(ABC):
         repairs them. Raises UserError if the world has no such team."""
         raise UserError("the world has no team: set teacher.model to have models in its seats.")
 
+    def lone_chain(self, task: Task, rng: random.Random) -> list[Step]:
+        """How one scripted agent answers a question, with the mistakes of the team and nobody who
+        sees them. Raises UserError if the world has none."""
+        raise UserError("the world has no agent: set teacher.model to have a model as one.")
+
     def synthesise(self, kind: str, task: Task, rng: random.Random) -> Task | None:
         """A harder question of a kind, one of `synthesised`; None where a try finds none.
 

@@ -15,6 +15,7 @@ from fieldcraft.types import Dialect, Step, Task, Trajectory
 from fieldcraft.worlds.atlas.curriculum import Curriculum, tokenizer_texts
 from fieldcraft.worlds.atlas.facts import deal
 from fieldcraft.worlds.atlas.fidelity import judge_by_world
+from fieldcraft.worlds.atlas.lone import lone_demonstration
 from fieldcraft.worlds.atlas.oracle import AtlasOracle, path_of
 from fieldcraft.worlds.atlas.questions import SPLITS, evaluation_tasks, train_tasks
 from fieldcraft.worlds.atlas.synthesis import (
@@ -126,6 +127,9 @@ class AtlasWorld(World):
 
     def team_chain(self, task: Task, rng: random.Random) -> list[Step]:
         return team_demonstration(self.facts, path_of(task), rng, self.mistakes)
+
+    def lone_chain(self, task: Task, rng: random.Random) -> list[Step]:
+        return lone_demonstration(self.facts, path_of(task), rng, self.mistakes)
 
     def synthesise(self, kind: str, task: Task, rng: random.Random) -> Task | None:
         if kind == DEPTH:
