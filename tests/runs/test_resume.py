@@ -5,7 +5,7 @@ import json
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,39 @@ stages:
     kl_coef: 0.1
     optim: {lr: 1.0e-3}
 evaluation: {splits: {heldout: 8, train: 2, known: 2}, during: {every: 3, questions: 4}}
+"""
+FOLDING = """
+recipe: tiny
+device: cpu
+instruction: ""
+world: {name: trails}
+scratch: {layers: 2, width: 32, heads: 2}
+search: {topk: 1}
+budget:
+  max_calls: 12
+  turn_tokens: 32
+  observation_tokens: 64
+  total_tokens: 240
+  fold: {at: 60, most: 8, request: ""}
+stages:
+  base:
+    type: sft
+    data: folded
+    examples: 600
+    steps: 60
+    batch: 8
+    checkpoint_every: 40
+    evaluate: false
+    optim: {lr: 1.0e-2, warmup: 5, schedule: linear}
+  rl:
+    type: rl
+    steps: 4
+    questions: 3
+    group: 3
+    checkpoint_every: 2
+    entropy_coef: 0.01 # so that steps train, whatever this model is rewarded for
+    optim: {lr: 1.0e-3}
+evaluation: {splits: {heldout: 4, short: 2}, workflows: []}
 """
 SECONDS = 120  # after which a run that hangs fails
 
@@ -112,9 +145,32 @@ def weights(out: Path, stage: str) -> dict[str, torch.Tensor]:
 
 
 def test_killed_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = killed_and_whole(RECIPE, MOMENTS, tmp_path, monkeypatch)
+    assert [row["step"] for row in figures(whole)["rl"]] == [0, 1, 2, 3]
+    assert all(row["grad_norm"] > 0 for row in figures(whole)["rl"])
+    assert any(
+        not torch.equal(weights(whole, "base")[name], tensor)
+        for name, tensor in weights(whole, "rl").items()
+    )
+
+
+def test_killed_while_rollouts_fold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = [step("base", 50), step("rl", 1), step("rl", 3)]
+    whole = killed_and_whole(FOLDING, moments, tmp_path, monkeypatch)
+    assert all(row["folds_mean"] > 0 for row in figures(whole)["rl"])
+
+
+def killed_and_whole(
+    text: str,
+    moments: Sequence[Callable[[Path], bool]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
+    """The folder of a run that nobody killed, after one that was killed at these moments came to
+    the same numbers."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     recipe = tmp_path / "tiny.yaml"
-    recipe.write_text(RECIPE)
+    recipe.write_text(text)
     # A server that has imported everything forks each process, so that a start costs no seconds.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["fieldcraft.cli.main", "fieldcraft.runs.run"])
@@ -131,7 +187,7 @@ def test_killed_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     finish(whole)
-    for reached in MOMENTS:
+    for reached in moments:
         process = start(killed)
         deadline = time.monotonic() + SECONDS
         while process.is_alive() and not reached(killed):
@@ -142,20 +198,15 @@ def test_killed_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert process.exitcode == -9, (tmp_path / "output").read_text()[-2000:]
     finish(killed)
 
-    assert [row["step"] for row in figures(whole)["rl"]] == [0, 1, 2, 3]
-    assert all(row["grad_norm"] > 0 for row in figures(whole)["rl"])
     assert figures(killed) == figures(whole)
     for stage in ("base", "rl"):
         one, other = weights(whole, stage), weights(killed, stage)
         assert one.keys() == other.keys()
         assert [name for name in one if not torch.equal(one[name], other[name])] == []
-    assert any(
-        not torch.equal(weights(whole, "base")[name], tensor)
-        for name, tensor in weights(whole, "rl").items()
-    )
     # nothing is left of the steps on the way
     assert sorted(path.name for path in killed.rglob("*draft*")) == []
     assert sorted(path.name for path in killed.rglob("step-*")) == []
+    return whole
 
 
 def test_a_run_that_goes_on_uses_as_many_threads(tmp_path: Path) -> None:
