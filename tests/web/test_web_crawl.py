@@ -19,7 +19,9 @@ from web_parts import TASK, crawler, failure, use
 from bad_servers import answers, drips_its_answer, drips_its_headers, raw_server, redirects, resets
 from chat_server import answering, completion
 from fieldcraft.types import ArgumentError, ToolError, ToolUnavailable, UserError
+from fieldcraft.web import text as web_text
 from fieldcraft.web.crawl import REPEATED, split
+from fieldcraft.web.text import Page
 from serving import serving
 
 pytest.importorskip("trafilatura", reason="needs the extra web")
@@ -281,6 +283,26 @@ def test_wrong_settings_are_a_sentence(settings, sentence):
     with pytest.raises(UserError) as error:
         crawler(**settings)
     assert sentence in str(error.value)
+
+
+def test_the_text_of_a_page_is_found_once(monkeypatch):
+    found = []
+
+    def find(text, url):
+        found.append(url)
+        return Page(text)
+
+    monkeypatch.setattr(web_text, "_html_page", find)
+    texts = web_text.PageTexts()
+
+    def read(*page):
+        return asyncio.run(texts.of(*page))
+
+    for _ in range(3):
+        assert read(b"<p>a</p>", "text/html", "http://x/1") == Page("<p>a</p>")
+    assert read(b"<p>b</p>", "text/html", "http://x/1") == Page("<p>b</p>")  # the page has changed
+    read(b"<p>a</p>", "text/html", "http://x/2")  # its links may be relative
+    assert found == ["http://x/1", "http://x/1", "http://x/2"]
 
 
 def test_without_the_libraries_the_sentence_says_what_to_install(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ import torch
 from fieldcraft.config.names import Kind, find
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import Endpoint, JudgeModel, Limits, Optim
+from fieldcraft.config.sections import Endpoint, JudgeModel, Limits, Optim, World
 from fieldcraft.dialects import get_dialect
 from fieldcraft.endpoints.opening import open_endpoint
 from fieldcraft.engine.local.engine import LocalEngine
@@ -22,6 +23,7 @@ from fieldcraft.rewards.judge import Judge
 from fieldcraft.rewards.length import SoftOverlong
 from fieldcraft.rewards.named import make_reward
 from fieldcraft.rewards.rubric import AskingReward, Rubric
+from fieldcraft.tools.http import NO_SITES, Sites
 from fieldcraft.tools.named import make_tool, with_signatures
 from fieldcraft.tools.python.tool import Programs
 from fieldcraft.tools.search.client import RemoteSearchTool
@@ -29,6 +31,8 @@ from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.passages import Passage
 from fieldcraft.tools.search.tool import SearchTool, search_function
 from fieldcraft.types import VERDICT, AnyTool, Dialect, Reward, Tokenizer, Tool
+from fieldcraft.worlds.base import make_world
+from fieldcraft.worlds.site import open_site
 
 SEARCH = "search"  # the tool that a run indexes its corpus for
 PYTHON = "python"  # the tool whose programs find the files of a world
@@ -87,25 +91,31 @@ async def open_tools(recipe: Recipe, index: Path, search: Tool | None = None) ->
     for one that cannot be made."""
     if search is None and any(tool.name == SEARCH for tool in recipe.tools):
         search = await open_search(recipe, index)
-    return _make_tools(recipe, search)
+    return _make_tools(recipe, search, _sites(recipe.world, recipe.seed))
 
 
 def closed_tools(recipe: Recipe) -> list[AnyTool]:
     """The same for prompts: the search finds nothing, and needs neither an index nor a server."""
-    return _make_tools(recipe, search_function(_nothing))
+    return _make_tools(recipe, search_function(_nothing), NO_SITES)
 
 
-def _make_tools(recipe: Recipe, search: Tool | None) -> list[AnyTool]:
-    """The tools of a recipe, with `search` where it names that."""
+def _make_tools(recipe: Recipe, search: Tool | None, sites: Sites) -> list[AnyTool]:
+    """The tools of a recipe, with `search` where it names that, and web sites in this process."""
     return [
         with_signatures(
             search
             if tool.name == SEARCH and search is not None
-            else make_tool(tool.name, tool.settings),
+            else make_tool(tool.name, tool.settings, sites),
             tool,
         )
         for tool in recipe.tools
     ]
+
+
+@lru_cache(maxsize=1)  # a program that asks an agent opens its tools each time
+def _sites(world: World | None, seed: int) -> Sites:
+    """The web site of a recipe's world, if that has an address."""
+    return NO_SITES if world is None else open_site(make_world(world.name, world.settings, seed))
 
 
 async def _nothing(query: str) -> list[Passage]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable
+from copy import copy
 from typing import Annotated, Any, NotRequired, final, get_type_hints
 
 import docstring_parser
@@ -45,6 +46,13 @@ class FunctionTool:
                 "parameters": _without_titles(self._arguments.json_schema()),
             },
         }
+
+    def running(self, function: Callable[..., Any]) -> FunctionTool:
+        """The same tool with another function of the same signature, such as one for each rollout:
+        the schema is not made again."""
+        other = copy(self)
+        other.function = function
+        return other
 
     async def __call__(self, /, **arguments: Any) -> str:
         """Check the arguments, run, and return text; anything but a string is returned as JSON.

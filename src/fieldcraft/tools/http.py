@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import httpx
 
+# Web sites that are in this process, by their addresses, as `mounts` of httpx.
+Sites = Mapping[str, httpx.AsyncBaseTransport]
+NO_SITES: Sites = MappingProxyType({})
 MOST_BYTES = 8 * 2**20  # of an answer; a hundred long passages have less than one MiB
 # Of an answer that is sent unpacked. `content-length` is that of the packed one.
 _OF_TRANSFER = ("content-encoding", "content-length", "transfer-encoding")

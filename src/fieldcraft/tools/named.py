@@ -12,15 +12,18 @@ from fieldcraft.config.names import Kind, find
 from fieldcraft.config.sections import ToolChoice
 from fieldcraft.dialects.naming import with_names
 from fieldcraft.tools.base import FunctionTool
+from fieldcraft.tools.http import NO_SITES, Sites
 from fieldcraft.types import AnyTool, StatefulTool, Task, Tool, UserError
 
 
-def make_tool(name: str, settings: Mapping[str, Any]) -> AnyTool:
+def make_tool(name: str, settings: Mapping[str, Any], sites: Sites = NO_SITES) -> AnyTool:
     """The tool of a recipe; `name` is one that is built in, of an entry point, or `module:Name`.
+
+    A tool that takes `sites` finds these web sites in this process, and all others in the network.
 
     Raises UserError for an unknown name, wrong settings, and for what is no tool.
     """
-    return as_tool(find(Kind.TOOL, name), name, settings)
+    return as_tool(find(Kind.TOOL, name), name, settings, sites)
 
 
 def with_signatures(tool: AnyTool, choice: ToolChoice) -> AnyTool:
@@ -55,7 +58,7 @@ class NamedStateful(_WithNames):
         return opened
 
 
-def as_tool(found: Any, name: str, settings: Mapping[str, Any]) -> AnyTool:
+def as_tool(found: Any, name: str, settings: Mapping[str, Any], sites: Sites = NO_SITES) -> AnyTool:
     """The tool that a name stands for, made with the settings of a recipe.
 
     Args:
@@ -64,11 +67,12 @@ def as_tool(found: Any, name: str, settings: Mapping[str, Any]) -> AnyTool:
             its return type is a class that can be called or opened.
         name: for messages.
         settings: what the recipe says besides the name.
+        sites: see `make_tool`.
 
     Raises UserError for wrong settings and for what is no tool.
     """
     if isinstance(found, type) or (inspect.isfunction(found) and _makes_tools(found, name)):
-        return _checked(make_part(Kind.TOOL, name, found, settings, {}), name)
+        return _checked(make_part(Kind.TOOL, name, found, settings, {"sites": sites}), name)
     if settings:
         raise UserError(
             f"the tool '{name}' takes no settings, so remove '{next(iter(settings))}', or name a"

@@ -34,10 +34,11 @@ CHAT_TEMPLATE = """\
 {%- endfor %}
 {%- if add_generation_prompt %}<|assistant|>{% endif %}"""
 # A word takes the space after it along, so a name begins with the same token wherever it stands.
-# Numbers are pairs of digits, so a large number is copied piece by piece like a name.
+# Numbers are pairs of digits, so a large number is copied piece by piece like a name. What stands
+# before the last part of an address is a word, so a model copies the last part alone.
 WORDS = (
-    r"\n+|</?[a-z_]+> ?|```[a-z]*|\\boxed\{|[A-Z][a-z]* ?|[a-z]+ ?|[0-9]{1,2} ?|[^\sA-Za-z0-9] ?"
-    r"|\s+"
+    r"https?://\S*/|\n+|</?[a-z_]+> ?|```[a-z]*|\\boxed\{|[A-Z][a-z]* ?|[a-z]+ ?|[0-9]{1,2} ?"
+    r"|[^\sA-Za-z0-9] ?|\s+"
 )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,14 +13,14 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 from fieldcraft.config.sections import Endpoint
 from fieldcraft.tools.base import FunctionTool
-from fieldcraft.tools.threads import in_thread
+from fieldcraft.tools.http import NO_SITES, Sites
 from fieldcraft.types import Task, Tool, ToolError
 from fieldcraft.web.blocking import BENCHMARKS, Blocklist, has_canary
 from fieldcraft.web.fetch import BLOCKED, Fetcher, parse_url
 from fieldcraft.web.gate import host_gate
 from fieldcraft.web.kept import Asked, Kept, NotKept, open_kept
 from fieldcraft.web.summary import Summariser
-from fieldcraft.web.text import Page, read_page, require_extractors
+from fieldcraft.web.text import Page, PageTexts, require_extractors
 
 REPEATED = (
     "You have already read this page, and its text is above. Read another page, search, or answer."
@@ -36,6 +36,7 @@ class Reader:
     seconds: float
     part_characters: int
     summariser: Summariser | None
+    texts: PageTexts = field(default_factory=PageTexts)
 
     async def read(self, address: str, part: int, question: str) -> str:
         """What the model reads of a part of a page.
@@ -50,8 +51,8 @@ class Reader:
         if not 1 <= part <= len(parts):
             raise ToolError(f"The page has {len(parts)} parts, so there is no part {part}.")
         text = parts[part - 1]
-        if part == len(parts) and page.links:
-            text += "\n\nLinks:\n" + "\n".join(f"[{words}]({to})" for words, to in page.links)
+        if part == len(parts):
+            text = with_links(Page(text, page.links))
         about = url if len(parts) == 1 else f"{url} (part {part} of {len(parts)})"
         if self.summariser is None:
             return f"{about}\n\n{text}"
@@ -67,7 +68,7 @@ class Reader:
         place = answer.way[-1]
         try:
             async with asyncio.timeout(self.seconds):
-                page = await in_thread(lambda: read_page(answer.content, answer.kind, place))
+                page = await self.texts.of(answer.content, answer.kind, place)
         except TimeoutError as error:
             raise ToolError(f"The text was not found in {self.seconds:g} s.") from error
         if has_canary(page.text):
@@ -81,16 +82,16 @@ class CrawlPageTool:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        described = self._function("", set())
-        self.name: str = described.name
-        self.schema: dict[str, Any] = described.schema
+        self._described = FunctionTool(self._function("", set()))
+        self.name: str = self._described.name
+        self.schema: dict[str, Any] = self._described.schema
 
     @asynccontextmanager
     async def open(self, task: Task) -> AsyncIterator[Tool]:
         """The tool of one rollout."""
-        yield self._function(task.question, set())
+        yield self._described.running(self._function(task.question, set()))
 
-    def _function(self, question: str, seen: set[tuple[str, int]]) -> FunctionTool:
+    def _function(self, question: str, seen: set[tuple[str, int]]) -> Callable[..., Awaitable[str]]:
         async def crawl_page(url: str, part: int = 1) -> str:
             """Read a web page or a PDF; returns its text and links.
 
@@ -104,7 +105,14 @@ class CrawlPageTool:
             seen.add((url.strip(), part))
             return text
 
-        return FunctionTool(crawl_page)
+        return crawl_page
+
+
+def with_links(page: Page) -> str:
+    """The text of a page, and its links in a line each."""
+    if not page.links:
+        return page.text
+    return f"{page.text}\n\nLinks:\n" + "\n".join(f"[{words}]({to})" for words, to in page.links)
 
 
 def split(text: str, most: int) -> list[str]:
@@ -131,6 +139,7 @@ def make_crawl_page(
     cache_hours: PositiveFloat = 24.0,
     record: Path | None = None,
     replay: Path | None = None,
+    sites: Sites = NO_SITES,
 ) -> CrawlPageTool:
     """The tool that a recipe names `crawl_page`.
 
@@ -147,6 +156,7 @@ def make_crawl_page(
         cache_hours: how long an answer is used.
         record: a folder that keeps every answer, so that the run can be repeated.
         replay: a folder of recorded answers; the network is not used.
+        sites: that are in this process.
 
     Raises:
         UserError: the settings do not fit together, or a library is not installed.
@@ -160,6 +170,7 @@ def make_crawl_page(
         allow=tuple(allow_hosts),
         blocklist=Blocklist([*BENCHMARKS, *block]),
         gate=host_gate(1, interval_seconds),
+        sites=sites,
     )
     summariser = None if summary is None else Summariser(summary, kept)
     return CrawlPageTool(Reader(fetcher, kept, seconds, part_characters, summariser))

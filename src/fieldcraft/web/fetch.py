@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import httpx
 
+from fieldcraft.tools.http import Sites
 from fieldcraft.types import ToolError
 from fieldcraft.version import __version__
 from fieldcraft.web.addresses import NotPublic, PinnedTransport, is_allowed
@@ -30,7 +31,8 @@ class Fetcher:
     """Gets pages.
 
     `seconds` are for a whole page, redirects included and waiting at the gate not; `most_bytes` of
-    a page, unpacked; `redirects` that are followed; `allow` has the hosts that need not be public.
+    a page, unpacked; `redirects` that are followed; `allow` has the hosts that need not be public;
+    `sites` are in this process.
     """
 
     seconds: float
@@ -39,6 +41,7 @@ class Fetcher:
     allow: tuple[str, ...]
     blocklist: Blocklist
     gate: HostGate
+    sites: Sites = field(default_factory=dict)
 
     async def get(self, url: httpx.URL) -> Answer:
         """The page, or a failure."""
@@ -46,6 +49,7 @@ class Fetcher:
         left = self.seconds
         async with httpx.AsyncClient(
             transport=PinnedTransport(self.allow),
+            mounts=dict(self.sites),
             timeout=None,  # `left` limits everything together
             trust_env=False,
             headers=_HEADERS,

@@ -14,7 +14,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from fieldcraft.tools.base import FunctionTool
-from fieldcraft.tools.http import LimitedClient
+from fieldcraft.tools.http import NO_SITES, LimitedClient, Sites
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.passages import NO_RESULT
 from fieldcraft.types import Task, Tool, ToolError, ToolUnavailable, UserError
@@ -44,16 +44,16 @@ class WebSearchTool:
         self._find = find
         self._blocklist = blocklist
         self._topk = topk
-        described = self._function(set())
-        self.name: str = described.name
-        self.schema: dict[str, Any] = described.schema
+        self._described = FunctionTool(self._function(set()))
+        self.name: str = self._described.name
+        self.schema: dict[str, Any] = self._described.schema
 
     @asynccontextmanager
     async def open(self, task: Task) -> AsyncIterator[Tool]:
         """The tool of one rollout."""
-        yield self._function(set())
+        yield self._described.running(self._function(set()))
 
-    def _function(self, seen: set[str]) -> FunctionTool:
+    def _function(self, seen: set[str]) -> Callable[[str], Awaitable[str]]:
         async def web_search(query: str) -> str:
             """Search the web; returns numbered results with title, address and a few words.
 
@@ -70,7 +70,7 @@ class WebSearchTool:
             seen.add(same)
             return text
 
-        return FunctionTool(web_search)
+        return web_search
 
     def _shown(self, results: Sequence[Result]) -> list[Result]:
         """The results that an agent may see."""
@@ -96,7 +96,7 @@ def format_results(results: Sequence[Result]) -> str:
 @dataclass(frozen=True)
 class Engine:
     """A search engine behind its interface. `seconds` are for each attempt, `proxied` asks by the
-    proxy of the environment."""
+    proxy of the environment, `sites` are in this process."""
 
     provider: Provider
     url: str
@@ -107,6 +107,7 @@ class Engine:
     proxied: bool
     gate: HostGate
     kept: Kept | NotKept
+    sites: Sites
 
     async def find(self, query: str) -> list[Result]:
         """The results for a query.
@@ -144,7 +145,12 @@ class Engine:
         return Answer(status=response.status_code, content=response.content)
 
     async def _send(self, request: Request) -> httpx.Response:
-        client = LimitedClient(self.seconds, verify=certificates(), trust_env=self.proxied)
+        client = LimitedClient(
+            self.seconds,
+            verify=certificates(),
+            trust_env=self.proxied,
+            mounts=dict(self.sites),
+        )
         async with self.gate.turn(httpx.URL(request.url).host), client:
             response = await client.request(
                 request.method, request.url, headers=dict(request.headers), json=request.body
@@ -205,6 +211,7 @@ def make_web_search(
     cache_hours: PositiveFloat = 24.0,
     record: Path | None = None,
     replay: Path | None = None,
+    sites: Sites = NO_SITES,
 ) -> WebSearchTool:
     """The tool that a recipe names `web_search`.
 
@@ -223,6 +230,7 @@ def make_web_search(
         cache_hours: how long an answer is used.
         record: a folder that keeps every answer, so that the run can be repeated.
         replay: a folder of recorded answers; the network is not used.
+        sites: that are in this process.
 
     Raises:
         UserError: the settings do not fit together, or the key is not set.
@@ -252,6 +260,7 @@ def make_web_search(
         proxied=url is None,  # a server of one's own stands inside; a proxy would not find it
         gate=host_gate(concurrent, interval_seconds),
         kept=open_kept(cache, cache_hours, record, replay),
+        sites=sites,
     )
     return WebSearchTool(engine.find, blocklist, topk)
 

@@ -45,6 +45,7 @@ class World(ABC):
     toolless: ClassVar[Sequence[str]] = ()  # those of them in which no tool is ever used
     pair_sets: ClassVar[Sequence[str]] = ()  # names of the sets of contrastive pairs
     synthesised: ClassVar[Sequence[str]] = ()  # the kinds of questions that `synthesise` makes
+    site: str | None = None  # the address of its passages as a web site, if they are one in a run
 
     def __init__(self, seed: int) -> None:
         self.seed = seed

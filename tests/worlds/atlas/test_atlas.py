@@ -19,9 +19,9 @@ from fieldcraft.worlds.atlas.oracle import (
     closed_book,
     decisions,
     demonstration,
-    search_steps,
     wasteful_demonstration,
 )
+from fieldcraft.worlds.atlas.reading import reading_steps
 from fieldcraft.worlds.naming import SYLLABLES
 
 WORLD = deal(people=60, taught=0.4, heldout=0.5, seed=0)
@@ -349,7 +349,7 @@ def test_the_observation_is_what_the_search_tool_returns(
     async def differing() -> list[str]:
         found = []
         for name in world.entities:
-            _, action, observation = search_steps(world, name)
+            _, action, observation = reading_steps(world, name)
             assert isinstance(action, Action)
             assert isinstance(observation, Observation)
             if await tool(**action.arguments) != observation.text:

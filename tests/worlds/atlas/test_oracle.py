@@ -10,12 +10,11 @@ from fieldcraft.types import Action, Answer, Observation, Step, Task, Thought
 from fieldcraft.worlds.atlas import AtlasWorld
 from fieldcraft.worlds.atlas.facts import Atlas, Entity, Route, deal, statement
 from fieldcraft.worlds.atlas.oracle import (
-    SEARCHING,
     AtlasOracle,
     demonstration,
-    search_steps,
     wasteful_demonstration,
 )
+from fieldcraft.worlds.atlas.reading import SEARCHING, reading_steps
 from fieldcraft.worlds.base import Oracle, merge_thoughts
 
 WORLD = deal(people=60, taught=0.4, heldout=0.5, seed=0)
@@ -102,7 +101,7 @@ def looked_up(name: str) -> Action:
 )
 def test_the_next_step_by_hand(so_far: list[Step], best: Step | None) -> None:
     oracle = AtlasOracle(SMALL)
-    assert oracle.next_step(TASK, so_far) == (best or search_steps(SMALL, "NorPor")[2])
+    assert oracle.next_step(TASK, so_far) == (best or reading_steps(SMALL, "NorPor")[2])
 
 
 def test_where_no_step_is_known() -> None:
@@ -110,7 +109,7 @@ def test_where_no_step_is_known() -> None:
     with pytest.raises(ValueError, match="nothing follows an answer"):
         oracle.next_step(TASK, [Answer("unknown")])
     for query in ("Ada", 3, ["AcMe"]):
-        with pytest.raises(ValueError, match="does not know what a search for"):
+        with pytest.raises(ValueError, match="does not know what Action"):
             oracle.next_step(TASK, [Action("search", {"query": query})])
 
 
@@ -123,7 +122,7 @@ def as_it_was_first_written(world: Atlas, path: Route, careful: bool) -> list[St
         untaught = world.entities[subject].region != "taught"
         needed = careful or (untaught and (subject, relation) not in read)
         if subject not in articles and needed:
-            steps += search_steps(world, subject)
+            steps += reading_steps(world, subject)
             articles.add(subject)
             read |= world.reveals(subject)
         steps.append(Thought(statement(subject, relation, value)))
@@ -176,7 +175,7 @@ def test_after_needless_searches_and_mistakes_it_still_searches_as_little_as_pos
         task = WORLD.task(path, "train")
         on_the_way = [subject for subject, _, _ in WORLD.hops(path)]
         names = rng.sample([*on_the_way, *rng.sample(sorted(WORLD.entities), 3)], 2)
-        so_far = [step for name in names for step in search_steps(WORLD, name)]
+        so_far = [step for name in names for step in reading_steps(WORLD, name)]
         so_far.append(Thought(f"{path[0]} has the {path[1]} {rng.choice(sorted(WORLD.entities))}."))
         read = {fact for name in names for fact in WORLD.reveals(name)}
         steps = list(so_far)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Self
 
 from fieldcraft.algos.losses import CrossEntropy
+from fieldcraft.config.recipe import toolless
 from fieldcraft.config.stages import Sft
 from fieldcraft.train.batch import Unit, to_samples
 from fieldcraft.train.stages.base import Data, Material
@@ -47,7 +48,7 @@ class SftStage(SupervisedStage):
         found = examples(settings, data)
         yield from few_problems(name, found, settings.batch)
         broken = [t for t in found if t.status == "answered" and not t.well_formed]
-        if broken:
+        if broken and settings.data not in toolless(data.recipe):  # those are texts, and no chains
             yield (
                 f"{len(broken)} of {len(found)} demonstrations of stage '{name}' break the grammar"
                 f" of '{data.dialect.name}', such as that of task '{broken[0].task.id}': fix or"

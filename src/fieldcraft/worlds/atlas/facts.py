@@ -52,12 +52,14 @@ class Entity:
 @dataclass(frozen=True)
 class Atlas:
     """One deal of the world. `facts` maps (subject, relation) to the object's name. `reserved` are
-    pairs of relations that follow one another only in questions that test for such pairs."""
+    pairs of relations that follow one another only in questions that test for such pairs. `site` is
+    the address of the site on which articles are read, None where a search gives them."""
 
     entities: dict[str, Entity]
     facts: dict[tuple[str, str], str]
     by_kind: dict[tuple[str, Region], list[str]] = field(repr=False)
     reserved: frozenset[Chain] = frozenset()
+    site: str | None = None
 
     # -- what the encyclopedia says -------------------------------------------------------------
 
@@ -70,6 +72,15 @@ class Atlas:
             city = self.facts[name, "headquarters"]
             parts[0] += f", in {self.facts[city, 'country']}"
         return {"title": name, "text": f"{name} is a {kind} with the {BETWEEN.join(parts)}."}
+
+    def named_by(self, name: str) -> list[str]:
+        """The other entities that an article names, in their order."""
+        values: list[str] = []
+        for relation in RELATIONS[self.entities[name].kind]:
+            values.append(self.facts[name, relation])
+            if relation == "headquarters":
+                values.append(self.facts[values[-1], "country"])
+        return [other for other in dict.fromkeys(values) if other != name]
 
     def reveals(self, name: str) -> set[tuple[str, str]]:
         """The facts that a reader of this entity's article knows."""
@@ -218,7 +229,14 @@ def _chains(kind: str, hops: int) -> list[Chain]:
     ]
 
 
-def deal(people: int, taught: float, heldout: float, seed: int, reserved: int = 0) -> Atlas:
+def deal(
+    people: int,
+    taught: float,
+    heldout: float,
+    seed: int,
+    reserved: int = 0,
+    site: str | None = None,
+) -> Atlas:
     """The real world of a run.
 
     Args:
@@ -228,6 +246,7 @@ def deal(people: int, taught: float, heldout: float, seed: int, reserved: int = 
         seed: the world is a function of these values.
         reserved: number of pairs of relations that no training shows one after the other, each of
             another first relation, so that every relation is followed by something.
+        site: the address of its web site, if articles are read there.
 
     Raises:
         UserError: a region would be empty, so that no question could be asked about it.
@@ -248,7 +267,8 @@ def deal(people: int, taught: float, heldout: float, seed: int, reserved: int = 
                 )
             by_kind[kind, region] = [fresh_name(kind, rng, used) for _ in range(count)]
     world = _with_facts(by_kind, {}, rng)
-    return replace(world, reserved=_reserved_pairs(reserved, random.Random(f"reserved:{seed}")))
+    pairs = _reserved_pairs(reserved, random.Random(f"reserved:{seed}"))
+    return replace(world, reserved=pairs, site=site)
 
 
 def _reserved_pairs(count: int, rng: random.Random) -> frozenset[Chain]:
@@ -280,7 +300,8 @@ def redeal(world: Atlas, rng: random.Random) -> Atlas:
             near = world.taught_syllables[kind]
             fresh = [fresh_name(kind, rng, used, near, few) for _ in range(count)]
             by_kind[kind, region] = [n for n in names if n in mentioned] + fresh
-    return replace(_with_facts(by_kind, taught, rng), reserved=world.reserved)
+    dealt = _with_facts(by_kind, taught, rng)
+    return replace(dealt, reserved=world.reserved, site=world.site)
 
 
 def strangers(world: Atlas, rng: random.Random, syllables: int | None = None) -> Atlas:

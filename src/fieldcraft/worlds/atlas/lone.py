@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from fieldcraft.types import Answer, Step, Thought
 from fieldcraft.worlds.atlas.facts import RELATIONS, Atlas, Route, statement
-from fieldcraft.worlds.atlas.oracle import must_search, search_steps
+from fieldcraft.worlds.atlas.oracle import must_search
+from fieldcraft.worlds.atlas.reading import addresses_met, reading_steps
 from fieldcraft.worlds.base import merge_thoughts
 
 
@@ -32,7 +33,7 @@ def lone_demonstration(
         if must_search(world, subject, relation, read):
             if place == astray:
                 source = rng.choice([n for n in world.by_kind[kind, "taught"] if n != subject])
-            steps += search_steps(world, source)
+            steps += reading_steps(world, source, addresses_met(steps))
             read |= world.reveals(source)
             if place == misread:
                 told = rng.choice([other for other in RELATIONS[kind] if other != relation])

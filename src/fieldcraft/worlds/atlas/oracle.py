@@ -10,10 +10,17 @@ from fieldcraft.types import Action, Answer, Observation, Step, Task, Thought
 from fieldcraft.worlds import base
 from fieldcraft.worlds.atlas.articles import stated_facts
 from fieldcraft.worlds.atlas.facts import RELATIONS, Atlas, Fact, Route, statement
+from fieldcraft.worlds.atlas.reading import (
+    act,
+    addresses_in,
+    addresses_met,
+    found_by,
+    next_move,
+    reading_steps,
+)
 from fieldcraft.worlds.base import merge_thoughts
 
 UNKNOWN = Answer("unknown")
-SEARCHING = "I must search."
 CAREFUL_SHARE = 0.5  # of the questions for which a wasteful teacher looks everything up
 
 
@@ -23,13 +30,14 @@ class Progress:
 
     A fact of the path is stated if a thought says it after the facts before it. Wrong facts and
     facts off the path change nothing. `read` are the true facts (subject, relation) of
-    observations.
+    observations, `addresses` are those that they name.
     """
 
     world: Atlas
     hops: list[Fact]
     stated: int = 0
     read: set[tuple[str, str]] = field(default_factory=set)
+    addresses: set[str] = field(default_factory=set)
     last: Step | None = None
 
     def take(self, step: Step) -> None:
@@ -39,6 +47,7 @@ class Progress:
         elif isinstance(step, Observation):
             facts = self.world.facts
             self.read |= {(s, r) for s, r, v in stated_facts(step.text) if facts.get((s, r)) == v}
+            self.addresses |= addresses_in(step.text)
         self.last = step
 
     def _hear(self, thought: str) -> None:
@@ -63,8 +72,7 @@ class Progress:
         subject, relation, value = self.hops[self.stated]
         if not searches(self, subject, relation):
             return Thought(statement(subject, relation, value))
-        intends = isinstance(self.last, Thought) and self.last.text.endswith(SEARCHING)
-        return act(subject)[1] if intends else Thought(SEARCHING)
+        return next_move(self.world, subject, self.last, self.addresses)
 
 
 Searches = Callable[[Progress, str, str], bool]  # of a subject and a relation of it
@@ -161,30 +169,6 @@ def guess(world: Atlas, path: Route, rng: random.Random) -> list[Step]:
     return merge_thoughts([*thoughts, Answer(subject)])
 
 
-# -- searches ------------------------------------------------------------------------------------
-
-
-def act(name: str) -> tuple[Thought, Action]:
-    """Thinking of a search, and the search."""
-    return Thought(SEARCHING), Action("search", {"query": name})
-
-
-def found_by(world: Atlas, action: Action) -> Observation:
-    """The observation that the search tool gives. Raises ValueError if the query is not a
-    name, because the world does not know what a ranking would find for it."""
-    name = action.arguments.get("query")
-    if not isinstance(name, str) or name not in world.entities:
-        raise ValueError(f"the world does not know what a search for {name!r} finds")
-    passage = world.passage(name)
-    return Observation(f'result 1: "{passage["title"]}"\n{passage["text"]}')
-
-
-def search_steps(world: Atlas, name: str) -> list[Step]:
-    """The thought, the action, and the observation that the search tool gives for it."""
-    thought, action = act(name)
-    return [thought, action, found_by(world, action)]
-
-
 # -- decisions -----------------------------------------------------------------------------------
 
 
@@ -208,16 +192,16 @@ def decisions(world: Atlas, path: Route, rng: random.Random) -> Iterator[Decisio
     for number, (subject, relation, value) in enumerate(hops, start=1):
         ends = number == len(hops)
         known = Thought(statement(subject, relation, value))
-        before = tuple(merge_thoughts(steps))
+        before, met = tuple(merge_thoughts(steps)), addresses_met(steps)
         if must_search(world, subject, relation, read):
             names = world.shown_names(world.entities[value].kind)
             guessed = rng.choice([name for name in names if name != value])
             wrong = Thought(statement(subject, relation, guessed))
-            yield Decision(before, act(subject), (wrong,), ends)
-            steps += search_steps(world, subject)
+            yield Decision(before, act(world, subject, met), (wrong,), ends)
+            steps += reading_steps(world, subject, met)
             read |= world.reveals(subject)
         else:
-            yield Decision(before, (known,), act(subject), ends)
+            yield Decision(before, (known,), act(world, subject, met), ends)
         steps.append(known)
-    answer, last = Answer(value), act(value)
+    answer, last = Answer(value), act(world, value, addresses_met(steps))
     yield Decision(tuple(merge_thoughts(steps)), (answer,), last, True)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from fieldcraft.dialects.afm import double_check, reflection
-from fieldcraft.types import Action, Answer, Role, Step, Thought
+from fieldcraft.types import Answer, Role, Step, Thought
 from fieldcraft.worlds.atlas.facts import RELATIONS, Atlas, Fact, Route, statement
-from fieldcraft.worlds.atlas.oracle import SEARCHING, found_by, must_search
+from fieldcraft.worlds.atlas.oracle import must_search
+from fieldcraft.worlds.atlas.reading import act, addresses_met, found_by, reading_steps
 from fieldcraft.worlds.base import merge_thoughts
 
 MISTAKES = 0.25  # the share of the chains with a mistake, for each kind of mistake
@@ -95,8 +96,7 @@ class _Work:
         self.steps.append(Thought(f"{steps}.", Role.PLAN))
 
     def search(self, name: str) -> None:
-        action = Action("search", {"query": name})
-        self.steps += [Thought(SEARCHING), action, found_by(self.world, action)]
+        self.steps += reading_steps(self.world, name, addresses_met(self.steps))
         self.read |= self.world.reveals(name)
 
     def search_for_another(self, number: int) -> None:
@@ -105,7 +105,8 @@ class _Work:
         subject = self.hops[number][0]
         names = self.world.by_kind[self.world.entities[subject].kind, "taught"]
         other = self.rng.choice([name for name in names if name != subject] or names)
-        self.search(other)
+        thought, action = act(self.world, other, ())
+        self.steps += [thought, action, found_by(self.world, action)]
         self.think(f"This is {other}, not {subject}.")
         self.steps.append(reflection(MISSED))
         self.plan(number)

@@ -52,6 +52,7 @@ class AtlasWorld(World):
         reserved_chains: Annotated[int, Field(ge=0, le=9)] = 0,
         mistakes: Annotated[float, Field(ge=0, le=1)] = MISTAKES,
         reading_syllables: Annotated[int, Field(ge=4, le=len(SYLLABLES))] | None = None,
+        site: Annotated[str, Field(pattern=r"^http://[a-z0-9.-]+$")] | None = None,
     ) -> None:
         """Deal the world.
 
@@ -65,6 +66,8 @@ class AtlasWorld(World):
             mistakes: share of the team's chains with a mistake, for each of three kinds.
             reading_syllables: how many different syllables the names have that a base model learns
                 to read by, None for all. The fewer, the better it copies similar names.
+            site: the address of a web site of the articles, such as http://atlas. Agents then
+                search and read that site with web_search and crawl_page, in place of an index.
 
         Raises:
             UserError: the world would have no entities of a kind, or none to ask about.
@@ -73,7 +76,8 @@ class AtlasWorld(World):
         self.variants = variants
         self.mistakes = mistakes
         self.reading_syllables = reading_syllables
-        self.facts = deal(people, taught, heldout, seed, reserved_chains)
+        self.site = site
+        self.facts = deal(people, taught, heldout, seed, reserved_chains, site)
 
     def passages(self) -> list[dict[str, str]]:
         return self.facts.passages()

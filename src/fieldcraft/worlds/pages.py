@@ -1,0 +1,67 @@
+"""Pages of a world's web site: where they are, what they link to, and what a search shows of them.
+
+Demonstrations have these in common with the site itself.
+"""
+
+from __future__ import annotations
+
+import textwrap
+import zlib
+from collections.abc import Iterable, Iterator
+from urllib.parse import quote, unquote
+
+# One in so many, by a hash of the title, so that a site is the same each time.
+MOVED_ONE_IN, GONE_ONE_IN, SLOW_ONE_IN = 5, 7, 11
+ORDERS = "Notes for agents"  # the title of the page that gives orders
+SNIPPET_ONE_IN = 4  # of the characters of a page
+# Extractors take very short texts for no text, and read what surrounds them, too.
+CLOSING = "This page is a part of the encyclopedia of one world."
+
+
+def address(site: str, title: str, folder: str = "wiki") -> str:
+    """Where the page of a title is on a site. In `moved` it was before, which leads there, too."""
+    return f"{site}/{folder}/{quote(slug(title))}"
+
+
+def place_of(site: str, url: str) -> str | None:
+    """The title of the page that an address leads to, None for an address that is no page's."""
+    for folder in ("wiki", "moved"):
+        before = f"{site}/{folder}/"
+        if url.startswith(before):
+            return unquote(url.removeprefix(before)).replace("_", " ")
+    return None
+
+
+def links_of(site: str, title: str, others: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The links of a page, as words and address, to the titles `others` that its text names."""
+    for other in others:
+        yield other, address(site, other, "moved" if _one_in(MOVED_ONE_IN, other) else "wiki")
+    if _one_in(GONE_ONE_IN, title):
+        yield f"Old page about {title}", address(site, title, "archive")
+    if is_slow(title):
+        yield ORDERS, address(site, ORDERS)
+    yield "All pages", f"{site}/"
+
+
+def snippet(text: str) -> str:
+    """The beginning of a text, as a search shows it."""
+    return textwrap.shorten(text, len(text) // SNIPPET_ONE_IN, placeholder=" …")
+
+
+def text_of(text: str) -> str:
+    """The text of a page about a passage, as an extractor reads it."""
+    return f"{text}\n{CLOSING}"
+
+
+def slug(title: str) -> str:
+    """A title as addresses have it."""
+    return title.replace(" ", "_")
+
+
+def is_slow(title: str) -> bool:
+    """Whether the page of a title takes long to answer. Such pages link to the one with orders."""
+    return _one_in(SLOW_ONE_IN, title)
+
+
+def _one_in(count: int, title: str) -> bool:
+    return zlib.crc32(title.encode()) % count == 0
