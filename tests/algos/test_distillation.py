@@ -26,14 +26,16 @@ def direct(logits_TV: Tensor, teacher_TV: Tensor) -> Tensor:
     return (p_TV * (p_TV.log() - q_TV.log())).sum(-1)
 
 
-def batch_of(logits_TV: Tensor, teacher_TV: Tensor, advantage: float = 0.0) -> TokenBatch:
+def batch_of(
+    logits_TV: Tensor, teacher_TV: Tensor, advantage: float = 0.0, top_k: int | None = None
+) -> TokenBatch:
     """Tokens of weights 1 and 2, each the first word."""
     count = len(logits_TV)
     logp_T = logits_TV.log_softmax(-1)[:, 0]
     old_T = logp_T.detach()
     return TokenBatch(
         logp_T=logp_T,
-        logits_TV=logits_TV,
+        entropy_T=torch.zeros(count),
         weight_T=torch.arange(1.0, count + 1),
         seq_T=torch.zeros(count, dtype=torch.long),
         turn_T=torch.zeros(count, dtype=torch.long),
@@ -42,7 +44,7 @@ def batch_of(logits_TV: Tensor, teacher_TV: Tensor, advantage: float = 0.0) -> T
         sampled_logp_T=old_T,
         ref_logp_T=old_T,
         num_sequences=1,
-        teacher_TV=teacher_TV,
+        teacher_kl_T=reverse_kl(logits_TV, teacher_TV, top_k),
     )
 
 
@@ -106,8 +108,8 @@ def test_the_gradient_of_top_k_against_finite_differences(top_k: int | None) -> 
 @pytest.mark.parametrize("top_k", [2, None])
 def test_equal_models_have_no_loss_and_no_gradient_at_all(top_k: int | None) -> None:
     student = random_logits(4).float().requires_grad_()
-    loss, metrics = Distillation(surrogate=Surrogate(), top_k=top_k)(
-        batch_of(student, student.detach().clone()), 15.0
+    loss, metrics = Distillation(surrogate=Surrogate())(
+        batch_of(student, student.detach().clone(), top_k=top_k), 15.0
     )
     loss.backward()
     assert loss.item() == metrics["teacher_kl"].item() == 0

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fieldcraft.algos.logprobs import entropies, token_logprobs
+from fieldcraft.algos.logprobs import logp_and_entropy
 from fieldcraft.algos.losses import (
     Contrastive,
     CrossEntropy,
@@ -27,7 +27,7 @@ def tokens(logp: list[float], **fields: Any) -> TokenBatch:
     old_T = given.get("old_logp_T", logp_T.detach().clone())
     default: dict[str, Any] = {
         "logp_T": logp_T,
-        "logits_TV": torch.zeros(len(logp), 4),
+        "entropy_T": torch.zeros(len(logp)),
         "weight_T": torch.ones(len(logp)),
         "seq_T": torch.zeros(len(logp), dtype=torch.long),
         "turn_T": torch.zeros(len(logp), dtype=torch.long),
@@ -54,10 +54,29 @@ def value_and_gradient(
 
 
 def test_logprob_and_entropy_of_a_known_distribution() -> None:
-    logits_TV = torch.tensor([[0.5, 0.25, 0.25], [1.0, 0.0, 0.0]]).log() + 7.0
-    logp_T = token_logprobs(logits_TV[:1], torch.tensor([1]))
-    assert logp_T.tolist() == pytest.approx([math.log(0.25)])
-    assert entropies(logits_TV[:1]).tolist() == pytest.approx([1.5 * math.log(2)])
+    logits_TV = torch.tensor([[0.5, 0.25, 0.25], [0.5, 1e-30, 0.5]]).log() + 7.0
+    logp_T, entropy_T = logp_and_entropy(logits_TV, torch.tensor([1, 0]))
+    assert logp_T.tolist() == pytest.approx([math.log(0.25), math.log(0.5)])
+    assert entropy_T.tolist() == pytest.approx([1.5 * math.log(2), math.log(2)])
+
+
+def _scores(logits_TV: Tensor, targets_T: Tensor, part: slice) -> tuple[Tensor, ...]:
+    return logp_and_entropy(logits_TV, targets_T)[part]
+
+
+def test_logprob_and_entropy_have_their_gradients() -> None:
+    """By finite differences, each alone and both together; beside torch's own in a large one."""
+    torch.manual_seed(0)
+    logits_TV = torch.randn(5, 7, dtype=torch.double, requires_grad=True)
+    targets_T = torch.arange(5)
+    for part in (slice(0, 1), slice(1, 2), slice(0, 2)):
+        assert torch.autograd.gradcheck(
+            lambda x, p=part: logp_and_entropy(x, targets_T)[p], logits_TV
+        )
+    large_TV = (30 * torch.randn(9, 1000)).requires_grad_()
+    own, plain = logp_and_entropy(large_TV, torch.arange(9)), large_TV.log_softmax(-1)
+    torch.testing.assert_close(own[0], plain[torch.arange(9), torch.arange(9)])
+    torch.testing.assert_close(own[1], -(plain.exp() * plain).sum(-1), rtol=1e-4, atol=1e-4)
 
 
 # -- cross-entropy ------------------------------------------------------------------------------
@@ -122,7 +141,8 @@ def test_clipping(ratio: float, advantage: float, loss: float, slope: float) -> 
 
 def test_what_the_surrogate_reports() -> None:
     old = [-1.0 - math.log(ratio) for ratio in (1.5, 1.0, 0.5)]
-    batch = tokens([-1.0, -1.0, -1.0], old_logp_T=old, weight_T=[1.0, 1.0, 0.0])
+    told = {"weight_T": [1.0, 1.0, 0.0], "entropy_T": [math.log(4)] * 3}
+    batch = tokens([-1.0, -1.0, -1.0], old_logp_T=old, **told)
     _, metrics = Surrogate()(batch, 2.0)
     assert {k: v.item() for k, v in metrics.items()} == pytest.approx(
         {
@@ -144,8 +164,9 @@ def test_kl_to_the_reference_is_k3() -> None:
 
 def test_entropy_is_rewarded() -> None:
     logits_TV = torch.tensor([[2.0, 0.0]], requires_grad=True)
+    _, entropy_T = logp_and_entropy(logits_TV, torch.tensor([0]))
     batch = tokens([-1.0], advantage_T=[0.0])
-    batch = TokenBatch(**{f: getattr(batch, f) for f in batch.__slots__} | {"logits_TV": logits_TV})
+    batch = TokenBatch(**{f: getattr(batch, f) for f in batch.__slots__} | {"entropy_T": entropy_T})
     loss, _ = Surrogate(entropy_coef=0.5)(batch, 1.0)
     p = 1 / (1 + math.exp(-2.0))
     assert loss.item() == pytest.approx(0.5 * (p * math.log(p) + (1 - p) * math.log(1 - p)))
@@ -376,11 +397,11 @@ def test_what_has_no_weight_gets_exactly_no_gradient(objective: Objective) -> No
     torch.manual_seed(0)
     logits_TV = torch.randn(6, 5, requires_grad=True)
     targets_T = torch.arange(6) % 5
-    logp_T = token_logprobs(logits_TV, targets_T)
+    logp_T, entropy_T = logp_and_entropy(logits_TV, targets_T)
     other_T: Tensor = logp_T.detach() - 0.1
     batch = TokenBatch(
         logp_T=logp_T,
-        logits_TV=logits_TV,
+        entropy_T=entropy_T,
         weight_T=torch.tensor([0.0, 1.0, 0.0, 1.0, 0.0, 0.5]),
         seq_T=torch.tensor([0, 0, 0, 1, 1, 1]),
         turn_T=torch.tensor([0, 0, 0, 1, 1, 1]),

@@ -18,7 +18,7 @@ from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint, sav
 from fieldcraft.train.lora import Adapter
 from fieldcraft.train.model import load_model
 from fieldcraft.train.stages.rl import AdapterStart
-from fieldcraft.train.trainer import Trainer
+from fieldcraft.train.trainer import Guide, Trainer
 from fieldcraft.types import Author, UserError
 from training_parts import (
     assert_same,
@@ -165,12 +165,14 @@ def test_the_reference_is_the_adapter_as_its_stage_found_it(tmp_path: Path) -> N
     for sample, (other,) in zip(samples, expected, strict=True):
         np.testing.assert_allclose(sample.ref_logp, other.ref_logp, atol=1e-5)
         assert np.abs(sample.ref_logp - sample.old_logp).max() > 0.01
-    at_start = reference.logits(samples, 0.7)
-    torch.testing.assert_close(at_start, earlier.logits(samples, 0.7), rtol=0, atol=1e-4)
-    assert (at_start - trainer.logits(samples, 0.7)).abs().max() > 0.01
+    at_start, before, now = (
+        model.predict(samples, 0.7).logits(slice(None)) for model in (reference, earlier, trainer)
+    )
+    torch.testing.assert_close(at_start, before, rtol=0, atol=1e-4)
+    assert (at_start - now).abs().max() > 0.01
     # and as a teacher between the micro-batches of a step
     to_start = Distillation(surrogate=Surrogate())
-    row = trainer.step(units, to_start, 20.0, 0.7, reference.logits)
+    row = trainer.step(units, to_start, 20.0, 0.7, Guide(reference.predict))
     assert row["teacher_kl"] > 1e-4
     assert row["grad_norm"] > 0
     # and training goes on where it was, with the adapter alone

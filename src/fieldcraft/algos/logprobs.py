@@ -1,17 +1,76 @@
-"""Log-probabilities of given tokens under a model. Letters: T tokens, V words."""
+"""Log-probabilities of given tokens under a model, and entropies. Letters: T tokens, V words."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, log_softmax
+from torch.autograd.function import once_differentiable
 
 
-def token_logprobs(logits_TV: Tensor, targets_T: Tensor) -> Tensor:
-    """log softmax(logits) at the targets; shape T."""
-    return -cross_entropy(logits_TV, targets_T, reduction="none")
+def logp_and_entropy(logits_TV: Tensor, targets_T: Tensor) -> tuple[Tensor, Tensor]:
+    """log softmax(logits) at the targets, and the entropy of softmax(logits) in nats; both of shape
+    T and differentiable once."""
+    found: tuple[Tensor, Tensor] = _LogpAndEntropy.apply(logits_TV, targets_T)
+    return found
 
 
-def entropies(logits_TV: Tensor) -> Tensor:
-    """Entropy of softmax(logits) in nats; shape T."""
-    logp_TV = log_softmax(logits_TV, dim=-1)
-    return -(logp_TV.exp() * logp_TV).sum(-1)
+class _LogpAndEntropy(torch.autograd.Function):
+    """Beside the logits there is one array of their size at a time, also in the backward pass;
+    autograd would keep three for the entropy alone."""
+
+    @staticmethod
+    def forward(ctx: Any, logits_TV: Tensor, targets_T: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        logp_T, entropy_T, lse_T = score_logits(logits_TV, targets_T, torch.empty_like(logits_TV))
+        ctx.save_for_backward(logits_TV, targets_T, lse_T, entropy_T)
+        return logp_T, entropy_T
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, logp_grad_T: Tensor | None, entropy_grad_T: Tensor | None
+    ) -> tuple[Tensor, None]:
+        logits_TV, targets_T, lse_T, entropy_T = ctx.saved_tensors
+        logp_TV = logits_TV - lse_T[:, None]
+        return logits_grad(logp_TV, targets_T, entropy_T, logp_grad_T, entropy_grad_T), None
+
+
+def score_logits(
+    logits_TV: Tensor, targets_T: Tensor, space_TV: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probabilities of the targets, entropies and log of the sum of exp(logits), each of shape
+    T. `space_TV` is overwritten."""
+    largest_T1 = logits_TV.amax(-1, keepdim=True)
+    torch.sub(logits_TV, largest_T1, out=space_TV).exp_()
+    sum_T = space_TV.sum(-1)
+    lse_T = largest_T1[:, 0] + sum_T.log()
+    mean_T = torch.einsum("tv,tv->t", space_TV, logits_TV) / sum_T
+    logp_T = logits_TV.gather(1, targets_T[:, None])[:, 0] - lse_T
+    return logp_T, lse_T - mean_T, lse_T
+
+
+def logits_grad(
+    logp_TV: Tensor,
+    targets_T: Tensor,
+    entropy_T: Tensor,
+    logp_grad_T: Tensor | None,
+    entropy_grad_T: Tensor | None,
+) -> Tensor:
+    """The gradient by the logits, with g and h those by log-probability and entropy H:
+    g (1[v = target] - p_v) - h p_v (log p_v + H). `logp_TV`, of all words, is overwritten."""
+    if entropy_grad_T is None:
+        grad_TV = logp_TV.exp_()
+        if logp_grad_T is None:
+            return grad_TV.zero_()
+        grad_TV.mul_(-logp_grad_T[:, None])
+    else:
+        grad_TV = logp_TV.exp()
+        logp_TV.add_(entropy_T[:, None]).mul_(-entropy_grad_T[:, None])
+        if logp_grad_T is not None:
+            logp_TV.sub_(logp_grad_T[:, None])
+        grad_TV.mul_(logp_TV)
+    if logp_grad_T is not None:
+        grad_TV.scatter_add_(1, targets_T[:, None], logp_grad_T[:, None])
+    return grad_TV

@@ -16,8 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from fieldcraft.algos.logprobs import entropies
-
 Metrics = dict[str, Tensor]  # sums over tokens, to be divided by the same totals
 
 LIMIT = 20.0  # of a log-ratio: exp of more would dominate everything else in a step
@@ -31,14 +29,14 @@ class TokenBatch:
 
     `old_logp_T` are the log-probabilities that the ratio is taken against, `sampled_logp_T` those
     of the engine that sampled (equal to the old ones unless they were recomputed), `ref_logp_T`
-    those of the frozen reference. `logits_TV` are already divided by the sampling temperature.
-    `seq_T` numbers the sequence of each token, 0..S-1; `turn_T` numbers the unbroken runs of
-    trained tokens, the policy's turns. `teacher_TV` are the logits of a teacher where there is one,
-    divided by the temperature too; its V may be another one.
+    those of the frozen reference. `entropy_T` is the entropy of the distribution of each token,
+    `teacher_kl_T` its reverse KL to that of a teacher, where there is one. All are at the
+    temperature of sampling. `seq_T` numbers the sequence of each token, 0..S-1; `turn_T` numbers
+    the unbroken runs of trained tokens, the policy's turns.
     """
 
     logp_T: Tensor
-    logits_TV: Tensor
+    entropy_T: Tensor
     weight_T: Tensor
     seq_T: Tensor
     turn_T: Tensor
@@ -47,7 +45,7 @@ class TokenBatch:
     sampled_logp_T: Tensor
     ref_logp_T: Tensor
     num_sequences: int
-    teacher_TV: Tensor | None = None
+    teacher_kl_T: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,12 +126,12 @@ class Surrogate:
         ratio_T = self._ratio(batch)
         gain_T, clipped_T = self._gain(ratio_T, batch)
         importance_T, kept_T = self._mismatch(batch)
-        with torch.set_grad_enabled(self.entropy_coef > 0):
-            entropy_T = entropies(batch.logits_TV)
-        loss_T = -importance_T * gain_T - self.entropy_coef * entropy_T
+        loss_T = -importance_T * gain_T
+        if self.entropy_coef:
+            loss_T = loss_T - self.entropy_coef * batch.entropy_T
         w_T = batch.weight_T
         metrics = {
-            "entropy": w_T * entropy_T,
+            "entropy": w_T * batch.entropy_T,
             "ratio": w_T * ratio_T,
             "clip_fraction": w_T * clipped_T,
             "sampler_gap": w_T * (batch.logp_T - batch.sampled_logp_T).abs(),

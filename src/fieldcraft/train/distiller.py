@@ -14,6 +14,7 @@ from fieldcraft.train.credit import Scored
 from fieldcraft.train.learner import PolicyLearner, surrogate
 from fieldcraft.train.stages.base import Row
 from fieldcraft.train.teacher import Teacher
+from fieldcraft.train.trainer import Guide
 from fieldcraft.types import Trajectory
 
 
@@ -70,8 +71,10 @@ class Distiller(PolicyLearner):
         s = self.settings
         if s.kl == "sampled":
             return super()._step(part, divisor)
-        objective = Distillation(surrogate=surrogate(s), top_k=s.top_k)
-        return self.trainer.step(part, objective, divisor, s.temperature, self.teacher.logits)
+        guide = Guide(self.teacher.predict, s.top_k)
+        return self.trainer.step(
+            part, Distillation(surrogate=surrogate(s)), divisor, s.temperature, guide
+        )
 
 
 def sampled_kl(samples: Sequence[Sample]) -> float:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-from torch import Tensor
 
 from fieldcraft.algos.losses import Surrogate
 from fieldcraft.config.rl import Rl
@@ -20,6 +19,7 @@ from fieldcraft.train.batch import Floats, Sample, Unit, to_samples
 from fieldcraft.train.credit import Scored, assign_advantages
 from fieldcraft.train.critic import Critic
 from fieldcraft.train.lora import Adapter
+from fieldcraft.train.output_layer import Predictions
 from fieldcraft.train.sampler import Group, equal
 from fieldcraft.train.stages.base import Row
 from fieldcraft.train.trainer import Trainer
@@ -38,7 +38,7 @@ class Reference(Protocol):
 
     def fill_logprobs(self, units: Sequence[Unit], field: str, temperature: float) -> None: ...
 
-    def logits(self, samples: Sequence[Sample], temperature: float) -> Tensor: ...
+    def predict(self, samples: Sequence[Sample], temperature: float) -> Predictions: ...
 
 
 class AdapterStart:
@@ -54,9 +54,10 @@ class AdapterStart:
         with self.adapter.at_start():
             self.trainer.fill_logprobs(units, field, temperature)
 
-    def logits(self, samples: Sequence[Sample], temperature: float) -> Tensor:
+    def predict(self, samples: Sequence[Sample], temperature: float) -> Predictions:
         with self.adapter.at_start():
-            return self.trainer.logits(samples, temperature)
+            said = self.trainer.predict(samples, temperature)
+        return replace(said, layer=said.layer.within(self.adapter.at_start))
 
 
 @dataclass(frozen=True, slots=True)

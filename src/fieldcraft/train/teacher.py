@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from torch import Tensor
 
 from fieldcraft.dialects.naming import Names
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.train.batch import Sample, Unit
 from fieldcraft.train.learner import Reference
+from fieldcraft.train.output_layer import Predictions
 from fieldcraft.types import Task, Trajectory, UserError
 
 ANSWER = "{question}\n\n(For reference, the answer is: {answer})"
@@ -55,9 +55,9 @@ class Teacher:
         for sample, seen in zip(samples, read, strict=True):
             sample.teacher_logp = sample.spread(seen.teacher_logp[seen.weight > 0])
 
-    def logits(self, samples: Sequence[Sample], temperature: float) -> Tensor:
-        """Its logits where each trained token of the samples is predicted; shape [T, V]."""
-        return self.model.logits([as_seen(sample) for sample in samples], temperature)
+    def predict(self, samples: Sequence[Sample], temperature: float) -> Predictions:
+        """What it predicts in the place of each trained token of the samples."""
+        return self.model.predict([as_seen(sample) for sample in samples], temperature)
 
 
 def as_seen(sample: Sample) -> Sample:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from fieldcraft.algos.logprobs import token_logprobs
 from fieldcraft.algos.losses import Metrics, Objective, TokenBatch
 from fieldcraft.config.sections import Optim
 from fieldcraft.engine.attention import refuse_special_attention
 from fieldcraft.train.batch import PackedBatch, Sample, Unit, micro_batches, pack
 from fieldcraft.train.lora import Adapter
+from fieldcraft.train.output_layer import OutputLayer, Predictions, Scores, hidden_states, score
 from fieldcraft.types import UserError
 
 
@@ -33,7 +33,13 @@ def learning_rate(optim: Optim, step: int, steps: int) -> float:
     return optim.lr * warm * falling[optim.schedule]
 
 
-Logits = Callable[[Sequence[Sample], float], Tensor]  # of samples at a temperature, as in `logits`
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """A teacher whose distributions an objective compares the model's with. `predict` is that of a
+    `Trainer`; `top_k` is that of `algos.distillation.reverse_kl`."""
+
+    predict: Callable[[Sequence[Sample], float], Predictions]
+    top_k: int | None = None
 
 
 class Learner:
@@ -111,8 +117,8 @@ class Learner:
             units, row_length=self.optim.row_length, max_tokens=self.optim.micro_tokens
         )
 
-    def _forward(self, model: nn.Module, batch: PackedBatch, **options: Any) -> Any:
-        """What a transformers model says about a packed batch."""
+    def _forward(self, model: Callable[..., Any], batch: PackedBatch, **options: Any) -> Any:
+        """What a transformers model, or a part of it, says about a packed batch."""
         with self._autocast():
             return model(
                 input_ids=batch.ids_BL.to(self.device),
@@ -149,6 +155,7 @@ class Trainer(Learner):
         refuse_special_attention(model)
         super().__init__(model.parameters(), optim, steps)
         self.model = model
+        self.output_layer = OutputLayer(model)
         self.adapter = adapter
         if optim.activation_checkpointing:
             model.activation_checkpointing_enable()
@@ -159,7 +166,7 @@ class Trainer(Learner):
         objective: Objective,
         total: float,
         temperature: float = 1.0,
-        teacher: Logits | None = None,
+        guide: Guide | None = None,
     ) -> dict[str, float]:
         """One optimiser step.
 
@@ -168,18 +175,20 @@ class Trainer(Learner):
             objective: the loss.
             total: what the loss is divided by: the weight of the whole step.
             temperature: of the sampling distribution whose log-probabilities are trained.
-            teacher: what the objective compares each micro-batch with. It is asked before the model
-                is run, so that only its logits are in memory together with the activations.
+            guide: the teacher that the objective compares with. It is asked before the model is
+                run, so that only its hidden states are in memory together with the activations.
 
         Raises:
             UserError: the loss or a gradient is not finite; the weights are left untouched.
         """
 
         def loss_of(batch: PackedBatch) -> tuple[Tensor, Metrics]:
-            teacher_TV = None if teacher is None else teacher(batch.samples, temperature)
+            teacher = None if guide is None else guide.predict(batch.samples, temperature)
             self.model.train()
-            tokens = self._token_batch(batch, temperature)
-            return objective(replace(tokens, teacher_TV=teacher_TV), total)
+            said = self._predict(batch, temperature)
+            targets_T = self._targets(batch)
+            scores = score(said, targets_T, teacher, None if guide is None else guide.top_k)
+            return objective(self._token_batch(batch, scores), total)
 
         return self.descend(units, loss_of)
 
@@ -187,14 +196,18 @@ class Trainer(Learner):
     def fill_logprobs(self, units: Sequence[Unit], field: str, temperature: float) -> None:
         """Write this model's log-probabilities into a field of the samples, such as `old_logp`."""
         self.model.eval()
-        self._fill(units, field, lambda batch: self._token_batch(batch, temperature).logp_T)
+
+        def logp_of(batch: PackedBatch) -> Tensor:
+            return score(self._predict(batch, temperature), self._targets(batch)).logp_T
+
+        self._fill(units, field, logp_of)
 
     @torch.no_grad()
-    def logits(self, samples: Sequence[Sample], temperature: float) -> Tensor:
-        """This model's logits where each trained token of the samples is predicted, one sample
-        after the other, divided by the temperature; shape [T, V]."""
+    def predict(self, samples: Sequence[Sample], temperature: float) -> Predictions:
+        """What this model predicts in the place of each trained token of the samples, one sample
+        after the other."""
         self.model.eval()
-        return self._logits(pack(samples, self.optim.row_length), temperature)
+        return self._predict(pack(samples, self.optim.row_length), temperature)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the weights: optimiser, position in the schedule, random state."""
@@ -209,22 +222,23 @@ class Trainer(Learner):
         self.done = state["done"]
         torch.set_rng_state(state["rng"].cpu())
 
-    def _logits(self, batch: PackedBatch, temperature: float) -> Tensor:
-        """Run the model over a packed batch; shape [T, V]. Only positions that predict a trained
-        token in some row reach the output layer; the others would cost rows of vocabulary size for
-        nothing."""
+    def _predict(self, batch: PackedBatch, temperature: float) -> Predictions:
+        """Run the model over a packed batch. Only positions that predict a trained token reach the
+        output layer; the others would cost rows of vocabulary size for nothing."""
         to = partial(Tensor.to, device=self.device)
-        kept_K, place_T = torch.unique(batch.col_T - 1, return_inverse=True)
-        logits_BKV = self._forward(self.model, batch, logits_to_keep=to(kept_K)).logits
-        logits_TV: Tensor = logits_BKV[to(batch.row_T), to(place_T)]
-        return logits_TV.float() / temperature
+        hidden_BLH = self._forward(partial(hidden_states, self.model), batch)
+        hidden_TH = hidden_BLH[to(batch.row_T), to(batch.col_T - 1)]
+        return Predictions(hidden_TH, self.output_layer, temperature)
 
-    def _token_batch(self, batch: PackedBatch, temperature: float) -> TokenBatch:
+    def _targets(self, batch: PackedBatch) -> Tensor:
+        return batch.ids_BL[batch.row_T, batch.col_T].to(self.device)
+
+    def _token_batch(self, batch: PackedBatch, scores: Scores) -> TokenBatch:
         to = partial(Tensor.to, device=self.device)
-        logits_TV = self._logits(batch, temperature)
         return TokenBatch(
-            logp_T=token_logprobs(logits_TV, to(batch.ids_BL[batch.row_T, batch.col_T])),
-            logits_TV=logits_TV,
+            logp_T=scores.logp_T,
+            entropy_T=scores.entropy_T,
+            teacher_kl_T=scores.teacher_kl_T,
             weight_T=to(batch.flat("weight")),
             seq_T=to(batch.seq_T),
             turn_T=to(batch.turn_T),

@@ -1,0 +1,182 @@
+"""The output layer in pieces gives what one piece gives, for models of different output layers."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from fieldcraft.algos.distillation import reverse_kl
+from fieldcraft.train import output_layer
+from fieldcraft.train.output_layer import OutputLayer, Predictions, hidden_states, score
+
+WORDS, TOKENS = 50, 21
+SHAPE = {
+    **{"vocab_size": WORDS, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2},
+    **{"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64},
+    "pad_token_id": 0,
+}
+# What the logits are of the linear layer's; None: not a multiple of it.
+MODELS = {
+    "qwen2": ({"tie_word_embeddings": True}, 1.0),
+    "llama": ({"tie_word_embeddings": False}, 1.0),
+    "granite": ({"logits_scaling": 4.0}, 0.25),
+    "cohere": ({"logit_scale": 0.5}, 0.5),
+    "gemma2": ({"final_logit_softcapping": 2.0, "head_dim": 8}, None),
+    "gpt_neox": ({"tie_word_embeddings": False}, 1.0),
+    "phi": ({}, 1.0),  # with a bias
+}
+
+
+def model_of(kind: str) -> Any:
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(kind, **SHAPE | MODELS[kind][0])
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # also biases, which begin at 0
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.fixture(params=MODELS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def pieces_of_four(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_layer, "PIECE", 4 * WORDS + 7)
+
+
+IDS = torch.arange(TOKENS)[None] * 7 % WORDS
+TARGETS = torch.arange(TOKENS) * 3 % WORDS
+
+
+def predictions(model: Any, temperature: float = 0.7) -> Predictions:
+    return Predictions(hidden_states(model, input_ids=IDS)[0], OutputLayer(model), temperature)
+
+
+def gradients(model: Any, teacher: Any | None, top_k: int | None = None) -> dict[str, Tensor]:
+    """Of a loss that uses all scores, and the scores themselves."""
+    model.zero_grad()
+    guide = None
+    if teacher is not None:
+        with torch.no_grad():
+            guide = predictions(teacher)
+    scores = score(predictions(model), TARGETS, guide, top_k)
+    weight_T = torch.linspace(-1, 1, TOKENS)
+    loss = (weight_T * scores.logp_T).sum() + (weight_T**2 * scores.entropy_T).sum()
+    found = {"logp": scores.logp_T, "entropy": scores.entropy_T}
+    if scores.teacher_kl_T is not None:
+        loss = loss + (weight_T.exp() * scores.teacher_kl_T).sum()
+        found["kl"] = scores.teacher_kl_T
+    loss.backward()
+    grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return {name: value.detach().clone() for name, value in (found | grads).items()}
+
+
+def test_the_logits_are_those_of_the_model(kind: str) -> None:
+    model = model_of(kind)
+    with torch.no_grad():
+        logits = predictions(model, 0.5).logits(slice(None))
+        torch.testing.assert_close(logits, model(input_ids=IDS).logits[0] / 0.5)
+    factor = OutputLayer(model).factor
+    assert factor == (None if MODELS[kind][1] is None else pytest.approx(MODELS[kind][1]))
+
+
+@pytest.mark.parametrize("guided", [False, True])
+def test_pieces_are_the_whole(
+    kind: str, guided: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Values and gradients, to 1e-5 of the largest, also against the formulas."""
+    model, teacher = model_of(kind), model_of("qwen2") if guided else None
+    whole = gradients(model, teacher, 5 if guided else None)
+    request.getfixturevalue("pieces_of_four")
+    pieces = gradients(model, teacher, 5 if guided else None)
+    assert whole.keys() == pieces.keys()
+    for name, value in whole.items():
+        bound = 1e-5 * max(float(value.abs().max()), 1.0)
+        torch.testing.assert_close(pieces[name], value, rtol=0, atol=bound, msg=name)
+    logp_TV = predictions(model).logits(slice(None)).log_softmax(-1)
+    picked_T = logp_TV[torch.arange(TOKENS), TARGETS]
+    torch.testing.assert_close(pieces["logp"], picked_T.detach(), rtol=1e-5, atol=1e-5)
+    entropy_T = -(logp_TV.exp() * logp_TV).sum(-1).detach()
+    torch.testing.assert_close(pieces["entropy"], entropy_T, rtol=1e-5, atol=1e-5)
+    if teacher is not None:
+        teacher_TV = predictions(teacher).logits(slice(None))
+        kl_T = reverse_kl(predictions(model).logits(slice(None)), teacher_TV, 5).detach()
+        torch.testing.assert_close(pieces["kl"], kl_T, rtol=1e-5, atol=1e-5)
+
+
+class Largest(TorchDispatchMode):
+    """The size of the largest tensor that any operation made, but for those of the weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        sizes = [t.numel() for t in tree_leaves(made) if isinstance(t, Tensor)]
+        self.size = max([self.size, *sizes])
+        return made
+
+
+@pytest.mark.parametrize("guided", [False, True])
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])
+def test_all_logits_are_never_there_at_once(
+    kind: str, guided: bool, pieces_of_four: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither forward nor backward."""
+    model, teacher = model_of(kind), model_of("qwen2") if guided else None
+    with Largest() as seen:
+        gradients(model, teacher, None)
+    assert seen.size < TOKENS * WORDS
+    monkeypatch.undo()
+    with Largest() as seen:
+        gradients(model, teacher, None)
+    assert seen.size == TOKENS * WORDS
+
+
+def test_a_frozen_layer_gets_no_gradient(pieces_of_four: None) -> None:
+    model = model_of("llama")
+    trained = gradients(model, None)
+    model.lm_head.weight.requires_grad_(False)
+    found = gradients(model, None)
+    assert "lm_head.weight" not in found
+    name = "model.layers.0.mlp.up_proj.weight"
+    torch.testing.assert_close(found[name], trained[name])
+
+
+def test_no_gradient_is_kept_where_none_is_wanted(pieces_of_four: None) -> None:
+    with torch.no_grad():
+        scores = score(predictions(model_of("llama")), TARGETS)
+    assert not scores.logp_T.requires_grad
+
+
+def test_computing_in_bfloat16(pieces_of_four: None) -> None:
+    """The sums are those of float32: only the matrix products are rounded."""
+    model = model_of("llama")
+    exact = gradients(model, None)
+    rounded = gradients(model.bfloat16(), None)
+    assert rounded["logp"].dtype == torch.float32
+    assert (rounded["logp"] - exact["logp"]).abs().max() < 0.2
+    assert rounded["lm_head.weight"].dtype == torch.bfloat16
+
+
+def test_a_layer_inside_a_context() -> None:
+    model = model_of("llama")
+    entered = []
+
+    class Around:
+        def __enter__(self) -> None:
+            entered.append("in")
+
+        def __exit__(self, *_: object) -> None:
+            entered.append("out")
+
+    OutputLayer(model).within(Around)(torch.zeros(2, 16))
+    assert entered == ["in", "out"]
