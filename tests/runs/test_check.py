@@ -286,8 +286,8 @@ def test_memory_is_estimated(
     recipe = files(tmp_path, checkpoint)
     monkeypatch.setattr(memory, "free_memory", lambda _: 1_000_000)
     # A parameter takes 16 bytes; each of 1,024 tokens (the longest rollout) keeps 2 layers of
-    # 10 x 32 + 4 x 64 floats and 6 logits for each of 400 words.
-    trained = PROCESS + 16 * PARAMETERS + 1024 * 4 * (2 * 576 + 6 * 400)
+    # 10 x 32 + 4 x 64 floats and 3 logits for each of 400 words.
+    trained = PROCESS + 16 * PARAMETERS + 1024 * 4 * (2 * 576 + 3 * 400)
     # Each of 32 x 8 rollouts keeps as many keys and values, in 2 layers, of 2 heads of 8 floats.
     rl = PROCESS + 16 * PARAMETERS + 256 * 1024 * 2 * 2 * 2 * 8 * 4
     assert largest(recipe) == ("stage 'rl'", rl)
@@ -326,7 +326,7 @@ def test_memory_of_an_adapter(tmp_path: Path, checkpoint: Path) -> None:
     adapter = 2 * 4 * (2 * (32 + 32) + 2 * (32 + 16) + 3 * (32 + 64))
     # The model is read in bfloat16, the KL's reference is a second adapter, every layer keeps its
     # input and one of them all; the rest is as above.
-    logits = 1024 * 4 * 6 * 400  # six for each of 400 words in reinforcement learning
+    logits = 1024 * 4 * 3 * 400  # three for each of 400 words in reinforcement learning
     size = PROCESS + 2 * PARAMETERS + (16 + 4) * adapter + 1024 * 4 * (2 * 32 + 576) + logits
     assert largest(recipe) == ("stage 'rl'", size)
 

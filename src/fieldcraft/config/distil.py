@@ -65,11 +65,11 @@ class Distil(Rl):
 
     @property
     def footprint(self) -> Footprint:
-        """The teacher of `top-k` and `full` leaves its logits, and the KL a gradient for them."""
+        """The KL of `top-k` and `full` needs the teacher's logits of a piece, and gradients."""
         own = super().footprint
         return replace(
             own,
             references=own.references or self.teacher.is_self,
             teachers=not self.teacher.is_self,
-            logits=0 if self.kl == "sampled" else 2,
+            logits=0 if self.kl == "sampled" else 4,
         )

@@ -12,15 +12,16 @@ import torch
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.stages import Stage
+from fieldcraft.train.output_layer import PIECE
 
 ADAMW_BYTES = 16  # a parameter in float32, its gradient and two moments
 CHECKPOINT_BYTES = 12  # a parameter and two moments
 FLOAT = 4
 # Measured: Python with torch and transformers takes 0.4 GB, and a heap keeps some of what is freed.
 PROCESS_BYTES = 600_000_000
-# Measured: copies of the logits at the peak of a step, 3.0 of supervised stages, and 5.0 of
-# reinforcement learning or 6.0 with entropy in its loss.
-LOGITS = {"supervised": 4, "rl": 6}
+# Measured: copies of the logits of a piece at the peak of a step, 1.9 of supervised stages, and of
+# reinforcement learning the same or, with entropy in its loss, 3.0.
+LOGITS = {"supervised": 2, "rl": 3}
 BYTES = {"float32": FLOAT, "bfloat16": 2}
 
 
@@ -68,9 +69,8 @@ def memory_bytes(setup: Sizes, stage: Stage) -> int:
     inputs and what they were made from (4 h), queries, keys, values and the attention's output
     (4 h), the residual stream (2 h) and four products of the feed-forward width f. Attention scores
     are not kept (fused kernels).
-    With checkpointing every layer keeps its input, and one at a time all of that. Of the logits
-    there are several copies: themselves, chosen, scaled, normalised, their gradients, and what
-    their entropy takes.
+    With checkpointing every layer keeps its input, and one at a time all of that. Logits are there
+    for a piece of the tokens at a time, in several copies: themselves, normalised, their gradients.
     """
     config, recipe = setup.config, setup.recipe
     tokens = max(stage.optim.micro_tokens, recipe.budget.total_tokens)
@@ -80,7 +80,7 @@ def memory_bytes(setup: Sizes, stage: Stage) -> int:
         kept = config.num_hidden_layers * config.hidden_size + layer
     footprint = stage.footprint
     logits = LOGITS[stage.kind] + footprint.logits
-    activations = tokens * (kept + logits * config.vocab_size) * FLOAT
+    activations = (tokens * kept + logits * min(tokens * config.vocab_size, PIECE)) * FLOAT
     size = FLOAT if recipe.lora is None else BYTES[recipe.dtype]
     caches = cache_bytes(setup, min(recipe.max_rows, footprint.rollouts), size)
     peak = max(activations, caches * (1 + footprint.frozen))

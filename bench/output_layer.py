@@ -1,0 +1,153 @@
+"""Log-probabilities and entropies of trained tokens, forward and backward: all logits at once, and
+the output layer in pieces.
+
+    python bench/output_layer.py [--tokens 4096] [--features 896] [--words 152064] [--device cpu]
+                                 [--threads 1] [--repeats 3] [--memory]
+
+The loss is a sum of log-probabilities with random weights. The entropy is computed beside it
+without a gradient, as reinforcement learning does by default. Both contenders take turns. With
+--memory each one runs in a process of its own, and what is printed is the rise of its peak above
+the hidden states and the gradients.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+import torch
+import typer
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, log_softmax
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from fieldcraft.train.output_layer import OutputLayer, Predictions, score
+
+TEMPERATURE = 0.9
+
+
+@dataclass(frozen=True)
+class Task:
+    """Hidden states of a model that is nothing but its output layer."""
+
+    model: Qwen2ForCausalLM
+    hidden_TH: Tensor
+    targets_T: Tensor
+    weight_T: Tensor
+
+    @property
+    def matrix(self) -> nn.Linear:
+        return self.model.lm_head
+
+
+def make_task(tokens: int, features: int, words: int, device: str) -> Task:
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=words,
+        hidden_size=features,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        tie_word_embeddings=False,
+    )
+    model = Qwen2ForCausalLM(config).to(device)
+    hidden_TH = torch.randn(tokens, features, device=device, requires_grad=True)
+    targets_T = torch.randint(0, words, (tokens,), device=device)
+    return Task(model, hidden_TH, targets_T, torch.randn(tokens, device=device))
+
+
+def all_at_once(task: Task) -> Tensor:
+    logits_TV = task.matrix(task.hidden_TH).float() / TEMPERATURE
+    logp_T = -cross_entropy(logits_TV, task.targets_T, reduction="none")
+    with torch.no_grad():
+        all_TV = log_softmax(logits_TV, dim=-1)
+        entropy_T = -(all_TV.exp() * all_TV).sum(-1)
+    (task.weight_T * logp_T).sum().backward()
+    return torch.stack([logp_T.detach(), entropy_T])
+
+
+def in_pieces(task: Task) -> Tensor:
+    said = Predictions(task.hidden_TH, OutputLayer(task.model), TEMPERATURE)
+    scores = score(said, task.targets_T)
+    (task.weight_T * scores.logp_T).sum().backward()
+    return torch.stack([scores.logp_T.detach(), scores.entropy_T.detach()])
+
+
+CONTENDERS: dict[str, Callable[[Task], Tensor]] = {
+    "all at once": all_at_once,
+    "in pieces": in_pieces,
+}
+
+
+def measured(task: Task, run: Callable[[Task], Tensor]) -> tuple[float, list[Tensor]]:
+    """Seconds, and values and gradients."""
+    task.hidden_TH.grad = task.matrix.weight.grad = None
+    began = time.perf_counter()
+    values = run(task)
+    if values.is_cuda:
+        torch.cuda.synchronize()
+    taken = time.perf_counter() - began
+    assert task.hidden_TH.grad is not None
+    assert task.matrix.weight.grad is not None
+    return taken, [values, task.hidden_TH.grad, task.matrix.weight.grad.clone()]
+
+
+def peak(name: str, tokens: int, features: int, words: int, device: str) -> float:
+    """How far the peak of a process rises above the hidden states and the gradients, in GB."""
+    torch.set_num_threads(1)
+    task = make_task(tokens, features, words, device)
+    measured(make_task(2, features, words, device), CONTENDERS[name])  # libraries allocate, too
+    task.hidden_TH.grad = torch.zeros_like(task.hidden_TH)
+    task.matrix.weight.grad = torch.zeros_like(task.matrix.weight)
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        CONTENDERS[name](task)
+        return (torch.cuda.max_memory_allocated() - before) / 1e9
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    CONTENDERS[name](task)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / 1e9
+
+
+def main(
+    tokens: int = 4096,
+    features: int = 896,
+    words: int = 152_064,
+    device: str = "cpu",
+    threads: int = 1,
+    repeats: int = 3,
+    memory: bool = False,
+) -> None:
+    torch.set_num_threads(threads)
+    print(
+        f"{tokens} tokens, {features} features, {words} words, {device}, torch {torch.__version__}"
+    )
+    if memory:
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as pool:
+            for name in reversed(CONTENDERS):
+                gigabytes = pool.submit(peak, name, tokens, features, words, device).result()
+                print(f"{name}: {gigabytes:.2f} GB", flush=True)
+        return
+    task = make_task(tokens, features, words, device)
+    times: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+    found: dict[str, list[Tensor]] = {}
+    for _ in range(repeats):
+        for name, run in CONTENDERS.items():
+            taken, found[name] = measured(task, run)
+            times[name].append(taken)
+            print(f"{name}: {taken:.2f} s", flush=True)
+    plain, pieces = (statistics.median(times[name]) for name in CONTENDERS)
+    print(f"median of {repeats}: {plain:.2f} s and {pieces:.2f} s, ratio {plain / pieces:.2f}")
+    for what, a, b in zip(("values", "hidden", "weight"), *found.values(), strict=True):
+        print(f"largest difference of {what}: {(a - b).abs().max():.1e} of {a.abs().max():.1e}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
