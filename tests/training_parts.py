@@ -8,6 +8,8 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
 from checkpoints import Architecture, tiny_tokenizer
@@ -93,7 +95,7 @@ def make_trainer(
     folder: Path, architecture: Architecture = "qwen3", steps: int = 10, **optim: Any
 ) -> Trainer:
     """A float32 model whose every weight matters, and its trainer."""
-    settings = Optim(**{"lr": 1e-2, "row_length": 64, **optim})
+    settings = Optim(**{"lr": 1e-2, **optim})
     return Trainer(sharp_model(folder, architecture), settings, steps)
 
 
@@ -134,6 +136,20 @@ def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
     """Bit for bit."""
     assert a.keys() == b.keys()
     assert [name for name in a if not torch.equal(a[name], b[name])] == []
+
+
+class Largest(TorchDispatchMode):
+    """The size of the largest tensor that any operation made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        sizes = [t.numel() for t in tree_leaves(made) if isinstance(t, torch.Tensor)]
+        self.size = max([self.size, *sizes])
+        return made
 
 
 @torch.no_grad()

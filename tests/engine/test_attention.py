@@ -1,17 +1,19 @@
-"""Only models whose attention is plain are trained in packed rows."""
+"""Only models whose attention is plain are trained in packed batches."""
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from fieldcraft.algos.losses import CrossEntropy
 from fieldcraft.config.sections import Optim
 from fieldcraft.engine.attention import special_attention
 from fieldcraft.train.batch import Sample, pack
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import UserError
-from training_parts import plain_logprobs_of, random_samples
+from training_parts import Largest, plain_logprobs_of, random_samples
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 400,
@@ -68,18 +70,22 @@ def model_of(name: str, keys: dict[str, Any]) -> Any:
 
 
 def leak(model: Any) -> float:
-    """How far log-probabilities of a sequence move when it shares a row with another."""
+    """How far log-probabilities of a sequence move when it shares a row with another, which a mask
+    keeps apart."""
     samples: list[Sample] = random_samples(2, longest=20)
-    batch = pack(samples, row_length=64)
+    batch = pack(samples)
+    same_NN = torch.block_diag(
+        *(torch.ones(end - start, end - start) for start, end in batch.spans)
+    )
     with torch.no_grad():
         logits = model(
-            input_ids=batch.ids_BL,
-            attention_mask=batch.mask_B1LL,
-            position_ids=batch.position_BL,
+            input_ids=batch.ids_N[None],
+            attention_mask=same_NN.tril().bool()[None, None],
+            position_ids=batch.position_N[None],
             use_cache=False,
         ).logits
-    chosen = logits[batch.row_T, batch.col_T - 1].log_softmax(-1)
-    packed = chosen.gather(1, batch.ids_BL[batch.row_T, batch.col_T][:, None])[:, 0]
+    chosen = logits[0, batch.at_T - 1].log_softmax(-1)
+    packed = chosen.gather(1, batch.targets_T[:, None])[:, 0]
     alone = [plain_logprobs_of(model, s.ids.tolist())[s.weight[1:] > 0] for s in samples]
     return float((packed - torch.cat(alone)).abs().max())
 
@@ -96,7 +102,39 @@ def test_a_model_that_would_leak_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_model_that_is_trained_does_not_leak(name: str) -> None:
+    """Neither behind a mask nor as it is trained, by spans."""
     model = model_of(name, PLAIN[name])
     assert special_attention(model) is None
-    Trainer(model, Optim(lr=1e-3), steps=1)
     assert leak(model) < 1e-3
+    alone = [plain_logprobs_of(model, s.ids.tolist()) for s in random_samples(2, longest=20)]
+    trainer = Trainer(model, Optim(lr=1e-3), steps=1)
+    samples = random_samples(2, longest=20)
+    trainer.fill_logprobs([tuple(samples)], "old_logp", 1.0)
+    for sample, plain in zip(samples, alone, strict=True):
+        trained = sample.weight > 0
+        torch.testing.assert_close(
+            torch.from_numpy(sample.old_logp[trained]), plain[trained[1:]], rtol=0, atol=1e-3
+        )
+
+
+def test_a_model_that_asks_for_more_is_refused_when_it_is_trained() -> None:
+    model = model_of(
+        "gemma2", {"layer_types": ["full_attention"] * 2, "attn_logit_softcapping": 5.0}
+    )
+    trainer = Trainer(model, Optim(lr=1e-3), steps=1)
+    with pytest.raises(UserError, match="cannot be trained, because it uses softcap"):
+        trainer.fill_logprobs([tuple(random_samples(1))], "old_logp", 1.0)
+
+
+def test_memory_is_linear_in_the_length() -> None:
+    """No operation of a step makes a tensor of length x length."""
+    model = model_of("qwen2", {"max_position_embeddings": 4096})
+    trainer = Trainer(model, Optim(lr=1e-3, micro_tokens=4096), steps=1)
+    length = 1500
+    ids = np.arange(length) % 400
+    floats = [np.ones(length, np.float32) for _ in range(5)]
+    floats[0][:-8] = 0
+    sample = Sample(ids, *floats)
+    with Largest() as seen:
+        trainer.step([(sample,)], CrossEntropy(), 1.0)
+    assert seen.size < length * length / 4

@@ -64,7 +64,7 @@ def test_a_step_is_that_of_the_cpu(
 def test_engine_and_trainer_agree(
     tmp_path: Path, architecture: Architecture, temperature: float
 ) -> None:
-    trainer = on_device(make_trainer(tmp_path, architecture, row_length=256))
+    trainer = on_device(make_trainer(tmp_path, architecture))
     engine = chatty_engine(trainer)
     for _ in range(2):
         units = assert_agree(trainer, chatty_rollouts(engine, temperature), temperature)

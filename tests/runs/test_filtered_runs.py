@@ -45,7 +45,7 @@ def test_filters_of_a_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     """`check` makes the first examples of the stage and filters them."""
     tiny = ["smoke", "dialect=afm-mhqa", "stages.sft2.data=team", "device=cpu"]
     tiny += ["budget.total_tokens=1024", "budget.turn_tokens=320", "stages.sft2.examples=20"]
-    tiny += ["stages.sft2.optim.row_length=800", "stages.sft2.batch=2"]
+    tiny += ["stages.sft2.batch=2"]
     assert status("check", *tiny, "stages.sft2.filters={complexity: {least: 5}, redundant: }") == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "of 20 left out by complexity" in told

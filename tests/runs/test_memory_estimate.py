@@ -30,7 +30,7 @@ from fieldcraft.train.batch import Sample
 from fieldcraft.train.trainer import Trainer
 
 model = Qwen2ForCausalLM(Qwen2Config(**{SHAPE}))
-trainer = Trainer(model, Optim(lr=1e-5, row_length=256, micro_tokens={TOKENS}), 2)
+trainer = Trainer(model, Optim(lr=1e-5, micro_tokens={TOKENS}), 2)
 ones = np.ones(256, np.float32)
 ids = np.arange(256)
 weight = np.where(ids > 0, ones, 0)

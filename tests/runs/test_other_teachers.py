@@ -45,7 +45,7 @@ def test_what_the_oracle_shows_can_be_trained_on(
     given = ["autocoa-data", "collect.questions=60", "collect.contrast=20"]
     assert status("run", *given, "--out", out) == 0
     capsys.readouterr()
-    optim = {"lr": 1e-4, "row_length": 512, "micro_tokens": 1024}
+    optim = {"lr": 1e-4, "micro_tokens": 1024}
     (tmp_path / "train.yaml").write_text(
         yaml.safe_dump(
             {

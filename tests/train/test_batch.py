@@ -79,19 +79,13 @@ def sample_of(number: int, length: int, untrained: int = 1) -> Sample:
     return Sample(ids, weight, logp + 1, logp, logp - 1, logp - 2)
 
 
-def test_two_sequences_in_a_row_do_not_see_each_other() -> None:
-    batch = pack([sample_of(1, 2), sample_of(2, 3)], row_length=6)
-    assert batch.ids_BL.tolist() == [[2000, 2001, 2002, 1000, 1001]]
-    assert batch.position_BL.tolist() == [[0, 1, 2, 0, 1]]
-    assert batch.mask_B1LL[0, 0].int().tolist() == [
-        [1, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0],
-        [1, 1, 1, 0, 0],
-        [0, 0, 0, 1, 0],
-        [0, 0, 0, 1, 1],
-    ]
-    # tokens with a weight are listed sample by sample: 1001, then 2001 and 2002
-    assert (batch.row_T.tolist(), batch.col_T.tolist()) == ([0, 0, 0], [4, 1, 2])
+def test_two_sequences_have_a_span_each() -> None:
+    batch = pack([sample_of(1, 2), sample_of(2, 3)])
+    assert batch.ids_N.tolist() == [1000, 1001, 2000, 2001, 2002]
+    assert batch.position_N.tolist() == [0, 1, 0, 1, 2]
+    assert batch.spans == [(0, 2), (2, 5)]
+    assert batch.at_T.tolist() == [1, 3, 4]
+    assert batch.targets_T.tolist() == [1001, 2001, 2002]
     assert batch.seq_T.tolist() == [0, 1, 1]
     assert batch.turn_T.tolist() == [0, 1, 1]
     assert batch.flat("sampled_logp").tolist() == [-1001, -2001, -2002]
@@ -102,17 +96,11 @@ def test_two_sequences_in_a_row_do_not_see_each_other() -> None:
 def test_a_turn_is_an_unbroken_run_of_trained_tokens() -> None:
     first = to_sample(trajectory(PROMPT, THINK, READ, ANSWER), {Author.POLICY})
     second = to_sample(trajectory(PROMPT, THINK), {Author.POLICY})
-    both = pack([first, second], row_length=64)
+    both = pack([first, second])
     assert both.turn_T.tolist() == [0] * 5 + [1] * 4 + [2] * 5
     # behind one another in a row, two runs of trained tokens are still two
     bare = [sample_of(1, 2, untrained=0), sample_of(2, 2, untrained=0)]
-    assert pack(bare, row_length=4).turn_T.tolist() == [0, 0, 1, 1]
-
-
-def test_padding_attends_to_nothing_but_padding() -> None:
-    batch = pack([sample_of(1, 3), sample_of(2, 1, untrained=0)], row_length=1)
-    assert batch.ids_BL.tolist() == [[1000, 1001, 1002], [2000, 0, 0]]
-    assert batch.mask_B1LL[1, 0].int().tolist() == [[1, 0, 0], [0, 1, 0], [0, 1, 1]]
+    assert pack(bare).turn_T.tolist() == [0, 0, 1, 1]
 
 
 units = st.lists(
@@ -120,22 +108,17 @@ units = st.lists(
 )  # lengths of the samples of each unit
 
 
-@given(units, st.integers(1, 80), st.integers(1, 200))
-def test_nothing_is_lost_or_doubled(
-    lengths: list[list[int]], row_length: int, max_tokens: int
-) -> None:
+@given(units, st.integers(1, 200))
+def test_nothing_is_lost_or_doubled(lengths: list[list[int]], max_tokens: int) -> None:
     numbers = iter(range(1, 100))
     given_units: list[Unit] = [
         tuple(sample_of(next(numbers), length) for length in unit) for unit in lengths
     ]
     owner = {id(sample): i for i, unit in enumerate(given_units) for sample in unit}
-    longest = max(map(max, lengths))
     largest = max(map(sum, lengths))
     seen: list[int] = []
     trained: list[int] = []
-    for batch in micro_batches(given_units, row_length=row_length, max_tokens=max_tokens):
-        rows, length = batch.ids_BL.shape
-        assert length <= max(row_length, longest)
+    for batch in micro_batches(given_units, max_tokens):
         assert sum(map(len, batch.samples)) <= max(max_tokens, largest)
         # the members of a unit stand side by side, in order, in one micro-batch
         members = [owner[id(sample)] for sample in batch.samples]
@@ -144,10 +127,11 @@ def test_nothing_is_lost_or_doubled(
             size = len(given_units[unit])
             found = batch.samples[first : first + size]
             assert all(a is b for a, b in zip(found, given_units[unit], strict=True))
-        real = batch.ids_BL[batch.ids_BL > 0].tolist()  # ids are 1000 and more, padding is 0
-        assert rows * length >= len(real)
-        seen += real
-        listed = batch.ids_BL[batch.row_T, batch.col_T]
+        for sample, (start, end) in zip(batch.samples, batch.spans, strict=True):
+            assert batch.ids_N[start:end].tolist() == sample.ids.tolist()
+            assert batch.position_N[start:end].tolist() == list(range(len(sample)))
+        seen += batch.ids_N.tolist()
+        listed = batch.targets_T
         assert listed.tolist() == (-batch.flat("sampled_logp")).tolist()
         assert (listed // 1000).tolist() == [
             batch.samples[i].ids[0] // 1000 for i in batch.seq_T.tolist()

@@ -93,12 +93,10 @@ def test_each_chain_is_a_sample_and_its_summary_is_trained() -> None:
 
 def test_the_chains_of_a_rollout_stay_in_one_micro_batch() -> None:
     units = [to_samples(folded(), {Author.POLICY}), to_samples(plain(6, 0.0), {Author.POLICY})]
-    batches = list(micro_batches(units, row_length=16, max_tokens=16))
+    batches = list(micro_batches(units, max_tokens=16))
     assert [[len(s) for s in batch.samples] for batch in batches] == [[11, 5], [8]]
     # no token attends from one chain to the other
-    mask = batches[0].mask_B1LL[0, 0]
-    assert not mask[11:, :11].any()
-    assert not mask[:11, 11:].any()
+    assert batches[0].spans == [(0, 11), (11, 16)]
 
 
 def test_all_chains_share_the_advantage_of_their_rollout() -> None:
@@ -216,7 +214,7 @@ def folded_rollouts(engine: LocalEngine, count: int = 12) -> list[Trajectory]:
 
 def test_what_is_sampled_in_every_chain_is_what_is_trained(tmp_path: Path) -> None:
     """The engine's session goes over into the next chain, whose context begins anew."""
-    trainer = make_trainer(tmp_path, row_length=256)
+    trainer = make_trainer(tmp_path)
     engine = chatty_engine(trainer)
     done = folded_rollouts(engine)
     assert [t.error for t in done if t.error] == []

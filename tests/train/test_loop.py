@@ -19,7 +19,7 @@ from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import UserError
 from training_parts import Steps, assert_same, make_trainer, random_samples, run_stage, weights
 
-OPTIM = Optim(lr=1e-2, warmup=2, schedule="cosine", weight_decay=0.1, row_length=64)
+OPTIM = Optim(lr=1e-2, warmup=2, schedule="cosine", weight_decay=0.1)
 STAGE = Sft(type="sft", data="", steps=7, checkpoint_every=2, optim=OPTIM)
 
 

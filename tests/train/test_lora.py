@@ -43,7 +43,7 @@ def lora_trainer(
     """A trainer of an adapter on a model whose every weight matters."""
     model = sharp_model(folder, architecture).to(dtype)
     adapter = Adapter(model, lora, seed=0)
-    settings = Optim(**{"lr": 1e-2, "row_length": 64, **optim})
+    settings = Optim(**{"lr": 1e-2, **optim})
     return Trainer(model, settings, 10, adapter), adapter
 
 
@@ -151,7 +151,7 @@ def test_the_reference_is_the_adapter_as_its_stage_found_it(tmp_path: Path) -> N
 
     model = sharp_model(tmp_path / "base", "qwen2")
     adapter = Adapter(model, LORA, 1, tmp_path / "adapter")
-    trainer = Trainer(model, Optim(lr=1e-2, row_length=64), 10, adapter)
+    trainer = Trainer(model, Optim(lr=1e-2), 10, adapter)
     random = torch.get_rng_state()
     reference = AdapterStart(trainer, adapter)
     assert torch.equal(random, torch.get_rng_state())
@@ -189,7 +189,7 @@ def test_what_the_engine_samples_is_what_is_trained(
     tmp_path: Path, dtype: torch.dtype, gap: float
 ) -> None:
     """The engine sees the adapter, before and after a step."""
-    trainer, _ = lora_trainer(tmp_path, dtype=dtype, row_length=256)
+    trainer, _ = lora_trainer(tmp_path, dtype=dtype)
     engine = chatty_engine(trainer)
     for _ in range(2):
         units = [(to_sample(t, {Author.POLICY}, 1.0),) for t in chatty_rollouts(engine, 1.0)]
@@ -208,7 +208,7 @@ def test_activation_checkpointing_changes_no_gradient(tmp_path: Path, adapted: b
         if adapted:
             trainer, _ = lora_trainer(tmp_path / name, activation_checkpointing=checkpointing)
         else:
-            optim = Optim(lr=1e-2, row_length=64, activation_checkpointing=checkpointing)
+            optim = Optim(lr=1e-2, activation_checkpointing=checkpointing)
             trainer = Trainer(sharp_model(tmp_path / name, "qwen2"), optim, 10)
         runs: list[int] = []
         block = trainer.model.model.layers[0].self_attn

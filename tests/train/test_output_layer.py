@@ -5,13 +5,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from fieldcraft.algos.distillation import reverse_kl
 from fieldcraft.train import output_layer
 from fieldcraft.train.output_layer import OutputLayer, Predictions, hidden_states, score
+from training_parts import Largest
 
 WORDS, TOKENS = 50, 21
 SHAPE = {
@@ -109,20 +108,6 @@ def test_pieces_are_the_whole(
         teacher_TV = predictions(teacher).logits(slice(None))
         kl_T = reverse_kl(predictions(model).logits(slice(None)), teacher_TV, 5).detach()
         torch.testing.assert_close(pieces["kl"], kl_T, rtol=1e-5, atol=1e-5)
-
-
-class Largest(TorchDispatchMode):
-    """The size of the largest tensor that any operation made, but for those of the weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.size = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        sizes = [t.numel() for t in tree_leaves(made) if isinstance(t, Tensor)]
-        self.size = max([self.size, *sizes])
-        return made
 
 
 @pytest.mark.parametrize("guided", [False, True])

@@ -46,12 +46,12 @@ def gap(engine: LocalEngine, trainer: Trainer) -> float:
 
 
 def test_under_autocast_the_sampler_rounds_as_the_trainer_does(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path / "model", row_length=256, autocast=True)
+    trainer = make_trainer(tmp_path / "model", autocast=True)
     found = gap(engine_of_a_stage(trainer, tmp_path, True), trainer)
     other = gap(engine_of_a_stage(trainer, tmp_path, False), trainer)
     assert found < BOUND < other
 
 
 def test_without_autocast_nothing_is_rounded(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path / "model", row_length=256)
+    trainer = make_trainer(tmp_path / "model")
     assert gap(engine_of_a_stage(trainer, tmp_path, False), trainer) < 1e-4

@@ -23,7 +23,7 @@ from training_parts import (
 def test_engine_and_trainer_agree(
     tmp_path: Path, architecture: Architecture, temperature: float
 ) -> None:
-    trainer = make_trainer(tmp_path, architecture, lr=1e-2, row_length=256)
+    trainer = make_trainer(tmp_path, architecture, lr=1e-2)
     engine = chatty_engine(trainer)
     for _ in range(2):  # before and after a step
         done = chatty_rollouts(engine, temperature)
@@ -53,7 +53,7 @@ def test_the_temperature_of_sampling_is_that_of_training(tmp_path: Path) -> None
 
 def test_so_it_is_with_observations_that_the_policy_wrote(tmp_path: Path) -> None:
     """They are in the context, and not among what is trained."""
-    trainer = make_trainer(tmp_path, row_length=256)
+    trainer = make_trainer(tmp_path)
     done = chatty_rollouts(chatty_engine(trainer), 1.0, simulated=True)
     authors = [segment.author for t in done for segment in t.segments]
     assert authors.count(Author.SIMULATOR) >= CHATTY_ROLLOUTS

@@ -48,7 +48,7 @@ def trainer_of(config: PreTrainedConfig, seed: int) -> Trainer:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config)
-    return Trainer(model, Optim(lr=1e-2, row_length=64), steps=4)
+    return Trainer(model, Optim(lr=1e-2), steps=4)
 
 
 def tensors(model: Any) -> dict[str, torch.Tensor]:

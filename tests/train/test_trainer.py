@@ -11,7 +11,7 @@ import torch
 from checkpoints import Architecture
 from fieldcraft.algos.losses import Contrastive, CrossEntropy, Objective, Surrogate
 from fieldcraft.config.sections import Optim
-from fieldcraft.train.batch import Sample, Unit, pack
+from fieldcraft.train.batch import Unit
 from fieldcraft.train.trainer import Trainer, learning_rate
 from fieldcraft.types import UserError
 from training_parts import (
@@ -98,18 +98,15 @@ def test_packed_equals_alone_equals_accumulated(
         units = list(zip(samples[::2], samples[1::2], strict=True))
     total = 7.0
     found = {}
-    cuts = {"packed": (256, 10_000), "padded": (1, 10_000), "accumulated": (256, 40)}
-    for name, (row_length, micro_tokens) in cuts.items():
+    for name, micro_tokens in {"packed": 10_000, "accumulated": 40}.items():
         trainer = make_trainer(
             tmp_path / name,
             architecture,
-            row_length=row_length,
             micro_tokens=micro_tokens,
             clip_norm=1e9,
         )
         batches = list(trainer._micro_batches(units))
         assert (len(batches) > 1) == (name == "accumulated")
-        assert (len(batches[0].ids_BL) > 1) == (name == "padded")  # rows
         found[name] = gradients(trainer, units, objective, total)
     alone = [gradients(trainer, [unit], objective, total) for unit in units]
     loss = sum(part for part, _ in alone)
@@ -256,11 +253,3 @@ def test_the_state_survives_a_round_trip(tmp_path: Path) -> None:
     for units in steps[4:]:
         second.step(units, SURROGATE, 9.0)
     assert_same(weights(whole.model), weights(second.model))
-
-
-def test_pack_keeps_samples_of_any_length(tmp_path: Path) -> None:
-    """A sequence longer than `row_length` makes the row longer, and trains like any other."""
-    trainer = make_trainer(tmp_path, row_length=4)
-    samples: list[Sample] = random_samples(2)
-    assert pack(samples, 4).ids_BL.shape[1] == max(map(len, samples))
-    assert trainer.step([(s,) for s in samples], CrossEntropy(), 1.0)["loss"] > 0

@@ -218,7 +218,6 @@ class Optim(Section):
     beta1: Rate = 0.9
     beta2: Rate = 0.95
     clip_norm: PositiveFloat = 1.0
-    row_length: PositiveInt = 192  # tokens of a packed row
     micro_tokens: PositiveInt = 4096  # tokens of a micro-batch
     autocast: bool = False  # bfloat16 matrix products in training
     activation_checkpointing: bool = False  # computes them twice instead of keeping them

@@ -1,8 +1,8 @@
 """Whether a model's attention is plain: softmax(q k) v over all of the past, and nothing beside it.
 
-Only then can several sequences share a row, in training and in the local engine. A sliding window
-would be lost with the mask that keeps the sequences apart, and a state that is carried from token
-to token (linear attention, state spaces, convolutions) would leak from one into the next.
+Only then can several sequences share a batch, in training and in the local engine. A sliding window
+would be lost where they are kept apart, and a state that is carried from token to token (linear
+attention, state spaces, convolutions) would leak from one into the next.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Any
 
 from fieldcraft.types import UserError
 
+# What some architectures ask of attention beyond softmax(q k) v; none of it is computed here.
+UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias")
 PLAIN = {"full_attention", "sparse", "dense"}  # the last two are kinds of feed-forward layers
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -102,23 +102,34 @@ def to_sample(
     return Sample(ids, weight, advantages, logp, logp, logp)
 
 
+class Span(NamedTuple):
+    """Where a sequence is in a packed batch: from `start` to before `end`."""
+
+    start: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """Several sequences laid end to end in rows.
+    """Several sequences laid end to end: N tokens, no padding.
 
-    ids_BL, position_BL: padded with 0. mask_B1LL: True where a query may attend (same sequence, not
-    later). The flat fields list the T tokens with a weight: `row_T`, `col_T` locate them, `seq_T`
-    numbers their sequence in the order of `samples`, `turn_T` their unbroken runs.
+    `position_N` begins at 0 with each sequence, and a token may attend only within its span. The
+    flat fields list the T tokens with a weight: `at_T` are their places, `seq_T` numbers their
+    sequence in the order of `samples`, `turn_T` their unbroken runs.
     """
 
-    ids_BL: Tensor
-    position_BL: Tensor
-    mask_B1LL: Tensor
-    row_T: Tensor
-    col_T: Tensor
+    ids_N: Tensor
+    position_N: Tensor
+    spans: Sequence[Span]
+    at_T: Tensor
     seq_T: Tensor
     turn_T: Tensor
     samples: Sequence[Sample]
+
+    @property
+    def targets_T(self) -> Tensor:
+        """The ids of the tokens with a weight."""
+        return self.ids_N[self.at_T]
 
     def flat(self, name: str) -> Tensor:
         """A field of the samples over the T listed tokens."""
@@ -127,61 +138,34 @@ class PackedBatch:
         )
 
 
-def pack(samples: Sequence[Sample], row_length: int) -> PackedBatch:
-    """First-fit packing of sequences into rows of `row_length` tokens (or the longest sequence)."""
-    length = max(row_length, max(len(s) for s in samples))
-    fill: list[int] = []
-    places: list[tuple[int, int]] = [(0, 0)] * len(samples)
-    for index in sorted(range(len(samples)), key=lambda i: -len(samples[i])):
-        size = len(samples[index])
-        row = next((r for r, used in enumerate(fill) if used + size <= length), len(fill))
-        if row == len(fill):
-            fill.append(0)
-        places[index] = (row, fill[row])
-        fill[row] += size
-    length = max(fill)
-    ids = np.zeros((len(fill), length), np.int64)
-    position = np.zeros((len(fill), length), np.int64)
-    segment = np.zeros((len(fill), length), np.int64)  # 0 is padding, attending to itself only
-    for number, (sample, (row, start)) in enumerate(zip(samples, places, strict=True)):
-        span = slice(start, start + len(sample))
-        ids[row, span] = sample.ids
-        position[row, span] = np.arange(len(sample))
-        segment[row, span] = number + 1
-    segment_BL = torch.from_numpy(segment)
-    causal_LL = torch.ones(length, length, dtype=torch.bool).tril()
-    mask_B1LL = ((segment_BL[:, :, None] == segment_BL[:, None, :]) & causal_LL)[:, None]
+def pack(samples: Sequence[Sample]) -> PackedBatch:
+    """The samples in their order, one behind the other."""
+    ends = np.cumsum([len(s) for s in samples])
+    spans = [Span(int(end) - len(s), int(end)) for s, end in zip(samples, ends, strict=True)]
     trained = [np.flatnonzero(s.weight > 0) for s in samples]
-    row_T = np.concatenate([np.full(len(t), r) for t, (r, _) in zip(trained, places, strict=True)])
-    col_T = np.concatenate([t + c for t, (_, c) in zip(trained, places, strict=True)])
+    at_T = np.concatenate([t + span.start for t, span in zip(trained, spans, strict=True)])
     seq_T = np.concatenate([np.full(len(t), i) for i, t in enumerate(trained)])
-    breaks_T = (np.diff(col_T, prepend=-2) != 1) | (np.diff(seq_T, prepend=-1) != 0)
+    breaks_T = (np.diff(at_T, prepend=-2) != 1) | (np.diff(seq_T, prepend=-1) != 0)
     return PackedBatch(
-        torch.from_numpy(ids),
-        torch.from_numpy(position),
-        mask_B1LL,
-        torch.from_numpy(row_T),
-        torch.from_numpy(col_T),
+        torch.from_numpy(np.concatenate([s.ids for s in samples])),
+        torch.from_numpy(np.concatenate([np.arange(len(s)) for s in samples])),
+        spans,
+        torch.from_numpy(at_T),
         torch.from_numpy(seq_T),
         torch.from_numpy(np.cumsum(breaks_T) - 1),
         samples,
     )
 
 
-def micro_batches(
-    units: Sequence[Unit], *, row_length: int, max_tokens: int
-) -> Iterator[PackedBatch]:
-    """Split a step into packed micro-batches of at most `max_tokens` tokens (one unit at least).
-
-    Units of similar length go together, so that little of a row is padding.
-    """
+def micro_batches(units: Sequence[Unit], max_tokens: int) -> Iterator[PackedBatch]:
+    """Split a step into packed micro-batches of at most `max_tokens` tokens (one unit at least)."""
     batch: list[Sample] = []
     tokens = 0
     for unit in sorted(units, key=lambda u: -sum(map(len, u))):
         size = sum(map(len, unit))
         if batch and tokens + size > max_tokens:
-            yield pack(batch, row_length)
+            yield pack(batch)
             batch, tokens = [], 0
         batch += unit
         tokens += size
-    yield pack(batch, row_length)
+    yield pack(batch)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fieldcraft.algos.losses import Metrics, Objective, TokenBatch
 from fieldcraft.config.sections import Optim
 from fieldcraft.engine.attention import refuse_special_attention
+from fieldcraft.train.attention import NO_MASK, attend_within_spans
 from fieldcraft.train.batch import PackedBatch, Sample, Unit, micro_batches, pack
 from fieldcraft.train.lora import Adapter
 from fieldcraft.train.output_layer import OutputLayer, Predictions, Scores, hidden_states, score
@@ -113,18 +114,17 @@ class Learner:
                 start += count
 
     def _micro_batches(self, units: Sequence[Unit]) -> Iterator[PackedBatch]:
-        return micro_batches(
-            units, row_length=self.optim.row_length, max_tokens=self.optim.micro_tokens
-        )
+        return micro_batches(units, self.optim.micro_tokens)
 
     def _forward(self, model: Callable[..., Any], batch: PackedBatch, **options: Any) -> Any:
-        """What a transformers model, or a part of it, says about a packed batch."""
+        """What a transformers model, or a part of it, says about a packed batch: one row."""
         with self._autocast():
             return model(
-                input_ids=batch.ids_BL.to(self.device),
-                attention_mask=batch.mask_B1LL.to(self.device),
-                position_ids=batch.position_BL.to(self.device),
+                input_ids=batch.ids_N[None].to(self.device),
+                attention_mask=NO_MASK.to(self.device),
+                position_ids=batch.position_N[None].to(self.device),
                 use_cache=False,
+                spans=batch.spans,
                 **options,
             )
 
@@ -153,6 +153,7 @@ class Trainer(Learner):
         self, model: Any, optim: Optim, steps: int, adapter: Adapter | None = None
     ) -> None:
         refuse_special_attention(model)
+        attend_within_spans(model)
         super().__init__(model.parameters(), optim, steps)
         self.model = model
         self.output_layer = OutputLayer(model)
@@ -186,7 +187,7 @@ class Trainer(Learner):
             teacher = None if guide is None else guide.predict(batch.samples, temperature)
             self.model.train()
             said = self._predict(batch, temperature)
-            targets_T = self._targets(batch)
+            targets_T = batch.targets_T.to(self.device)
             scores = score(said, targets_T, teacher, None if guide is None else guide.top_k)
             return objective(self._token_batch(batch, scores), total)
 
@@ -198,7 +199,8 @@ class Trainer(Learner):
         self.model.eval()
 
         def logp_of(batch: PackedBatch) -> Tensor:
-            return score(self._predict(batch, temperature), self._targets(batch)).logp_T
+            said = self._predict(batch, temperature)
+            return score(said, batch.targets_T.to(self.device)).logp_T
 
         self._fill(units, field, logp_of)
 
@@ -207,7 +209,7 @@ class Trainer(Learner):
         """What this model predicts in the place of each trained token of the samples, one sample
         after the other."""
         self.model.eval()
-        return self._predict(pack(samples, self.optim.row_length), temperature)
+        return self._predict(pack(samples), temperature)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the weights: optimiser, position in the schedule, random state."""
@@ -225,13 +227,9 @@ class Trainer(Learner):
     def _predict(self, batch: PackedBatch, temperature: float) -> Predictions:
         """Run the model over a packed batch. Only positions that predict a trained token reach the
         output layer; the others would cost rows of vocabulary size for nothing."""
-        to = partial(Tensor.to, device=self.device)
-        hidden_BLH = self._forward(partial(hidden_states, self.model), batch)
-        hidden_TH = hidden_BLH[to(batch.row_T), to(batch.col_T - 1)]
+        [hidden_NH] = self._forward(partial(hidden_states, self.model), batch)
+        hidden_TH = hidden_NH[batch.at_T.to(self.device) - 1]
         return Predictions(hidden_TH, self.output_layer, temperature)
-
-    def _targets(self, batch: PackedBatch) -> Tensor:
-        return batch.ids_BL[batch.row_T, batch.col_T].to(self.device)
 
     def _token_batch(self, batch: PackedBatch, scores: Scores) -> TokenBatch:
         to = partial(Tensor.to, device=self.device)

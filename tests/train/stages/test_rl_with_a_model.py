@@ -51,7 +51,7 @@ class Same(StatelessReward):
 
 
 def real_stage(folder: Path, reward: Any, **settings: Any) -> RlStage:
-    trainer = make_trainer(folder, row_length=256)
+    trainer = make_trainer(folder)
     given = {"type": "rl", "steps": 9, "questions": 2, "group": 4, "optim": {"lr": 1e-2}}
     dialect: BaseDialect = Chatty(TOKENIZER, "")
     return rl_stage(

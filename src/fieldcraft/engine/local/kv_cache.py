@@ -22,11 +22,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.modeling_utils import AttentionInterface
 
+from fieldcraft.engine.attention import UNSUPPORTED
 from fieldcraft.types import UserError
 
 ATTENTION = "fieldcraft_rows"
-# What some architectures ask of attention beyond softmax(q k) v; none of it is computed here.
-UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias")
 
 Ints = NDArray[np.int64]
 
