@@ -2,12 +2,13 @@
 the output layer in pieces.
 
     python bench/output_layer.py [--tokens 4096] [--features 896] [--words 152064] [--device cpu]
-                                 [--threads 1] [--repeats 3] [--memory]
+                                 [--threads 1] [--repeats 3] [--memory] [--pieces-only]
 
 The loss is a sum of log-probabilities with random weights. The entropy is computed beside it
 without a gradient, as reinforcement learning does by default. Both contenders take turns. With
 --memory each one runs in a process of its own, and what is printed is the rise of its peak above
-the hidden states and the gradients.
+the hidden states and the gradients. With --pieces-only nothing is compared: so many tokens that
+all logits do not fit.
 """
 
 from __future__ import annotations
@@ -123,6 +124,7 @@ def main(
     threads: int = 1,
     repeats: int = 3,
     memory: bool = False,
+    pieces_only: bool = False,
 ) -> None:
     torch.set_num_threads(threads)
     print(
@@ -131,10 +133,12 @@ def main(
     if memory:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as pool:
-            for name in reversed(CONTENDERS):
+            for name in list(CONTENDERS)[pieces_only:]:
                 gigabytes = pool.submit(peak, name, tokens, features, words, device).result()
                 print(f"{name}: {gigabytes:.2f} GB", flush=True)
         return
+    if pieces_only:
+        raise typer.BadParameter("--pieces-only belongs to --memory")
     task = make_task(tokens, features, words, device)
     times: dict[str, list[float]] = {name: [] for name in CONTENDERS}
     found: dict[str, list[Tensor]] = {}
