@@ -5,6 +5,7 @@ Demonstrations have these in common with the site itself.
 
 from __future__ import annotations
 
+import re
 import textwrap
 import zlib
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,13 @@ ORDERS = "Notes for agents"  # the title of the page that gives orders
 SNIPPET_ONE_IN = 4  # of the characters of a page
 # Extractors take very short texts for no text, and read what surrounds them, too.
 CLOSING = "This page is a part of the encyclopedia of one world."
+
+
+def site_address(text: str) -> str:
+    """The address of a site as it is. Raises ValueError for what is none, or has a path."""
+    if re.fullmatch(r"http://[a-z0-9.-]+", text) is None:
+        raise ValueError("write http:// and a name in small letters, as in http://atlas")
+    return text
 
 
 def address(site: str, title: str, folder: str = "wiki") -> str:

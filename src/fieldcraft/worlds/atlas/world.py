@@ -8,7 +8,7 @@ from copy import copy
 from functools import cached_property
 from typing import Annotated
 
-from pydantic import Field, PositiveInt
+from pydantic import AfterValidator, Field, PositiveInt
 
 from fieldcraft.config.sections import Share
 from fieldcraft.types import Dialect, Step, Task, Trajectory
@@ -29,6 +29,7 @@ from fieldcraft.worlds.atlas.synthesis import (
 from fieldcraft.worlds.atlas.team import MISTAKES, team_demonstration
 from fieldcraft.worlds.base import Schemas, TrajectoryPair, Verdicts, World
 from fieldcraft.worlds.naming import SYLLABLES
+from fieldcraft.worlds.pages import site_address
 
 FEW_VARIANTS = 20  # of which examples are looked at before a run
 
@@ -52,7 +53,7 @@ class AtlasWorld(World):
         reserved_chains: Annotated[int, Field(ge=0, le=9)] = 0,
         mistakes: Annotated[float, Field(ge=0, le=1)] = MISTAKES,
         reading_syllables: Annotated[int, Field(ge=4, le=len(SYLLABLES))] | None = None,
-        site: Annotated[str, Field(pattern=r"^http://[a-z0-9.-]+$")] | None = None,
+        site: Annotated[str, AfterValidator(site_address)] | None = None,
     ) -> None:
         """Deal the world.
 
