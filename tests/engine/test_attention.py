@@ -75,7 +75,7 @@ def leak(model: Any) -> float:
     samples: list[Sample] = random_samples(2, longest=20)
     batch = pack(samples)
     same_NN = torch.block_diag(
-        *(torch.ones(end - start, end - start) for start, end in batch.spans)
+        *(torch.ones(end - start, end - start) for start, end, _ in batch.runs)
     )
     with torch.no_grad():
         logits = model(
@@ -84,8 +84,8 @@ def leak(model: Any) -> float:
             position_ids=batch.position_N[None],
             use_cache=False,
         ).logits
-    chosen = logits[0, batch.at_T - 1].log_softmax(-1)
-    packed = chosen.gather(1, batch.targets_T[:, None])[:, 0]
+    chosen = logits[0, batch.from_T].log_softmax(-1)
+    packed = chosen.gather(1, batch.ids_T[:, None])[:, 0]
     alone = [plain_logprobs_of(model, s.ids.tolist())[s.weight[1:] > 0] for s in samples]
     return float((packed - torch.cat(alone)).abs().max())
 
@@ -102,7 +102,7 @@ def test_a_model_that_would_leak_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_model_that_is_trained_does_not_leak(name: str) -> None:
-    """Neither behind a mask nor as it is trained, by spans."""
+    """Neither behind a mask nor as it is trained, by runs."""
     model = model_of(name, PLAIN[name])
     assert special_attention(model) is None
     assert leak(model) < 1e-3

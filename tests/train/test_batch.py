@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fieldcraft.train import batch as batch_module
 from fieldcraft.train.batch import Sample, Unit, micro_batches, pack, to_sample
 from fieldcraft.types import Author, Segment, Task, Trajectory
 
@@ -79,13 +80,13 @@ def sample_of(number: int, length: int, untrained: int = 1) -> Sample:
     return Sample(ids, weight, logp + 1, logp, logp - 1, logp - 2)
 
 
-def test_two_sequences_have_a_span_each() -> None:
+def test_two_sequences_lie_end_to_end() -> None:
     batch = pack([sample_of(1, 2), sample_of(2, 3)])
     assert batch.ids_N.tolist() == [1000, 1001, 2000, 2001, 2002]
     assert batch.position_N.tolist() == [0, 1, 0, 1, 2]
-    assert batch.spans == [(0, 2), (2, 5)]
-    assert batch.at_T.tolist() == [1, 3, 4]
-    assert batch.targets_T.tolist() == [1001, 2001, 2002]
+    assert batch.runs == [(0, 2, None), (2, 5, None)]
+    assert batch.ids_T.tolist() == [1001, 2001, 2002]
+    assert batch.from_T.tolist() == [0, 2, 3]
     assert batch.seq_T.tolist() == [0, 1, 1]
     assert batch.turn_T.tolist() == [0, 1, 1]
     assert batch.flat("sampled_logp").tolist() == [-1001, -2001, -2002]
@@ -127,11 +128,8 @@ def test_nothing_is_lost_or_doubled(lengths: list[list[int]], max_tokens: int) -
             size = len(given_units[unit])
             found = batch.samples[first : first + size]
             assert all(a is b for a, b in zip(found, given_units[unit], strict=True))
-        for sample, (start, end) in zip(batch.samples, batch.spans, strict=True):
-            assert batch.ids_N[start:end].tolist() == sample.ids.tolist()
-            assert batch.position_N[start:end].tolist() == list(range(len(sample)))
         seen += batch.ids_N.tolist()
-        listed = batch.targets_T
+        listed = batch.ids_T
         assert listed.tolist() == (-batch.flat("sampled_logp")).tolist()
         assert (listed // 1000).tolist() == [
             batch.samples[i].ids[0] // 1000 for i in batch.seq_T.tolist()
@@ -140,3 +138,82 @@ def test_nothing_is_lost_or_doubled(lengths: list[list[int]], max_tokens: int) -
     everything = [sample for unit in given_units for sample in unit]
     assert sorted(seen) == sorted(i for s in everything for i in s.ids.tolist())
     assert sorted(trained) == sorted(i for s in everything for i in s.ids[s.weight > 0].tolist())
+
+
+# -- common prefixes -----------------------------------------------------------------------------
+
+
+def sample_with(ids: list[int]) -> Sample:
+    """All but the first token are trained; the log-probability of a token is minus its id."""
+    weight = np.array([0] + [1] * (len(ids) - 1), np.float32)
+    logp = -np.array(ids, np.float32)
+    return Sample(np.array(ids, np.int64), weight, logp, logp, logp, logp)
+
+
+def test_a_common_prefix_is_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worked example of `pack`; then a prefix that is not worth it."""
+    samples = [sample_with([7, 8, 1]), sample_with([7, 8, 2, 3])]
+    monkeypatch.setattr(batch_module, "WORTH_SHARING", 2)
+    batch = pack(samples)
+    assert batch.ids_N.tolist() == [7, 8, 1, 2, 3]
+    assert batch.position_N.tolist() == [0, 1, 2, 2, 3]
+    assert batch.runs == [(0, 2, None), (2, 3, 0), (3, 5, 0)]
+    assert batch.ids_T.tolist() == [8, 1, 8, 2, 3]  # 8 is trained in both
+    assert batch.from_T.tolist() == [0, 1, 0, 1, 3]
+    assert batch.seq_T.tolist() == [0, 0, 1, 1, 1]
+    assert batch.turn_T.tolist() == [0, 0, 1, 1, 1]
+    monkeypatch.setattr(batch_module, "WORTH_SHARING", 3)
+    assert pack(samples).runs == [(0, 3, None), (3, 7, None)]
+
+
+def test_a_short_sequence_does_not_keep_the_others_from_sharing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As prompts of one template do: all begin alike, and those of a question go on alike."""
+    monkeypatch.setattr(batch_module, "WORTH_SHARING", 4)
+    batch = pack([sample_with([1, 2, *rest]) for rest in ([], [3, 4, 5], [3, 4, 6], [7, 8])])
+    assert batch.ids_N.tolist() == [1, 2, 1, 2, 3, 4, 5, 6, 1, 2, 7, 8]
+    assert batch.runs == [(0, 2, None), (2, 6, None), (6, 7, 1), (7, 8, 1), (8, 12, None)]
+
+
+texts = st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=9), min_size=1, max_size=9)
+
+
+@given(texts, st.integers(1, 4))
+def test_every_token_sees_its_own_past_and_nothing_else(
+    given_texts: list[list[int]], worth: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch_module, "WORTH_SHARING", worth)
+        batch = pack([sample_with(text) for text in given_texts])
+
+    def seen_from(place: int) -> list[int]:
+        number = next(n for n, run in enumerate(batch.runs) if run.start <= place < run.end)
+        run = batch.runs[number]
+        text = batch.ids_N[run.start : place + 1].tolist()
+        while run.after is not None:
+            assert run.after < number
+            number, run = run.after, batch.runs[run.after]
+            text = batch.ids_N[run.start : run.end].tolist() + text
+        assert batch.position_N[place] == len(text) - 1
+        return text
+
+    targets = iter(zip(batch.ids_T.tolist(), batch.from_T.tolist(), strict=True))
+    for text in given_texts:
+        for end in range(1, len(text)):
+            target, place = next(targets)
+            assert (target, seen_from(place)) == (text[end], text[:end])
+    assert next(targets, None) is None
+    if worth == 1:
+        every = {tuple(text[:end]) for text in given_texts for end in range(1, len(text) + 1)}
+        assert len(batch.ids_N) == len(every)
+
+
+def test_what_begins_alike_is_packed_together_and_counts_once() -> None:
+    prefixes = [[number] * 40 for number in (1, 2)]
+    units: list[Unit] = [
+        (sample_with([*prefixes[number % 2], 100 + number]),) for number in range(8)
+    ]
+    batches = list(micro_batches(units, max_tokens=44))
+    assert [len(batch.ids_N) for batch in batches] == [44, 44]
+    assert [[int(s.ids[0]) for s in batch.samples] for batch in batches] == [[1] * 4, [2] * 4]

@@ -94,9 +94,9 @@ def test_each_chain_is_a_sample_and_its_summary_is_trained() -> None:
 def test_the_chains_of_a_rollout_stay_in_one_micro_batch() -> None:
     units = [to_samples(folded(), {Author.POLICY}), to_samples(plain(6, 0.0), {Author.POLICY})]
     batches = list(micro_batches(units, max_tokens=16))
-    assert [[len(s) for s in batch.samples] for batch in batches] == [[11, 5], [8]]
+    assert [[len(s) for s in batch.samples] for batch in batches] == [[8], [11, 5]]
     # no token attends from one chain to the other
-    assert batches[0].spans == [(0, 11), (11, 16)]
+    assert batches[1].runs == [(0, 11, None), (11, 16, None)]
 
 
 def test_all_chains_share_the_advantage_of_their_rollout() -> None:

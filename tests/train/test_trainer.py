@@ -11,7 +11,8 @@ import torch
 from checkpoints import Architecture
 from fieldcraft.algos.losses import Contrastive, CrossEntropy, Objective, Surrogate
 from fieldcraft.config.sections import Optim
-from fieldcraft.train.batch import Unit
+from fieldcraft.train import batch as batch_module
+from fieldcraft.train.batch import Sample, Unit
 from fieldcraft.train.trainer import Trainer, learning_rate
 from fieldcraft.types import UserError
 from training_parts import (
@@ -114,6 +115,36 @@ def test_packed_equals_alone_equals_accumulated(
     for other_loss, other in found.values():
         assert other_loss == pytest.approx(loss, abs=1e-5, rel=1e-5)
         assert_close(summed, other)
+
+
+def branches() -> list[Sample]:
+    """Eight samples of a tree: 20 tokens of all, 20 of each four and 20 of each pair are alike."""
+    samples = random_samples(8, seed=3, longest=90)
+    for number, sample in enumerate(samples):
+        for start, alike in ((0, 8), (20, 4), (40, 2)):
+            part = sample.ids[start : start + 20]
+            part[:] = 3 + start + 100 * (number // alike) + np.arange(len(part))
+    return samples
+
+
+@pytest.mark.parametrize("objective", [CrossEntropy(), Contrastive(), SURROGATE, SEQUENCES])
+def test_shared_prefixes_change_nothing(tmp_path: Path, objective: Objective) -> None:
+    """The loss and all gradients of samples that have prefixes in common, computed once or not."""
+    samples = branches()
+    units: list[Unit] = [(s,) for s in samples]
+    if isinstance(objective, Contrastive):
+        units = list(zip(samples[::2], samples[1::2], strict=True))
+    trainer = make_trainer(tmp_path, micro_tokens=10_000, clip_norm=1e9)
+    [batch] = trainer._micro_batches(units)
+    assert len(batch.ids_N) < 0.8 * sum(map(len, samples))
+    continued = [batch.runs[run.after] for run in batch.runs if run.after is not None]
+    assert any(run.after is not None for run in continued)
+    loss, found = gradients(trainer, units, objective, 7.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch_module, "WORTH_SHARING", 10**6)
+        alone_loss, alone = gradients(trainer, units, objective, 7.0)
+    assert loss == pytest.approx(alone_loss, abs=1e-5, rel=1e-5)
+    assert_close(alone, found)
 
 
 def test_loss_and_gradient_equal_those_of_a_plain_forward(tmp_path: Path) -> None:

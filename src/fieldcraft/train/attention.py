@@ -1,7 +1,7 @@
-"""Attention in packed batches: each sequence attends to itself alone, and no mask is made.
+"""Attention in packed batches: run by run, so that there is no mask of all tokens.
 
-A mask of 32,768 tokens would have a billion places. Instead each sequence is cut out and attended
-to causally by torch's fused kernel, whose memory is linear in the length.
+A mask of 32,768 tokens would have a billion places. Instead each run is cut out, together with what
+it continues, and goes through torch's fused kernel, whose memory is linear in the length.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from fieldcraft.engine.attention import UNSUPPORTED
-from fieldcraft.train.batch import Span
+from fieldcraft.train.batch import Run
 from fieldcraft.types import UserError
 
 ATTENTION = "fieldcraft_packed"
@@ -30,19 +30,19 @@ def attend(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    spans: Sequence[Span] | None = None,
+    runs: Sequence[Run] | None = None,
     scaling: float | None = None,
     dropout: float = 0.0,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Attention as transformers calls it: `query` [1, Hq, N, D] gives [1, N, Hq, D].
 
-    `spans` are those of a packed batch, one behind the other. Without them the model is not being
-    trained, and attends as usual.
+    `runs` are those of a packed batch. Without them the model is not being trained, and attends as
+    usual.
 
     Raises UserError for an architecture whose attention is more than softmax(q k) v.
     """
-    if spans is None:
+    if runs is None:
         usual: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )
@@ -57,20 +57,43 @@ def attend(
     key, value = key.repeat_interleave(share, 1), value.repeat_interleave(share, 1)
     mixed = [
         scaled_dot_product_attention(
-            query[:, :, start:end],
-            key[:, :, start:end],
-            value[:, :, start:end],
+            query[:, :, run.start : run.end],
+            _seen(key, place, runs),
+            _seen(value, place, runs),
+            attn_mask=_mask(place, runs, query.device),
             dropout_p=dropout,
-            is_causal=True,
+            is_causal=run.after is None,
             scale=scaling,
         )
-        for start, end in spans
+        for place, run in enumerate(runs)
     ]
     return torch.cat(mixed, 2).transpose(1, 2), None
 
 
-def attend_within_spans(model: Any) -> None:
-    """From now on a transformers model attends by `attend`; without `spans` as it did before."""
+def _way(place: int, runs: Sequence[Run]) -> list[Run]:
+    """A run and those that it continues, first to last."""
+    run = runs[place]
+    return [*([] if run.after is None else _way(run.after, runs)), run]
+
+
+def _seen(whole: Tensor, place: int, runs: Sequence[Run]) -> Tensor:
+    """The keys or values of what a run sees."""
+    parts = [whole[:, :, run.start : run.end] for run in _way(place, runs)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+
+
+def _mask(place: int, runs: Sequence[Run], device: torch.device) -> Tensor | None:
+    """What each token of a run sees of it: all of what it continues, and itself up to the token.
+    None where it continues nothing: then the kernel needs no mask."""
+    *before, own = _way(place, runs)
+    if not before:
+        return None
+    size, past = own.end - own.start, sum(run.end - run.start for run in before)
+    return torch.ones(size, past + size, dtype=torch.bool, device=device).tril(past)
+
+
+def attend_by_runs(model: Any) -> None:
+    """From now on a transformers model attends by `attend`; without `runs` as it did before."""
     model.config._attn_implementation = ATTENTION
 
 

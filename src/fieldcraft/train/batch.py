@@ -15,7 +15,7 @@ request for it, and its copy in the next prompt, have weight 0.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from fieldcraft.records.chains import chains
 from fieldcraft.types import Author, Trajectory
 
 Floats = NDArray[np.float32]
+WORTH_SHARING = 16  # tokens of a common prefix; a run costs an attention kernel of its own
 
 
 @dataclass(slots=True)
@@ -102,34 +103,33 @@ def to_sample(
     return Sample(ids, weight, advantages, logp, logp, logp)
 
 
-class Span(NamedTuple):
-    """Where a sequence is in a packed batch: from `start` to before `end`."""
+class Run(NamedTuple):
+    """An unbroken run of tokens in a packed batch, from `start` to before `end`. It continues the
+    run `after`, one before it in the list, and sees all that that sees; None: it begins a text."""
 
     start: int
     end: int
+    after: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """Several sequences laid end to end: N tokens, no padding.
+    """Several sequences as N tokens: what they have in common at their beginning is there once.
 
-    `position_N` begins at 0 with each sequence, and a token may attend only within its span. The
-    flat fields list the T tokens with a weight: `at_T` are their places, `seq_T` numbers their
+    A token sees those of its run up to itself, and the runs that its run continues. `position_N`
+    counts from the beginning of its sequence. The flat fields list the tokens with a weight, T over
+    all samples: `ids_T` are they, `from_T` the places in N that predict them, `seq_T` numbers their
     sequence in the order of `samples`, `turn_T` their unbroken runs.
     """
 
     ids_N: Tensor
     position_N: Tensor
-    spans: Sequence[Span]
-    at_T: Tensor
+    runs: Sequence[Run]
+    ids_T: Tensor
+    from_T: Tensor
     seq_T: Tensor
     turn_T: Tensor
     samples: Sequence[Sample]
-
-    @property
-    def targets_T(self) -> Tensor:
-        """The ids of the tokens with a weight."""
-        return self.ids_N[self.at_T]
 
     def flat(self, name: str) -> Tensor:
         """A field of the samples over the T listed tokens."""
@@ -139,33 +139,100 @@ class PackedBatch:
 
 
 def pack(samples: Sequence[Sample]) -> PackedBatch:
-    """The samples in their order, one behind the other."""
-    ends = np.cumsum([len(s) for s in samples])
-    spans = [Span(int(end) - len(s), int(end)) for s, end in zip(samples, ends, strict=True)]
+    """Lay samples end to end, common prefixes once.
+
+    A worked example, with a prefix of two tokens that are worth sharing: `a b c` and `a b d e`
+    become the runs `a b` (0 to 2), `c` (2 to 3, after run 0) and `d e` (3 to 5, after run 0), with
+    the positions 0 1, 2 and 2 3. Both `c` and `d` are predicted from place 1.
+    """
+    forest = _Forest(samples)
+    forest.grow(range(len(samples)), 0, None)
     trained = [np.flatnonzero(s.weight > 0) for s in samples]
-    at_T = np.concatenate([t + span.start for t, span in zip(trained, spans, strict=True)])
     seq_T = np.concatenate([np.full(len(t), i) for i, t in enumerate(trained)])
-    breaks_T = (np.diff(at_T, prepend=-2) != 1) | (np.diff(seq_T, prepend=-1) != 0)
+    breaks_T = (np.diff(np.concatenate(trained), prepend=-2) != 1) | (
+        np.diff(seq_T, prepend=-1) != 0
+    )
     return PackedBatch(
-        torch.from_numpy(np.concatenate([s.ids for s in samples])),
-        torch.from_numpy(np.concatenate([np.arange(len(s)) for s in samples])),
-        spans,
-        torch.from_numpy(at_T),
+        torch.from_numpy(np.concatenate(forest.ids)),
+        torch.from_numpy(np.concatenate(forest.positions)),
+        forest.runs,
+        torch.from_numpy(np.concatenate([s.ids[t] for s, t in zip(samples, trained, strict=True)])),
+        torch.from_numpy(
+            np.concatenate([p[t - 1] for p, t in zip(forest.places, trained, strict=True)])
+        ),
         torch.from_numpy(seq_T),
         torch.from_numpy(np.cumsum(breaks_T) - 1),
         samples,
     )
 
 
+class _Forest:
+    """The runs of a packed batch while they are laid."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self.samples = samples
+        self.places = [np.zeros(len(s), np.int64) for s in samples]  # of each token in N
+        self.runs: list[Run] = []
+        self.ids: list[NDArray[np.int64]] = []
+        self.positions: list[NDArray[np.int64]] = []
+
+    def grow(self, members: Iterable[int], begin: int, after: int | None) -> None:
+        """Lay what follows the first `begin` tokens, which are laid for all members."""
+        self._part(members, begin, begin, after)
+
+    def _part(self, members: Iterable[int], begin: int, alike: int, after: int | None) -> None:
+        """Lay the tokens from `begin` on of members whose first `alike` tokens are the same. Where
+        too few of them are alike to be worth a run, smaller parts of the members may be."""
+        by_next: dict[int, list[int]] = {}
+        for member in members:
+            ids = self.samples[member].ids
+            if alike < len(ids):
+                by_next.setdefault(int(ids[alike]), []).append(member)
+            elif begin < alike:
+                self._lay([member], begin, alike, after)
+        for part in by_next.values():
+            end = alike + common([self.samples[m].ids[alike:] for m in part])
+            if len(part) == 1:
+                self._lay(part, begin, end, after)
+            elif end - begin >= WORTH_SHARING:
+                self._lay(part, begin, end, after)
+                self.grow(part, end, len(self.runs) - 1)
+            else:
+                self._part(part, begin, end, after)
+
+    def _lay(self, members: list[int], begin: int, end: int, after: int | None) -> None:
+        start = self.runs[-1].end if self.runs else 0
+        self.runs.append(Run(start, start + end - begin, after))
+        self.ids.append(self.samples[members[0]].ids[begin:end])
+        self.positions.append(np.arange(begin, end))
+        for member in members:
+            self.places[member][begin:end] = np.arange(start, start + end - begin)
+
+
+def common(texts: Sequence[NDArray[np.int64]]) -> int:
+    """How many tokens all of them begin with."""
+    first, *others = texts
+    length = min(map(len, texts))
+    for other in others:
+        apart = np.flatnonzero(first[:length] != other[:length])
+        length = int(apart[0]) if len(apart) else length
+    return length
+
+
 def micro_batches(units: Sequence[Unit], max_tokens: int) -> Iterator[PackedBatch]:
-    """Split a step into packed micro-batches of at most `max_tokens` tokens (one unit at least)."""
+    """Split a step into packed micro-batches of at most `max_tokens` tokens (one unit at least).
+
+    Units that begin alike stand side by side, so that they share what they have in common; what is
+    shared counts once.
+    """
     batch: list[Sample] = []
     tokens = 0
-    for unit in sorted(units, key=lambda u: -sum(map(len, u))):
-        size = sum(map(len, unit))
+    for unit in sorted(units, key=lambda u: u[0].ids.tolist()):
+        shared = common([batch[-1].ids, unit[0].ids]) if batch else 0
+        size = sum(map(len, unit)) - (shared if shared >= WORTH_SHARING else 0)
         if batch and tokens + size > max_tokens:
             yield pack(batch)
-            batch, tokens = [], 0
+            batch, tokens, size = [], 0, sum(map(len, unit))
         batch += unit
         tokens += size
     yield pack(batch)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fieldcraft.algos.losses import Metrics, ValueBatch, ValueLoss
 from fieldcraft.config.rl import Critic as Settings
 from fieldcraft.config.sections import Optim
-from fieldcraft.train.attention import attend_within_spans
+from fieldcraft.train.attention import attend_by_runs
 from fieldcraft.train.batch import PackedBatch, Unit
 from fieldcraft.train.trainer import Learner
 
@@ -34,7 +34,7 @@ class Critic(Learner):
     """
 
     def __init__(self, model: Any, settings: Settings, optim: Optim, steps: int) -> None:
-        attend_within_spans(model)
+        attend_by_runs(model)
         self.model = model
         self.trains_model = settings.backbone == "own"
         self.loss = ValueLoss(clip=settings.clip)
@@ -81,7 +81,7 @@ class Critic(Learner):
         with torch.set_grad_enabled(self.trains_model and torch.is_grad_enabled()):
             # logits are not needed: those of one position are the least that a model computes
             said = self._forward(self.model, batch, logits_to_keep=1, output_hidden_states=True)
-        hidden_TH = said.hidden_states[-1][0, batch.at_T.to(self.device) - 1]
+        hidden_TH = said.hidden_states[-1][0, batch.from_T.to(self.device)]
         return self.head(hidden_TH.float())[:, 0]
 
     def _loss(self, batch: PackedBatch, total: float) -> tuple[Tensor, Metrics]:

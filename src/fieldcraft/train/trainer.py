@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fieldcraft.algos.losses import Metrics, Objective, TokenBatch
 from fieldcraft.config.sections import Optim
 from fieldcraft.engine.attention import refuse_special_attention
-from fieldcraft.train.attention import NO_MASK, attend_within_spans
+from fieldcraft.train.attention import NO_MASK, attend_by_runs
 from fieldcraft.train.batch import PackedBatch, Sample, Unit, micro_batches, pack
 from fieldcraft.train.lora import Adapter
 from fieldcraft.train.output_layer import OutputLayer, Predictions, Scores, hidden_states, score
@@ -124,7 +124,7 @@ class Learner:
                 attention_mask=NO_MASK.to(self.device),
                 position_ids=batch.position_N[None].to(self.device),
                 use_cache=False,
-                spans=batch.spans,
+                runs=batch.runs,
                 **options,
             )
 
@@ -153,7 +153,7 @@ class Trainer(Learner):
         self, model: Any, optim: Optim, steps: int, adapter: Adapter | None = None
     ) -> None:
         refuse_special_attention(model)
-        attend_within_spans(model)
+        attend_by_runs(model)
         super().__init__(model.parameters(), optim, steps)
         self.model = model
         self.output_layer = OutputLayer(model)
@@ -187,7 +187,7 @@ class Trainer(Learner):
             teacher = None if guide is None else guide.predict(batch.samples, temperature)
             self.model.train()
             said = self._predict(batch, temperature)
-            targets_T = batch.targets_T.to(self.device)
+            targets_T = batch.ids_T.to(self.device)
             scores = score(said, targets_T, teacher, None if guide is None else guide.top_k)
             return objective(self._token_batch(batch, scores), total)
 
@@ -200,7 +200,7 @@ class Trainer(Learner):
 
         def logp_of(batch: PackedBatch) -> Tensor:
             said = self._predict(batch, temperature)
-            return score(said, batch.targets_T.to(self.device)).logp_T
+            return score(said, batch.ids_T.to(self.device)).logp_T
 
         self._fill(units, field, logp_of)
 
@@ -228,7 +228,7 @@ class Trainer(Learner):
         """Run the model over a packed batch. Only positions that predict a trained token reach the
         output layer; the others would cost rows of vocabulary size for nothing."""
         [hidden_NH] = self._forward(partial(hidden_states, self.model), batch)
-        hidden_TH = hidden_NH[batch.at_T.to(self.device) - 1]
+        hidden_TH = hidden_NH[batch.from_T.to(self.device)]
         return Predictions(hidden_TH, self.output_layer, temperature)
 
     def _token_batch(self, batch: PackedBatch, scores: Scores) -> TokenBatch:
