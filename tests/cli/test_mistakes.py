@@ -46,7 +46,8 @@ from fieldcraft.types import UserError
         (["serve", "search", "--index", "/none"], "/none holds no search index; build one"),
         (
             ["bench", "speed"],
-            "there is no comparison 'speed': use one of answers, engine, graders, rankings,"
+            "there is no comparison 'speed': use one of answers, engine, graders,"
+            " output_layer, prefixes, rankings,"
             " sandbox, search, words.",
         ),
     ],
