@@ -11,7 +11,7 @@ from fieldcraft.sandbox.limits import Limits, Run, RunStatus
 from fieldcraft.sandbox.sandbox import Sandbox
 from fieldcraft.types import UserError
 
-SLEEP = "import time; time.sleep(60)"
+SLEEP = "import time; time.sleep(3600)"
 OTHERS: set[int] = set()  # the outermost processes of other tests' sandboxes: nobody may harm them
 
 
@@ -25,7 +25,8 @@ def _others() -> None:
 def own():
     """A sandbox that a test may harm."""
     try:
-        made = Sandbox(Limits(wall_seconds=30), concurrent=4, libraries=())
+        # So long that a machine that stood still for a minute does not end a run.
+        made = Sandbox(Limits(wall_seconds=600), concurrent=4, libraries=())
     except UserError as error:
         pytest.skip(f"this system has no full isolation: {error}")
     with made:

@@ -22,7 +22,7 @@ CLOSING = "This page is a part of the encyclopedia of one world."
 def site_address(text: str) -> str:
     """The address of a site as it is. Raises ValueError for what is none, or has a path."""
     if re.fullmatch(r"http://[a-z0-9.-]+", text) is None:
-        raise ValueError("write http:// and a name in small letters, as in http://atlas")
+        raise ValueError("write http:// and a name in small letters, as in http://site")
     return text
 
 
