@@ -70,6 +70,14 @@ def test_serve_search_answers(files: dict[str, Path], tmp_path: Path) -> None:
     assert found["result"][0][0]["contents"] == '"Film 2"\nDirector 2 made it.'
 
 
+def test_bench_names_the_package_that_it_lacks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "tantivy", None)  # as where it is not installed
+    assert status("bench", "search", "--help") == 2
+    assert "bench/search.py needs the package 'tantivy'" in capsys.readouterr().err
+
+
 def test_bench_is_only_in_a_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

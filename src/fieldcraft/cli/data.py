@@ -176,4 +176,10 @@ def bench(
         raise UserError(f"there is no comparison '{name}': use one of {', '.join(scripts)}.")
     print(f"Running bench/{name}.py ...", file=sys.stderr, flush=True)
     sys.argv = [str(scripts[name]), *context.args]
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"bench/{name}.py needs the package '{error.name}': install what the first lines of the"
+            " script say."
+        ) from error

@@ -1,0 +1,330 @@
+"""A training step beside TRL's, on the same model and the same tokens: GRPO and supervised.
+
+    pip install trl
+    python bench/train.py [--step grpo|sft] [--groups 1] [--group 64] [--prompt 236] [--answer 40]
+                          [--common 0] [--by-length] [--features 128] [--layers 4] [--words 512]
+                          [--rows 8] [--micro-tokens 4096] [--threads 1] [--repeats 5]
+
+The two take turns: after each optimiser step of TRL's trainer comes one of ours. A GRPO step begins
+with given rollouts and rewards and ends with new weights: TRL gets the rollouts by its
+`rollout_func`, and what it does with them is timed; we begin with trajectories. Supervised examples
+have from a half to all of PROMPT + ANSWER tokens, of which the last ANSWER are trained. All begin
+with the same COMMON tokens, as with instructions. With `--by-length` TRL gets them sorted by
+length. `--rows` and `--micro-tokens` are the micro-batches of TRL and ours: give each its fastest.
+Loss and gradient norm of the first step show that both compute the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import torch
+import typer
+from datasets import Dataset
+from tokenizers import Tokenizer, models
+from transformers import (
+    PreTrainedTokenizerFast,
+    PrinterCallback,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+
+from fieldcraft.algos.losses import CrossEntropy
+from fieldcraft.config.rl import Rl
+from fieldcraft.config.sections import Optim
+from fieldcraft.train.batch import Unit, to_samples
+from fieldcraft.train.learner import PolicyLearner
+from fieldcraft.train.trainer import Trainer
+from fieldcraft.types import Author, Segment, Task, Trajectory
+
+RATE = 1e-5
+
+
+class Step(StrEnum):
+    GRPO = "grpo"
+    SFT = "sft"
+
+
+def make_model(features: int, layers: int, words: int) -> Qwen3ForCausalLM:
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=words,
+        hidden_size=features,
+        intermediate_size=3 * features,
+        num_hidden_layers=layers,
+        num_attention_heads=features // 32,
+        num_key_value_heads=features // 32,
+        head_dim=32,
+        tie_word_embeddings=True,
+    )
+    return Qwen3ForCausalLM(config)
+
+
+def make_tokenizer(words: int) -> PreTrainedTokenizerFast:
+    """TRL wants one; the tokens are given."""
+    known = {"<pad>": 0, "<eos>": 1} | {f"w{i}": i for i in range(2, words)}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(known, unk_token="<pad>")),
+        pad_token="<pad>",
+        eos_token="<eos>",
+    )
+
+
+def make_rollouts(
+    groups: int, group: int, prompt: int, answer: int, words: int
+) -> list[list[Trajectory]]:
+    """Random tokens; half of a group's rewards are 1."""
+    rng = np.random.default_rng(0)
+    found = []
+    for place in range(groups):
+        task = Task(str(place), "", ())
+        asked = Segment(Author.PROMPT, rng.integers(2, words, prompt).tolist(), "")
+        said = [
+            Segment(Author.POLICY, rng.integers(2, words, answer).tolist(), "")
+            for _ in range(group)
+        ]
+        found.append(
+            [Trajectory(task, [asked, s], reward=float(m % 2)) for m, s in enumerate(said)]
+        )
+    return found
+
+
+def write_logprobs(rollouts: Sequence[Sequence[Trajectory]], trainer: Trainer) -> None:
+    """Those of the model that is trained: it is the one that sampled."""
+    for rollout in (rollout for group in rollouts for rollout in group):
+        unit = to_samples(rollout, {Author.POLICY})
+        trainer.fill_logprobs([unit], "old_logp", 1.0)
+        said = rollout.segments[1]
+        said.logprobs = unit[0].old_logp[-len(said.ids) :].tolist()
+
+
+def make_examples(
+    count: int, common: int, prompt: int, answer: int, words: int
+) -> list[Trajectory]:
+    rng = np.random.default_rng(0)
+    instructions = rng.integers(2, words, common)
+    examples = []
+    for place in range(count):
+        length = int(rng.integers((prompt + answer) // 2, prompt + answer + 1)) - answer
+        asked, said = rng.integers(2, words, length), rng.integers(2, words, answer)
+        asked[:common] = instructions[:length]
+        segments = [
+            Segment(Author.PROMPT, asked.tolist(), ""),
+            Segment(Author.POLICY, said.tolist(), ""),
+        ]
+        examples.append(Trajectory(Task(str(place), "", ()), segments))
+    return examples
+
+
+def our_grpo(
+    model: Any, rollouts: Sequence[Sequence[Trajectory]], optim: Optim
+) -> Callable[[], dict[str, float]]:
+    settings = Rl(
+        steps=1000,
+        algorithm="grpo",
+        scale="none",
+        questions=len(rollouts),
+        group=len(rollouts[0]),
+        optim=optim,
+    )
+    trainer = Trainer(model, optim, 1000)
+    write_logprobs(rollouts, trainer)
+    learner = PolicyLearner(
+        settings=settings, trainer=trainer, reference=None, critic=None, total_tokens=1, seed=0
+    )
+    steps = iter(range(1000))
+    return lambda: learner.learn(rollouts, next(steps)).row
+
+
+def our_sft(
+    model: Any, examples: Sequence[Trajectory], optim: Optim
+) -> Callable[[], dict[str, float]]:
+    trainer = Trainer(model, optim, 1000)
+    units: list[Unit] = [to_samples(example, {Author.POLICY}) for example in examples]
+    total = float(sum(sample.weight.sum() for unit in units for sample in unit))
+    return lambda: trainer.step(units, CrossEntropy(), total)
+
+
+def peer_settings(rows: int, batch: int, rounds: int, folder: str) -> dict[str, Any]:
+    """TRL's, as ours: constant rate, no decay, norm clipped at 1; nothing is written."""
+    return {
+        "output_dir": folder,
+        "use_cpu": not torch.cuda.is_available(),
+        "bf16": False,
+        "learning_rate": RATE,
+        "lr_scheduler_type": "constant",
+        "adam_beta2": 0.95,
+        "max_grad_norm": 1.0,
+        "per_device_train_batch_size": rows,
+        "gradient_accumulation_steps": batch // rows,
+        "max_steps": rounds,
+        "save_strategy": "no",
+        "report_to": [],
+        "logging_steps": 1,
+        "disable_tqdm": True,
+    }
+
+
+def grpo_of_trl(
+    model: Any, rollouts: Sequence[Sequence[Trajectory]], rows: int, rounds: int, folder: str
+) -> GRPOTrainer:
+    members = [member for group in rollouts for member in group]
+    by_prompt = {str(place): iter(()) for place in range(len(rollouts))}
+
+    def give(prompts: list[str], trainer: Any) -> dict[str, Any]:
+        """The rollouts of the prompts, one after the other."""
+        given = {name: iter(rollouts[int(name)]) for name in by_prompt}
+        chosen = [next(given[prompt]) for prompt in prompts]
+        return {
+            "prompt_ids": [t.segments[0].ids for t in chosen],
+            "completion_ids": [t.segments[1].ids for t in chosen],
+            "logprobs": [t.segments[1].logprobs for t in chosen],
+            "gained": [t.reward for t in chosen],
+        }
+
+    def reward(gained: list[float], **_: Any) -> list[float]:
+        return gained
+
+    words = model.config.vocab_size
+    args = GRPOConfig(
+        **peer_settings(rows, len(members), rounds, folder),
+        num_generations=len(rollouts[0]),
+        max_completion_length=len(members[0].segments[1].ids),
+        loss_type="grpo",
+        scale_rewards="none",
+        beta=0.0,
+        shuffle_dataset=False,
+    )
+    return GRPOTrainer(
+        model=model,
+        reward_funcs=reward,
+        args=args,
+        train_dataset=Dataset.from_dict({"prompt": list(by_prompt)}),
+        processing_class=make_tokenizer(words),
+        rollout_func=give,
+    )
+
+
+def sft_of_trl(
+    model: Any, examples: Sequence[Trajectory], rows: int, rounds: int, folder: str
+) -> SFTTrainer:
+    data = Dataset.from_list(
+        [
+            {
+                "input_ids": t.ids,
+                "completion_mask": [
+                    int(s.author is Author.POLICY) for s in t.segments for _ in s.ids
+                ],
+            }
+            for t in examples
+        ]
+    )
+    args = SFTConfig(
+        **peer_settings(rows, len(examples), rounds, folder),
+        max_length=None,
+        packing=False,
+        completion_only_loss=True,
+        train_sampling_strategy="sequential",
+    )
+    words = model.config.vocab_size
+    return SFTTrainer(
+        model=model, args=args, train_dataset=data, processing_class=make_tokenizer(words)
+    )
+
+
+class TakingTurns(TrainerCallback):
+    """After each step of TRL's trainer comes one of ours."""
+
+    def __init__(self, ours: Callable[[], dict[str, float]]) -> None:
+        self.ours = ours
+        self.seconds: dict[str, list[float]] = {"TRL": [], "fieldcraft": []}
+        self.first: dict[str, tuple[float, float]] = {}
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self.began = time.perf_counter()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        self.seconds["TRL"].append(time.perf_counter() - self.began)
+        began = time.perf_counter()
+        row = self.ours()
+        self.seconds["fieldcraft"].append(time.perf_counter() - began)
+        self.first.setdefault("fieldcraft", (row["loss"], row["grad_norm"]))
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any],
+        **_: Any,
+    ) -> None:
+        if "grad_norm" in logs:
+            self.first.setdefault("TRL", (logs["loss"], logs["grad_norm"]))
+
+
+def main(
+    step: Step = Step.GRPO,
+    groups: int = 1,
+    group: int = 64,
+    prompt: int = 236,
+    answer: int = 40,
+    common: int = 0,
+    by_length: bool = False,
+    features: int = 128,
+    layers: int = 4,
+    words: int = 512,
+    rows: int = 8,
+    micro_tokens: int = 4096,
+    threads: int = 1,
+    repeats: int = 5,
+) -> None:
+    if groups * group % rows:
+        raise SystemExit(f"{groups * group} rollouts are no multiple of {rows}: change --rows.")
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    torch.set_num_threads(threads)
+    optim = Optim(lr=RATE, micro_tokens=micro_tokens)
+    ours, theirs = (make_model(features, layers, words) for _ in range(2))
+    rounds = 1 + repeats  # the first is not counted: allocations, choices of kernels
+    with tempfile.TemporaryDirectory() as folder:
+        trainer: GRPOTrainer | SFTTrainer
+        if step is Step.GRPO:
+            rollouts = make_rollouts(groups, group, prompt, answer, words)
+            turns = TakingTurns(our_grpo(ours, rollouts, optim))
+            trainer = grpo_of_trl(theirs, rollouts, rows, rounds, folder)
+        else:
+            examples = make_examples(groups * group, common, prompt, answer, words)
+            turns = TakingTurns(our_sft(ours, examples, optim))
+            ordered = sorted(examples, key=lambda t: len(t.ids)) if by_length else examples
+            trainer = sft_of_trl(theirs, ordered, rows, rounds, folder)
+        trainer.remove_callback(PrinterCallback)
+        trainer.add_callback(turns)
+        trainer.train()
+    medians = {name: statistics.median(taken[1:]) for name, taken in turns.seconds.items()}
+    print(f"\n{step.value}: {groups} x {group}, {prompt} + {answer} tokens, {threads} thread(s)")
+    print("| | seconds | of ours | first loss | first gradient norm |\n|---|---|---|---|---|")
+    for name, median in medians.items():
+        taken = turns.seconds[name][1:]
+        spread = f"{median:.3f} ({min(taken):.3f} to {max(taken):.3f})"
+        loss, norm = turns.first[name]
+        ratio = median / medians["fieldcraft"]
+        print(f"| {name} | {spread} | {ratio:.2f} | {loss:.5f} | {norm:.5f} |")
+
+
+if __name__ == "__main__":
+    typer.run(main)
