@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from checkpoints import Architecture, tiny_tokenizer
+from engine_parity import sharp_model
 from fieldcraft.algos.losses import Contrastive, CrossEntropy, Objective, Surrogate
+from fieldcraft.config.sections import Optim
 from fieldcraft.train.batch import Unit
 from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint
 from fieldcraft.train.trainer import Trainer
@@ -85,11 +87,22 @@ def test_a_checkpoint_of_the_device_goes_on_on_the_cpu_and_back(tmp_path: Path) 
         assert second.step(units_for(SURROGATE), SURROGATE, 7.0)["grad_norm"] > 0
 
 
-def test_autocast_trains_nearly_the_same(tmp_path: Path) -> None:
+def test_bfloat16_trains_nearly_the_same(tmp_path: Path) -> None:
     units = units_for(CrossEntropy())
     exact = on_device(make_trainer(tmp_path / "a")).step(units, CrossEntropy(), 100.0)
-    mixed = on_device(make_trainer(tmp_path / "b", autocast=True)).step(
-        units, CrossEntropy(), 100.0
-    )
+    model = sharp_model(tmp_path / "b", "qwen3").to(DEVICE)
+    rounded = Trainer(model, Optim(lr=1e-2), 10, dtype=torch.bfloat16)
+    mixed = rounded.step(units, CrossEntropy(), 100.0)
     assert mixed["loss"] == pytest.approx(exact["loss"], rel=0.1)
     assert mixed["loss"] != exact["loss"]
+
+
+@pytest.mark.parametrize(("moments", "tolerance"), [("host", 1e-5), ("8bit", 0.02)])
+def test_other_moments_learn_the_same(tmp_path: Path, moments: str, tolerance: float) -> None:
+    units = units_for(CrossEntropy())
+    losses = []
+    for name in ("float32", moments):
+        model = sharp_model(tmp_path / name, "qwen3").to(DEVICE)
+        trainer = Trainer(model, Optim(lr=1e-3, moments=name), 10)
+        losses.append([trainer.step(units, CrossEntropy(), 100.0)["loss"] for _ in range(5)])
+    assert losses[1] == pytest.approx(losses[0], rel=tolerance)

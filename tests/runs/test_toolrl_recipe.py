@@ -20,7 +20,7 @@ TOWNS = ("Aa", "Bb", "Cc", "Dd")
 TINY = [
     *("budget.turn_tokens=128", "evaluation.splits.heldout=2", "device=cpu"),
     *("stages.rl.steps=2", "stages.rl.questions=2", "stages.rl.group=2", "stages.rl.minibatches=2"),
-    *("stages.rl.optim.lr=0.001", "stages.rl.optim.autocast=false"),
+    *("stages.rl.optim.lr=0.001", "dtype=float32"),
     "stages.rl.optim.activation_checkpointing=false",
 ]
 

@@ -41,11 +41,13 @@ def samples(count: int = 6) -> list[Sample]:
 
 def gradients(critic: Critic, units: list[Unit]) -> tuple[float, list[torch.Tensor]]:
     """Loss and gradients of a step, which is then undone."""
-    before = [p.detach().clone() for p in critic.parameters]
+    before = [p.detach().clone() for p in critic.weights.masters]
     loss = critic.step(units, 7.0)["loss"]
-    found = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in critic.parameters]
+    found = [
+        torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in critic.weights.masters
+    ]
     with torch.no_grad():
-        for parameter, value in zip(critic.parameters, before, strict=True):
+        for parameter, value in zip(critic.weights.masters, before, strict=True):
             parameter.copy_(value)
     return loss, found
 

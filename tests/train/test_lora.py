@@ -14,7 +14,7 @@ from fieldcraft.algos.distillation import Distillation
 from fieldcraft.algos.losses import CrossEntropy, Surrogate
 from fieldcraft.config.sections import Lora, Optim
 from fieldcraft.train.batch import to_sample
-from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint, save_weights
+from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint, save_model
 from fieldcraft.train.lora import Adapter
 from fieldcraft.train.model import load_model
 from fieldcraft.train.stages.rl import AdapterStart
@@ -74,14 +74,14 @@ def test_only_the_adapter_learns(tmp_path: Path, dtype: torch.dtype) -> None:
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == of_adapter(trainer.model).keys()
     # two matrices of rank 4 on each of the seven linear layers of both blocks
-    assert len(trainer.parameters) == len(changed) == 2 * 2 * 7
+    assert len(trainer.weights.masters) == len(changed) == 2 * 2 * 7
     assert {name.split(".")[-4] for name in changed} == LAYERS
     # 32 wide, keys and values 16, the feed-forward 64
     size = 2 * 4 * (2 * (32 + 32) + 2 * (32 + 16) + 3 * (32 + 64))
-    assert sum(p.numel() for p in trainer.parameters) == size
-    assert {p.dtype for p in trainer.parameters} == {torch.float32}
+    assert sum(p.numel() for p in trainer.weights.masters) == size
+    assert {p.dtype for p in trainer.weights.masters} == {torch.float32}
     assert {v.dtype for n, v in after.items() if n not in changed} == {dtype}
-    assert len(trainer.adamw.state) == len(trainer.parameters)
+    assert len(trainer.adamw.state) == len(trainer.weights.masters)
 
 
 def test_a_new_adapter_changes_nothing_and_follows_from_the_seed(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_the_merged_model_says_the_same(tmp_path: Path, architecture: Architectu
     adapter.save(tmp_path / "adapter")
     base = sharp_model(tmp_path / "base", architecture)
     merged = Adapter(base, LORA, 1, tmp_path / "adapter").merged()
-    save_weights(tmp_path / "merged", merged, tiny_tokenizer())
+    save_model(tmp_path / "merged", merged, tiny_tokenizer())
     loaded = load_model(tmp_path / "merged", torch.device("cpu"))
     torch.testing.assert_close(logits(loaded), expected, rtol=1e-4, atol=1e-4)
     plain = sharp_model(tmp_path / "base", architecture)
@@ -176,7 +176,7 @@ def test_the_reference_is_the_adapter_as_its_stage_found_it(tmp_path: Path) -> N
     assert row["teacher_kl"] > 1e-4
     assert row["grad_norm"] > 0
     # and training goes on where it was, with the adapter alone
-    assert all(p.requires_grad for p in trainer.parameters)
+    assert all(p.requires_grad for p in trainer.weights.masters)
     kept = {n: v for n, v in weights(model).items() if "default" not in n}
     learn(trainer, 1)
     assert_same(kept, {n: v for n, v in weights(model).items() if "default" not in n})

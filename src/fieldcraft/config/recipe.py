@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -13,6 +13,7 @@ from pydantic import (
     PositiveInt,
     SerializeAsAny,
     field_validator,
+    model_validator,
 )
 
 from fieldcraft.config.distil import Distil, Scorer
@@ -48,6 +49,8 @@ FREE_KEYS = (
 )
 
 
+MISMATCH_CAP = 2.0  # of the usual truncated importance sampling (verl, TRL)
+
 # The settings of the stage types that are built in: those of others are found with the type.
 STAGES: dict[str, type[Stage]] = {"sft": Sft, "contrastive": Pairs, "rl": Rl, "distil": Distil}
 
@@ -63,7 +66,7 @@ class Recipe(Section):
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     lora: Lora | None = None  # None: all weights are trained
-    # of weights that a stage only reads: the base of adapters, references, frozen simulators
+    # in which models compute; what is trained has masters in float32
     dtype: Dtype = "float32"
     max_rows: PositiveInt = 256  # rollouts whose keys and values are kept while they are sampled
     model: Path | None = None
@@ -103,6 +106,16 @@ class Recipe(Section):
                 if not (isinstance(pair, list | tuple) and len(pair) == 2):
                     raise ValueError(f"'{title}' must name two rows, as in [the first, the second]")
         return comparisons
+
+    @model_validator(mode="after")
+    def _weigh_rounding(self) -> Self:
+        """Sampler and trainer round a decoded token and a batch differently, unless they compute in
+        float32: then their mismatch is weighed, if the recipe does not say otherwise."""
+        for name, stage in self.stages.items():
+            said = {"importance_cap", "reject"} & stage.model_fields_set
+            if isinstance(stage, Rl) and self.dtype != "float32" and not said:
+                self.stages[name] = stage.model_copy(update={"importance_cap": MISMATCH_CAP})
+        return self
 
     @field_validator("correct")
     @classmethod

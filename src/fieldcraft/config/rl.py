@@ -117,10 +117,13 @@ class Rl(Stage):
     llds_coef: Rate = 0.0
     # between sampler and trainer
     importance: Literal["token", "sequence"] = "token"
-    importance_cap: PositiveFloat | None = None  # None: no weight
+    # None: no weight; a recipe sets 2 where nothing is said and sampler and trainer round
+    importance_cap: PositiveFloat | None = None
     reject: Literal["token", "sequence", "geometric"] | None = None
     reject_low: Share = 0.5
     reject_high: Annotated[float, Field(gt=1)] = 2.0
+    # nats a token in the mean, above which the run stops; rounding to bfloat16 gives 0.01 to 0.03
+    max_sampler_gap: PositiveFloat = 0.1
     # optimiser steps for one sampling step
     epochs: PositiveInt = 1
     minibatches: PositiveInt = 1

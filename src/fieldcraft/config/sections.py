@@ -219,7 +219,8 @@ class Optim(Section):
     beta2: Rate = 0.95
     clip_norm: PositiveFloat = 1.0
     micro_tokens: PositiveInt = 4096  # tokens of a micro-batch
-    autocast: bool = False  # bfloat16 matrix products in training
+    # AdamW's moments: 8bit takes a quarter of the memory; host moves them out of a GPU that is full
+    moments: Literal["float32", "8bit", "host"] = "float32"
     activation_checkpointing: bool = False  # computes them twice instead of keeping them
 
 

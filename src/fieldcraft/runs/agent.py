@@ -45,7 +45,7 @@ from fieldcraft.runs.run import run_recipe
 from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.tools.search.index import require_one_search
 from fieldcraft.tools.search.tool import SearchTool
-from fieldcraft.train.checkpoint import save_weights
+from fieldcraft.train.checkpoint import save_model
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
 from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 
@@ -296,5 +296,5 @@ def export(path: Path, out: Path, dtype: Dtype) -> None:
     model = load_model(agent.model, torch.device("cpu"), dtype)
     tokenizer = load_tokenizer(agent.model)
     with atomic_folder(out) as draft:
-        save_weights(draft, model, tokenizer)
+        save_model(draft, model, tokenizer)
         write_agent(draft, agent.recipe, agent.index)

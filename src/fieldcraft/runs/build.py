@@ -7,12 +7,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
-import torch
-
 from fieldcraft.config.names import Kind, find
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import Endpoint, JudgeModel, Limits, Optim, World
+from fieldcraft.config.sections import Endpoint, JudgeModel, Limits, World
 from fieldcraft.dialects import get_dialect
 from fieldcraft.endpoints.opening import open_endpoint
 from fieldcraft.engine.local.engine import LocalEngine
@@ -144,14 +142,9 @@ def make_engine(
     model: Any,
     tokenizer: Tokenizer,
     threads: int | None,
-    optim: Optim | None = None,
 ) -> LocalEngine:
-    """An engine on a model in this process; `threads` are those of a CPU while it samples. With the
-    settings of its trainer it computes in the same type as that."""
-    autocast = torch.bfloat16 if optim is not None and optim.autocast else None
-    return LocalEngine(
-        model, tokenizer, max_rows=recipe.max_rows, threads=threads, autocast=autocast
-    )
+    """An engine on a model in this process; `threads` are those of a CPU while it samples."""
+    return LocalEngine(model, tokenizer, max_rows=recipe.max_rows, threads=threads)
 
 
 def make_correct(recipe: Recipe, judge: AskingReward | None = None) -> Reward:

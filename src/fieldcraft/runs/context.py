@@ -15,7 +15,6 @@ import transformers
 from pydantic import BaseModel, Field
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.config.sections import Optim
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.threads import Threads, fastest_threads
 from fieldcraft.envs.environment import ToolEnvironment
@@ -133,9 +132,15 @@ class Context:
         """With all tools of the recipe."""
         return make_environment(self.recipe, dialect, self.tools)
 
-    def engine(self, model: Any, dialect: Dialect, optim: Optim | None = None) -> LocalEngine:
-        """`optim` are the settings of the model's trainer, where it has one."""
-        return make_engine(self.recipe, model, dialect.tokenizer, self.threads.sampling, optim)
+    def engine(self, model: Any, dialect: Dialect) -> LocalEngine:
+        """An engine that samples from a model in this process."""
+        return make_engine(self.recipe, model, dialect.tokenizer, self.threads.sampling)
+
+    def policy(self, model: Path) -> Any:
+        """A model that the run has trained, or begins with, in the type in which it was trained: a
+        base in another type with a float32 adapter is float32 when they are one."""
+        dtype = self.recipe.dtype if self.recipe.lora is None else "float32"
+        return load_model(model, self.device, dtype).eval()
 
     def versions(self) -> dict[str, Any]:
         """What a number needs to be compared: software, rules, and the corpus searched."""

@@ -21,7 +21,6 @@ from fieldcraft.rollout.loop import Policy, rollout
 from fieldcraft.runs.answering import answering
 from fieldcraft.runs.build import make_environment, make_verifier
 from fieldcraft.runs.context import Context
-from fieldcraft.train.model import load_model
 from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 
 Workflow = Callable[[Task, Policy, ToolEnvironment, str], Awaitable[Trajectory]]
@@ -94,7 +93,7 @@ async def _evaluate(
         return
     recipe, dialect = context.recipe, context.dialect(model)
     env = make_environment(recipe, dialect, tools)
-    engine = context.engine(load_model(model, context.device).eval(), dialect)
+    engine = context.engine(context.policy(model), dialect)
     policy = Policy(engine=engine, temperature=recipe.evaluation.temperature)
     await _grade(context, name, lambda task, key: run(task, policy, env, key))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from fieldcraft.dialects import dialect_class
 from fieldcraft.runs.build import closed_tools
 from fieldcraft.runs.inputs import Inputs, WorldInputs
-from fieldcraft.train.checkpoint import save_weights
+from fieldcraft.train.checkpoint import save_model
 from fieldcraft.train.scratch import new_model, new_tokenizer, tool_texts
 
 
@@ -27,4 +27,4 @@ def write_first_model(inputs: Inputs, folder: Path) -> None:
         heads=recipe.scratch.heads,
         seed=recipe.seed,
     )
-    save_weights(folder, model, tokenizer)
+    save_model(folder, model, tokenizer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from math import ceil
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,9 +15,10 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.stages import Stage
 from fieldcraft.train.output_layer import PIECE
 
-ADAMW_BYTES = 16  # a parameter in float32, its gradient and two moments
-CHECKPOINT_BYTES = 12  # a parameter and two moments
 FLOAT = 4
+CHECKPOINT_BYTES = 3 * FLOAT  # at most: a parameter and two moments
+# Of two moments; in 8 bit 256 numbers share a scale. On a GPU that is full, host moves them out.
+MOMENTS = {"float32": 2 * FLOAT, "8bit": 2 + 2 * FLOAT / 256, "host": 0.0}
 # Measured: Python with torch and transformers takes 0.4 GB, and a heap keeps some of what is freed.
 PROCESS_BYTES = 600_000_000
 # Measured: copies of the logits of a piece at the peak of a step, 1.9 of supervised stages, and of
@@ -65,7 +67,7 @@ def memory_bytes(setup: Sizes, stage: Stage) -> int:
     """Roughly what a stage takes at its peak: its weights, and the activations of one micro-batch
     or, in reinforcement learning before that, the caches of the rollouts.
 
-    Activations are taken as float32. A layer keeps for the backward pass, a token: two normalised
+    Activations have the recipe's type, logits are float32. A layer keeps for the backward pass, a token: two normalised
     inputs and what they were made from (4 h), queries, keys, values and the attention's output
     (4 h), the residual stream (2 h) and four products of the feed-forward width f. Attention scores
     are not kept (fused kernels).
@@ -80,8 +82,9 @@ def memory_bytes(setup: Sizes, stage: Stage) -> int:
         kept = config.num_hidden_layers * config.hidden_size + layer
     footprint = stage.footprint
     logits = LOGITS[stage.kind] + footprint.logits
-    activations = (tokens * kept + logits * min(tokens * config.vocab_size, PIECE)) * FLOAT
-    size = FLOAT if recipe.lora is None else BYTES[recipe.dtype]
+    size = BYTES[recipe.dtype]
+    piece = min(tokens * config.vocab_size, PIECE)
+    activations = tokens * kept * size + logits * piece * FLOAT
     caches = cache_bytes(setup, min(recipe.max_rows, footprint.rollouts), size)
     peak = max(activations, caches * (1 + footprint.frozen))
     return PROCESS_BYTES + weight_bytes(setup, stage) + peak
@@ -93,11 +96,19 @@ def weight_bytes(setup: Sizes, stage: Stage) -> int:
     only_read, footprint = BYTES[setup.recipe.dtype], stage.footprint
     trained = setup.parameters * footprint.critics + setup.trained
     others = footprint.frozen + footprint.teachers
-    models = setup.parameters * only_read * others + trained * ADAMW_BYTES
+    models = setup.parameters * only_read * others + trained * trained_bytes(setup.recipe, stage)
     if setup.recipe.lora is None:
         return models + setup.parameters * only_read * footprint.references
     # an adapter's base, and a copy of the adapter as the reference
     return models + setup.parameters * only_read + setup.trained * FLOAT * footprint.references
+
+
+def trained_bytes(recipe: Recipe, stage: Stage) -> int:
+    """A number that is trained: its master, gradient and moments, and where the model computes in
+    another type what it computes with."""
+    rounded = recipe.lora is None and recipe.dtype != "float32"
+    copy = BYTES[recipe.dtype] if rounded else 0
+    return ceil(2 * FLOAT + MOMENTS[stage.optim.moments] + copy)
 
 
 def cache_bytes(setup: Sizes, rows: int, size: int) -> int:

@@ -39,7 +39,6 @@ from fieldcraft.runs.context import Context, open_context
 from fieldcraft.runs.filtering import DEMONSTRATIONS
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.teachers import make_chat, make_prompted
-from fieldcraft.train.model import load_model
 from fieldcraft.types import AnyTool, Task, UserError
 
 IsRight = Callable[[Task, str], Awaitable[bool]]
@@ -128,7 +127,7 @@ def _rolled_out(
     """Rollouts of a model, graded by the reward that says which answers are right."""
     recipe, dialect = context.recipe, context.dialect(model)
     env = make_environment(recipe, dialect, tools)
-    engine = context.engine(load_model(model, context.device).eval(), dialect)
+    engine = context.engine(context.policy(model), dialect)
     seed = zlib.crc32(f"{recipe.seed}:select:{who}".encode())
     policy = Policy(engine=engine, temperature=1.0, seed=seed)
     rubric = answer_rubric(context.judge, context.correct)

@@ -29,10 +29,10 @@ from fieldcraft.runs.build import make_rubric, make_runner
 from fieldcraft.runs.context import Context
 from fieldcraft.runs.filtering import DEMONSTRATIONS, filter_shown, write_filtered
 from fieldcraft.runs.probing import make_probe
-from fieldcraft.train.checkpoint import save_weights
+from fieldcraft.train.checkpoint import save_model, save_weights
 from fieldcraft.train.loop import run_steps
 from fieldcraft.train.lora import Adapter
-from fieldcraft.train.model import load_model, require_tokenizer
+from fieldcraft.train.model import load_model, require_tokenizer, torch_type
 from fieldcraft.train.stages.base import Pair, Row, StageType
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Dialect, Task, Trajectory, UserError
@@ -61,11 +61,13 @@ async def _train(context: Context, name: str, settings: Stage, start: Path) -> N
         rows = await run_steps(stage, settings, folder.path, tokenizer, context.emit, probe)
     finally:
         await stage.close()
-    model, adapter = stage.trainer.model, stage.trainer.adapter
+    adapter = stage.trainer.adapter
     if adapter is not None:
         context.folder.once(f"{name}/{folder.adapter.name}", adapter.save)
         model = _merged(context, folder.adapter)
-    save = partial(save_weights, model=model, tokenizer=tokenizer)
+        save = partial(save_model, model=model, tokenizer=tokenizer)
+    else:
+        save = partial(save_weights, trainer=stage.trainer, tokenizer=tokenizer)
     context.folder.once(f"{name}/{folder.model.name}", save)
     seconds = prepared + sum(row["seconds"] for row in rows)
     write_json(folder.record, {"seconds": seconds, "metrics": rows[-1]})
@@ -147,7 +149,8 @@ class StageMaterial:
         """
         settings, first = self.recipe.lora, self.context.folder.model("start")
         if settings is None:
-            return Trainer(load_model(self.start, self.context.device), optim, steps)
+            model = load_model(self.start, self.context.device)
+            return Trainer(model, optim, steps, dtype=torch_type(self.recipe.dtype))
         model = load_model(first, self.context.device, self.recipe.dtype)
         last = None if self.start == first else self.start.with_name("adapter")
         adapter = Adapter(model, settings, self.seed, last)
@@ -168,7 +171,7 @@ class StageMaterial:
         return self.context.environment(self.dialect)
 
     def engine(self, model: Any) -> LocalEngine:
-        return self.context.engine(model, self.dialect, self.recipe.stages[self.name].optim)
+        return self.context.engine(model, self.dialect)
 
     def rubric(self, settings: Rl) -> Rubric:
         recipe = self.recipe

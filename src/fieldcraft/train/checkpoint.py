@@ -7,10 +7,12 @@ that a watch wants to keep. So there is always a whole one, and the highest step
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fieldcraft.records.files import atomic_folder, writing
 from fieldcraft.records.reading import reading
@@ -30,7 +32,7 @@ def save_checkpoint(folder: Path, trainer: Trainer, tokenizer: Any, extra: dict[
     if not target.exists():
         with atomic_folder(target) as draft, writing(target):
             if trainer.adapter is None:
-                save_weights(draft, trainer.model, tokenizer)
+                save_weights(draft, trainer, tokenizer)
             else:
                 trainer.adapter.save(draft)
             torch.save({"trainer": trainer.state_dict(), "extra": extra}, draft / STATE)
@@ -54,10 +56,18 @@ def drop_checkpoints(folder: Path, keep: int | None) -> None:
             shutil.rmtree(checkpoint_folder(folder, done))
 
 
-def save_weights(folder: Path, model: Any, tokenizer: Any) -> None:
-    """Model and tokenizer as transformers loads them."""
+def save_weights(folder: Path, trainer: Trainer, tokenizer: Any) -> None:
+    """The model with its masters, and the tokenizer, as transformers loads them."""
+    save_model(folder, trainer.model, tokenizer, trainer.weights.state_of(trainer.model))
+
+
+def save_model(
+    folder: Path, model: Any, tokenizer: Any, state: Mapping[str, Tensor] | None = None
+) -> None:
+    """Model and tokenizer as transformers loads them; `state` holds other weights than the model's
+    own."""
     with writing(folder):
-        model.save_pretrained(folder)
+        model.save_pretrained(folder, state_dict=state)
         tokenizer.save_pretrained(folder)
 
 
@@ -75,7 +85,7 @@ def restore_checkpoint(folder: Path, trainer: Trainer) -> dict[str, Any]:
     newest = checkpoint_folder(folder, found[-1])
     if trainer.adapter is None:
         saved = load_model(newest, torch.device("cpu"))
-        trainer.model.load_state_dict(saved.state_dict())
+        trainer.weights.load(trainer.model, saved.state_dict())
     else:
         trainer.adapter.load(newest)
     with reading(newest / STATE, remedy(newest, f"delete the folder {newest}")):

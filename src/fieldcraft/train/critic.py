@@ -15,6 +15,7 @@ from fieldcraft.config.sections import Optim
 from fieldcraft.train.attention import attend_by_runs
 from fieldcraft.train.batch import PackedBatch, Unit
 from fieldcraft.train.trainer import Learner
+from fieldcraft.train.weights import Weights
 
 
 @final
@@ -31,9 +32,17 @@ class Critic(Learner):
         settings: whose backbone, and how far a value may move in a step.
         optim: settings of the optimiser, unless `settings` has its own.
         steps: length of the schedule.
+        dtype: in which a model of its own computes; see `Weights`.
     """
 
-    def __init__(self, model: Any, settings: Settings, optim: Optim, steps: int) -> None:
+    def __init__(
+        self,
+        model: Any,
+        settings: Settings,
+        optim: Optim,
+        steps: int,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         attend_by_runs(model)
         self.model = model
         self.trains_model = settings.backbone == "own"
@@ -42,7 +51,8 @@ class Critic(Learner):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         backbone = model.parameters() if self.trains_model else ()
-        super().__init__([*self.head.parameters(), *backbone], settings.optim or optim, steps)
+        weights = Weights(backbone, dtype, exact=self.head.parameters())
+        super().__init__(weights, settings.optim or optim, steps)
         if self.trains_model and self.optim.activation_checkpointing:
             model.activation_checkpointing_enable()
 
@@ -64,7 +74,7 @@ class Critic(Learner):
         """Everything, weights included: they are no part of the policy's checkpoint."""
         return {
             "head": self.head.state_dict(),
-            "model": self.model.state_dict() if self.trains_model else {},
+            "model": self.weights.state_of(self.model) if self.trains_model else {},
             "adamw": self.adamw.state_dict(),
             "done": self.done,
         }
@@ -72,7 +82,7 @@ class Critic(Learner):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.head.load_state_dict(state["head"])
         if self.trains_model:
-            self.model.load_state_dict(state["model"])
+            self.weights.load(self.model, state["model"])
         self.adamw.load_state_dict(state["adamw"])
         self.done = state["done"]
 

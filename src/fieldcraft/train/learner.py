@@ -181,7 +181,9 @@ class PolicyLearner:
                 self.critic.done = number
                 row |= {f"critic/{k}": v for k, v in self.critic.step(part, divisor).items()}
             rows.append(row)
-        return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
+        means = {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
+        # Later ones compare with weights that have changed.
+        return means | {name: rows[0][name] for name in {"sampler_gap"} & rows[0].keys()}
 
     def _step(self, part: Sequence[Unit], divisor: float) -> Row:
         """One optimiser step of the policy."""

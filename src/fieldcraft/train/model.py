@@ -39,6 +39,12 @@ COPY = "copy its files from the model's source again"  # what to do about a mode
 UNREADABLE = Exception
 
 
+def torch_type(name: Dtype) -> torch.dtype:
+    """The type of a recipe's `dtype`."""
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
 def choose_device(wish: str) -> torch.device:
     """`auto` takes a CUDA device where there is one. Raises UserError if `cuda` is not there."""
     if wish == "cuda" and not torch.cuda.is_available():
@@ -116,7 +122,7 @@ def load_model(folder: Path, device: torch.device, dtype: Dtype = "float32") -> 
         with _without_reports():
             model, found = AutoModelForCausalLM.from_pretrained(
                 folder,
-                dtype=getattr(torch, dtype),
+                dtype=torch_type(dtype),
                 local_files_only=True,
                 trust_remote_code=False,
                 ignore_mismatched_sizes=True,  # they are refused below, by name

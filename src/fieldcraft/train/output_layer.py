@@ -92,7 +92,7 @@ def score(
     pieces = list(_pieces(len(targets_T), layer.words))
     if len(pieces) == 1:
         return _whole(said, targets_T, teacher, top_k)
-    if teacher is None and layer.factor is not None and not torch.is_autocast_enabled():
+    if teacher is None and layer.factor is not None:
         return Scores(*_of_matrix(said, targets_T, layer.factor))
     found = [
         checkpoint(_piece, said, targets_T, teacher, top_k, rows, use_reentrant=False)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
@@ -19,6 +18,7 @@ from fieldcraft.train.attention import NO_MASK, attend_by_runs
 from fieldcraft.train.batch import PackedBatch, Sample, Unit, micro_batches, pack
 from fieldcraft.train.lora import Adapter
 from fieldcraft.train.output_layer import OutputLayer, Predictions, Scores, hidden_states, score
+from fieldcraft.train.weights import Weights, make_adamw
 from fieldcraft.types import UserError
 
 
@@ -44,34 +44,24 @@ class Guide:
 
 
 class Learner:
-    """Parameters and their optimiser: a step is gradients accumulated over micro-batches.
+    """Weights and their optimiser: a step is gradients accumulated over micro-batches.
 
     Args:
-        parameters: what is trained, changed in place.
+        weights: what is trained, changed in place.
         optim: settings.
         steps: length of the schedule.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], optim: Optim, steps: int) -> None:
+    def __init__(self, weights: Weights, optim: Optim, steps: int) -> None:
         self.optim = optim
         self.steps = steps
         self.done = 0
-        self.parameters = [p for p in parameters if p.requires_grad]
-        decay = [p for p in self.parameters if p.dim() > 1]
-        plain = [p for p in self.parameters if p.dim() <= 1]
-        self.adamw = torch.optim.AdamW(
-            [
-                {"params": decay, "weight_decay": optim.weight_decay},
-                {"params": plain, "weight_decay": 0.0},
-            ],
-            lr=optim.lr,
-            betas=(optim.beta1, optim.beta2),
-            fused=True,
-        )
+        self.weights = weights
+        self.adamw = make_adamw(self.weights.masters, optim)
 
     @property
     def device(self) -> torch.device:
-        return self.parameters[0].device
+        return self.weights.masters[0].device
 
     def descend(
         self, units: Sequence[Unit], loss_of: Callable[[PackedBatch], tuple[Tensor, Metrics]]
@@ -91,13 +81,14 @@ class Learner:
             loss.backward()
             for name, value in metrics.items():
                 sums[name] = sums[name] + value if name in sums else value
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.optim.clip_norm)
+        norm = nn.utils.clip_grad_norm_(self.weights.masters, self.optim.clip_norm)
         if not torch.isfinite(norm):
             raise UserError(
                 f"step {self.done} has a gradient that is not finite, and the weights were left as"
-                " they were: lower the learning rate (lr) or turn off autocast."
+                " they were: lower the learning rate (lr)."
             )
         self.adamw.step()
+        self.weights.round()
         self.done += 1
         return {k: float(v) for k, v in sums.items()} | {"grad_norm": float(norm), "lr": rate}
 
@@ -118,20 +109,14 @@ class Learner:
 
     def _forward(self, model: Callable[..., Any], batch: PackedBatch, **options: Any) -> Any:
         """What a transformers model, or a part of it, says about a packed batch: one row."""
-        with self._autocast():
-            return model(
-                input_ids=batch.ids_N[None].to(self.device),
-                attention_mask=NO_MASK.to(self.device),
-                position_ids=batch.position_N[None].to(self.device),
-                use_cache=False,
-                runs=batch.runs,
-                **options,
-            )
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        if not self.optim.autocast:
-            return nullcontext()
-        return torch.autocast(self.device.type, torch.bfloat16)
+        return model(
+            input_ids=batch.ids_N[None].to(self.device),
+            attention_mask=NO_MASK.to(self.device),
+            position_ids=batch.position_N[None].to(self.device),
+            use_cache=False,
+            runs=batch.runs,
+            **options,
+        )
 
 
 @final
@@ -143,6 +128,7 @@ class Trainer(Learner):
         optim: settings.
         steps: length of the schedule.
         adapter: on that model, if it is all that is trained.
+        dtype: in which the model computes; see `Weights`.
 
     Raises:
         UserError: the model's attention is more than plain, so packed sequences would see each
@@ -150,11 +136,16 @@ class Trainer(Learner):
     """
 
     def __init__(
-        self, model: Any, optim: Optim, steps: int, adapter: Adapter | None = None
+        self,
+        model: Any,
+        optim: Optim,
+        steps: int,
+        adapter: Adapter | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         refuse_special_attention(model)
         attend_by_runs(model)
-        super().__init__(model.parameters(), optim, steps)
+        super().__init__(Weights(model.parameters(), dtype), optim, steps)
         self.model = model
         self.output_layer = OutputLayer(model)
         self.adapter = adapter

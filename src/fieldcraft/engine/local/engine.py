@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -44,8 +43,6 @@ class LocalEngine:
         max_len: tokens of a session, `config.max_position_embeddings` if None.
         step_tokens: tokens of one forward; a longer prompt is computed in several steps.
         threads: CPU threads while it computes, those that torch is set to if None.
-        autocast: type of matrix products, where the trainer of the model has another than that of
-            the weights: what is sampled must be what is trained.
 
     Raises:
         UserError: the model's attention is not plain full attention.
@@ -60,7 +57,6 @@ class LocalEngine:
         max_len: int | None = None,
         step_tokens: int = 8192,
         threads: int | None = None,
-        autocast: torch.dtype | None = None,
     ) -> None:
         self.model = model
         self.config = model.config.get_text_config()
@@ -69,7 +65,6 @@ class LocalEngine:
         self.max_len = max_len or int(self.config.max_position_embeddings)
         self.step_tokens = step_tokens
         self.threads = threads
-        self.autocast = autocast
         self.version = 0
         self.stats = Stats()
         self._stops = StopStrings(tokenizer, self.config.vocab_size)
@@ -322,7 +317,7 @@ class LocalEngine:
         table, device = self._rows, self.model.device
         draws = uniforms(table.seed[sampling], table.length[sampling])
         numbers = np.stack([table.temperature[sampling], draws])
-        with torch.inference_mode(), row_attention(self.config), self._precision():
+        with torch.inference_mode(), row_attention(self.config):
             self._cache.plan = plan = make_plan(table.tokens, rows, starts, counts, device)
             temperatures, draws_N = to_device(numbers, device)
             output = self.model(
@@ -337,11 +332,6 @@ class LocalEngine:
             # float64 holds both exactly, so that one copy, and one wait, brings them here.
             host = torch.stack([ids.double(), logprobs.double()]).cpu().numpy()
         return host[0].astype(np.int64), host[1]
-
-    def _precision(self) -> AbstractContextManager[object]:
-        if self.autocast is None:
-            return nullcontext()
-        return torch.autocast(self.model.device.type, self.autocast)
 
     def _end_turns(self, rows: Ints, ids: Ints, logprobs: Any) -> bool:
         """Complete the calls whose turn the tokens just sampled have ended; whether there were

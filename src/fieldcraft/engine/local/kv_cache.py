@@ -235,8 +235,8 @@ def attend(
 def _mix(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scaling: float | None
 ) -> torch.Tensor:
-    # Products of its own would round the scores under autocast, which a fused kernel does not.
-    fused = k.device.type != "cpu" or torch.is_autocast_enabled("cpu")
+    # Products of its own would round the scores to a smaller type, which a fused kernel does not.
+    fused = k.device.type != "cpu" or k.dtype != torch.float32
     if fused or mask.shape[2] > 1:
         return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scaling)
     # For one query per row two batched products are twice as fast on a CPU.

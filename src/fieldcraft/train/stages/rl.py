@@ -15,6 +15,7 @@ from fieldcraft.rollout.health import ToolWatch, check_rollouts
 from fieldcraft.rollout.simulators import ChatSimulator
 from fieldcraft.train.critic import Critic
 from fieldcraft.train.learner import AdapterStart, Learned, PolicyLearner, Reference
+from fieldcraft.train.model import torch_type
 from fieldcraft.train.rollout_metrics import rollout_metrics, silence
 from fieldcraft.train.sampler import Group, Sampler, equal, simulates
 from fieldcraft.train.stages.base import Data, Material, Row, StageType
@@ -84,7 +85,8 @@ class RlStage(StageType):
         if settings.baseline == "critic":
             own = settings.critic.backbone == "own"
             model = material.trainable_copy() if own else trainer.model
-            critic = Critic(model, settings.critic, settings.optim, settings.steps)
+            dtype = torch_type(material.recipe.dtype)
+            critic = Critic(model, settings.critic, settings.optim, settings.steps, dtype)
         reference = model_at_start(settings, material, trainer) if settings.kl_coef else None
         sampler = Sampler(
             settings=settings,
@@ -138,10 +140,22 @@ class RlStage(StageType):
             row |= self.fidelity(flat)
         learned = self.learner.learn(sampled.groups, number)
         row |= learned.row
+        self._stop_at_gap(row)
         if sampled.groups and is_kept(number, s.steps):
             self.keep(_telling(sampled.groups, learned, number))
         await self.sampler.engine.publish(number + 1)
         return row
+
+    def _stop_at_gap(self, row: Row) -> None:
+        """Raises UserError where the sampler was another policy than the one that was trained."""
+        gap, most = row.get("sampler_gap", 0.0), self.settings.max_sampler_gap
+        if gap > most:
+            raise UserError(
+                f"in stage '{self.sampler.name}' sampler and trainer disagree: a token's"
+                f" log-probabilities differ by {gap:.3f} in the mean, and max_sampler_gap is"
+                f" {most:g}. The engine may have other weights; otherwise set dtype: float32, or"
+                " raise max_sampler_gap."
+            )
 
     async def close(self) -> None:
         if isinstance(self.sampler.remote, ChatSimulator):

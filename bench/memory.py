@@ -1,0 +1,135 @@
+"""Peak memory of a training step, measured and as `fieldcraft check` estimates it.
+
+    python bench/memory.py [--features 384] [--layers 6] [--words 8192] [--tokens 2048]
+
+Each case takes two optimiser steps in a process of its own, on the CPU: supervised ones, or ones of
+reinforcement learning with a reference for its KL. The model is a random Qwen2; texts of 512 tokens
+fill a micro-batch. Products in bfloat16 take minutes on a CPU that has no instructions for them.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from fieldcraft.algos.losses import CrossEntropy, Surrogate
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.runs.memory import memory_bytes
+from fieldcraft.train.batch import Sample, Unit
+from fieldcraft.train.lora import Adapter
+from fieldcraft.train.model import load_model, torch_type
+from fieldcraft.train.trainer import Trainer
+
+LENGTH = 512
+SFT, RL = "sft2", "rl2"  # stages of the recipe smoke
+CASES = {
+    "supervised": (SFT, []),
+    "supervised, checkpointing": (SFT, ["stages.sft2.optim.activation_checkpointing=true"]),
+    "supervised, bfloat16": (SFT, ["dtype=bfloat16"]),
+    "supervised, 8 bit": (SFT, ["stages.sft2.optim.moments=8bit"]),
+    "supervised, bfloat16, 8 bit": (SFT, ["dtype=bfloat16", "stages.sft2.optim.moments=8bit"]),
+    "supervised, LoRA on bfloat16": (SFT, ["dtype=bfloat16", "lora={rank: 16}"]),
+    "reinforcement, KL": (RL, ["stages.rl2.kl_coef=0.01"]),
+    "reinforcement, KL, bfloat16": (RL, ["stages.rl2.kl_coef=0.01", "dtype=bfloat16"]),
+}
+
+
+def recipe_of(case: str, tokens: int) -> tuple[Recipe, str]:
+    stage, settings = CASES[case]
+    sizes = [f"stages.{stage}.optim.micro_tokens={tokens}", f"budget.total_tokens={LENGTH}"]
+    return load_recipe("smoke", [*settings, *sizes, "max_rows=1"]), stage
+
+
+def make_trainer(recipe: Recipe, stage: str, folder: Path) -> Trainer:
+    """As a run makes it."""
+    optim, cpu = recipe.stages[stage].optim, torch.device("cpu")
+    if recipe.lora is None:
+        return Trainer(load_model(folder, cpu), optim, 2, dtype=torch_type(recipe.dtype))
+    model = load_model(folder, cpu, recipe.dtype)
+    return Trainer(model, optim, 2, Adapter(model, recipe.lora, 0))
+
+
+def make_units(tokens: int, words: int) -> list[Unit]:
+    rng = np.random.default_rng(0)
+    ones = np.ones(LENGTH, np.float32)
+    weight = np.where(np.arange(LENGTH) > 0, ones, 0)
+    texts = [rng.integers(0, words, LENGTH) for _ in range(tokens // LENGTH)]
+    return [(Sample(ids, weight, ones, -ones, -ones, -ones),) for ids in texts]
+
+
+def measure(case: str, folder: Path, tokens: int) -> None:
+    """Print what two steps take in this process, and the sizes that the estimate is made from."""
+    recipe, stage = recipe_of(case, tokens)
+    trainer = make_trainer(recipe, stage, folder)
+    config = trainer.model.config
+    units = make_units(tokens, config.vocab_size)
+    if stage == RL:
+        model = load_model(folder, torch.device("cpu"), recipe.dtype)
+        reference = Trainer(model, recipe.stages[stage].optim, 2)
+    for _ in range(2):
+        if stage == RL:
+            reference.fill_logprobs(units, "ref_logp", 1.0)
+            trainer.step(units, Surrogate(kl_coef=0.01), 1.0)
+        else:
+            trainer.step(units, CrossEntropy(), 1.0)
+    trained = sum(m.numel() for m in trainer.weights.masters)
+    whole = sum(p.numel() for p in trainer.model.parameters())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({"trained": trained, "parameters": whole, "peak": peak}))
+
+
+def main(
+    features: int = 384,
+    layers: int = 6,
+    words: int = 8192,
+    tokens: int = 2048,
+    case: Annotated[str | None, typer.Option(hidden=True)] = None,
+    folder: Annotated[Path | None, typer.Option(hidden=True)] = None,
+) -> None:
+    torch.set_num_threads(1)
+    if case is not None and folder is not None:
+        measure(case, folder, tokens)
+        return
+    config = Qwen2Config(
+        vocab_size=words,
+        hidden_size=features,
+        intermediate_size=3 * features,
+        num_hidden_layers=layers,
+        num_attention_heads=features // 64,
+        num_key_value_heads=max(features // 256, 1),
+    )
+    print("| step | measured | estimated | quotient |\n|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as place:
+        Qwen2ForCausalLM(config).save_pretrained(place)
+        for name in CASES:
+            options = ["--tokens", str(tokens), "--case", name, "--folder", place]
+            told = subprocess.run(
+                [sys.executable, __file__, *options], capture_output=True, text=True, check=True
+            )
+            found: dict[str, Any] = json.loads(told.stdout.splitlines()[-1])
+            recipe, stage = recipe_of(name, tokens)
+            setup = SimpleNamespace(
+                recipe=recipe,
+                config=config,
+                parameters=found["parameters"],
+                trained=found["trained"],
+            )
+            estimate = memory_bytes(setup, recipe.stages[stage])
+            sizes = f"{found['peak'] / 1e9:.2f} GB | {estimate / 1e9:.2f} GB"
+            print(f"| {name} | {sizes} | {estimate / found['peak']:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)
