@@ -98,6 +98,12 @@ class Recipe(Section):
     comparisons: dict[str, tuple[str, str]] = Field(default={})
     evaluation: Evaluation = Evaluation()
 
+    @property
+    def policy_dtype(self) -> Dtype:
+        """In which a trained model computes: a base in another type is float32 as soon as its
+        float32 adapter is added to it."""
+        return self.dtype if self.lora is None else "float32"
+
     @field_validator("comparisons", mode="before")
     @classmethod
     def _two_rows_each(cls, comparisons: Any) -> Any:

@@ -137,10 +137,8 @@ class Context:
         return make_engine(self.recipe, model, dialect.tokenizer, self.threads.sampling)
 
     def policy(self, model: Path) -> Any:
-        """A model that the run has trained, or begins with, in the type in which it was trained: a
-        base in another type with a float32 adapter is float32 when they are one."""
-        dtype = self.recipe.dtype if self.recipe.lora is None else "float32"
-        return load_model(model, self.device, dtype).eval()
+        """A model that the run has trained, or begins with, in the type in which it was trained."""
+        return load_model(model, self.device, self.recipe.policy_dtype).eval()
 
     def versions(self) -> dict[str, Any]:
         """What a number needs to be compared: software, rules, and the corpus searched."""

@@ -58,7 +58,8 @@ def memory_sizes(setup: Sizes) -> dict[str, int]:
     """The estimate for every part of a run."""
     recipe = setup.recipe
     rows = min(recipe.max_rows, recipe.evaluation.concurrency)
-    evaluation = PROCESS_BYTES + setup.parameters * FLOAT + cache_bytes(setup, rows, FLOAT)
+    size = BYTES[recipe.policy_dtype]
+    evaluation = PROCESS_BYTES + setup.parameters * size + cache_bytes(setup, rows, size)
     stages = {f"stage '{name}'": memory_bytes(setup, s) for name, s in recipe.stages.items()}
     return {**stages, "an evaluation": evaluation}
 
