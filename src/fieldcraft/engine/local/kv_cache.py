@@ -233,11 +233,15 @@ def _mix(weights: torch.Tensor, values: torch.Tensor, reading: Reading) -> torch
 
 def _by_block(x: torch.Tensor, reading: Reading) -> torch.Tensor:
     """[P * W, H, S, n] as [P, H, W * S, n]."""
+    if reading.width == 1:
+        return x
     return x.unflatten(0, (-1, reading.width)).transpose(1, 2).flatten(2, 3)
 
 
 def _by_reader(x: torch.Tensor, reading: Reading) -> torch.Tensor:
     """[P, H, W * S, n] as [P * W, H, S, n]."""
+    if reading.width == 1:
+        return x
     return x.unflatten(2, (reading.width, -1)).transpose(1, 2).flatten(0, 1)
 
 
