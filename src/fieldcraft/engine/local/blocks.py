@@ -57,23 +57,23 @@ class Blocks:
         self.users[blocks] = 1
         return blocks
 
-    def hold(self, blocks: Iterable[int]) -> None:
-        for block in blocks:
-            self.users[block] += 1
-            self._free.pop(block, None)
+    def hold(self, blocks: Ints) -> None:
+        """One more user of each."""
+        for block in blocks[self.users[blocks] == 0].tolist():
+            del self._free[block]
+        self.users[blocks] += 1
 
-    def drop(self, blocks: Iterable[int]) -> None:
+    def drop(self, blocks: Ints) -> None:
         """One user of each, in the order of their tokens, is gone; the last ones are taken again
         before those that they follow."""
-        for block in reversed(list(blocks)):
-            self.users[block] -= 1
-            if self.users[block] == 0:
-                if block in self._spoiled:
-                    self._spoiled.remove(block)
-                    self.unclean.append(block)
-                else:
-                    self._forget(block, int(self.computed[block]))
-                    self._free[block] = None
+        self.users[blocks] -= 1
+        for block in blocks[self.users[blocks] == 0][::-1].tolist():
+            if block in self._spoiled:
+                self._spoiled.remove(block)
+                self.unclean.append(block)
+            else:
+                self._forget(block, int(self.computed[block]))
+                self._free[block] = None
 
     def spoil(self, blocks: Iterable[int]) -> None:
         """Their numbers are not finite: nobody finds them any more, and they are to be overwritten
@@ -122,8 +122,11 @@ class Blocks:
         for block, keys in [(int(place[block]), self._keys[block]) for block in moved]:
             self._keys[block] = keys
             self._known.update(dict.fromkeys(keys, block))
-        self._free = {int(place[block]): None for block in self._free}
         self._spoiled = {int(place[block]) for block in self._spoiled}
+        free = [block for block in moved.tolist() if block in self._free]
+        for block in free:
+            del self._free[block]
+        self._free.update(dict.fromkeys(place[free].tolist()))
         return place
 
     # ---- prefixes
@@ -139,27 +142,28 @@ class Blocks:
                 self._keys[block].append(key)
             before = int(self._serial[self._known[key]])
 
-    def find(self, ids: Ints) -> tuple[list[int], int]:
+    def find(self, ids: Ints) -> tuple[Ints, int]:
         """Blocks that hold what `ids` begins with, and how many tokens that is.
 
         Costs a look-up for every block of `ids`, and one for every token of the last one.
         """
-        data, before, found = ids.astype(np.int32).tobytes(), 0, list[int]()
+        data, before, known, found = ids.astype(np.int32).tobytes(), 0, 0, list[int]()
         for start in range(0, len(data), 4 * BLOCK):
             piece = data[start : start + 4 * BLOCK]
             for length in range(len(piece) // 4, 0, -1):
                 block = self._known.get((before, piece[: 4 * length]))
                 if block is not None:
-                    found.append(block)
                     break
             else:
-                return found, start // 4
+                break
+            found.append(block)
+            known += length
             if length < BLOCK:
-                return found, start // 4 + length
+                break
             before = int(self._serial[block])
-        return found, len(ids)
+        return np.array(found, np.int64), known
 
-    def computed_of(self, blocks: list[int], known: int) -> int:
+    def computed_of(self, blocks: Ints, known: int) -> int:
         """How many of the `known` tokens in `blocks` can be used already."""
         computed = self.computed[blocks]
         whole = int(np.append(computed < BLOCK, True).argmax())

@@ -179,6 +179,8 @@ class LocalEngine:
     def _start(self, request: Request) -> bool:
         """Give a new session a row and the blocks known of it; False if it has to wait."""
         table, length = self._rows, len(request.ids)
+        if not table.claimable:
+            return False
         blocks, known = table.blocks.find(request.ids)
         known = min(known, length - 1)  # the last token must be computed in any case
         cached = table.blocks.computed_of(blocks, known)
@@ -186,10 +188,7 @@ class LocalEngine:
         # for, if that at least halves what is left to compute.
         if 2 * (known - cached) >= length - cached:
             return False
-        claimed = table.claim(request.session)
-        if claimed is None:
-            return False
-        row, evicted = claimed
+        row, evicted = table.claim(request.session)
         self.stats.evicted += evicted
         table.start(row, request.ids, blocks, cached)
         self._begin(request, row)

@@ -48,12 +48,15 @@ class Rows:
 
     # ---- which session has which row
 
-    def claim(self, session: str) -> tuple[int, bool] | None:
-        """A row for a new session, and whether a parked session lost it; None if all are active."""
+    @property
+    def claimable(self) -> bool:
+        """Whether a new session can have a row."""
+        return bool(self._vacant or self._parked)
+
+    def claim(self, session: str) -> tuple[int, bool]:
+        """A row for a new session, and whether a parked session lost it."""
         taken = not self._vacant
         if taken:
-            if not self._parked:
-                return None
             self.release(next(iter(self._parked)))
         row = next(iter(self._vacant))
         del self._vacant[row]
@@ -69,7 +72,7 @@ class Rows:
         self.active[row] = False
         self._parked.pop(row, None)
         self._vacant[row] = None
-        self.blocks.drop(self.table[row, : self.held[row]].tolist())
+        self.blocks.drop(self.table[row, : self.held[row]])
         self.held[row] = self.cached[row] = self.length[row] = 0
 
     def park(self, row: int) -> None:
@@ -106,40 +109,36 @@ class Rows:
         width = min(int(self.cached[row]), len(ids) - 1)
         different = np.append(self.read(row, 0, width) != ids[:width], True)
         kept = int(different.argmax())
-        self._lay_out(row, ids, self.table[row, : -(-kept // BLOCK)].tolist(), kept)
+        self._lay_out(row, ids, self.table[row, : -(-kept // BLOCK)], kept)
 
-    def start(self, row: int, ids: Ints, blocks: list[int], kept: int) -> None:
+    def start(self, row: int, ids: Ints, blocks: Ints, kept: int) -> None:
         """A new session, whose first `kept` tokens are in `blocks`."""
         self._lay_out(row, ids, blocks[: -(-kept // BLOCK)], kept)
         self.blocks.remember(ids, self.table[row, : self.held[row]].tolist())
 
-    def _lay_out(self, row: int, ids: Ints, begin: list[int], kept: int) -> None:
+    def _lay_out(self, row: int, ids: Ints, begin: Ints, kept: int) -> None:
         """Give a row the blocks for `ids`; `begin` holds the first `kept` of them."""
         blocks, (whole, rest) = self.blocks, divmod(kept, BLOCK)
+        begin = begin.copy()
         blocks.hold(begin)
-        blocks.drop(self.table[row, : self.held[row]].tolist())
-        source = None
-        if rest and blocks.users[begin[-1]] > 1:  # it will be written into
-            source = begin.pop()
+        blocks.drop(self.table[row, : self.held[row]])
+        mine = len(begin)
+        if rest and blocks.users[begin[-1]] > 1:  # others need it, and this row will write into it
+            mine -= 1
         elif rest:
-            blocks.rewrite(begin[-1], rest)
-        self.held[row] = 0
-        self._append(row, np.array(begin, np.int64))
-        self._append(row, blocks.take(-(-len(ids) // BLOCK) - len(begin)))
-        if source is not None:
-            blocks.drop([source])
-            self.copies.append((source, int(self.table[row, whole]), rest))
+            blocks.rewrite(int(begin[-1]), rest)
+        taken = blocks.take(-(-len(ids) // BLOCK) - mine)
+        if mine < len(begin):
+            blocks.drop(begin[mine:])
+            self.copies.append((int(begin[mine]), int(taken[0]), rest))
+        self.held[row] = mine + len(taken)
+        self._widen(int(self.held[row]))
+        self.table[row, : self.held[row]] = np.concatenate([begin[:mine], taken])
         own = self.table[row, whole : self.held[row]]
         positions = np.arange(whole * BLOCK, len(ids))
         blocks.tokens[own[positions // BLOCK - whole], positions % BLOCK] = ids[whole * BLOCK :]
         self.cached[row] = kept
         self.length[row] = self.turn_start[row] = len(ids)
-
-    def _append(self, row: int, blocks: Ints) -> None:
-        held = int(self.held[row])
-        self._widen(held + len(blocks))
-        self.table[row, held : held + len(blocks)] = blocks
-        self.held[row] += len(blocks)
 
     def _widen(self, width: int) -> None:
         more = width - self.table.shape[1]
