@@ -12,6 +12,7 @@ import torch
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.stages import Stage
+from fieldcraft.engine.local.blocks import BLOCK
 from fieldcraft.train.output_layer import PIECE
 
 ADAMW_BYTES = 16  # a parameter in float32, its gradient and two moments
@@ -101,11 +102,13 @@ def weight_bytes(setup: Sizes, stage: Stage) -> int:
 
 
 def cache_bytes(setup: Sizes, rows: int, size: int) -> int:
-    """Keys and values of so many rollouts, as long as the budget lets them be."""
+    """Keys and values of so many rollouts in whole blocks, as if each were as long as the budget
+    lets it be and shared none of them."""
     config = setup.config
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     token = 2 * config.num_hidden_layers * config.num_key_value_heads * width * size
-    return rows * setup.recipe.budget.total_tokens * token
+    blocks = -(-setup.recipe.budget.total_tokens // BLOCK)
+    return rows * blocks * BLOCK * token
 
 
 def free_memory(device: torch.device) -> int:

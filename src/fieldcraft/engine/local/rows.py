@@ -171,7 +171,6 @@ class Rows:
         if self.copies:
             sources, targets, counts = np.array(self.copies).T
             cache.copy(sources, targets, counts)
-            self.blocks.computed[targets] = counts
             self.copies = []
         if self.blocks.unclean:
             cache.clear(self.blocks.unclean)
