@@ -261,7 +261,7 @@ class LocalEngine:
         readers = np.bincount(blocks_read(self._rows, rows, starts)[0])
         alone = readers == 1
         count = int(alone.sum())
-        if len(alone) > 1.5 * count + 32:
+        if len(alone) > 1.25 * count + 16:
             behind = count + np.flatnonzero(alone[count:])
             gaps = np.flatnonzero(~alone[:count])
             self._cache.exchange(behind, gaps)
