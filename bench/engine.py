@@ -124,6 +124,21 @@ async def with_engine(
     return await asyncio.gather(*(rollout(i, script) for i, script in enumerate(scripts)))
 
 
+def alternating_seconds(
+    runs: dict[str, Callable[[], list[list[int]]]], repeats: int
+) -> dict[str, list[float]]:
+    """Each in turn, so that a machine that is busy for a while slows all of them."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for run in runs.values():
+        run()  # allocations and choices of kernels are not measured
+    for _ in range(repeats):
+        for name, run in runs.items():
+            began = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - began)
+    return times
+
+
 def median_seconds(run: Callable[[], object], repeats: int) -> float:
     run()  # allocations and choices of kernels are not measured
     times = []
@@ -138,23 +153,24 @@ def main(device: str = "cpu", threads: int = 2, repeats: int = 5) -> None:
     torch.set_num_threads(threads)
     model = make_model(device)
     scripts = make_scripts(256)
-    sampled = sum(sum(script.turns) for script in scripts)
 
     def engine_run(count: int, temperature: float, tool_seconds: float = 0.0) -> list[list[int]]:
         engine = LocalEngine(model, Decimal(), max_rows=256)
         return asyncio.run(with_engine(engine, scripts[:count], temperature, tool_seconds))
 
     print(f"{device}, {threads} threads, torch {torch.__version__}, median of {repeats} runs\n")
-    print("| 256 rollouts | seconds | sampled tokens/s |\n|---|---|---|")
-    contenders: dict[str, Callable[[], list[list[int]]]] = {
-        "model.generate, batches of 32, greedy": lambda: with_generate(model, scripts, 32),
-        "model.generate, batches of 256, greedy": lambda: with_generate(model, scripts, 256),
-        "LocalEngine, greedy": lambda: engine_run(256, 0.0),
-        "LocalEngine, sampled": lambda: engine_run(256, 1.0),
-    }
-    for name, run in contenders.items():
-        taken = median_seconds(run, repeats)
-        print(f"| {name} | {taken:.2f} | {sampled / taken:,.0f} |")
+    print("| rollouts at once | contender | tokens/s | slowest, fastest |\n|---|---|---|---|")
+    for count in (32, 128, 256):
+        sampled = sum(sum(script.turns) for script in scripts[:count])
+        contenders: dict[str, Callable[[], list[list[int]]]] = {
+            "model.generate, greedy": lambda n=count: with_generate(model, scripts[:n], n),
+            "LocalEngine, greedy": lambda n=count: engine_run(n, 0.0),
+            "LocalEngine, sampled": lambda n=count: engine_run(n, 1.0),
+        }
+        for name, times in alternating_seconds(contenders, repeats).items():
+            median, slowest, fastest = statistics.median(times), max(times), min(times)
+            spread = f"{sampled / slowest:,.0f}, {sampled / fastest:,.0f}"
+            print(f"| {count} | {name} | {sampled / median:,.0f} | {spread} |")
     pairs = zip(with_generate(model, scripts, 32), engine_run(256, 0.0), strict=True)
     same = sum(ids == expected for expected, ids in pairs)
     print(f"\n{same} of 256 greedy rollouts are the same token by token.\n")

@@ -47,8 +47,8 @@ from fieldcraft.types import UserError
         (
             ["bench", "speed"],
             "there is no comparison 'speed': use one of answers, engine, graders,"
-            " output_layer, prefixes, rankings,"
-            " sandbox, search, train, words.",
+            " memory, output_layer, prefixes, rankings,"
+            " sandbox, search, sessions, train, words.",
         ),
     ],
 )

@@ -13,6 +13,7 @@ import torch
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.stages import Stage
+from fieldcraft.engine.local.blocks import BLOCK
 from fieldcraft.train.output_layer import PIECE
 
 FLOAT = 4
@@ -68,12 +69,13 @@ def memory_bytes(setup: Sizes, stage: Stage) -> int:
     """Roughly what a stage takes at its peak: its weights, and the activations of one micro-batch
     or, in reinforcement learning before that, the caches of the rollouts.
 
-    Activations have the recipe's type, logits are float32. A layer keeps for the backward pass, a token: two normalised
-    inputs and what they were made from (4 h), queries, keys, values and the attention's output
-    (4 h), the residual stream (2 h) and four products of the feed-forward width f. Attention scores
-    are not kept (fused kernels).
-    With checkpointing every layer keeps its input, and one at a time all of that. Logits are there
-    for a piece of the tokens at a time, in several copies: themselves, normalised, their gradients.
+    Activations have the recipe's type, and logits are float32. With adapters activations are
+    float32, too: an adapter keeps its own copy of what it reads. A layer keeps for the backward
+    pass, a token: two normalised inputs and what they were made from (4 h), queries, keys, values
+    and the attention's output (4 h), the residual stream (2 h) and four products of the
+    feed-forward width f. Attention scores are not kept (fused kernels). With checkpointing every
+    layer keeps its input, and one at a time all of that. Logits are there for a piece of the tokens
+    at a time, in several copies: themselves, normalised, their gradients.
     """
     config, recipe = setup.config, setup.recipe
     tokens = max(stage.optim.micro_tokens, recipe.budget.total_tokens)
@@ -83,10 +85,10 @@ def memory_bytes(setup: Sizes, stage: Stage) -> int:
         kept = config.num_hidden_layers * config.hidden_size + layer
     footprint = stage.footprint
     logits = LOGITS[stage.kind] + footprint.logits
-    size = BYTES[recipe.dtype]
     piece = min(tokens * config.vocab_size, PIECE)
-    activations = tokens * kept * size + logits * piece * FLOAT
-    caches = cache_bytes(setup, min(recipe.max_rows, footprint.rollouts), size)
+    activations = tokens * kept * BYTES[recipe.policy_dtype] + logits * piece * FLOAT
+    rows = min(recipe.max_rows, footprint.rollouts)
+    caches = cache_bytes(setup, rows, BYTES[recipe.dtype])
     peak = max(activations, caches * (1 + footprint.frozen))
     return PROCESS_BYTES + weight_bytes(setup, stage) + peak
 
@@ -113,11 +115,13 @@ def trained_bytes(recipe: Recipe, stage: Stage) -> int:
 
 
 def cache_bytes(setup: Sizes, rows: int, size: int) -> int:
-    """Keys and values of so many rollouts, as long as the budget lets them be."""
+    """Keys and values of so many rollouts in whole blocks, as if each were as long as the budget
+    lets it be and shared none of them."""
     config = setup.config
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     token = 2 * config.num_hidden_layers * config.num_key_value_heads * width * size
-    return rows * setup.recipe.budget.total_tokens * token
+    blocks = -(-setup.recipe.budget.total_tokens // BLOCK)
+    return rows * blocks * BLOCK * token
 
 
 def free_memory(device: torch.device) -> int:

@@ -77,11 +77,15 @@ def test_late_member_of_a_group_starts_from_a_running_one(engine: LocalEngine) -
 
 
 def test_instructions_common_to_prompts_are_computed_once(engine: LocalEngine) -> None:
-    prompts = [[*PROMPT, *random_ids(4, seed=i)] for i in range(6)]
+    instructions = random_ids(70, seed=1)
+    prompts = [[*instructions, *random_ids(4, seed=i)] for i in range(6)]
     calls = (engine.generate(p, Sampling(4, 0.0), str(i)) for i, p in enumerate(prompts))
     for prompt, completion in zip(prompts, gather(*calls), strict=True):
         check(engine, prompt, completion)
-    assert engine.stats.prefilled == 24 + 5 * 4
+    assert engine.stats.prefilled == 74 + 5 * (74 - 64)  # whole blocks of 32 are shared
+    # Six sessions hold two common blocks and one or two of their own.
+    assert engine._rows.held.sum() == 6 * 3
+    assert (engine._rows.blocks.users > 0).sum() == 2 + 6
 
 
 def test_waiting_session_takes_no_compute(engine: LocalEngine) -> None:
@@ -125,10 +129,15 @@ def test_long_prompts_are_computed_in_pieces(model) -> None:
     assert widths == [8, 8, 8, 2]
 
 
-def test_memory_stays_with_the_rows_in_use(engine: LocalEngine) -> None:
+def test_memory_stays_with_the_tokens_in_use(engine: LocalEngine) -> None:
     gather(engine.generate(PROMPT, Sampling(4, 0.0), "a"))
-    # 2 layers, keys and values, 16 rows, 2 heads, 32 positions, 8 numbers of 4 bytes
-    assert engine._cache.bytes == 2 * 2 * 16 * 2 * 32 * 8 * 4
+    # 2 layers, keys and values, 16 blocks, 2 heads, 32 positions, 8 numbers of 4 bytes
+    block = 2 * 2 * 2 * 32 * 8 * 4
+    assert engine._cache.bytes == 16 * block
+    prompts = [random_ids(300, seed=0), *(random_ids(30, seed=i) for i in range(1, 16))]
+    gather(*(engine.generate(p, Sampling(1), str(i)) for i, p in enumerate(prompts)))
+    held = 1 + 10 + 15  # blocks, where 16 rows of 300 tokens would have been 160
+    assert 26 * block <= engine._cache.bytes <= 1.25 * held * block + 16 * block
     asyncio.run(engine.publish(engine.version + 1))
     assert engine._cache.bytes == 0
 
@@ -154,7 +163,10 @@ def test_longest_parked_session_loses_its_row(model) -> None:
     for name in "abc":
         first[name] = gather(engine.generate(prompts[name], Sampling(2, 0.0), name))[0]
     before = engine.stats.prefilled
-    for name, recomputed in (("b", 2), ("a", 11)):  # a had to go for c
+    assert engine.stats.evicted == 1  # a had to go for c
+    others = engine._rows.blocks.take(len(engine._rows.blocks._free))  # and others its blocks
+    engine._rows.blocks.drop(others)
+    for name, recomputed in (("b", 2), ("a", 11)):
         history = [*prompts[name], *first[name].ids, 7]
         check(engine, history, gather(engine.generate(history, Sampling(2, 0.0), name))[0])
         assert engine.stats.prefilled - before == recomputed
@@ -166,6 +178,16 @@ def test_longest_parked_session_loses_its_row(model) -> None:
         check(engine, ids, completion)
 
 
+def test_a_session_without_a_row_finds_its_blocks_if_nobody_took_them(model) -> None:
+    engine = LocalEngine(model, TOKENIZER, max_rows=1)
+    first = gather(engine.generate(PROMPT, Sampling(5, 0.0), "a"))[0]
+    gather(engine.generate(random_ids(8, seed=3), Sampling(2), "b"))
+    assert engine.stats.evicted == 1
+    before, history = engine.stats.prefilled, [*PROMPT, *first.ids, 7]
+    check(engine, history, gather(engine.generate(history, Sampling(3, 0.0), "a"))[0])
+    assert engine.stats.prefilled - before == 2
+
+
 def test_free_rows_are_taken_before_parked_ones(model) -> None:
     engine = LocalEngine(model, TOKENIZER, max_rows=2)
     for i, name in enumerate("ab"):
@@ -175,24 +197,29 @@ def test_free_rows_are_taken_before_parked_ones(model) -> None:
     assert engine.stats.evicted == 0
 
 
-def test_parked_sessions_are_found_where_they_were_moved(engine: LocalEngine) -> None:
-    prompts = [random_ids(10 + i, seed=i) for i in range(12)]
+def test_parked_sessions_are_found_where_their_blocks_were_moved(model) -> None:
+    engine = LocalEngine(model, TOKENIZER, max_rows=60)
+    prompts = [random_ids(10 + i % 15, seed=i) for i in range(60)]
     first: dict[int, Completion] = {}
+    moved: list[int] = []
+    exchange = engine._cache.exchange
+    engine._cache.exchange = lambda a, b: (moved.append(len(a)), exchange(a, b))  # type: ignore[func-returns-value]
 
     async def short_turn(i: int) -> Completion:
         first[i] = await engine.generate(prompts[i], Sampling(1, 0.0), str(i))
         return first[i]
 
-    # The last row goes on alone, so it is swapped to the front: the first session moves.
-    others = (short_turn(i) for i in range(11))
-    long = gather(*others, engine.generate(prompts[11], Sampling(9, 0.0), "11"))[-1]
-    check(engine, prompts[11], long)
+    # The last row goes on alone, so its block is swapped to the front: that of the first moves.
+    others = (short_turn(i) for i in range(59))
+    long = gather(*others, engine.generate(prompts[59], Sampling(9, 0.0), "59"))[-1]
+    assert moved == [1]
+    check(engine, prompts[59], long)
     before = engine.stats.prefilled
-    histories = [[*prompts[i], *first[i].ids, 7] for i in range(11)]
+    histories = [[*prompts[i], *first[i].ids, 7] for i in range(59)]
     calls = (engine.generate(ids, Sampling(3, 0.0), str(i)) for i, ids in enumerate(histories))
     for ids, completion in zip(histories, gather(*calls), strict=True):
         check(engine, ids, completion)
-    assert engine.stats.prefilled - before == 11 * 2
+    assert engine.stats.prefilled - before == 59 * 2
 
 
 def test_a_row_that_waits_for_its_copy_is_not_copied_from(model) -> None:
@@ -209,14 +236,29 @@ def test_a_row_that_waits_for_its_copy_is_not_copied_from(model) -> None:
         check(engine, ids, completion)
 
 
-def test_what_a_row_held_before_is_not_waited_for(model) -> None:
+def test_what_a_released_session_held_is_not_waited_for(model) -> None:
     engine = LocalEngine(model, TOKENIZER, max_rows=2)
     for name, ids in (("x", PROMPT), ("y", random_ids(20, seed=2))):
         gather(engine.generate(ids, Sampling(1), name))
         engine.release(name)
     widths = step_widths(engine)
     gather(*(engine.generate(ids, Sampling(1), str(len(ids))) for ids in (PROMPT[:4], PROMPT)))
-    assert widths == [1 + 20]
+    assert widths == [4 + 1]
+
+
+def test_a_prompt_whose_first_reader_gave_up_is_read_by_the_next(model) -> None:
+    engine = LocalEngine(model, TOKENIZER, max_rows=2, step_tokens=8)
+
+    async def run() -> Completion:
+        first = asyncio.create_task(engine.generate(PROMPT, Sampling(4, 0.0), "first"))
+        second = asyncio.create_task(engine.generate(PROMPT, Sampling(4, 0.0), "second"))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        engine.release("first")
+        await asyncio.wait([first])
+        return await asyncio.wait_for(second, timeout=5)
+
+    check(engine, PROMPT, asyncio.run(run()))
 
 
 def test_same_calls_make_the_same_batches(model) -> None:

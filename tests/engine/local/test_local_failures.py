@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import BloomConfig, BloomForCausalLM, MistralConfig, MistralForCausalLM
@@ -101,11 +102,30 @@ def test_logits_that_are_not_finite_fail_their_session_only(model) -> None:
         check(engine, ids, gather(engine.generate(ids, Sampling(4, 0.0), name))[0])
 
 
+def test_what_is_not_finite_is_overwritten_before_others_get_it(model) -> None:
+    """A block is shared by two sessions that fail, one after the other."""
+    with torch.no_grad():
+        model.get_input_embeddings().weight[5] = torch.nan
+    engine = LocalEngine(model, TOKENIZER, max_rows=3, step_tokens=33)
+    good = [i for i in PROMPT if i != 5]
+    bad = [*good, 5, *good]  # its first block is complete before the row samples
+
+    async def run() -> None:
+        calls = (engine.generate([*bad, 9, 9], Sampling(2), name) for name in "ab")
+        for error in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(error, FloatingPointError)
+
+    asyncio.run(run())
+    assert engine._rows.blocks.find(np.array(bad))[1] == 0
+    gather(engine.generate(good, Sampling(1), "takes the blocks"))
+    assert all(torch.isfinite(tensor).all() for tensor in engine._cache._tensors())
+
+
 @pytest.mark.parametrize(
     ("raised", "seen", "words"),
     [
         (ZeroDivisionError("broken"), ZeroDivisionError, "broken"),
-        (torch.OutOfMemoryError("full"), UserError, "2 sessions x 32 tokens .* lower max_rows"),
+        (torch.OutOfMemoryError("full"), UserError, "a cache of 512 tokens .* lower max_rows"),
     ],
 )
 def test_failed_step_reaches_every_caller(

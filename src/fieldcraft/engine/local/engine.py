@@ -11,9 +11,11 @@ import numpy as np
 import torch
 
 from fieldcraft.engine.attention import refuse_special_attention
-from fieldcraft.engine.local.kv_cache import RowCache, make_plan, row_attention, to_device
+from fieldcraft.engine.local.blocks import BLOCK, Ints
+from fieldcraft.engine.local.kv_cache import BlockCache, block_attention
+from fieldcraft.engine.local.plan import blocks_read, make_plan, order, to_device
 from fieldcraft.engine.local.requests import Request, Stats, eos_ids
-from fieldcraft.engine.local.rows import Ints, Rows
+from fieldcraft.engine.local.rows import Rows
 from fieldcraft.engine.local.sampling import sample, uniforms
 from fieldcraft.engine.local.stops import StopStrings
 from fieldcraft.engine.threads import using_threads
@@ -28,10 +30,13 @@ class LocalEngine:
     """Runs many sessions on one model; obeys `types.PolicyEngine`.
 
     In each step one forward serves every running session: those that decode add one token, those
-    that got a prompt or an observation add what is new in it. A session keeps its row of the cache
-    while its tool works and costs nothing then. A new session starts from the row that shares the
-    longest prefix with it, so a group's prompt, or instructions common to all prompts, are computed
+    that got a prompt or an observation add what is new in it. A session keeps its blocks of the
+    cache while its tool works and costs nothing then. A new session shares the blocks that begin
+    as it does, so a group's prompt, or instructions common to all prompts, are computed and kept
     once. Everything happens on the caller's event loop; work is done only while calls wait.
+
+    The cache grows by blocks of 32 tokens, with the tokens that sessions hold; at most it has
+    `max_rows` x `max_len` tokens.
 
     Training may change the model's weights between calls; `publish` must follow.
 
@@ -39,7 +44,8 @@ class LocalEngine:
         model: a transformers causal language model with plain full attention, on any device.
         tokenizer: the model's tokenizer, for stop strings and texts.
         max_rows: sessions that hold a cache at once. Further ones take over the row of the session
-            that has been parked longest (it is computed anew when it returns) or wait.
+            that has been parked longest (when it returns, it finds its blocks if nobody has taken
+            them, and else is computed anew) or wait.
         max_len: tokens of a session, `config.max_position_embeddings` if None.
         step_tokens: tokens of one forward; a longer prompt is computed in several steps.
         threads: CPU threads while it computes, those that torch is set to if None.
@@ -120,10 +126,9 @@ class LocalEngine:
             call.future.cancel()
             if call in self._waiting:
                 self._waiting.remove(call)
-        row = self._sessions.pop(session, None)
+        row = self._rows.of.get(session)
         if row is not None:
-            self._park(row)
-            self._rows.owner[row] = None
+            self._rows.release(row)
 
     async def sleep(self) -> None:
         """Drop every cached session and free its memory.
@@ -146,87 +151,50 @@ class LocalEngine:
     # ---- sessions and rows
 
     def _forget(self) -> None:
-        rows, capacity = min(self.max_rows, 16), min(self.max_len, 32)
-        self._rows = Rows(rows, capacity)
-        self._cache = RowCache(self.config.num_hidden_layers, rows, capacity)
-        self._sessions: dict[str, int] = {}
-
-    def _reserve(self, rows: int, length: int) -> None:
-        """Make room for so many rows and tokens in each."""
-        old_rows, old_capacity = self._rows.shape
-        new_rows, new_capacity = old_rows, old_capacity
-        if rows > old_rows:
-            new_rows = min(max(rows, 2 * old_rows), self.max_rows)
-        if length > old_capacity:
-            # In small steps, for what is allocated is also read; geometric, so that copying costs
-            # little.
-            wanted = max(length, old_capacity + old_capacity // 4)
-            new_capacity = min(-(-wanted // 32) * 32, self.max_len)
-        if (new_rows, new_capacity) != (old_rows, old_capacity):
-            self._rows.grow(new_rows, new_capacity)
-            self._cache.grow(new_rows, new_capacity)
-
-    def _park(self, row: int) -> None:
-        self._rows.active[row] = False
-        self._rows.used[row] = self.stats.forwards
+        self._rows = Rows(self.max_rows)
+        self._cache = BlockCache(self.config.num_hidden_layers)
 
     def _admit(self) -> None:
         """Give rows to waiting requests, in order of arrival."""
         waiting, self._waiting = self._waiting, []
-        new = [request for request in waiting if request.session not in self._sessions]
-        self._reserve(
-            rows=min(self.max_rows, len(self._sessions) + len(new)),
-            length=max((len(request.ids) for request in waiting), default=0),
-        )
+        table, new = self._rows, list[Request]()
         for request in waiting:  # first, lest a new session takes the row of one that is back
-            row = self._sessions.get(request.session)
-            if row is not None:
-                known = self._rows.common_prefix(request.ids, np.array([row]))
-                self._begin(request, row, min(int(known[0]), int(self._rows.cached[row])))
-        copies: list[tuple[int, int, int]] = []
-        for request in new:
-            copy = self._find_row(request)
-            if copy is None:
-                self._waiting.append(request)
+            row = table.of.get(request.session)
+            if row is None:
+                new.append(request)
             else:
-                copies.append(copy)
-                self._begin(request, copy[1], cached=0)  # known again once it is copied
-        donors, rows, lengths = np.array([copy for copy in copies if copy[2]]).reshape(-1, 3).T
-        if len(rows):
-            self._cache.copy(donors, rows, int(lengths.max()))
-            self._rows.cached[rows] = lengths
+                table.resume(row, request.ids)
+                self._begin(request, row)
+        for request in new:
+            if not self._start(request):
+                self._waiting.append(request)
+        self._cache.fit(table.blocks.count)
+        table.copy_in(self._cache)
 
-    def _find_row(self, request: Request) -> tuple[int, int, int] | None:
-        """(row to copy from, row for the request, tokens to copy); None if it has to wait."""
-        table = self._rows
-        known = table.common_prefix(request.ids, np.arange(table.shape[0]))
-        cached = np.minimum(known, table.cached)
-        donor = int(cached.argmax())
+    def _start(self, request: Request) -> bool:
+        """Give a new session a row and the blocks known of it; False if it has to wait."""
+        table, length = self._rows, len(request.ids)
+        if not table.claimable:
+            return False
+        blocks, known = table.blocks.find(request.ids)
+        known = min(known, length - 1)  # the last token must be computed in any case
+        cached = table.blocks.computed_of(blocks, known)
         # A row that is reading the same prompt right now (the first of a group) is worth waiting
         # for, if that at least halves what is left to compute.
-        coming = int(known[table.active].max(initial=0))
-        if 2 * (coming - cached[donor]) >= len(request.ids) - cached[donor]:
-            return None
-        row = table.vacant()
-        if row is None:
-            return None
-        evicted = table.owner[row]
-        if evicted is not None:
-            self.stats.evicted += 1
-            del self._sessions[evicted]
-        self._sessions[request.session] = row
-        return donor, row, int(cached[donor])
+        if 2 * (known - cached) >= length - cached:
+            return False
+        row, evicted = table.claim(request.session)
+        self.stats.evicted += evicted
+        table.start(row, request.ids, blocks, cached)
+        self._begin(request, row)
+        return True
 
-    def _begin(self, request: Request, row: int, cached: int) -> None:
-        table, sampling, length = self._rows, request.sampling, len(request.ids)
-        table.tokens[row, :length] = request.ids
-        table.cached[row] = cached
-        table.length[row] = table.turn_start[row] = length
-        table.turn_end[row] = min(length + sampling.max_tokens, self.max_len)
+    def _begin(self, request: Request, row: int) -> None:
+        table, sampling = self._rows, request.sampling
+        table.turn_end[row] = min(len(request.ids) + sampling.max_tokens, self.max_len)
         table.temperature[row] = sampling.temperature
         table.seed[row] = sampling.seed % 2**64
         table.stop_set[row] = request.stop_set
-        table.owner[row] = request.session
         table.active[row] = True
 
     # ---- steps
@@ -241,9 +209,8 @@ class LocalEngine:
                     self._admit()
                     ended = self._step()
             except torch.OutOfMemoryError as error:
-                rows, capacity = self._rows.shape
                 raise UserError(
-                    f"The device ran out of memory with a cache of {rows} sessions x {capacity} "
+                    f"The device ran out of memory with a cache of {self._cache.blocks * BLOCK} "
                     f"tokens ({self._cache.bytes / 2**30:.1f} GiB); lower max_rows, max_len or "
                     "step_tokens of the local engine."
                 ) from error
@@ -267,42 +234,33 @@ class LocalEngine:
         """Compute what every active row lacks, sample where that is complete; whether a turn
         ended."""
         table = self._rows
-        self._reserve(0, int(table.length[table.active].max()) + 1)
-        rows = self._gather_active()
+        rows = np.flatnonzero(table.active)
+        counts = self._ration(table.length[rows] - table.cached[rows])
+        line = order(table.cached[rows], counts)
+        rows, counts = rows[line], counts[line]
         starts, lengths = table.cached[rows], table.length[rows]
-        counts = self._ration(lengths - starts)
         complete = starts + counts == lengths
         sampling = rows[complete]
         last = np.cumsum(counts)[complete] - 1
         ids, logprobs = self._forward(rows, starts, counts, sampling, last)
-        table.cached[rows] += counts
-        table.tokens[sampling, lengths[complete]] = ids
-        table.logprobs[sampling, lengths[complete]] = logprobs
-        table.length[sampling] += 1
+        table.advance(rows, counts)
+        table.add(sampling, ids, logprobs)
         self.stats.sampled += len(sampling)
         self.stats.prefilled += int((table.turn_start[rows] - starts).clip(0, counts).sum())
         self.stats.forwards += 1
         return self._end_turns(sampling, ids, logprobs)
 
-    def _gather_active(self) -> Ints:
-        """The active rows, moved to the front if too many others lie between them: attention reads
-        the cache from row 0 to the last active one."""
-        table = self._rows
-        rows = np.flatnonzero(table.active)
-        if rows[-1] + 1 > 1.25 * len(rows) + 4:
-            behind = rows[rows >= len(rows)]
-            gaps = np.flatnonzero(~table.active[: len(rows)])
-            self._cache.copy(
-                np.concatenate([behind, gaps]),
-                np.concatenate([gaps, behind]),
-                int(max(table.cached[behind].max(), table.cached[gaps].max())),
-            )
-            table.exchange(behind, gaps)
-            for row in (*behind, *gaps):
-                if table.owner[row] is not None:
-                    self._sessions[table.owner[row]] = int(row)
-            rows = np.arange(len(rows))
-        return rows
+    def _gather_blocks(self, rows: Ints, starts: Ints) -> None:
+        """Move the blocks of rows that decode to the front, if too many others lie between them:
+        they are read from the first to the last."""
+        readers = np.bincount(blocks_read(self._rows, rows, starts)[0])
+        alone = readers == 1
+        count = int(alone.sum())
+        if len(alone) > 1.25 * count + 16:
+            behind = count + np.flatnonzero(alone[count:])
+            gaps = np.flatnonzero(~alone[:count])
+            self._cache.exchange(behind, gaps)
+            self._rows.exchange(behind, gaps)
 
     def _ration(self, wanted: Ints) -> Ints:
         """At least one token a row, and beyond that no more than `step_tokens` in all."""
@@ -315,10 +273,16 @@ class LocalEngine:
     ) -> tuple[Ints, Any]:
         """One forward of the model and the samples drawn from it, on the host."""
         table, device = self._rows, self.model.device
+        # Elsewhere than on a CPU a fused kernel over copied blocks is faster. In a smaller type it
+        # is needed: products of its own would round the scores, which a fused kernel does not.
+        by_block = device.type == "cpu" and self.model.dtype == torch.float32
+        if by_block and (counts == 1).any():
+            self._gather_blocks(rows[counts == 1], starts[counts == 1])
+        self._cache.fit(table.blocks.count)
         draws = uniforms(table.seed[sampling], table.length[sampling])
         numbers = np.stack([table.temperature[sampling], draws])
-        with torch.inference_mode(), row_attention(self.config):
-            self._cache.plan = plan = make_plan(table.tokens, rows, starts, counts, device)
+        with torch.inference_mode(), block_attention(self.config):
+            self._cache.plan = plan = make_plan(table, rows, starts, counts, device, by_block)
             temperatures, draws_N = to_device(numbers, device)
             output = self.model(
                 input_ids=plan.ids[None],
@@ -345,11 +309,11 @@ class LocalEngine:
         for i in np.flatnonzero(eos | full | maybe_stop | broken):
             row = int(rows[i])
             start, end = int(table.turn_start[row]), int(table.length[row])
-            request = self._calls[table.owner[row]]
+            request = self._calls[table.owner[row] or ""]
             if broken[i]:
                 self._fail(row, request)
                 continue
-            turn = table.tokens[row, start:end].tolist()
+            turn = table.read(row, start, end).tolist()
             if eos[i]:
                 reason = StopReason.EOS
             elif maybe_stop[i] and self._stops.completed(turn, request.sampling.stop):
@@ -358,19 +322,15 @@ class LocalEngine:
                 reason = StopReason.LENGTH
             else:
                 continue
-            self._park(row)
-            logprobs_turn = table.logprobs[row, start:end].tolist()
+            table.park(row)
+            logprobs_turn = table.read_logprobs(row, start, end).tolist()
             text = self._stops.decode(turn)
             request.future.set_result(Completion(turn, logprobs_turn, text, reason, self.version))
         return int(table.active.sum()) < before
 
     def _fail(self, row: int, request: Request) -> None:
         position = int(self._rows.length[row]) - 1
-        self._cache.clear(row)
-        self._rows.cached[row] = 0
-        self._park(row)
-        self._rows.owner[row] = None
-        del self._sessions[request.session]
+        self._rows.spoil(row)
         request.future.set_exception(
             FloatingPointError(
                 f"the model's logits for position {position} of session {request.session!r} are "

@@ -1,115 +1,94 @@
-"""A key-value cache whose rows are filled independently, and the attention that reads it.
+"""A key-value cache in blocks, and the attention that reads it.
 
 A forward is one packed line of tokens, `[1, T]`: every running row contributes the tokens it has
 not computed yet, one when it decodes and many when it reads a prompt or an observation. Linear
 layers so never see padding; only attention has to know which token belongs to which row.
 
 Shapes: T tokens of a step, R rows of a group, W the widest contribution of a row in its group,
-L cached positions looked at, Hq / H query and key-value heads, D head dimension.
+L cached positions looked at, P blocks, B tokens of a block, Hq / H query and key-value heads, S
+query heads that share a key-value head, D head dimension.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.modeling_utils import AttentionInterface
 
 from fieldcraft.engine.attention import UNSUPPORTED
+from fieldcraft.engine.local.blocks import BLOCK, Ints
+from fieldcraft.engine.local.plan import Group, Plan, Reading, to_device
+from fieldcraft.engine.local.rows import spread
 from fieldcraft.types import UserError
 
-ATTENTION = "fieldcraft_rows"
-
-Ints = NDArray[np.int64]
+ATTENTION = "fieldcraft_blocks"
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Rows that attend together, padded to the same number of queries.
+class BlockLayer(CacheLayerMixin):
+    """Keys and values of one layer, `[P, H, B, D]`."""
 
-    `rows` None means the first R rows of the cache, which are read where they lie; other rows are
-    copied first, a cost that their many queries share.
-    """
-
-    rows: torch.Tensor | None  # [R]
-    tokens: torch.Tensor  # [t] places in the packed line
-    at: tuple[torch.Tensor, torch.Tensor]  # [t], [t] their places in the padded [R, W]
-    mask: torch.Tensor  # [R, W, L] bool, True where a query sees a position
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Where the tokens of one step belong."""
-
-    ids: torch.Tensor  # [T]
-    rows: torch.Tensor  # [T]
-    positions: torch.Tensor  # [T]
-    groups: tuple[Group, ...]
-
-
-class RowLayer(CacheLayerMixin):
-    """Keys and values of one layer, `[rows, H, capacity, D]`, token t of a row at position t."""
-
-    def __init__(self, cache: RowCache) -> None:
+    def __init__(self, cache: BlockCache) -> None:
         super().__init__()
         self.cache = cache
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        self.keys, self.values = key_states[:0, :, :0], value_states[:0, :, :0]
+        heads = key_states.shape[1]
+        self.keys, self.values = (
+            states.new_zeros(self.cache.blocks, heads, BLOCK, states.shape[3])
+            for states in (key_states, value_states)
+        )
         self.is_initialized = True
-        self.fit()
 
     def fit(self) -> None:
-        """Reallocate to the cache's number of rows and capacity."""
+        """Reallocate to the cache's number of blocks."""
         self.keys, self.values = (
-            _enlarged(old, self.cache.rows, self.cache.capacity) for old in (self.keys, self.values)
+            _enlarged(old, self.cache.blocks) for old in (self.keys, self.values)
         )
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store `[1, H, T, D]` where the plan says; returns the whole cache of this layer."""
+        """Store `[1, H, T, D]` where the plan says; returns all blocks of this layer."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        plan = self.cache.plan
-        self.keys[plan.rows, :, plan.positions] = key_states[0].transpose(0, 1)
-        self.values[plan.rows, :, plan.positions] = value_states[0].transpose(0, 1)
+        slots = self.cache.plan.slots(key_states.shape[1])
+        for held, new in ((self.keys, key_states), (self.values, value_states)):
+            # As lines of D numbers, which is four times as fast as with two indices.
+            lines = new[0].transpose(0, 1).reshape(-1, new.shape[3])
+            held.view(-1, new.shape[3]).index_copy_(0, slots, lines)
         return self.keys, self.values
 
     def get_seq_length(self) -> int:
-        return self.cache.capacity
+        return self.cache.blocks * BLOCK
 
     def get_max_length(self) -> int:
-        return self.cache.capacity
+        return self.cache.blocks * BLOCK
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.cache.capacity, 0
+        return self.cache.blocks * BLOCK, 0
 
 
-def _enlarged(old: torch.Tensor, rows: int, capacity: int) -> torch.Tensor:
+def _enlarged(old: torch.Tensor, blocks: int) -> torch.Tensor:
     # Zeros, not empty: what a mask hides is still multiplied, and 0 * NaN is NaN.
-    had, held = old.shape[0], old.shape[2]
-    new = old.new_empty(rows, old.shape[1], capacity, old.shape[3])
-    new[:had, :, :held] = old
-    new[:had, :, held:] = 0
-    new[had:] = 0
+    new = old.new_empty(blocks, *old.shape[1:])
+    new[: len(old)] = old
+    new[len(old) :] = 0
     return new
 
 
-class RowCache(Cache):
-    """All layers; rows and capacity grow by reallocation, the caller decides when."""
+class BlockCache(Cache):
+    """All layers. They grow by reallocation; the caller decides when."""
 
-    def __init__(self, layers: int, rows: int, capacity: int) -> None:
-        self.rows, self.capacity = rows, capacity
+    def __init__(self, layers: int) -> None:
+        self.blocks = 0
         self.plan: Plan
-        super().__init__(layers=[RowLayer(self) for _ in range(layers)])
+        super().__init__(layers=[BlockLayer(self) for _ in range(layers)])
 
     @property
     def bytes(self) -> int:
@@ -121,74 +100,38 @@ class RowCache(Cache):
                 yield from (layer.keys, layer.values)
 
     @torch.inference_mode()  # where its tensors were made
-    def grow(self, rows: int, capacity: int) -> None:
-        """Reallocate layer by layer, so that the peak is one layer above the new size."""
-        self.rows, self.capacity = rows, capacity
+    def fit(self, blocks: int) -> None:
+        """Have so many blocks; layer by layer, so that the peak is one layer above the new size."""
+        if blocks == self.blocks:
+            return
+        self.blocks = blocks
         for layer in self.layers:
             if layer.is_initialized:
                 layer.fit()
 
     @torch.inference_mode()
-    def copy(self, sources: Ints, targets: Ints, length: int) -> None:
-        """Overwrite the first `length` positions of `targets`; all sources are read first, so a
-        permutation of rows is a copy too."""
-        for layer in self.layers:
-            if layer.is_initialized:
-                read, write = to_device(np.stack([sources, targets]), layer.keys.device)
-                for tensor in (layer.keys, layer.values):
-                    tensor[write, :, :length] = tensor[read, :, :length]
+    def copy(self, sources: Ints, targets: Ints, counts: Ints) -> None:
+        """Copy the first `counts` tokens of blocks into others; all sources are read first."""
+        index, offset = spread(counts)
+        for tensor in self._tensors():
+            read, write, at = to_device(
+                np.stack([sources[index], targets[index], offset]), tensor.device
+            )
+            tensor[write, :, at] = tensor[read, :, at]
 
     @torch.inference_mode()
-    def clear(self, row: int) -> None:
-        """Overwrite a row with zeros: non-finite numbers must not meet the row's next owner."""
+    def exchange(self, a: Ints, b: Ints) -> None:
+        """Swap blocks `a[i]` and `b[i]`."""
+        both = np.stack([np.concatenate([a, b]), np.concatenate([b, a])])
         for tensor in self._tensors():
-            tensor[row] = 0
+            read, write = to_device(both, tensor.device)
+            tensor[write] = tensor[read]
 
-
-def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Copy without waiting for what the device is doing."""
-    return torch.from_numpy(array).to(device, non_blocking=True)
-
-
-def make_plan(tokens: Ints, rows: Ints, starts: Ints, counts: Ints, device: torch.device) -> Plan:
-    """Lay out a step in which `rows[i]` (ascending) adds the `counts[i]` tokens that stand after
-    its `starts[i]` cached ones in `tokens` [rows of the cache, capacity]."""
-    ends = np.cumsum(counts)
-    index = np.repeat(np.arange(len(rows)), counts)  # [T] place of a token's row in `rows`
-    offset = np.arange(ends[-1]) - (ends - counts)[index]  # [T] place within its row's tokens
-    row, position = rows[index], starts[index] + offset
-    packed = np.stack([tokens[row, position], row, position])
-    ids_T, rows_T, positions_T = to_device(packed, device)
-    groups = []
-    # A group is padded to its widest row: widths of one group differ by at most a factor of four.
-    widths = np.ceil(np.log2(counts) / 2).astype(np.int64)
-    for width in np.unique(widths):
-        members = widths == width
-        place = np.cumsum(members) - 1  # place of a row within its group
-        if width == 0:  # decoding rows are read in place, so their place is the row itself
-            place, group_rows = rows, None
-            start = np.zeros(rows[members][-1] + 1, np.int64)
-            start[rows[members]] = starts[members]
-        else:
-            group_rows, start = to_device(rows[members], device), starts[members]
-        mine = np.flatnonzero(members[index])
-        where = np.stack([mine, place[index[mine]], offset[mine]])
-        tokens_t, row_t, column_t = to_device(where, device)
-        length = read_length(int((starts + counts)[members].max()), tokens.shape[1], device)
-        queries = to_device(start[:, None] + np.arange(counts[members].max()), device)
-        seen = torch.arange(length, device=device) <= queries[..., None]
-        groups.append(Group(group_rows, tokens_t, (row_t, column_t), seen))
-    return Plan(ids_T, rows_T, positions_T, tuple(groups))
-
-
-def read_length(length: int, capacity: int, device: torch.device) -> int:
-    """How many positions attention reads when `length` are in use."""
-    # CPUs read a whole contiguous cache faster than two thirds of every row of it (measured:
-    # 256 rows x 128 positions in 5.9 ms, the first 64 in 10 ms, the first 112 in 14 ms).
-    if device.type == "cpu" and 2 * length > capacity:
-        return capacity
-    # Rounded up so that shapes repeat, which allocators and attention kernels like.
-    return min(-(-length // 16) * 16, capacity)
+    @torch.inference_mode()
+    def clear(self, blocks: list[int]) -> None:
+        """Overwrite with zeros: non-finite numbers must not meet the next owner of a block."""
+        for tensor in self._tensors():
+            tensor[blocks] = 0
 
 
 def attend(
@@ -213,44 +156,101 @@ def attend(
                 "choose a model with plain full attention or another engine."
             )
     queries = query[0].transpose(0, 1)  # [T, Hq, D]
-    out = queries.new_empty(*queries.shape[:2], value.shape[-1])
+    parts = []
+    if plan.readings:
+        decoding = queries[: plan.decoding]
+        parts.append(_attend_by_block(decoding, key, value, plan.readings, scaling))
     for group in plan.groups:
-        rows, width, length = group.mask.shape
-        chosen = slice(rows) if group.rows is None else group.rows
-        k, v = key[chosen, :, :length], value[chosen, :, :length]
-        heads, share = k.shape[1], queries.shape[1] // k.shape[1]
-        padded = queries.new_zeros(rows, width, *queries.shape[1:])
-        padded[group.at] = queries[group.tokens]
-        # Query heads that share a key-value head become further queries of it: nothing is repeated.
-        folded = padded.view(rows, width, heads, share, -1).transpose(1, 2).flatten(2, 3)
-        mask = group.mask[:, None]
-        if width > 1:
-            mask = mask.repeat_interleave(share, dim=2)
-        mixed = _mix(folded, k, v, mask, scaling)
-        mixed = mixed.view(rows, heads, width, share, -1).transpose(1, 2).flatten(2, 3)
-        out[group.tokens] = mixed[group.at].to(out.dtype)
+        parts.append(_attend_by_row(queries[group.tokens], key, value, group, scaling))
+    out = parts[0] if len(parts) == 1 else torch.cat(parts)
     return out[None], None
 
 
-def _mix(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scaling: float | None
+def _attend_by_row(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    group: Group,
+    scaling: float | None,
 ) -> torch.Tensor:
-    # Products of its own would round the scores to a smaller type, which a fused kernel does not.
-    fused = k.device.type != "cpu" or k.dtype != torch.float32
-    if fused or mask.shape[2] > 1:
-        return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scaling)
-    # For one query per row two batched products are twice as fast on a CPU.
-    scores = torch.matmul(q * (scaling or q.shape[-1] ** -0.5), k.transpose(2, 3))
-    weights = scores.masked_fill_(~mask, -torch.inf).softmax(-1, dtype=torch.float32)
-    return torch.matmul(weights.to(v.dtype), v)
+    """Attention of `queries` [t, Hq, D] over copies of their rows' blocks."""
+    rows, width, length = group.mask.shape
+    heads, share = keys.shape[1], queries.shape[1] // keys.shape[1]
+    every = torch.arange(heads, device=keys.device)[:, None]
+    k, v = (x[group.blocks[:, None], every].view(rows, heads, length, -1) for x in (keys, values))
+    padded = queries.new_zeros(rows, width, *queries.shape[1:])
+    padded[group.at] = queries
+    # Query heads that share a key-value head become further queries of it: nothing is repeated.
+    folded = padded.view(rows, width, heads, share, -1).transpose(1, 2).flatten(2, 3)
+    mask = group.mask[:, None]
+    if width > 1:
+        mask = mask.repeat_interleave(share, dim=2)
+    mixed = scaled_dot_product_attention(folded, k, v, attn_mask=mask, scale=scaling)
+    mixed = mixed.view(rows, heads, width, share, -1).transpose(1, 2).flatten(2, 3)
+    return mixed[group.at].to(queries.dtype)
+
+
+def _attend_by_block(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    readings: tuple[Reading, ...],
+    scaling: float | None,
+) -> torch.Tensor:
+    """Attention of one query per row, `queries` [R, Hq, D]: every block is read once, where it
+    lies, for all rows that hold it. The softmax of a row is joined from those of its blocks."""
+    heads, (rows, _, size) = keys.shape[1], queries.shape
+    share = queries.shape[1] // heads
+    q = (queries * (scaling or size**-0.5)).view(rows, heads, share, size)
+    q = torch.cat([q, q[:1]])  # whatever the last row gets is dropped: blocks of no row go there
+    scores = [_scores(q, keys, reading) for reading in readings]
+    top = q.new_full((rows + 1, heads, share), -torch.inf, dtype=torch.float32)
+    for reading, score in zip(readings, scores, strict=True):
+        highest = score.amax(-1)
+        top.scatter_reduce_(0, reading.rows[:, None, None].expand_as(highest), highest, "amax")
+    total = torch.zeros_like(top)
+    mixed = top.new_zeros(rows + 1, heads, share, values.shape[3])
+    for reading, score in zip(readings, scores, strict=True):
+        weights = score.sub_(top.index_select(0, reading.rows)[..., None]).exp_()
+        total.index_add_(0, reading.rows, weights.sum(-1))
+        mixed.index_add_(0, reading.rows, _mix(weights.to(values.dtype), values, reading).float())
+    return (mixed / total[..., None])[:rows].flatten(1, 2).to(queries.dtype)
+
+
+def _scores(q: torch.Tensor, keys: torch.Tensor, reading: Reading) -> torch.Tensor:
+    """[P * W, H, S, B] products of each reader's query with the keys of its block."""
+    lanes = _by_block(q.index_select(0, reading.rows), reading)
+    scores = torch.matmul(lanes, keys[reading.blocks].transpose(2, 3))
+    scores = _by_reader(scores, reading).float()
+    return scores if reading.hidden is None else scores.masked_fill_(reading.hidden, -torch.inf)
+
+
+def _mix(weights: torch.Tensor, values: torch.Tensor, reading: Reading) -> torch.Tensor:
+    """[P * W, H, S, D] sums of a block's values for each of its readers."""
+    mixed = torch.matmul(_by_block(weights, reading), values[reading.blocks])
+    return _by_reader(mixed, reading)
+
+
+def _by_block(x: torch.Tensor, reading: Reading) -> torch.Tensor:
+    """[P * W, H, S, n] as [P, H, W * S, n]."""
+    if reading.width == 1:
+        return x
+    return x.unflatten(0, (-1, reading.width)).transpose(1, 2).flatten(2, 3)
+
+
+def _by_reader(x: torch.Tensor, reading: Reading) -> torch.Tensor:
+    """[P, H, W * S, n] as [P * W, H, S, n]."""
+    if reading.width == 1:
+        return x
+    return x.unflatten(2, (reading.width, -1)).transpose(1, 2).flatten(0, 1)
 
 
 AttentionInterface.register(ATTENTION, attend)
 
 
 @contextmanager
-def row_attention(config: Any) -> Iterator[None]:
-    """Let the model of `config` attend by rows; training uses the same model and gets its own
+def block_attention(config: Any) -> Iterator[None]:
+    """Let the model of `config` attend by blocks; training uses the same model and gets its own
     implementation back."""
     before = config._attn_implementation
     config._attn_implementation = ATTENTION

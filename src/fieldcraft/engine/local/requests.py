@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from fieldcraft.engine.local.rows import Ints
+from fieldcraft.engine.local.blocks import Ints
 from fieldcraft.types import Completion, Sampling, Tokenizer
 
 

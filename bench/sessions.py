@@ -1,0 +1,84 @@
+"""What a session costs the local engine at size: time to come back or to begin, and memory.
+
+    python bench/sessions.py [--rows 1000] [--tokens 32768]
+
+Every session has its own text behind 0, 4,000, ... or 28,000 tokens that others share. Only what
+the engine keeps about tokens is made, no keys and values, so it fits into any machine.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import numpy as np
+import typer
+
+from fieldcraft.engine.local.blocks import BLOCK, Ints
+from fieldcraft.engine.local.rows import Rows
+
+MIXED = [300] * 255 + [8192]  # tokens of sessions
+
+
+class NoTensors:
+    """In the place of the keys and values."""
+
+    def copy(self, sources: Ints, targets: Ints, counts: Ints) -> None: ...
+    def clear(self, blocks: list[int]) -> None: ...
+
+
+def begin(table: Rows, session: str, ids: Ints) -> float:
+    """Seconds until a session has its row and its blocks."""
+    began = time.perf_counter()
+    if session in table.of:
+        table.resume(table.of[session], ids)
+    else:
+        blocks, known = table.blocks.find(ids)
+        kept = table.blocks.computed_of(blocks, min(known, len(ids) - 1))
+        table.start(table.claim(session)[0], ids, blocks, kept)
+    table.copy_in(NoTensors())
+    return time.perf_counter() - began
+
+
+def finish(table: Rows, session: str) -> float:
+    """Compute what the session lacks; seconds until what it holds can be found by others."""
+    row = table.of[session]
+    table.advance(np.array([row]), table.length[[row]] - table.cached[[row]])
+    began = time.perf_counter()
+    table.park(row)
+    return time.perf_counter() - began
+
+
+def main(rows: int = 1000, tokens: int = 32768) -> None:
+    rng = np.random.default_rng(0)
+    common = rng.integers(0, 30_000, tokens)
+    table = Rows(rows + 5)
+    texts = []
+    for i in range(rows):
+        shared = min(4000 * (i % 8), tokens - 100)
+        texts.append(np.concatenate([common[:shared], rng.integers(0, 30_000, tokens - shared)]))
+        begin(table, str(i), texts[-1][:-64])
+        finish(table, str(i))
+    back, parked, new = [], [], []
+    for i in range(5):
+        session = str(i * rows // 5)
+        back.append(begin(table, session, texts[i * rows // 5]))
+        parked.append(finish(table, session))
+        ids = np.concatenate([texts[7][: tokens // 2], rng.integers(0, 30_000, tokens // 4)])
+        new.append(begin(table, f"new {i}", ids))
+    print(f"{rows} sessions of {tokens} tokens, median of 5:\n")
+    for name, seconds in (("comes back", back), ("ends its turn", parked), ("is new", new)):
+        print(f"a session {name}: {1000 * statistics.median(seconds):.2f} ms")
+    held = sum(-(-len(text) // BLOCK) for text in texts) * BLOCK
+    print(f"{table.blocks.count * BLOCK:,} tokens of cache for sessions with {held:,}\n")
+
+    table = Rows(len(MIXED))
+    for i, length in enumerate(MIXED):
+        begin(table, str(i), rng.integers(0, 30_000, length))
+    dense = len(MIXED) * max(MIXED)
+    print(f"255 sessions of 300 tokens and one of 8,192: {table.blocks.count * BLOCK:,} tokens of")
+    print(f"cache; sessions x longest would be {dense:,}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

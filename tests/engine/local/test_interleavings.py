@@ -1,0 +1,76 @@
+"""Whatever sessions do at once, each gets what forwards without a cache give it alone."""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedModel
+
+from engine_parity import TOKENIZER, plain_logprobs, random_ids, sharp_model
+from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.engine.local.sampling import sample, uniforms
+from fieldcraft.types import Completion, Sampling
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedModel:
+    return sharp_model(Path(tmp_path_factory.mktemp("model")), "qwen2")
+
+
+def check_alone(model: PreTrainedModel, prompt: list[int], seed: int, got: Completion) -> None:
+    """The tokens are those that the same random numbers pick from plain log-probabilities."""
+    logprobs = plain_logprobs(model, prompt, got.ids, 1.0)
+    count = len(got.ids)
+    draws = uniforms(np.full(count, seed, np.uint64), len(prompt) + np.arange(count))
+    ids, chosen = sample(logprobs, torch.ones(count), torch.from_numpy(draws))
+    assert got.ids == ids.tolist()
+    assert got.logprobs == pytest.approx(chosen.tolist(), abs=1e-3)
+
+
+turn = st.tuples(
+    st.integers(0, 3),  # whose text it continues
+    st.integers(0, 110),  # how many tokens of it
+    st.integers(1, 50),  # new tokens
+    st.integers(1, 20),  # sampled tokens
+    st.integers(0, 12),  # steps before it
+    st.booleans(),  # whether its session is over then
+)
+sessions = st.lists(st.lists(turn, max_size=4), min_size=2, max_size=6)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(sessions, st.sampled_from([2, 4, 8]), st.sampled_from([24, 8192]))
+def test_company_changes_nothing(model, plans, rows: int, step_tokens: int) -> None:
+    engine = LocalEngine(model, TOKENIZER, max_rows=rows, step_tokens=step_tokens)
+    texts = [random_ids(40 + 32 * i, seed=i) for i in range(4)]
+    done: list[tuple[list[int], int, Completion]] = []
+
+    async def session(name: int, turns: list[tuple[int, int, int, int, int, bool]]) -> None:
+        for i, (source, kept, new, length, hops, over) in enumerate(turns):
+            for _ in range(hops):
+                await asyncio.sleep(0)
+            seed = 100 * name + i
+            prompt = [*texts[source][:kept], *random_ids(new, seed % 3)]
+            completion = await engine.generate(prompt, Sampling(length, seed=seed), str(name))
+            done.append((prompt, seed, completion))
+            texts[source] = [*prompt, *completion.ids]
+            if over:
+                engine.release(str(name))
+
+    async def run() -> None:
+        async with asyncio.TaskGroup() as group:
+            for name, turns in enumerate(plans):
+                group.create_task(session(name, turns))
+
+    asyncio.run(run())
+    for prompt, seed, completion in done:
+        check_alone(model, prompt, seed, completion)
+    for name in range(len(plans)):
+        engine.release(str(name))
+    blocks = engine._rows.blocks
+    assert set(blocks._free) == set(range(blocks.count))
+    assert engine._cache.blocks == blocks.count

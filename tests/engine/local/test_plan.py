@@ -1,0 +1,91 @@
+import numpy as np
+import torch
+
+from fieldcraft.engine.local.plan import make_plan, order
+from fieldcraft.engine.local.rows import Rows
+
+CPU = torch.device("cpu")
+
+
+def filled(*lengths: int, shared: int = 0) -> Rows:
+    """Rows that share their first blocks; further tokens of row i are 1000 * i + position."""
+    table = Rows(len(lengths))
+    for row, length in enumerate(lengths):
+        ids = np.arange(length) + 1000 * row
+        ids[: 32 * shared] = np.arange(32 * shared)
+        assert table.claim(str(row)) == (row, False)
+        blocks, known = table.blocks.find(ids)
+        table.start(row, ids, blocks, min(known, 32 * shared))
+    return table
+
+
+def test_rows_attend_in_groups_of_similar_size() -> None:
+    table = filled(100, 8, 100, 5)
+    starts, counts = np.array([0, 7, 98, 2]), np.array([100, 1, 2, 3])
+    line = order(starts, counts)
+    assert line.tolist() == [1, 3, 2, 0]
+    plan = make_plan(table, line, starts[line], counts[line], CPU, by_block=True)
+    assert plan.ids.tolist() == [1007, 3002, 3003, 3004, 2098, 2099, *range(100)]
+    assert plan.positions.tolist() == [7, 2, 3, 4, 98, 99, *range(100)]
+    # Blocks 0 to 3 are those of row 0, then one of row 1, four of row 2 and one of row 3.
+    assert plan.blocks.tolist() == [4, 9, 9, 9, 8, 8, *[0] * 32, *[1] * 32, *[2] * 32, *[3] * 4]
+    assert plan.decoding == 1
+    [reading] = plan.readings
+    assert reading.blocks == slice(5)  # where they lie, blocks of nobody who decodes too
+    assert reading.rows.tolist() == [1, 1, 1, 1, 0]
+    assert reading.hidden is not None
+    assert reading.hidden[4].flatten().tolist() == [False] * 8 + [True] * 24
+    short, longer, long = plan.groups
+    assert short.blocks.tolist() == [[9]]
+    assert short.mask.sum(-1).tolist() == [[3, 4, 5]]
+    assert longer.blocks.tolist() == [[5, 6, 7, 8]]
+    assert longer.tokens == slice(4, 6)
+    assert long.mask.shape == (1, 100, 128)
+    assert long.at[1].tolist() == list(range(100))
+
+
+def test_short_rows_of_a_group_read_nothing_of_others() -> None:
+    table = filled(70, 128)
+    table.table[0, 3] = 99  # left from another session
+    starts, counts = np.array([60, 120]), np.array([3, 3])
+    plan = make_plan(table, np.array([0, 1]), starts, counts, CPU, by_block=True)
+    assert plan.groups[0].blocks.tolist() == [[0, 1, 0, 0], [3, 4, 5, 6]]
+
+
+def test_a_shared_block_is_read_once_for_all() -> None:
+    table = filled(70, 71, 72, shared=2)
+    assert table.table[:, :3].tolist() == [[0, 1, 2], [0, 1, 3], [0, 1, 4]]
+    rows, ones = np.arange(3), np.ones(3, np.int64)
+    plan = make_plan(table, rows, table.length - 1, ones, CPU, by_block=True)
+    alone, shared = plan.readings
+    assert alone.blocks == slice(5)
+    assert alone.rows.tolist() == [3, 3, 0, 1, 2]
+    assert isinstance(shared.blocks, torch.Tensor)
+    assert shared.blocks.tolist() == [0, 1]
+    assert shared.rows.view(2, shared.width).tolist() == [[0, 1, 2], [0, 1, 2]]
+    assert shared.hidden is None
+    assert plan.groups == ()
+
+
+def test_blocks_of_few_and_of_many_readers_are_apart() -> None:
+    table = filled(*[70] * 2, *[40] * 5, shared=1)
+    second = np.arange(70) + 1000
+    second[:32] = np.arange(32)
+    table.release(0)
+    table.claim("0")
+    table.start(0, second, table.blocks.find(second)[0], 64)  # now rows 0 and 1 share a second one
+    rows, ones = np.arange(7), np.ones(7, np.int64)
+    _, few, many = make_plan(table, rows, table.length - 1, ones, CPU, by_block=True).readings
+    assert few.rows.tolist() == [1, 0] or few.rows.tolist() == [0, 1]
+    assert few.width == 2
+    assert many.width == 7
+    assert sorted(many.rows.tolist()) == list(range(7))
+
+
+def test_rows_that_read_copies_are_grouped_by_length() -> None:
+    table = filled(8, 2000, 9)
+    starts, counts = table.length - 1, np.ones(3, np.int64)
+    line = order(starts, counts)
+    plan = make_plan(table, line, starts[line], counts[line], CPU, by_block=False)
+    assert plan.readings == ()
+    assert [group.mask.shape for group in plan.groups] == [(2, 1, 32), (1, 1, 2016)]
