@@ -70,6 +70,9 @@ class RecordingTrainer:
     def fill_logprobs(self, units: Sequence[Unit], field: str, temperature: float) -> None:
         self.filled.append((len(units), field, temperature))
 
+    def drop_gradients(self) -> None:
+        pass
+
     def step(
         self, units: Sequence[Unit], objective: Objective, total: float, temperature: float
     ) -> dict[str, float]:

@@ -66,8 +66,8 @@ def memory_sizes(setup: Sizes) -> dict[str, int]:
 
 
 def memory_bytes(setup: Sizes, stage: Stage) -> int:
-    """Roughly what a stage takes at its peak: its weights, and the activations of one micro-batch
-    or, in reinforcement learning before that, the caches of the rollouts.
+    """Roughly what a stage takes at its peak: its weights, and the gradients and the activations of
+    one micro-batch or, in reinforcement learning before that, the caches of the rollouts.
 
     Activations have the recipe's type, and logits are float32. With adapters activations are
     float32, too: an adapter keeps its own copy of what it reads. A layer keeps for the backward
@@ -88,30 +88,31 @@ def memory_bytes(setup: Sizes, stage: Stage) -> int:
     piece = min(tokens * config.vocab_size, PIECE)
     activations = tokens * kept * BYTES[recipe.policy_dtype] + logits * piece * FLOAT
     rows = min(recipe.max_rows, footprint.rollouts)
-    caches = cache_bytes(setup, rows, BYTES[recipe.dtype])
-    peak = max(activations, caches * (1 + footprint.frozen))
-    return PROCESS_BYTES + weight_bytes(setup, stage) + peak
+    caches = (1 + footprint.frozen) * cache_bytes(setup, rows, BYTES[recipe.dtype])
+    gradients = (setup.trained + setup.parameters * footprint.critics) * FLOAT
+    return PROCESS_BYTES + weight_bytes(setup, stage) + max(gradients + activations, caches)
 
 
 def weight_bytes(setup: Sizes, stage: Stage) -> int:
-    """What is trained with its gradient and optimiser, and what is only read. A teacher counts as
-    large as the model itself."""
+    """What is trained with its optimiser, and what is only read, both without gradients. A teacher
+    counts as large as the model itself."""
     only_read, footprint = BYTES[setup.recipe.dtype], stage.footprint
     trained = setup.parameters * footprint.critics + setup.trained
     others = footprint.frozen + footprint.teachers
-    models = setup.parameters * only_read * others + trained * trained_bytes(setup.recipe, stage)
+    models = setup.parameters * only_read * others
+    models += ceil(trained * trained_bytes(setup.recipe, stage))
     if setup.recipe.lora is None:
         return models + setup.parameters * only_read * footprint.references
     # an adapter's base, and a copy of the adapter as the reference
     return models + setup.parameters * only_read + setup.trained * FLOAT * footprint.references
 
 
-def trained_bytes(recipe: Recipe, stage: Stage) -> int:
-    """A number that is trained: its master, gradient and moments, and where the model computes in
-    another type what it computes with."""
+def trained_bytes(recipe: Recipe, stage: Stage) -> float:
+    """A number that is trained: its master, its moments, and where the model computes in another
+    type what it computes with."""
     rounded = recipe.lora is None and recipe.dtype != "float32"
     copy = BYTES[recipe.dtype] if rounded else 0
-    return ceil(2 * FLOAT + MOMENTS[stage.optim.moments] + copy)
+    return FLOAT + MOMENTS[stage.optim.moments] + copy
 
 
 def cache_bytes(setup: Sizes, rows: int, size: int) -> int:

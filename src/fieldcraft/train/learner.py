@@ -181,6 +181,9 @@ class PolicyLearner:
                 self.critic.done = number
                 row |= {f"critic/{k}": v for k, v in self.critic.step(part, divisor).items()}
             rows.append(row)
+        self.trainer.drop_gradients()
+        if self.critic is not None:
+            self.critic.drop_gradients()
         means = {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
         # Later ones compare with weights that have changed.
         return means | {name: rows[0][name] for name in {"sampler_gap"} & rows[0].keys()}

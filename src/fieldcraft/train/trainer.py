@@ -74,7 +74,7 @@ class Learner:
         rate = learning_rate(self.optim, self.done, self.steps)
         for group in self.adamw.param_groups:
             group["lr"] = rate
-        self.adamw.zero_grad(set_to_none=True)
+        self.drop_gradients()
         sums: dict[str, Tensor] = {}
         for batch in self._micro_batches(units):
             loss, metrics = loss_of(batch)
@@ -91,6 +91,10 @@ class Learner:
         self.weights.round()
         self.done += 1
         return {k: float(v) for k, v in sums.items()} | {"grad_norm": float(norm), "lr": rate}
+
+    def drop_gradients(self) -> None:
+        """Free the memory of the last step's gradients: what is sampled next needs it."""
+        self.adamw.zero_grad(set_to_none=True)
 
     def _fill(
         self, units: Sequence[Unit], field: str, values_of: Callable[[PackedBatch], Tensor]
