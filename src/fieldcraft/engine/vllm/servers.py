@@ -85,9 +85,11 @@ class Servers(ABC):
         Raises UserError if none can be reached, or what one samples from are other weights, and
         RuntimeError while another engine is sampling.
         """
-        if self._live and all(server.holds == weights.label for server in self._live):
+        if self._all_hold(weights):
             return
         async with self._lock:
+            if self._all_hold(weights):  # since another call of this engine saw to it meanwhile
+                return
             if {*self._calls.values()} - {weights.label}:
                 raise RuntimeError("two engines cannot sample from the same vLLM at once")
             for server in await self._reach(weights, config):
@@ -101,6 +103,9 @@ class Servers(ABC):
             if not self._live:
                 raise Gone("no server is left")
             self.max_len = min(server.max_len for server in self._live)
+
+    def _all_hold(self, weights: Weights) -> bool:
+        return bool(self._live) and all(s.holds == weights.label for s in self._live)
 
     async def forget(self) -> None:
         """Empty the caches of all servers."""
