@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -34,7 +35,7 @@ def make_part(
     """
     try:
         section = settings_of(factory, offered)
-        taken = settings_of(factory).model_fields
+        taken = inspect.signature(factory).parameters
     except (NameError, TypeError, ValueError) as error:
         raise UserError(
             f"the settings of the {kind} '{name}' cannot be read ({error}): give each argument of"

@@ -37,6 +37,7 @@ class Kind(StrEnum):
     VERIFIER = "verifier"
     ALGORITHM = "algorithm"
     STAGE = "stage type"
+    ENGINE = "engine"
 
     @property
     def group(self) -> str:
@@ -44,6 +45,7 @@ class Kind(StrEnum):
         return f"fieldcraft.{self.value.replace(' ', '_')}s"
 
 
+LOCAL, VLLM = "local", "vllm"
 _ANSWERS, _COST = "fieldcraft.rewards.answers", "fieldcraft.rewards.tool_cost"
 _CODE = "fieldcraft.rewards.code_agents"
 _ALGORITHMS = "fieldcraft.config.algorithms"
@@ -128,6 +130,10 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "contrastive": f"{_STAGES}.contrastive:ContrastiveStage",
         "rl": f"{_STAGES}.rl:RlStage",
         "distil": f"{_STAGES}.distil:DistilStage",
+    },
+    Kind.ENGINE: {
+        LOCAL: "fieldcraft.engine.local.engine:LocalEngine",
+        VLLM: "fieldcraft.engine.vllm.engine:VllmEngine",
     },
 }
 

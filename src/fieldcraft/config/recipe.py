@@ -24,6 +24,7 @@ from fieldcraft.config.sections import (
     Dtype,
     During,
     Endpoint,
+    EngineChoice,
     Evaluation,
     Fold,
     JudgeModel,
@@ -41,8 +42,9 @@ from fieldcraft.config.sections import (
 from fieldcraft.config.stages import Pairs, Sft, Stage
 from fieldcraft.types import VERDICT, UserError
 
-# How a teacher is reached, which a run that is resumed may change: (section, key).
+# How a teacher or an engine is reached, which a run that is resumed may change: (section, key).
 FREE_KEYS = (
+    *(("engine", key) for key in ("python", "urls", "exchange", "timeout_seconds")),
     *(("teacher", key) for key in ("url", "api_key_env", "prices")),
     *(("teacher", key) for key in ("concurrency", "timeout_seconds", "retries")),
     ("collect", "max_failed"),
@@ -69,6 +71,7 @@ class Recipe(Section):
     # in which models compute; what is trained has masters in float32
     dtype: Dtype = "float32"
     max_rows: PositiveInt = 256  # rollouts whose keys and values are kept while they are sampled
+    engine: EngineChoice = EngineChoice()
     model: Path | None = None
     tasks: Path | None = None
     corpus: Path | None = None
@@ -216,6 +219,7 @@ def count_options(section: type[BaseModel] = Recipe) -> int:
         JudgeModel,
         Limits,
         Fold,
+        EngineChoice,
         ToolChoice,
         Lora,
         Optim,

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from fieldcraft.config.complaints import first_problem
-from fieldcraft.config.names import Kind, require, suggestion
+from fieldcraft.config.names import LOCAL, Kind, require, suggestion
 from fieldcraft.config.signatures import read_signature
 
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -206,6 +206,24 @@ class ToolChoice(Section):
     def all_names(self) -> set[str]:
         """What training or an evaluation calls it."""
         return self.trained_names | {read_signature(text).name for text in self.unseen}
+
+
+class EngineChoice(Section):
+    """What samples from the model in training, by name. Every key but the name is a setting of the
+    engine; a name alone may be written as text."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str = LOCAL
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, given: Any) -> Any:
+        return {"name": given} if isinstance(given, str) else given
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
 
 
 class Optim(Section):

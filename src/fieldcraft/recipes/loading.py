@@ -11,7 +11,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from fieldcraft.config.complaints import first_problem
-from fieldcraft.config.names import Kind, PartError, known, require, short, shown, suggestion
+from fieldcraft.config.names import VLLM, Kind, PartError, known, require, short, shown, suggestion
 from fieldcraft.config.recipe import (
     Recipe,
     evaluations,
@@ -20,6 +20,7 @@ from fieldcraft.config.recipe import (
     table_rows,
     world_settings,
 )
+from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import TEACHER, JudgeModel, Teacher, World
 from fieldcraft.config.stages import Stage
 from fieldcraft.recipes.exported import filled_from_model
@@ -30,7 +31,7 @@ from fieldcraft.types import UserError
 # Folders of a run and rows of its report that are not stages; with a model of the user's, `base` is
 # the row of that model.
 RESERVED = (
-    *("world", "start", "index", "evaluations", "evaluation", "collect", "select"),
+    *("world", "start", "index", "engine", "evaluations", "evaluation", "collect", "select"),
     *("workflow", "rag", "reflexion", TEACHER, "team", "lone"),
 )
 MOST = 2**32  # no number of a recipe is as large: random generators take seeds below
@@ -118,6 +119,7 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
             raise UserError(f"{key}={path} does not exist: give the path of an existing file.")
     _check_collection(recipe)
     _check_selection(recipe)
+    _check_engine(recipe)
     recipe = _with_whole_world(recipe)
     _check_questions(recipe)
     return recipe
@@ -204,6 +206,7 @@ def check_names(recipe: Recipe) -> None:
     """Raises UserError for a name that stands for nothing, and for stages that others start from,
     or that are rows of a table or compared in it, and do not exist."""
     require(Kind.DIALECT, recipe.dialect)
+    require(Kind.ENGINE, recipe.engine.name)
     for tool in recipe.tools:
         require(Kind.TOOL, tool.name)
     if recipe.teacher.team is not None:
@@ -299,6 +302,16 @@ def _check_selection(recipe: Recipe) -> None:
                 f"select samples the model of '{name}', which is not there before reinforcement"
                 f" learning begins: use one of {', '.join(models)}."
             )
+
+
+def _check_engine(recipe: Recipe) -> None:
+    """vLLM holds one model at a time, so nothing else can be sampled beside it."""
+    frozen = [n for n, s in recipe.stages.items() if isinstance(s, Rl) and s.simulator == "frozen"]
+    if recipe.engine.name == VLLM and frozen:
+        raise UserError(
+            f"stage '{frozen[0]}' has simulator: frozen, a second model that is sampled beside the"
+            " policy, and engine: vllm holds one at a time: use engine=local, or another simulator."
+        )
 
 
 def _check_seeds(recipe: Recipe) -> None:

@@ -8,6 +8,8 @@ from fieldcraft.config.names import shown
 from fieldcraft.records.reading import parse_yaml
 from fieldcraft.types import UserError
 
+NAMED = "engine"  # a part that a recipe may name by text alone; a setting needs a section
+
 
 def apply_override(data: dict[str, Any], override: str) -> None:
     """Set the key of `override`, such as stages.rl.steps=7, in the data of a recipe. A number is a
@@ -17,6 +19,8 @@ def apply_override(data: dict[str, Any], override: str) -> None:
         raise UserError(f"'{override}' is not an override: write key=value, as in seed=7.")
     *parents, last = key.split(".")
     node: Any = data
+    if parents == [NAMED] and isinstance(data.get(NAMED), str):
+        data[NAMED] = {"name": data[NAMED]}
     for parent in parents:
         if isinstance(node, dict):
             node.setdefault(parent, {})

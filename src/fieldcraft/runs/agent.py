@@ -31,13 +31,13 @@ from fieldcraft.runs.build import (
     SEARCH,
     make_correct,
     make_dialect,
-    make_engine,
     make_environment,
     open_search,
     open_tools,
     with_files,
 )
 from fieldcraft.runs.check import refuse_unsound
+from fieldcraft.runs.engines import make_local_engine
 from fieldcraft.runs.folder import RunFolder, find_model, refuse_other
 from fieldcraft.runs.inputs import Inputs, make_inputs
 from fieldcraft.runs.loop import run_async
@@ -171,7 +171,7 @@ class Agent:
     def engine(self) -> LocalEngine:
         """Its weights, ready to sample from; loaded once."""
         model = load_model(self.model, self.device).eval()
-        return make_engine(self.recipe, model, load_tokenizer(self.model), threads=None)
+        return make_local_engine(self.recipe, model, load_tokenizer(self.model), threads=None)
 
     async def environment(self) -> ToolEnvironment:
         """Where it acts; its tools are opened anew, but for the search over an index."""

@@ -13,7 +13,6 @@ from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Endpoint, JudgeModel, Limits, World
 from fieldcraft.dialects import get_dialect
 from fieldcraft.endpoints.opening import open_endpoint
-from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.verifiers import AskedModel, Verifier
 from fieldcraft.rewards.answers import F1, CoverEM, ExactMatch, Format
@@ -135,16 +134,6 @@ def make_dialect(recipe: Recipe, tokenizer: Tokenizer) -> Dialect:
 def make_environment(recipe: Recipe, dialect: Dialect, tools: Sequence[AnyTool]) -> ToolEnvironment:
     """The environment of a recipe with the given tools."""
     return ToolEnvironment(dialect, tools, recipe.budget)
-
-
-def make_engine(
-    recipe: Recipe,
-    model: Any,
-    tokenizer: Tokenizer,
-    threads: int | None,
-) -> LocalEngine:
-    """An engine on a model in this process; `threads` are those of a CPU while it samples."""
-    return LocalEngine(model, tokenizer, max_rows=recipe.max_rows, threads=threads)
 
 
 def make_correct(recipe: Recipe, judge: AskingReward | None = None) -> Reward:

@@ -38,6 +38,7 @@ from fieldcraft.runs.build import (
     make_runner,
     open_judge,
 )
+from fieldcraft.runs.engines import engine_problems
 from fieldcraft.runs.evaluating import find_workflow
 from fieldcraft.runs.filtering import filter_shown, refuse_bad_filters
 from fieldcraft.runs.first_model import write_first_model
@@ -102,6 +103,9 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
         has_model = look("model", setup.find_model)
         sound += [has_model, look("judge", setup.find_judge)]
         if has_model:
+            parts = (recipe, setup.shapes, setup.dialect.tokenizer, setup.draft)
+            look("engine", partial(engine_problems, *parts))
+        if has_model:
             look("weights", setup.find_weights)
         if all(sound):
             look("dialect", partial(dialect_problems, setup))
@@ -149,6 +153,7 @@ class Setup:
     schemas: list[dict[str, Any]] = field(init=False)  # of the tools
     judge: Judge | None = field(init=False)
     dialect: Dialect = field(init=False)
+    shapes: Any = field(init=False)  # the model without its weights
     config: Any = field(init=False)  # transformers' text configuration
     parameters: int = field(init=False)
     trained: int = field(init=False)  # of the parameters, or those of an adapter on them
@@ -212,7 +217,7 @@ class Setup:
         if folder is None:
             folder = self.draft / "model"
             write_first_model(self.inputs, folder)
-        shapes = empty_model(folder)
+        shapes = self.shapes = empty_model(folder)
         refuse_special_attention(shapes)
         tokenizer = load_tokenizer(folder)
         self.config = shapes.config.get_text_config()

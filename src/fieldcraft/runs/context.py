@@ -15,7 +15,7 @@ import transformers
 from pydantic import BaseModel, Field
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.engine.home import Home
 from fieldcraft.engine.threads import Threads, fastest_threads
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.events import Events, Said
@@ -27,19 +27,19 @@ from fieldcraft.runs.build import (
     SEARCH,
     make_correct,
     make_dialect,
-    make_engine,
     make_environment,
     open_judge,
     open_tools,
     with_files,
 )
+from fieldcraft.runs.engines import make_engine
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.folder import RunFolder, open_run
 from fieldcraft.runs.inputs import Inputs, make_inputs
 from fieldcraft.tools.search.client import RemoteSearchTool
 from fieldcraft.tools.search.index import MANIFEST, build_index, read_manifest
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
-from fieldcraft.types import AnyTool, Dialect, Reward, Task
+from fieldcraft.types import AnyTool, Dialect, PolicyEngine, Reward, Task
 from fieldcraft.version import __version__
 
 Count = Annotated[int, Field(ge=1, le=4096)]  # more threads than any machine has
@@ -66,6 +66,9 @@ class Context:
         default_factory=lambda: Threads(torch.get_num_threads(), torch.get_num_threads())
     )
 
+    def __post_init__(self) -> None:
+        self.home = Home(self.folder.engine, self.emit)
+
     def write_world(self) -> None:
         """Write what the run is about: corpus and questions."""
         self.folder.once(self.folder.world.name, self.inputs.write_world)
@@ -88,7 +91,8 @@ class Context:
         self.tools = await open_tools(recipe, self.folder.index)
 
     async def close(self) -> None:
-        """Close the connections to the judge and to a search server."""
+        """Close the connections to the judge and to a search server, and what engines started."""
+        await self.home.close()
         if self.judge is not None:
             await self.judge.close()
         for tool in self.tools:
@@ -132,9 +136,10 @@ class Context:
         """With all tools of the recipe."""
         return make_environment(self.recipe, dialect, self.tools)
 
-    def engine(self, model: Any, dialect: Dialect) -> LocalEngine:
-        """An engine that samples from a model in this process."""
-        return make_engine(self.recipe, model, dialect.tokenizer, self.threads.sampling)
+    def engine(self, model: Any, dialect: Dialect) -> PolicyEngine:
+        """The recipe's, which samples from a model of this process."""
+        threads = self.threads.sampling
+        return make_engine(self.recipe, model, dialect.tokenizer, threads, self.home)
 
     def policy(self, model: Path) -> Any:
         """A model that the run has trained, or begins with, in the type in which it was trained."""

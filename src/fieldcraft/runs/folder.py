@@ -5,6 +5,7 @@ world/               corpus.jsonl, train.jsonl, evaluation.jsonl
 threads.json         CPU threads, measured at the first start
 start/model/         the first model, where the recipe names none
 index/               the search index
+engine/              with engine: vllm, the server's log
 STAGE/               see `StageFolder`
 judge.sqlite         the judge's replies
 evaluations/         NAME.jsonl (every trajectory) and NAME.json (its summary), written last
@@ -157,6 +158,11 @@ class RunFolder:
     @property
     def index(self) -> Path:
         return self.path / "index"
+
+    @property
+    def engine(self) -> Path:
+        """Logs of servers that a run started to sample from, and weights on their way to others."""
+        return self.path / "engine"
 
     @property
     def threads(self) -> Path:

@@ -21,8 +21,8 @@ from fieldcraft.data.teachers import (
     Way,
 )
 from fieldcraft.endpoints.openai import ChatEndpoint
-from fieldcraft.runs.build import make_engine
 from fieldcraft.runs.context import Context
+from fieldcraft.runs.engines import make_local_engine
 from fieldcraft.runs.inputs import make_inputs
 from fieldcraft.runs.loop import run_async
 from fieldcraft.train.model import load_model, load_tokenizer
@@ -140,7 +140,7 @@ def endpoint_of(settings: TeacherSettings, cache: Path | None) -> ChatEndpoint:
 def _local(context: Context, folder: Path) -> Chat:
     model, tokenizer = load_model(folder, context.device).eval(), load_tokenizer(folder)
     context.use_threads(model)
-    engine = make_engine(context.recipe, model, tokenizer, context.threads.sampling)
+    engine = make_local_engine(context.recipe, model, tokenizer, context.threads.sampling)
     return EngineChat(engine, tokenizer)
 
 

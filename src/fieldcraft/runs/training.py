@@ -19,7 +19,6 @@ from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Filters, Optim
 from fieldcraft.config.stages import Stage
 from fieldcraft.data.steps_io import read_demonstrations
-from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.fidelity import fidelity_row
 from fieldcraft.records.events import Sink
@@ -35,7 +34,7 @@ from fieldcraft.train.lora import Adapter
 from fieldcraft.train.model import load_model, require_tokenizer, torch_type
 from fieldcraft.train.stages.base import Pair, Row, StageType
 from fieldcraft.train.trainer import Trainer
-from fieldcraft.types import Dialect, Task, Trajectory, UserError
+from fieldcraft.types import Dialect, PolicyEngine, Task, Trajectory, UserError
 
 
 async def train_stage(context: Context, name: str, settings: Stage, start: Path) -> Path:
@@ -170,7 +169,7 @@ class StageMaterial:
     def environment(self) -> ToolEnvironment:
         return self.context.environment(self.dialect)
 
-    def engine(self, model: Any) -> LocalEngine:
+    def engine(self, model: Any) -> PolicyEngine:
         return self.context.engine(model, self.dialect)
 
     def rubric(self, settings: Rl) -> Rubric:

@@ -1,0 +1,92 @@
+"""vLLM beside the local engine, on the model of autocoa-mini: speed, start, publication, agreement.
+
+    python bench/vllm.py /envs/vllm/bin/python
+
+Rounds of the two engines alternate; the figures are medians. The vocabulary is a small tokenizer's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from fieldcraft.engine.home import Home
+from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.engine.vllm.engine import VllmEngine
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.runs.first_model import write_first_model
+from fieldcraft.runs.inputs import make_inputs
+from fieldcraft.train.model import load_model, load_tokenizer
+from fieldcraft.types import PolicyEngine, Sampling
+
+ROUNDS = 5
+TOKENS = 64
+PROMPT = 100
+
+
+async def tokens_per_second(engine: PolicyEngine, rows: int, vocabulary: int, turn: int) -> float:
+    """`rows` sessions of one turn each, at temperature 1, all of one length."""
+    sampling = Sampling(TOKENS, 1.0, seed=turn)
+    prompts = [
+        [(i * 37 + row) % (vocabulary - 5) + 5 for i in range(PROMPT)] for row in range(rows)
+    ]
+    began = time.perf_counter()
+    done = await asyncio.gather(
+        *(engine.generate(ids, sampling, f"{turn}.{row}") for row, ids in enumerate(prompts))
+    )
+    return sum(len(one.ids) for one in done) / (time.perf_counter() - began)
+
+
+async def compare(model: Any, tokenizer: Any, python: Path, folder: Path) -> None:
+    home = Home(folder)
+    vllm = VllmEngine(model, tokenizer, home=home, max_rows=256, threads=1, python=python)
+    local = LocalEngine(model, tokenizer, max_rows=256, threads=1)
+    vocabulary = model.config.vocab_size
+    try:
+        began = time.perf_counter()
+        await vllm.publish(0)
+        print(f"start {time.perf_counter() - began:.1f} s")
+        published = []
+        for version in range(ROUNDS):
+            began = time.perf_counter()
+            await vllm.publish(version)
+            published.append(time.perf_counter() - began)
+        print(f"publish {median(published):.3f} s")
+        ids = [i % (vocabulary - 5) + 5 for i in range(PROMPT)]
+        both = [await e.generate(ids, Sampling(TOKENS, 0.0), "greedy") for e in (vllm, local)]
+        pairs = zip(both[0].logprobs, both[1].logprobs, strict=True)
+        gap = max(abs(a - b) for a, b in pairs)
+        print(f"greedy: the same tokens {both[0].ids == both[1].ids}, gap {gap:.1e} nats")
+        for rows in (32, 128):
+            found: dict[str, list[float]] = {"vllm": [], "local": []}
+            for turn in range(ROUNDS):
+                for name, engine in (("vllm", vllm), ("local", local)):
+                    await engine.sleep()
+                    found[name].append(await tokens_per_second(engine, rows, vocabulary, turn))
+            for name, rates in found.items():
+                spread = f"{min(rates):,.0f} to {max(rates):,.0f}"
+                print(f"{rows} rows, {name}: {median(rates):,.0f} tok/s ({spread})")
+    finally:
+        await home.close()
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        model_folder = Path(folder) / "model"
+        model_folder.mkdir()
+        write_first_model(make_inputs(load_recipe("autocoa-mini", [])), model_folder)
+        model = load_model(model_folder, torch.device("cpu")).eval()
+        tokenizer = load_tokenizer(model_folder)
+        asyncio.run(compare(model, tokenizer, Path(sys.argv[1]), Path(folder) / "engine"))
+
+
+if __name__ == "__main__":
+    main()

