@@ -1,7 +1,8 @@
 """A step of reinforcement learning on rollouts that begin alike: prefixes once, or each time.
 
     python bench/prefixes.py [--groups 8] [--group 8] [--prompt 236] [--answer 40] [--features 256]
-                             [--layers 4] [--threads 1] [--repeats 5]
+                             [--layers 4] [--words 923] [--device cpu] [--threads 1]
+                             [--repeats 5]
 
 Three contenders take turns with the same model and rollouts: prefixes computed once; each rollout
 for itself, without padding; and a batch of transformers with a mask, in micro-batches of the same
@@ -27,14 +28,13 @@ from fieldcraft.train import batch
 from fieldcraft.train.batch import Sample, Unit
 from fieldcraft.train.trainer import Trainer
 
-WORDS = 923
 TOTAL = 1000.0
 
 
-def make_model(features: int, layers: int) -> Qwen2ForCausalLM:
+def make_model(features: int, layers: int, words: int, device: str) -> Qwen2ForCausalLM:
     torch.manual_seed(0)
     config = Qwen2Config(
-        vocab_size=WORDS,
+        vocab_size=words,
         hidden_size=features,
         intermediate_size=3 * features,
         num_hidden_layers=layers,
@@ -42,19 +42,19 @@ def make_model(features: int, layers: int) -> Qwen2ForCausalLM:
         num_key_value_heads=features // 32,
         tie_word_embeddings=True,
     )
-    return Qwen2ForCausalLM(config)
+    return Qwen2ForCausalLM(config).to(device)
 
 
-def make_units(groups: int, group: int, prompt: int, answer: int) -> list[Unit]:
+def make_units(groups: int, group: int, prompt: int, answer: int, words: int) -> list[Unit]:
     rng = np.random.default_rng(0)
     units: list[Unit] = []
     for _ in range(groups):
-        asked = rng.integers(1, WORDS, prompt)
+        asked = rng.integers(1, words, prompt)
         for _ in range(group):
-            ids = np.concatenate([asked, rng.integers(1, WORDS, answer)])
+            ids = np.concatenate([asked, rng.integers(1, words, answer)])
             weight = np.where(np.arange(len(ids)) < prompt, 0, 1).astype(np.float32)
             advantage = np.full(len(ids), rng.normal(), np.float32)
-            logp = np.full(len(ids), -np.log(WORDS), np.float32)
+            logp = np.full(len(ids), -np.log(words), np.float32)
             units.append((Sample(ids, weight, advantage, logp, logp, logp),))
     return units
 
@@ -67,13 +67,14 @@ def with_transformers(model: Qwen2ForCausalLM, units: list[Unit], micro_tokens: 
     rows = max(micro_tokens // len(units[0][0]), 1)
     for start in range(0, len(units), rows):
         samples = [sample for (sample,) in units[start : start + rows]]
-        ids_BL = torch.from_numpy(np.stack([s.ids for s in samples]))
+        ids_BL = torch.from_numpy(np.stack([s.ids for s in samples])).to(model.device)
         logits_BLV = model(input_ids=ids_BL, attention_mask=torch.ones_like(ids_BL)).logits
         logp_BLV = logits_BLV[:, :-1].float().log_softmax(-1)
         logp_BL = logp_BLV.gather(2, ids_BL[:, 1:, None])[..., 0]
 
         def field(name: str, samples: list[Sample] = samples) -> torch.Tensor:
-            return torch.from_numpy(np.stack([getattr(s, name)[1:] for s in samples]))
+            values = np.stack([getattr(s, name)[1:] for s in samples])
+            return torch.from_numpy(values).to(model.device)
 
         ratio_BL = (logp_BL - field("old_logp")).exp()
         advantage_BL = field("advantage")
@@ -91,14 +92,16 @@ def main(
     answer: int = 40,
     features: int = 256,
     layers: int = 4,
+    words: int = 923,
+    device: str = "cpu",
     threads: int = 1,
     repeats: int = 5,
 ) -> None:
     torch.set_num_threads(threads)
-    units = make_units(groups, group, prompt, answer)
+    units = make_units(groups, group, prompt, answer, words)
     optim = Optim(lr=1e-12, clip_norm=1e9)  # so small that all rounds compute the same
-    trainer = Trainer(make_model(features, layers), optim, 1000)
-    plain = make_model(features, layers)
+    trainer = Trainer(make_model(features, layers, words, device), optim, 1000)
+    plain = make_model(features, layers, words, device)
 
     def step() -> tuple[float, float]:
         row = trainer.step(units, Surrogate(), TOTAL)

@@ -58,6 +58,7 @@ class Step(StrEnum):
 
 
 def make_model(features: int, layers: int, words: int) -> Qwen3ForCausalLM:
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # as TRL chooses
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=words,
@@ -69,7 +70,7 @@ def make_model(features: int, layers: int, words: int) -> Qwen3ForCausalLM:
         head_dim=32,
         tie_word_embeddings=True,
     )
-    return Qwen3ForCausalLM(config)
+    return Qwen3ForCausalLM(config).to(device)
 
 
 def make_tokenizer(words: int) -> PreTrainedTokenizerFast:

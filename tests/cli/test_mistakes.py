@@ -125,6 +125,14 @@ def test_no_run_is_refused_over_an_estimate(
     assert "of memory and cpu has 1e-09 GB" in sentence(capsys)
 
 
+def test_moments_outside_of_a_gpu_are_refused_before_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wish = ["device=cpu", "stages.rl2.optim.moments=host"]
+    assert status("run", "smoke", *TINY, *wish, "--out", tmp_path / "run") == 2
+    assert "moments: host keeps them outside of a GPU, and there is none" in sentence(capsys)
+
+
 def test_a_run_that_goes_on_is_not_checked_again(
     done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

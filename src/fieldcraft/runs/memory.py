@@ -15,6 +15,7 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.stages import Stage
 from fieldcraft.engine.local.blocks import BLOCK
 from fieldcraft.train.output_layer import PIECE
+from fieldcraft.train.weights import adamw_type
 
 FLOAT = 4
 CHECKPOINT_BYTES = 3 * FLOAT  # at most: a parameter and two moments
@@ -42,7 +43,10 @@ class Sizes(Protocol):
 
 
 def memory_problems(setup: Sizes, notes: list[str]) -> Iterator[str]:
-    """What the run needs at its peak, estimated, against the memory of the device."""
+    """What the run needs at its peak, estimated, against the memory of the device; and where the
+    moments of an optimiser cannot be kept as the recipe says."""
+    for stage in setup.recipe.stages.values():
+        adamw_type(stage.optim, setup.device)
     sizes = memory_sizes(setup)
     name = max(sizes, key=sizes.__getitem__)
     there = free_memory(setup.device)

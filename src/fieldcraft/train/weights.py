@@ -7,7 +7,7 @@ arXiv 1710.03740, section 3.1).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -83,28 +83,29 @@ def _add_up(master: nn.Parameter, weight: Tensor) -> None:
 
 
 def make_adamw(parameters: Iterable[nn.Parameter], optim: Optim) -> torch.optim.Optimizer:
-    """AdamW over float32 parameters; vectors do not decay.
-
-    Raises UserError where `optim.moments` needs a package or a device that is not there.
-    """
+    """AdamW over float32 parameters; vectors do not decay. Raises UserError as `adamw_type`."""
     trained = list(parameters)
-    decay = [p for p in trained if p.dim() > 1]
-    plain = [p for p in trained if p.dim() <= 1]
     groups = [
-        {"params": decay, "weight_decay": optim.weight_decay},
-        {"params": plain, "weight_decay": 0.0},
+        {"params": [p for p in trained if p.dim() > 1], "weight_decay": optim.weight_decay},
+        {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},
     ]
-    betas = (optim.beta1, optim.beta2)
+    make = adamw_type(optim, trained[0].device)
+    return make(groups, lr=optim.lr, betas=(optim.beta1, optim.beta2))
+
+
+def adamw_type(optim: Optim, device: torch.device) -> Callable[..., torch.optim.Optimizer]:
+    """What makes an AdamW whose moments are kept as the settings say. Raises UserError where that
+    needs a package or a device that is not there."""
     if optim.moments == "float32":
-        return torch.optim.AdamW(groups, lr=optim.lr, betas=betas, fused=True)
+        return partial(torch.optim.AdamW, fused=True)
     package = _import_bitsandbytes()
-    if optim.moments == "8bit":
-        made: torch.optim.Optimizer = package.optim.AdamW8bit(groups, lr=optim.lr, betas=betas)
-        return made
-    if trained[0].device.type != "cuda":
+    if optim.moments == "host" and device.type != "cuda":
         raise UserError("moments: host keeps them outside of a GPU, and there is none: remove it.")
-    paged: torch.optim.Optimizer = package.optim.PagedAdamW(groups, lr=optim.lr, betas=betas)
-    return paged
+    made: Callable[..., torch.optim.Optimizer] = {
+        "8bit": package.optim.AdamW8bit,
+        "host": package.optim.PagedAdamW,
+    }[optim.moments]
+    return made
 
 
 def _import_bitsandbytes() -> ModuleType:
