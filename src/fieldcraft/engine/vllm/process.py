@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -95,14 +96,24 @@ class Process:
 
     def stop(self) -> None:
         """End the server and all processes that it has started."""
-        self._process.terminate()  # it alone: it tells the others, and then cleans up
+        self._process.terminate()  # it alone: it tells the others, and the last one cleans up
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(PATIENCE)
-        with suppress(ProcessLookupError):  # what the server itself has not ended
-            os.killpg(self._process.pid, signal.SIGKILL)
+        until = time.monotonic() + PATIENCE
+        while self._signal(0) and time.monotonic() < until:
+            time.sleep(0.05)
+        self._signal(signal.SIGKILL)
         self._process.wait()
         assert self._process.stdin is not None
         self._process.stdin.close()
+
+    def _signal(self, number: int) -> bool:
+        """Whether a process of the group is left, which then gets the signal."""
+        try:
+            os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
 
     def cause(self) -> str:
         """Why the server is no more, as its log has it, and what to do about it."""
