@@ -48,7 +48,7 @@ from fieldcraft.types import UserError
             ["bench", "speed"],
             "there is no comparison 'speed': use one of answers, engine, graders,"
             " output_layer, prefixes, rankings,"
-            " sandbox, search, words.",
+            " sandbox, search, vllm, words.",
         ),
     ],
 )
