@@ -97,6 +97,7 @@ def test_the_world_is_sound() -> None:
         "tools",
         "model",
         "judge",
+        "engine",
         "weights",
         "dialect",
         "gold answers",
@@ -286,9 +287,8 @@ def test_memory_is_estimated(
 ) -> None:
     recipe = files(tmp_path, checkpoint)
     monkeypatch.setattr(memory, "free_memory", lambda _: 1_000_000)
-    # A parameter takes 16 bytes, 4 of them for its gradient while it is trained. Each of 1,024
-    # tokens (the longest rollout) keeps 2 layers of 10 x 32 + 4 x 64 floats and 3 logits for each
-    # of 400 words.
+    # A parameter takes 16 bytes, 4 for its gradient. Each of 1,024 tokens (the longest rollout)
+    # keeps 2 layers of 10 x 32 + 4 x 64 floats and 3 logits for each of 400 words.
     trained = PROCESS + 16 * PARAMETERS + 1024 * 4 * (2 * 576 + 3 * 400)
     # Each of 32 x 8 rollouts keeps as many keys and values, in 2 layers, of 2 heads of 8 floats.
     rl = PROCESS + 12 * PARAMETERS + 256 * 1024 * 2 * 2 * 2 * 8 * 4

@@ -21,7 +21,8 @@ SHAPE = {
     "num_key_value_heads": 2,
 }
 STEP = f"""
-import resource
+import re
+from pathlib import Path
 import numpy as np
 from transformers import Qwen2Config, Qwen2ForCausalLM
 from fieldcraft.algos.losses import Surrogate
@@ -38,7 +39,9 @@ units = [(Sample(ids, weight, ones, -ones, -ones, -ones),) for _ in range({TOKEN
 for _ in range(2):
     trainer.step(units, Surrogate(entropy_coef=0.01), 1.0)
 parameters = sum(p.numel() for p in model.parameters())
-print(parameters, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+# Of this program alone: what getrusage tells includes the process that started it.
+peak = re.search(r"VmHWM:\\s+([0-9]+) kB", Path("/proc/self/status").read_text())
+print(parameters, int(peak[1]) * 1024)
 """
 
 
