@@ -122,7 +122,7 @@ class Rl(Stage):
     reject: Literal["token", "sequence", "geometric"] | None = None
     reject_low: Share = 0.5
     reject_high: Annotated[float, Field(gt=1)] = 2.0
-    # nats a token in the mean, above which the run stops; rounding to bfloat16 gives 0.01 to 0.03
+    # nats a token in the mean, above which the run stops; rounding to bfloat16 gives far less
     max_sampler_gap: PositiveFloat = 0.1
     # optimiser steps for one sampling step
     epochs: PositiveInt = 1
