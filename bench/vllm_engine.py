@@ -1,6 +1,6 @@
 """vLLM beside the local engine, on the model of autocoa-mini: speed, start, publication, agreement.
 
-    python bench/vllm.py /envs/vllm/bin/python
+    python bench/vllm_engine.py /envs/vllm/bin/python
 
 Rounds of the two engines alternate; the figures are medians. The vocabulary is a small tokenizer's.
 """
@@ -8,7 +8,6 @@ Rounds of the two engines alternate; the figures are medians. The vocabulary is 
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from statistics import median
 from typing import Any
 
 import torch
+import typer
 
 from fieldcraft.engine.home import Home
 from fieldcraft.engine.local.engine import LocalEngine
@@ -77,7 +77,7 @@ async def compare(model: Any, tokenizer: Any, python: Path, folder: Path) -> Non
         await home.close()
 
 
-def main() -> None:
+def main(python: Path) -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         model_folder = Path(folder) / "model"
@@ -85,8 +85,8 @@ def main() -> None:
         write_first_model(make_inputs(load_recipe("autocoa-mini", [])), model_folder)
         model = load_model(model_folder, torch.device("cpu")).eval()
         tokenizer = load_tokenizer(model_folder)
-        asyncio.run(compare(model, tokenizer, Path(sys.argv[1]), Path(folder) / "engine"))
+        asyncio.run(compare(model, tokenizer, python, Path(folder) / "engine"))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)
