@@ -51,6 +51,9 @@ class KeyedEngine(ScriptedEngine):
     async def sleep(self) -> None:
         self.slept += 1
 
+    async def separate(self) -> None:
+        pass
+
     async def publish(self, version: int) -> None:
         self.version = version
 

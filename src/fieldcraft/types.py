@@ -82,9 +82,8 @@ class Outcome(StrEnum):
 class Task:
     """A question with checkable answers. `meta` carries what a world or data set knows beyond that:
     `hops`, `known` (the model was taught every fact on the path), `calls_optimal` (the least number
-    of searches this model needs), `cluster` (a label that questions share which are right or wrong
-    together, as those about the same entity; intervals and tests respect it).
-    """
+    of searches this model needs), `cluster` (a label of questions that tend to be right together,
+    as those about the same entity; intervals and tests respect it)."""
 
     id: str
     question: str
@@ -142,6 +141,7 @@ class Observation:
 
 Step = Thought | Action | Observation | Answer
 Calls = tuple[Action | Malformed, ...]  # of one policy turn, in the order they were written
+Span = tuple[int, int]  # a version of the policy, and how many tokens in a row it sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +157,13 @@ ALONE = Place(0, 1)
 
 @dataclass(slots=True)
 class Segment:
-    """The tokens one author added. `logprobs` (policy and simulator only) has one float per id."""
+    """The tokens one author added. If they were sampled, `logprobs` has one float per id."""
 
     author: Author
     ids: list[int]
     text: str
     logprobs: list[float] = field(default_factory=list)
-    version: int = 0  # policy version that sampled it
+    versions: list[Span] = field(default_factory=list)  # of the policy that sampled them
 
 
 @dataclass(slots=True)
@@ -244,7 +244,7 @@ class Completion:
     logprobs: list[float]
     text: str
     reason: StopReason
-    version: int = 0
+    versions: list[Span] = field(default_factory=list)
 
 
 class Engine(Protocol):
@@ -264,9 +264,12 @@ class PolicyEngine(Engine, Protocol):
     async def sleep(self) -> None:
         """Free the memory of all sessions while nothing is sampled, so that training has it."""
 
+    async def separate(self) -> None:
+        """From now on the model may be trained while calls sample from what was last published."""
+
     async def publish(self, version: int) -> None:
-        """From now on sample with the weights as they are now; `version` is written on every
-        segment. Raises RuntimeError while calls are generating."""
+        """From now on sample, unfinished turns too, with the weights as they are now; `version` is
+        written on every token."""
 
 
 @runtime_checkable
@@ -294,9 +297,8 @@ class StatefulTool(Protocol):
     schema: dict[str, Any]  # as that of a Tool
 
     def open(self, task: Task) -> AbstractAsyncContextManager[Tool]:
-        """What is called during one rollout of `task`. It is entered before the first turn and
-        exited after the last, however the rollout ends. Rollouts run side by side, so everything
-        that a rollout may change belongs into what this returns."""
+        """What is called during one rollout of `task`: entered before its first turn, and exited
+        however it ends. Rollouts run side by side, so all that one may change belongs in here."""
 
 
 AnyTool = Tool | StatefulTool
@@ -304,10 +306,8 @@ AnyTool = Tool | StatefulTool
 
 @runtime_checkable
 class Reward(Protocol):
-    """Scores a whole group (all rollouts of one task), so that it can compare its members.
-
-    It may keep state over the run (a best-known count per question); the state is checkpointed.
-    """
+    """Scores a whole group (all rollouts of one task), so that it can compare its members. It may
+    keep state over the run (a best-known count per question); the state is checkpointed."""
 
     name: str
 

@@ -68,7 +68,7 @@ def test_it_samples_from_the_weights_in_training(house: House) -> None:
     assert done.ids == expected.argmax(1).tolist()
     assert torch.allclose(torch.tensor(done.logprobs), expected.amax(1), atol=1e-5)
     assert done.text == TOKENIZER.decode(done.ids)
-    assert (done.reason, done.version) == (StopReason.LENGTH, 0)
+    assert (done.reason, done.versions) == (StopReason.LENGTH, [(0, len(done.ids))])
     assert len(fake.loads) == 1
 
 
@@ -122,7 +122,7 @@ def test_each_publication_has_a_cache_and_a_version_of_its_own(house: House) -> 
         return first, await engine.generate(PROMPT, GREEDY, "a")
 
     first, second = house.run(work)
-    assert (first.version, second.version) == (0, 7)
+    assert (first.versions, second.versions) == ([(0, len(first.ids))], [(7, len(second.ids))])
     expected = plain_logprobs(house.model, PROMPT, second.ids, 0.0).amax(1)
     assert torch.allclose(torch.tensor(second.logprobs), expected, atol=1e-5)
     asked = [r for r in fake.requests if r["token_ids"] == PROMPT]

@@ -40,7 +40,7 @@ segments = st.builds(
     ids=st.lists(st.integers(0, 2**31 - 1), max_size=5),
     text=texts,
     logprobs=st.lists(micros, max_size=5),
-    version=st.integers(0, 10**6),
+    versions=st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 9)), max_size=3),
 )
 
 
@@ -131,7 +131,7 @@ def test_a_file_comes_back_equal(tmp_path_factory, records):
 def test_the_line_names_every_field_and_rounds_logprobs_only():
     trajectory = Trajectory(
         Task("q1", "Wo?", ("Köln",), {"hops": 2}),
-        segments=[Segment(Author.POLICY, [7, 2], "ja", [-0.12345678, -1.0], 3)],
+        segments=[Segment(Author.POLICY, [7, 2], "ja", [-0.12345678, -1.0], [(2, 1), (3, 1)])],
         calls=[Call("search", {"query": "Köln"}, "Rhein", Outcome.FAILED, 0.25, True, 7)],
         status=Status.ANSWERED,
         answer="Köln",
@@ -146,7 +146,7 @@ def test_the_line_names_every_field_and_rounds_logprobs_only():
                 "ids": [7, 2],
                 "text": "ja",
                 "logprobs": [-0.123457, -1.0],
-                "version": 3,
+                "versions": [[2, 1], [3, 1]],
             }
         ],
         "calls": [

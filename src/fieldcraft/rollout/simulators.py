@@ -64,7 +64,7 @@ class PolicySimulator:
             return Call(action.tool, action.arguments, "", Outcome.FAILED, 0.0, simulated=True)
         done = await self.policy.generate(trajectory, session, key, limit, [end])
         trajectory.segments.append(
-            Segment(Author.SIMULATOR, done.ids, done.text, done.logprobs, done.version)
+            Segment(Author.SIMULATOR, done.ids, done.text, done.logprobs, done.versions)
         )
         before, _, after = closing.partition(end)
         rest = after if done.reason is StopReason.STOP else before + end + after

@@ -104,7 +104,7 @@ class Conversation:
         reason = StopReason.LENGTH
         if room >= 1:
             done = await self.policy.generate(self.trajectory, self.session, self.key, room, stop)
-            segment = Segment(Author.POLICY, done.ids, done.text, done.logprobs, done.version)
+            segment = Segment(Author.POLICY, done.ids, done.text, done.logprobs, done.versions)
             self.trajectory.segments.append(segment)
             reason = done.reason
         if reason is StopReason.LENGTH:

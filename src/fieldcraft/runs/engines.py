@@ -15,7 +15,7 @@ from fieldcraft.engine.vllm.engine import VllmEngine
 from fieldcraft.runs.loop import run_async
 from fieldcraft.types import PolicyEngine, Tokenizer, UserError
 
-PARTS = ("generate", "release", "sleep", "publish")  # of `types.PolicyEngine`
+PARTS = ("generate", "release", "sleep", "separate", "publish")  # of `types.PolicyEngine`
 
 
 def make_engine(

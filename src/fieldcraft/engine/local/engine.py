@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from fieldcraft.engine.attention import refuse_special_attention
+from fieldcraft.engine.copies import copy_of, refresh
 from fieldcraft.engine.local.blocks import BLOCK, Ints
 from fieldcraft.engine.local.kv_cache import BlockCache, block_attention
 from fieldcraft.engine.local.plan import blocks_read, make_plan, order, to_device
@@ -19,6 +20,7 @@ from fieldcraft.engine.local.rows import Rows
 from fieldcraft.engine.local.sampling import sample, uniforms
 from fieldcraft.engine.local.stops import StopStrings
 from fieldcraft.engine.threads import using_threads
+from fieldcraft.engine.versions import extend
 from fieldcraft.types import Completion, Sampling, StopReason, Tokenizer, UserError
 
 # Turns of the event loop given away after a step that ended a turn: a tool that does not wait
@@ -38,7 +40,8 @@ class LocalEngine:
     The cache grows by blocks of 32 tokens, with the tokens that sessions hold; at most it has
     `max_rows` x `max_len` tokens.
 
-    Training may change the model's weights between calls; `publish` must follow.
+    Training may change the model's weights between calls; `publish` must follow. After `separate`
+    the engine has a copy of them, and the model may be trained while calls generate.
 
     Args:
         model: a transformers causal language model with plain full attention, on any device.
@@ -64,7 +67,7 @@ class LocalEngine:
         step_tokens: int = 8192,
         threads: int | None = None,
     ) -> None:
-        self.model = model
+        self.model = self._trained = model
         self.config = model.config.get_text_config()
         refuse_special_attention(model)
         self.max_rows = max_rows
@@ -139,14 +142,34 @@ class LocalEngine:
             raise RuntimeError("the engine cannot sleep while it is generating")
         self._forget()
 
-    async def publish(self, version: int) -> None:
-        """The model's weights have changed: every cached session is dropped, and what is sampled
-        from now on bears the new version.
+    async def separate(self) -> None:
+        """Sample from a copy of the model from now on, which `publish` brings up to date."""
+        self.model = copy_of(self._trained)
+        self.config = self.model.config.get_text_config()
 
-        Raises RuntimeError while calls are generating: their cache would mix two policies.
+    async def publish(self, version: int) -> None:
+        """The model's weights have changed: what is sampled from now on bears the new version.
+
+        Every cached session is dropped, so turns that are being sampled are read again with the new
+        weights: no token comes from keys and values of two policies.
         """
-        await self.sleep()
+        calls = [call for call in self._calls.values() if not call.future.done()]
+        for call in calls:
+            self._interrupt(call)
+        self._waiting = calls
+        self._forget()
+        if self.model is not self._trained:
+            refresh(self.model, self._trained)
         self.version = version
+
+    def _interrupt(self, request: Request) -> None:
+        """Keep what a request has sampled so far; it needs a row again."""
+        table, row = self._rows, self._rows.of.get(request.session)
+        if row is not None and table.active[row]:
+            start, end = int(table.turn_start[row]), int(table.length[row])
+            request.logprobs += table.read_logprobs(row, start, end).tolist()
+            extend(request.versions, self.version, end - start)
+            request.ids = table.read(row, 0, end)
 
     # ---- sessions and rows
 
@@ -191,7 +214,7 @@ class LocalEngine:
 
     def _begin(self, request: Request, row: int) -> None:
         table, sampling = self._rows, request.sampling
-        table.turn_end[row] = min(len(request.ids) + sampling.max_tokens, self.max_len)
+        table.turn_end[row] = min(request.begin + sampling.max_tokens, self.max_len)
         table.temperature[row] = sampling.temperature
         table.seed[row] = sampling.seed % 2**64
         table.stop_set[row] = request.stop_set
@@ -313,7 +336,7 @@ class LocalEngine:
             if broken[i]:
                 self._fail(row, request)
                 continue
-            turn = table.read(row, start, end).tolist()
+            turn = table.read(row, request.begin, end).tolist()
             if eos[i]:
                 reason = StopReason.EOS
             elif maybe_stop[i] and self._stops.completed(turn, request.sampling.stop):
@@ -323,9 +346,11 @@ class LocalEngine:
             else:
                 continue
             table.park(row)
-            logprobs_turn = table.read_logprobs(row, start, end).tolist()
+            logprobs_turn = request.logprobs + table.read_logprobs(row, start, end).tolist()
             text = self._stops.decode(turn)
-            request.future.set_result(Completion(turn, logprobs_turn, text, reason, self.version))
+            extend(request.versions, self.version, end - start)
+            done = Completion(turn, logprobs_turn, text, reason, request.versions)
+            request.future.set_result(done)
         return int(table.active.sum()) < before
 
     def _fail(self, row: int, request: Request) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fieldcraft.engine.local.blocks import Ints
-from fieldcraft.types import Completion, Sampling, Tokenizer
+from fieldcraft.types import Completion, Sampling, Span, Tokenizer
 
 
 @dataclass(slots=True)
@@ -23,13 +23,21 @@ class Stats:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A call of `generate` that has not returned."""
+    """A call of `generate` that has not returned. If the weights change meanwhile, what it has
+    sampled so far is appended to its `ids`, and `logprobs` and `versions` tell of it."""
 
     ids: Ints
     sampling: Sampling
     stop_set: int  # row of StopStrings.completing
     session: str
     future: asyncio.Future[Completion]
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[Span] = field(default_factory=list)
+
+    @property
+    def begin(self) -> int:
+        """How many tokens stand before the turn."""
+        return len(self.ids) - len(self.logprobs)
 
 
 def eos_ids(model: Any, tokenizer: Tokenizer) -> list[int]:

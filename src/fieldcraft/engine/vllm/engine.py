@@ -16,10 +16,11 @@ from fieldcraft.config.sections import Dtype
 from fieldcraft.engine.home import Home
 from fieldcraft.engine.local.requests import eos_ids
 from fieldcraft.engine.local.stops import StopStrings
+from fieldcraft.engine.versions import extend
 from fieldcraft.engine.vllm.client import Choice, Gone
 from fieldcraft.engine.vllm.servers import MOST_DEATHS, Own, Remote, Servers, Serving
 from fieldcraft.engine.vllm.weights import Weights, place_for, write_weights
-from fieldcraft.types import Completion, Sampling, StopReason, Tokenizer, UserError
+from fieldcraft.types import Completion, Sampling, Span, StopReason, Tokenizer, UserError
 
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
@@ -150,6 +151,9 @@ class VllmEngine:
             raise RuntimeError("the engine cannot sleep while it is generating")
         await self._servers.forget()
 
+    async def separate(self) -> None:
+        """The servers have weights of their own."""
+
     async def publish(self, version: int) -> None:
         """Give the servers the model's weights as they are now, and prove that they sample from
         them.
@@ -174,7 +178,7 @@ class VllmEngine:
     async def _generate(self, ids: list[int], sampling: Sampling, session: str) -> Completion:
         """A turn, as a rule in one piece. vLLM decodes a turn behind its prompt, so it may find a
         stop string that begins in the prompt; then it is asked to go on."""
-        version = self.version
+        versions: list[Span] = []
         turn: list[int] = []
         logprobs: list[float] = []
         most = sampling.max_tokens
@@ -182,6 +186,7 @@ class VllmEngine:
             left = replace(sampling, max_tokens=most - len(turn), seed=sampling.seed + len(turn))
             choice = await self._piece(ids + turn, left, session)
             turn += choice.token_ids
+            extend(versions, self.version, len(choice.token_ids))
             logprobs += _logprobs(choice, len(ids) + len(turn), session)
             text, reason = self._stops.decode(turn), _reason(choice)
             if reason is not StopReason.STOP or any(stop in text for stop in sampling.stop):
@@ -189,7 +194,7 @@ class VllmEngine:
             if len(turn) == most or len(ids) + len(turn) == self._servers.max_len:
                 reason = StopReason.LENGTH
                 break
-        return Completion(turn, logprobs, text, reason, version)
+        return Completion(turn, logprobs, text, reason, versions)
 
     async def _piece(self, ids: list[int], sampling: Sampling, session: str) -> Choice:
         """What vLLM writes behind `ids`, asked again while servers go."""

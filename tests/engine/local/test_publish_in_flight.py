@@ -1,0 +1,157 @@
+"""Weights that change while turns are being sampled."""
+
+import asyncio
+import copy
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import pytest
+import torch
+
+from engine_parity import PROMPT, TOKENIZER, plain_logprobs
+from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.types import Completion, Sampling, StopReason
+
+Policies = Sequence[Any]  # the model at each version
+
+
+@torch.no_grad()
+def changed(model: Any, factor: float) -> Any:
+    """Another policy."""
+    other = copy.deepcopy(model)
+    for name, weight in other.named_parameters():
+        if "layers" in name and weight.ndim == 2:
+            weight.mul_(factor)
+    return other
+
+
+def take_over(model: Any, other: Any) -> None:
+    model.load_state_dict(other.state_dict())
+
+
+async def steps(engine: LocalEngine, count: int) -> None:
+    """Let the engine compute so many steps."""
+    target = engine.stats.forwards + count
+    while engine.stats.forwards < target:
+        await asyncio.sleep(0)
+
+
+def check_spans(policies: Policies, ids: list[int], done: Completion) -> None:
+    """Every token has the log-probability that the policy of its span gives it behind all others,
+    so nothing of another policy's keys and values is left."""
+    assert sum(count for _, count in done.versions) == len(done.ids)
+    ends = list(accumulate(count for _, count in done.versions))
+    for (version, count), end in zip(done.versions, ends, strict=True):
+        expected = plain_logprobs(policies[version], ids, done.ids, 1.0)
+        of_span = expected[torch.arange(end - count, end), done.ids[end - count : end]]
+        assert done.logprobs[end - count : end] == pytest.approx(of_span.tolist(), abs=1e-4)
+
+
+def test_turns_are_continued_with_the_new_weights(model: Any) -> None:
+    trained = copy.deepcopy(model)
+    policies = [copy.deepcopy(trained), changed(trained, 1.5), changed(trained, 0.5)]
+    engine = LocalEngine(trained, TOKENIZER, max_rows=4)
+    prompts = [[*PROMPT, 3 + i] for i in range(6)]  # two more than there are rows
+
+    async def run() -> list[Completion]:
+        calls = [
+            asyncio.create_task(engine.generate(ids, Sampling(20 + i, seed=i), f"{i}"))
+            for i, ids in enumerate(prompts)
+        ]
+        for version in (1, 2):
+            await steps(engine, 7)
+            take_over(trained, policies[version])
+            await engine.publish(version)
+        return await asyncio.gather(*calls)
+
+    done = asyncio.run(run())
+    assert [one.versions for one in done[:4]] == [[(0, 7), (1, 7), (2, 6 + i)] for i in range(4)]
+    assert [one.versions for one in done[4:]] == [[(2, 24)], [(2, 25)]]
+    for ids, one in zip(prompts, done, strict=True):
+        assert one.text == TOKENIZER.decode(one.ids)
+        assert one.reason is StopReason.LENGTH
+        check_spans(policies, ids, one)
+
+
+def test_an_observation_is_read_with_the_new_weights(model: Any) -> None:
+    trained = copy.deepcopy(model)
+    policies = [copy.deepcopy(trained), changed(trained, 1.5)]
+    engine = LocalEngine(trained, TOKENIZER, max_rows=4)
+
+    async def run() -> tuple[Completion, Completion, list[int]]:
+        first = await engine.generate(PROMPT, Sampling(9, seed=1), "a")
+        take_over(trained, policies[1])
+        await engine.publish(1)  # while the tool works
+        history = [*PROMPT, *first.ids, 5, 6]
+        return first, await engine.generate(history, Sampling(9, seed=2), "a"), history
+
+    first, second, history = asyncio.run(run())
+    assert (first.versions, second.versions) == ([(0, 9)], [(1, 9)])
+    check_spans(policies, PROMPT, first)
+    check_spans(policies, history, second)
+
+
+def test_publishing_the_same_weights_changes_nothing(model: Any) -> None:
+    def sampled(publications: int) -> Completion:
+        engine = LocalEngine(model, TOKENIZER, max_rows=4)
+
+        async def run() -> Completion:
+            call = asyncio.create_task(engine.generate(PROMPT, Sampling(24, seed=3), "a"))
+            for version in range(1, publications + 1):
+                await steps(engine, 5)
+                await engine.publish(version)
+            return await call
+
+        return asyncio.run(run())
+
+    once, often = sampled(0), sampled(3)
+    assert often.ids == once.ids
+    assert often.logprobs == pytest.approx(once.logprobs, abs=1e-4)
+    assert often.versions == [(0, 5), (1, 5), (2, 5), (3, 9)]
+
+
+def test_a_released_turn_is_not_continued(model: Any) -> None:
+    engine = LocalEngine(model, TOKENIZER, max_rows=4)
+
+    async def run() -> None:
+        call = asyncio.create_task(engine.generate(PROMPT, Sampling(24), "a"))
+        await steps(engine, 3)
+        engine.release("a")
+        await engine.publish(1)
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    asyncio.run(run())
+    assert engine.stats.forwards == 3
+
+
+def test_a_separate_engine_does_not_see_the_model_in_training(model: Any) -> None:
+    trained = copy.deepcopy(model)
+    policies = [copy.deepcopy(trained), changed(trained, 1.5)]
+    engine = LocalEngine(trained, TOKENIZER, max_rows=4)
+
+    async def run() -> Completion:
+        await engine.separate()
+        call = asyncio.create_task(engine.generate(PROMPT, Sampling(20, seed=1), "a"))
+        await steps(engine, 5)
+        take_over(trained, policies[1])
+        trained.train()
+        await steps(engine, 5)
+        await engine.publish(1)
+        return await call
+
+    done = asyncio.run(run())
+    assert trained.training
+    assert done.versions == [(0, 10), (1, 10)]
+    check_spans(policies, PROMPT, done)
+
+
+def test_a_separate_engine_shares_what_is_frozen(model: Any) -> None:
+    trained = copy.deepcopy(model).requires_grad_(requires_grad=False)
+    head = trained.get_submodule("model.norm").weight.requires_grad_()
+    engine = LocalEngine(trained, TOKENIZER, max_rows=4)
+    asyncio.run(engine.separate())
+    mine = dict(engine.model.named_parameters())
+    for name, weight in trained.named_parameters():
+        assert (mine[name] is weight) == (weight is not head)
