@@ -61,7 +61,7 @@ def test_an_agent_keeps_the_local_engine(tmp_path: Path) -> None:
         (["engine=vllm", URL, "engine.pyton=a"], "has no setting 'pyton'; did you mean 'python'"),
         (["engine=vllm"], "needs either engine.python"),
         (["engine=vllm", URL, "engine.memory=-1"], "the setting 'memory' of the engine 'vllm'"),
-        ([f"engine={__name__}:Half"], "has no release, sleep, publish"),
+        ([f"engine={__name__}:Half"], "has no release, sleep, separate, publish"),
         (
             [
                 "engine=vllm",

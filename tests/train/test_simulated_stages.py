@@ -115,7 +115,7 @@ def test_a_frozen_simulator_and_the_policy_keep_to_their_engines() -> None:
     assert_same(before, weights(frozen.engine.model))
     assert any((start[n] != w).any() for n, w in weights(policy.engine.model).items())
     # a run that goes on here would have no caches either
-    assert (policy.slept, frozen.slept) == (1, 1)
+    assert (policy.slept, frozen.slept) == (2, 2)
 
 
 def test_what_is_simulated_is_the_frozen_models_and_never_trained() -> None:

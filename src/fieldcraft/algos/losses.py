@@ -31,8 +31,9 @@ class TokenBatch:
     of the engine that sampled (equal to the old ones unless they were recomputed), `ref_logp_T`
     those of the frozen reference. `entropy_T` is the entropy of the distribution of each token,
     `teacher_kl_T` its reverse KL to that of a teacher, where there is one. All are at the
-    temperature of sampling. `seq_T` numbers the sequence of each token, 0..S-1; `turn_T` numbers
-    the unbroken runs of trained tokens, the policy's turns.
+    temperature of sampling. `fresh_T` is 1 for the tokens that the policy sampled as it is at the
+    beginning of the step, 0 for older ones; None: all are. `seq_T` numbers the sequence of each
+    token, 0..S-1; `turn_T` numbers the unbroken runs of trained tokens, the policy's turns.
     """
 
     logp_T: Tensor
@@ -46,6 +47,7 @@ class TokenBatch:
     ref_logp_T: Tensor
     num_sequences: int
     teacher_kl_T: Tensor | None = None
+    fresh_T: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,7 +136,7 @@ class Surrogate:
             "entropy": w_T * batch.entropy_T,
             "ratio": w_T * ratio_T,
             "clip_fraction": w_T * clipped_T,
-            "sampler_gap": w_T * (batch.logp_T - batch.sampled_logp_T).abs(),
+            "sampler_gap": w_T * _sampler_gap(batch),
         }
         if self.kl_coef:
             delta_T = (batch.ref_logp_T - batch.logp_T).clamp(-LIMIT, LIMIT)
@@ -191,6 +193,12 @@ class Surrogate:
             near_T = quotient(self.reject)
             kept_T = ((near_T >= self.reject_low) & (near_T <= self.reject_high)).to(ones_T.dtype)
         return importance_T, kept_T
+
+
+def _sampler_gap(batch: TokenBatch) -> Tensor:
+    """How far the sampler's log-probabilities are from the trainer's, where both had one policy."""
+    gap_T = (batch.logp_T - batch.sampled_logp_T).abs()
+    return gap_T if batch.fresh_T is None else batch.fresh_T * gap_T
 
 
 def _over_sequence(x_T: Tensor, batch: TokenBatch, *, mean: bool) -> Tensor:

@@ -117,12 +117,14 @@ class Recipe(Section):
         return comparisons
 
     @model_validator(mode="after")
-    def _weigh_rounding(self) -> Self:
+    def _weigh_mismatch(self) -> Self:
         """Sampler and trainer round a decoded token and a batch differently, unless they compute in
-        float32: then their mismatch is weighed, if the recipe does not say otherwise."""
+        float32; and an asynchronous sampler may be older than the trainer. Then their mismatch is
+        weighed, if the recipe does not say otherwise."""
         for name, stage in self.stages.items():
-            said = {"importance_cap", "reject"} & stage.model_fields_set
-            if isinstance(stage, Rl) and self.dtype != "float32" and not said:
+            if not isinstance(stage, Rl) or {"importance_cap", "reject"} & stage.model_fields_set:
+                continue
+            if self.dtype != "float32" or stage.asynchronous.max_staleness:
                 self.stages[name] = stage.model_copy(update={"importance_cap": MISMATCH_CAP})
         return self
 

@@ -10,6 +10,7 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     Tag,
@@ -17,7 +18,7 @@ from pydantic import (
 )
 
 from fieldcraft.config.names import Kind, PartError, find, name_of, require, suggestion
-from fieldcraft.config.sections import Endpoint, Optim, Rate, Section, Share
+from fieldcraft.config.sections import Endpoint, Optim, Rate, Section, Share, fields_of
 from fieldcraft.config.stages import Footprint, Stage, StageKind
 
 SIMULATED_SHARE = 5 / 6  # AutoCoA's
@@ -64,6 +65,13 @@ class Critic(Section):
     gae_lambda: Annotated[float, Field(ge=0, le=1)] = 1.0
 
 
+class Async(Section):
+    """Sampling that goes on while the trainer works. Rollouts that began more than `max_staleness`
+    steps ago are not trained on; 0: sampler and trainer take turns."""
+
+    max_staleness: NonNegativeInt = 0
+
+
 class Rl(Stage):
     """Reinforcement learning: one clipped surrogate, of which every algorithm is a setting.
 
@@ -71,6 +79,8 @@ class Rl(Stage):
     wins. docs/algorithms.md explains every key.
     """
 
+    # `async` is a word of Python
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
     kind: ClassVar[StageKind] = "rl"
 
     type: str = "rl"
@@ -85,6 +95,7 @@ class Rl(Stage):
     group: PositiveInt = 8  # rollouts of a question
     oversample: PositiveInt = 1  # times as many are sampled; `group` of them are trained on
     temperature: PositiveFloat = 1.0
+    asynchronous: Async = Field(default=Async(), alias="async")
     # what is rewarded
     rewards: Rewards = Field(default={"em": 1.0})  # and their weights
     call_smoothing: PositiveFloat | None = None  # OTC's c; None: budget.max_calls
@@ -117,7 +128,8 @@ class Rl(Stage):
     llds_coef: Rate = 0.0
     # between sampler and trainer
     importance: Literal["token", "sequence"] = "token"
-    # None: no weight; a recipe sets 2 where nothing is said and sampler and trainer round
+    # None: no weight. Where nothing is said, a recipe sets 2 if sampler and trainer round, or if
+    # the sampler may be older
     importance_cap: PositiveFloat | None = None
     reject: Literal["token", "sequence", "geometric"] | None = None
     reject_low: Share = 0.5
@@ -147,10 +159,10 @@ class Rl(Stage):
                 ' {"baseline": "group"}.'
             )
         for key in keys:
-            if key not in cls.model_fields:
+            if key not in fields_of(cls):
                 raise PartError(
                     f"the algorithm '{algorithm}' sets '{key}', which no rl stage has;"
-                    f" {suggestion(str(key), cls.model_fields)}"
+                    f" {suggestion(str(key), fields_of(cls))}"
                 )
         return keys
 
@@ -201,12 +213,13 @@ class Rl(Stage):
 
     @property
     def footprint(self) -> Footprint:
-        frozen = self.simulator == "frozen"
+        frozen, staleness = self.simulator == "frozen", self.asynchronous.max_staleness
         return Footprint(
             critics=(self.baseline, self.critic.backbone) == ("critic", "own"),
             frozen=frozen,
             references=self.kl_coef > 0,
-            rollouts=self.questions * self.group * self.oversample,
+            rollouts=self.questions * self.group * self.oversample * (1 + staleness),
+            overlaps=staleness > 0,
         )
 
     def _agree_on_simulator(self) -> None:

@@ -17,6 +17,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 
 from fieldcraft.config.complaints import first_problem
 from fieldcraft.config.names import LOCAL, Kind, require, suggestion
@@ -31,6 +32,11 @@ class Section(BaseModel):
     """A part of a recipe. Unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def fields_of(section: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The keys of a section, as a recipe writes them."""
+    return {field.alias or name: field for name, field in section.model_fields.items()}
 
 
 def _without_settings(filters: Any) -> Any:

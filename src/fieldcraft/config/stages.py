@@ -18,7 +18,8 @@ class Footprint:
     """What a stage keeps in memory beside the model that it trains: how many models of its size are
     trained with it, how many are only read (those that simulate sample too; a reference is the
     model as the stage begins), how many rollouts have their keys and values kept, and how many
-    copies of a piece's logits there are beside the usual ones.
+    copies of a piece's logits there are beside the usual ones. If it `overlaps`, it trains while a
+    copy of the model samples.
     """
 
     critics: int = 0
@@ -27,6 +28,7 @@ class Footprint:
     teachers: int = 0
     rollouts: int = 0
     logits: int = 0
+    overlaps: bool = False
 
 
 class Stage(Section):

@@ -21,7 +21,7 @@ from fieldcraft.config.recipe import (
     world_settings,
 )
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import TEACHER, JudgeModel, Teacher, World
+from fieldcraft.config.sections import TEACHER, JudgeModel, Teacher, World, fields_of
 from fieldcraft.config.stages import Stage
 from fieldcraft.recipes.exported import filled_from_model
 from fieldcraft.recipes.overrides import apply_override
@@ -383,10 +383,10 @@ def _keys(place: Sequence[str | int]) -> list[str]:
 def keys_of(section: type[BaseModel], parts: Sequence[str]) -> list[str]:
     """The keys that a section, or one inside it, may have."""
     for part in parts:
-        annotation = section.model_fields[part].annotation
+        annotation = fields_of(section)[part].annotation
         section = next(  # a section, or one that may be null
             kind
             for kind in (annotation, *get_args(annotation))
             if isinstance(kind, type) and issubclass(kind, BaseModel)
         )
-    return list(section.model_fields)
+    return list(fields_of(section))

@@ -71,7 +71,8 @@ def memory_sizes(setup: Sizes) -> dict[str, int]:
 
 def memory_bytes(setup: Sizes, stage: Stage) -> int:
     """Roughly what a stage takes at its peak: its weights, and the gradients and the activations of
-    one micro-batch or, in reinforcement learning before that, the caches of the rollouts.
+    one micro-batch or, in reinforcement learning before that, the caches of the rollouts. If it
+    overlaps, it takes both at once, and the engine has a copy of the trained weights.
 
     Activations have the recipe's type, and logits are float32. With adapters activations are
     float32, too: an adapter keeps its own copy of what it reads. A layer keeps for the backward
@@ -94,7 +95,12 @@ def memory_bytes(setup: Sizes, stage: Stage) -> int:
     rows = min(recipe.max_rows, footprint.rollouts)
     caches = (1 + footprint.frozen) * cache_bytes(setup, rows, BYTES[recipe.dtype])
     gradients = (setup.trained + setup.parameters * footprint.critics) * FLOAT
-    return PROCESS_BYTES + weight_bytes(setup, stage) + max(gradients + activations, caches)
+    training = gradients + activations
+    if footprint.overlaps:
+        peak = training + caches + setup.trained * BYTES[recipe.policy_dtype]
+    else:
+        peak = max(training, caches)
+    return PROCESS_BYTES + weight_bytes(setup, stage) + peak
 
 
 def weight_bytes(setup: Sizes, stage: Stage) -> int:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fieldcraft.evals.metrics import summarise
 from fieldcraft.evals.run import answer_rubric, evaluate
 from fieldcraft.records.events import nobody
 from fieldcraft.rollout.loop import Policy, rollout
 from fieldcraft.runs.context import Context
 from fieldcraft.train.loop import Probe, no_probe
-from fieldcraft.train.stages.base import Row
+from fieldcraft.train.stages.base import Row, StageType
 from fieldcraft.types import Dialect
 
 
-def make_probe(context: Context, dialect: Dialect, model: Any) -> Probe:
+def make_probe(context: Context, dialect: Dialect, stage: StageType) -> Probe:
     """What `evaluation.during` asks for: the model answers the first questions of the leading
     split, greedily and with the run's tools. Exact match and calls become `heldout_em` and
-    `heldout_calls` of the step's metrics."""
+    `heldout_calls` of the step's metrics. A stage that samples lends its engine."""
     settings = context.recipe.evaluation
     if settings.during is None:
         return no_probe
@@ -30,7 +28,8 @@ def make_probe(context: Context, dialect: Dialect, model: Any) -> Probe:
     async def probe(steps: int) -> Row:
         if steps % every:
             return {}
-        engine = context.engine(model, dialect)  # a new one has no caches of earlier weights
+        # A new one has no caches of earlier weights.
+        engine = stage.engine or context.engine(stage.trainer.model, dialect)
         policy = Policy(engine=engine, temperature=0.0)
         done = await evaluate(
             asked[:most],
@@ -40,7 +39,8 @@ def make_probe(context: Context, dialect: Dialect, model: Any) -> Probe:
             "during training",
             nobody,
         )
-        await engine.sleep()
+        if engine is not stage.engine:
+            await engine.sleep()
         found = summarise(done, settings.leading)
         return {"heldout_em": found["em"], "heldout_calls": found["calls_mean"]}
 

@@ -56,7 +56,7 @@ async def _train(context: Context, name: str, settings: Stage, start: Path) -> N
     prepared = time.perf_counter() - began
     tokenizer = material.dialect.tokenizer
     try:
-        probe = make_probe(context, material.dialect, stage.trainer.model)
+        probe = make_probe(context, material.dialect, stage)
         rows = await run_steps(stage, settings, folder.path, tokenizer, context.emit, probe)
     finally:
         await stage.close()

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fieldcraft.records.chains import chains
-from fieldcraft.types import Author, Trajectory
+from fieldcraft.types import Author, Segment, Trajectory
 
 Floats = NDArray[np.float32]
 WORTH_SHARING = 16  # tokens of a common prefix; a run costs an attention kernel of its own
@@ -39,7 +39,8 @@ class Sample:
     log-probabilities matter to reinforcement learning only, `value` (of the tokens before t) and
     `target` (the return from t on) only where there is a critic, which fills them, and
     `teacher_logp` only where there is a teacher. `seen` is what that reads in place of this sample,
-    if it is another text: the same trained tokens after another prompt.
+    if it is another text: the same trained tokens after another prompt. `version` is that of the
+    policy that sampled a token, and 0 for all others.
     """
 
     ids: NDArray[np.int64]
@@ -51,7 +52,12 @@ class Sample:
     value: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
     target: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
     teacher_logp: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
+    version: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     seen: Sample | None = None
+
+    def __post_init__(self) -> None:
+        if not self.version.size:
+            self.version = np.zeros(len(self), np.int64)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -94,13 +100,22 @@ def to_sample(
     logp = np.concatenate(
         [np.array(s.logprobs or [0.0] * len(s.ids), np.float32) for s in trajectory.segments]
     )
+    version = np.concatenate([_versions(s) for s in trajectory.segments])
     weight[0] = 0.0  # nothing stands before the first token
     weight[~np.isfinite(logp)] = 0.0
     logp = np.nan_to_num(logp, neginf=0.0, posinf=0.0)
     end = int(np.flatnonzero(weight).max(initial=0)) + 1
     ids, weight, logp = ids[:end], weight[:end], logp[:end]
     advantages = np.where(weight > 0, np.float32(advantage), np.float32(0)).astype(np.float32)
-    return Sample(ids, weight, advantages, logp, logp, logp)
+    return Sample(ids, weight, advantages, logp, logp, logp, version=version[:end])
+
+
+def _versions(segment: Segment) -> NDArray[np.int64]:
+    """Of the policy that sampled each token; [tokens]."""
+    if not segment.versions:
+        return np.zeros(len(segment.ids), np.int64)
+    versions, counts = np.array(segment.versions).T
+    return np.repeat(versions, counts)
 
 
 class Run(NamedTuple):

@@ -27,9 +27,10 @@ from fieldcraft.types import Author, Outcome, Status, Trajectory
 
 # Metrics that are means over the tokens trained on; those of equal groups have no part in them.
 OF_TRAINED = (
-    *("entropy", "ratio", "clip_fraction", "sampler_gap", "kl_ref", "llds"),
+    *("entropy", "ratio", "clip_fraction", "kl_ref", "llds"),
     *("importance", "rejected", "teacher_kl"),
 )
+GAP = "sampler_gap"
 
 
 class Reference(Protocol):
@@ -174,9 +175,7 @@ class PolicyLearner:
         for part, share in self._parts(units, number):
             self.trainer.done = number
             divisor = total * share
-            row = self._step(part, divisor)
-            trained = sum(map(_weight, part))
-            row |= {name: row[name] * divisor / trained for name in OF_TRAINED if name in row}
+            row = as_means(self._step(part, divisor), part, divisor, number)
             if self.critic is not None:
                 self.critic.done = number
                 row |= {f"critic/{k}": v for k, v in self.critic.step(part, divisor).items()}
@@ -184,9 +183,10 @@ class PolicyLearner:
         self.trainer.drop_gradients()
         if self.critic is not None:
             self.critic.drop_gradients()
-        means = {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
+        names = [name for name in rows[0] if name != GAP]
+        means = {name: sum(row[name] for row in rows) / len(rows) for name in names}
         # Later ones compare with weights that have changed.
-        return means | {name: rows[0][name] for name in {"sampler_gap"} & rows[0].keys()}
+        return means | {name: rows[0][name] for name in {GAP} & rows[0].keys()}
 
     def _step(self, part: Sequence[Unit], divisor: float) -> Row:
         """One optimiser step of the policy."""
@@ -212,8 +212,23 @@ def along(member: Scored, trajectory: Trajectory) -> Floats:
     return np.concatenate([*padded, last[0].advantage])
 
 
+def as_means(row: Row, part: Sequence[Unit], divisor: float, version: int) -> Row:
+    """Metrics of an optimiser step whose sums over tokens were divided by `divisor`, as means over
+    the trained tokens. That of GAP is over the tokens that this version of the policy sampled, and
+    is left out where there are none."""
+    counts = dict.fromkeys(OF_TRAINED, sum(map(_weight, part)))
+    counts[GAP] = sum(_fresh_weight(unit, version) for unit in part)
+    kept = {name: value for name, value in row.items() if counts.get(name) != 0}
+    return {n: v * divisor / counts[n] if n in counts else v for n, v in kept.items()}
+
+
 def _weight(unit: Unit) -> float:
     return float(sum(sample.weight.sum() for sample in unit))
+
+
+def _fresh_weight(unit: Unit, version: int) -> float:
+    """Of the tokens that a version of the policy sampled."""
+    return float(sum(sample.weight[sample.version == version].sum() for sample in unit))
 
 
 def right_negative_rate(groups: Sequence[Sequence[Scored]]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import isfinite
 
 from fieldcraft.records.tool_use import tool_use
@@ -55,6 +55,24 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> Row:
         "tool_failure_rate": use["call_failed_rate"] or 0.0,
         **use,
         **{f"status/{s.value}": status[s] / count for s in Status},
+    }
+
+
+def staleness(groups: Iterable[Sequence[Trajectory]], number: int) -> Row:
+    """How many versions of the policy ago the tokens of step `number` were sampled."""
+    spans = [
+        span
+        for group in groups
+        for trajectory in group
+        for segment in trajectory.segments
+        if segment.author is Author.POLICY
+        for span in segment.versions
+    ]
+    tokens = sum(count for _, count in spans)
+    ages = sum((number - version) * count for version, count in spans)
+    return {
+        "staleness_mean": ages / max(tokens, 1),
+        "staleness_max": max((number - version for version, _ in spans), default=0),
     }
 
 

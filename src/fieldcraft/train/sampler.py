@@ -1,15 +1,17 @@
 """Sampling for reinforcement learning: questions, rollouts in groups, and their rewards.
 
-It knows no weights and no losses: `learner.py` does, and the stage lets the two take turns.
+It knows no weights and no losses: `learner.py` does. Here the two take turns; in `stream.py`
+sampling does not wait.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil
+from typing import Any, TypeVar
 
 from fieldcraft.config.rl import Rl
 from fieldcraft.envs.environment import ToolEnvironment
@@ -22,23 +24,26 @@ from fieldcraft.train.resampling import resample
 from fieldcraft.types import PolicyEngine, Task, Trajectory
 
 Group = Sequence[Trajectory]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
     """The groups of a step to train on, everything that was sampled for them, and in how many
-    batches of questions."""
+    batches of questions. `row` has further metrics."""
 
     groups: list[Group]
     trajectories: list[Trajectory]
     batches: int
+    row: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
 class Sampler:
-    """Samples the rollouts of one step at a time.
+    """Samples the rollouts of one step at a time, while nothing is trained.
 
-    `drawn` is its position in the stream of questions, which a checkpoint keeps.
+    `drawn` is its position in the stream of questions, which a checkpoint keeps, and `version` the
+    policy that the engine samples from, where that is known: as many steps as it has behind it.
     `frozen`, an engine, simulates for `simulator: frozen`, and `remote` writes observations for
     `simulator: endpoint`.
     """
@@ -54,6 +59,10 @@ class Sampler:
     name: str = "rl"  # of the stage, in events
     emit: Sink = nobody
     drawn: int = 0  # batches of questions so far
+    version: int | None = None
+
+    async def open(self) -> None:
+        """Prepare the engine."""
 
     async def sample(self, number: int) -> Sampled:
         """The rollouts of step `number`, with their rewards.
@@ -64,6 +73,8 @@ class Sampler:
         one, so that an epoch asks every question.
         """
         s = self.settings
+        await self._sleep()  # an evaluation may have left sessions, which a resumed run has not
+        await self.ensure(number)
         most = 1 if s.keep_groups == "all" else s.max_batches
         kept: list[Group] = []
         flat: list[Trajectory] = []
@@ -73,51 +84,83 @@ class Sampler:
             for group in found:
                 self.rubric.score(group)
             flat += [trajectory for group in found for trajectory in group]
-            kept += filter(self._teaches, self._resampled(found, number, batch))
+            kept += filter(self.teaches, self._resampled(found, number, batch))
             if len(kept) >= s.questions:
                 break
         self.drawn += batch + 1
         return Sampled(kept[: s.questions], flat, batch + 1)
 
-    async def sleep(self) -> None:
-        """Nothing is sampled for a while: the caches make room for training."""
+    async def train(self, learn: Callable[[], T]) -> T:
+        """Let the learner work. The caches make room for it, also in a step that trains nothing: a
+        run that is resumed after it has no cached sessions either."""
+        await self._sleep()
+        return learn()
+
+    async def publish(self, version: int) -> None:
+        """From now on sample with the weights as they are now."""
+        await self.engine.publish(version)
+        self.version = version
+
+    async def ensure(self, version: int) -> None:
+        """Publish the weights that a stage begins with, or is resumed with."""
+        if self.version != version:
+            await self.publish(version)
+
+    async def close(self) -> None:
+        """End what is still being sampled."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"drawn": self.drawn}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.drawn = state["drawn"]
+
+    async def _sleep(self) -> None:
         await self.engine.sleep()
         if self.frozen is not None:
             await self.frozen.sleep()
 
     async def _batch(self, tasks: Sequence[Task], number: int, batch: int) -> list[Group]:
         s = self.settings
-        policy = Policy(engine=self.engine, temperature=s.temperature, seed=self.seed)
-        simulator = self._simulator(policy) if simulates(s, number) else None
+        play = self.player(simulated=simulates(s, number))
         first = batch * s.questions
-        size = s.group * s.oversample
+        size = self.size
         jobs = [
             (task, f"{number}/{p}/{g}")
             for p, task in enumerate(tasks, start=first)
             for g in range(size)
         ]
         done = await rollouts(
-            jobs,
-            lambda task, key: rollout(task, policy, self.env, key, simulator),
-            len(jobs),
-            lambda trajectory: self.emit(TrajectoryDone(self.name, trajectory)),
+            jobs, play, len(jobs), lambda t: self.emit(TrajectoryDone(self.name, t))
         )
         await self.rubric.prepare(done)
         return [done[p * size : (p + 1) * size] for p in range(len(tasks))]
 
+    @property
+    def size(self) -> int:
+        """Rollouts that are sampled for a question."""
+        return self.settings.group * self.settings.oversample
+
+    def player(self, *, simulated: bool) -> Callable[[Task, str], Awaitable[Trajectory]]:
+        """What plays the rollout of a task and a key. If a frozen model writes the observations, it
+        samples as the policy does, in an engine with sessions of its own."""
+        policy = Policy(engine=self.engine, temperature=self.settings.temperature, seed=self.seed)
+        simulator: Simulator | None = None
+        if simulated:
+            frozen = PolicySimulator(replace(policy, engine=self.frozen or policy.engine))
+            simulator = self.remote or frozen
+        return lambda task, key: rollout(task, policy, self.env, key, simulator)
+
     def _resampled(self, groups: Sequence[Group], number: int, batch: int) -> Sequence[Group]:
-        """The groups as large as they are trained on; larger ones lose members by resampling."""
-        if self.settings.oversample == 1:
-            return groups
         rng = random.Random(f"resample:{self.seed}:{number}:{batch}")
-        return [resample(group, self.settings.group, rng) for group in groups]
+        return [self.cut(group, rng) for group in groups]
 
-    def _simulator(self, policy: Policy) -> Simulator:
-        """Who writes the observations. A frozen model samples as the policy does, in an engine with
-        sessions of its own."""
-        return self.remote or PolicySimulator(replace(policy, engine=self.frozen or policy.engine))
+    def cut(self, group: Group, rng: random.Random) -> Group:
+        """A group as large as it is trained on; a larger one loses members by resampling."""
+        most = self.settings.group
+        return resample(group, most, rng) if len(group) > most else group
 
-    def _teaches(self, group: Group) -> bool:
+    def teaches(self, group: Group) -> bool:
         """Whether dynamic sampling keeps a group: some of its graded rollouts are right and some
         wrong, or their rewards differ (which also keeps what OTC has to say about groups in which
         all are right)."""

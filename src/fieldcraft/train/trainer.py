@@ -240,4 +240,5 @@ class Trainer(Learner):
             sampled_logp_T=to(batch.flat("sampled_logp")),
             ref_logp_T=to(batch.flat("ref_logp")),
             num_sequences=len(batch.samples),
+            fresh_T=to(batch.flat("version") == self.done),
         )

@@ -80,7 +80,7 @@ def test_rewards_become_the_advantages_of_exactly_these_samples(scale: str, size
     tokens = len(written([SEARCH, RIGHT])) + 3 * len(written([WRONG]))
     assert trainer.totals == [tokens]
     assert (row["equal_groups"], row["reward_mean"], row["em"]) == (0.5, 0.25, 0.25)
-    assert (engine.slept, engine.version) == (1, 4)
+    assert (engine.slept, engine.version) == (2, 4)
 
 
 def test_a_group_that_differs_is_kept_with_the_advantages_of_its_tokens() -> None:
@@ -156,10 +156,7 @@ def test_equal_groups_train_nothing_and_are_counted() -> None:
     assert trainer.samples == []
     assert (row["equal_groups"], "loss" in row) == (1.0, False)
     assert row["tokens"] > 0
-    assert (engine.slept, engine.version) == (
-        1,
-        1,
-    )  # the next step starts from an empty cache in any case
+    assert (engine.slept, engine.version) == (2, 1)  # the next step starts from an empty cache
 
 
 # -- what is trained on, and how often ----------------------------------------------------------

@@ -117,6 +117,7 @@ class StageType(ABC):
     Settings: ClassVar[type[Stage]]  # the keys of a recipe
     trainer: Trainer
     watch: Watch | None = None  # what stops it when it has collapsed
+    engine: PolicyEngine | None = None  # that samples from the model as the last step left it
 
     @classmethod
     @abstractmethod

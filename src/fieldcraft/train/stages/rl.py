@@ -1,4 +1,4 @@
-"""Reinforcement learning: a sampler and a learner that take turns."""
+"""Reinforcement learning: a sampler and a learner of one policy."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from fieldcraft.train.model import torch_type
 from fieldcraft.train.rollout_metrics import rollout_metrics, silence
 from fieldcraft.train.sampler import Group, Sampler, equal, simulates
 from fieldcraft.train.stages.base import Data, Material, Row, StageType
+from fieldcraft.train.stream import Stream
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.train.watch import Watch
 from fieldcraft.types import VERDICT, Trajectory, UserError
@@ -27,7 +28,7 @@ FOLLOW = ("otc-grpo", "otc-ppo", "answer_format", "plus_minus")  # rewards that 
 
 
 class RlStage(StageType):
-    """One policy, sampled and trained in turns: the order is that of the numbers of its steps.
+    """One policy that is sampled and trained, in turns or, by a `Stream`, at the same time.
 
     `learner` makes the learner. `fidelity` measures the rollouts of a simulated step. `keep` is
     given a group of a few steps, to be looked at later.
@@ -64,6 +65,7 @@ class RlStage(StageType):
             )
         self.settings = s
         self.sampler = sampler
+        self.engine = sampler.engine
         self.trainer = trainer
         self.fidelity = fidelity
         self.keep = keep
@@ -88,7 +90,8 @@ class RlStage(StageType):
             dtype = torch_type(material.recipe.dtype)
             critic = Critic(model, settings.critic, settings.optim, settings.steps, dtype)
         reference = model_at_start(settings, material, trainer) if settings.kl_coef else None
-        sampler = Sampler(
+        kind = Stream if settings.asynchronous.max_staleness else Sampler
+        sampler = kind(
             settings=settings,
             tasks=material.training_questions(),
             env=material.environment(),
@@ -102,6 +105,7 @@ class RlStage(StageType):
             name=material.name,
             emit=material.emit,
         )
+        await sampler.open()
         return cls(
             sampler=sampler,
             trainer=trainer,
@@ -123,9 +127,6 @@ class RlStage(StageType):
         """Sample groups, score them, and train on what their members differ in."""
         s = self.settings
         sampled = await self.sampler.sample(number)
-        # Also in a step without training: a run that is resumed after it has no cached sessions
-        # either.
-        await self.sampler.sleep()
         flat = sampled.trajectories
         check_rollouts(flat, number)
         self.tools.check(flat, number)
@@ -138,12 +139,12 @@ class RlStage(StageType):
         }
         if simulates(s, number):
             row |= self.fidelity(flat)
-        learned = self.learner.learn(sampled.groups, number)
-        row |= learned.row
+        learned = await self.sampler.train(partial(self.learner.learn, sampled.groups, number))
+        row |= sampled.row | learned.row
         self._stop_at_gap(row)
         if sampled.groups and is_kept(number, s.steps):
             self.keep(_telling(sampled.groups, learned, number))
-        await self.sampler.engine.publish(number + 1)
+        await self.sampler.publish(number + 1)
         return row
 
     def _stop_at_gap(self, row: Row) -> None:
@@ -158,6 +159,7 @@ class RlStage(StageType):
             )
 
     async def close(self) -> None:
+        await self.sampler.close()
         if isinstance(self.sampler.remote, ChatSimulator):
             await self.sampler.remote.endpoint.close()
 
@@ -190,13 +192,13 @@ class RlStage(StageType):
             "rubric": self.sampler.rubric.state_dict(),
             "critic": critic.state_dict() if critic else {},
             "tools": self.tools.state_dict(),
-            "drawn": self.sampler.drawn,
+            "sampler": self.sampler.state_dict(),
         }
 
     def load_state_dict(self, state: Row) -> None:
         self.sampler.rubric.load_state_dict(state["rubric"])
         self.tools.load_state_dict(state["tools"])
-        self.sampler.drawn = state["drawn"]
+        self.sampler.load_state_dict(state["sampler"])
         if self.learner.critic:
             self.learner.critic.load_state_dict(state["critic"])
 

@@ -1,0 +1,346 @@
+"""Sampling that does not wait for the trainer, with scripted rollouts and tools that take time."""
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fieldcraft.config.rl import Rl
+from fieldcraft.config.sections import Limits
+from fieldcraft.dialects import get_dialect
+from fieldcraft.engine.scripted import ScriptedEngine
+from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.rewards.answers import ExactMatch, StatelessReward
+from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.train.epochs import draw
+from fieldcraft.train.learner import Learned
+from fieldcraft.train.sampler import Group
+from fieldcraft.train.stages.base import Row
+from fieldcraft.train.stages.rl import RlStage
+from fieldcraft.train.stream import Stream
+from fieldcraft.types import Author, Completion, Sampling, Task, ToolError, Trajectory, UserError
+from rl_parts import RIGHT, SEARCH, TOKENIZER, WRONG, RecordingTrainer
+
+TASKS = [Task(str(i), f"Question {i}?", ("Northport",)) for i in range(50)]
+
+
+class Versioned(ScriptedEngine):
+    """Member 0 of a group searches and is right, the others are wrong at once."""
+
+    def __init__(self) -> None:
+        super().__init__(TOKENIZER, [])
+        self.version = 0
+        self.separated = False
+
+    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+        member = session.partition("#")[0].partition("/")[2]
+        self.turns = [SEARCH, RIGHT] if member == "0" else [WRONG]
+        done = await super().generate(ids, sampling, session)
+        return Completion(
+            done.ids, done.logprobs, done.text, done.reason, [(self.version, len(done.ids))]
+        )
+
+    async def sleep(self) -> None:
+        raise AssertionError("nothing frees the caches while rollouts go on")
+
+    async def separate(self) -> None:
+        self.separated = True
+
+    async def publish(self, version: int) -> None:
+        self.version = version
+
+
+class Waiting:
+    """A tool whose every call waits for `until`, by its number."""
+
+    name = "search"
+    schema: ClassVar[Any] = {
+        "type": "function",
+        "function": {
+            "name": "search",
+            "description": "Find.",
+            "parameters": {"type": "object", "properties": {"query": {"type": "string"}}},
+        },
+    }
+
+    def __init__(self, until: Callable[[int], Any]) -> None:
+        self.until = until
+        self.calls = 0
+        self.given_up = 0
+
+    async def __call__(self, query: str) -> str:
+        self.calls += 1
+        try:
+            await self.until(self.calls - 1)
+        except asyncio.CancelledError:
+            self.given_up += 1
+            raise
+        return f"found {query}"
+
+
+async def at_once(_: int) -> None:
+    await asyncio.sleep(0)
+
+
+async def never(_: int) -> None:
+    await asyncio.Event().wait()
+
+
+class Recorder:
+    """Keeps the groups that each step trains on."""
+
+    def __init__(self) -> None:
+        self.steps: list[list[Group]] = []
+        self.learning: Callable[[], None] = lambda: None
+
+    def __call__(self, **_: Any) -> Any:
+        return self
+
+    critic = None
+
+    def learn(self, groups: Sequence[Group], number: int) -> Learned:
+        self.learning()
+        self.steps.append(list(groups))
+        return Learned({"loss": 0.0}, [[None] * len(group) for group in groups])
+
+    @property
+    def places(self) -> list[int]:
+        """Of the questions, which are as many as there are tasks: no epoch ends."""
+        return [int(group[0].task.id) for groups in self.steps for group in groups]
+
+
+class Parts:
+    """A stage and what it is made of."""
+
+    def __init__(
+        self,
+        until: Callable[[int], Any] = at_once,
+        rubric: Rubric | None = None,
+        budget: dict[str, Any] | None = None,
+        **given: Any,
+    ) -> None:
+        usual = {"steps": 6, "questions": 2, "group": 3, "optim": {"lr": 1e-2}}
+        staleness = given.pop("max_staleness", 1)
+        self.settings = Rl.model_validate(
+            usual | given | {"async": {"max_staleness": staleness}, "max_tool_failures": 0.99}
+        )
+        self.tool, self.engine, self.learner = Waiting(until), Versioned(), Recorder()
+        env = ToolEnvironment(
+            get_dialect("autocoa", TOKENIZER, ""), [self.tool], Limits(**(budget or {}))
+        )
+        self.stream = Stream(
+            settings=self.settings,
+            tasks=TASKS,
+            env=env,
+            engine=self.engine,
+            rubric=rubric or Rubric([(ExactMatch(), 1.0)]),
+            seed=0,
+        )
+        trainer: Any = RecordingTrainer()
+        self.stage = RlStage(sampler=self.stream, trainer=trainer, learner=self.learner)
+
+    async def steps(self, first: int = 0, last: int | None = None) -> list[Row]:
+        """Open the stage, do some steps, and close it."""
+        await self.stream.open()
+        try:
+            numbers = range(first, self.settings.steps if last is None else last)
+            return [await asyncio.wait_for(self.stage.step(n), 20) for n in numbers]
+        finally:
+            await self.stage.close()
+
+    def run(self, first: int = 0, last: int | None = None) -> list[Row]:
+        return asyncio.run(self.steps(first, last))
+
+
+def ages(groups: Sequence[Group], number: int) -> list[int]:
+    return [
+        number - version
+        for group in groups
+        for trajectory in group
+        for segment in trajectory.segments
+        if segment.author is Author.POLICY
+        for version, _ in segment.versions
+    ]
+
+
+def test_the_same_policy_is_sampled_and_trained_in_order_if_nothing_takes_time() -> None:
+    parts = Parts(max_staleness=2)
+    rows = parts.run()
+    assert parts.engine.separated
+    asked = parts.learner.places
+    assert len(asked) == len(set(asked)) == 12
+    assert [row["staleness_max"] for row in rows] == [0, 1, 2, 2, 2, 2]
+    assert [row["dropped"] for row in rows] == [0] * 6
+    assert parts.tool.calls == 12  # nothing was sampled that no step could train on
+    assert [row["em"] for row in rows] == [pytest.approx(1 / 3)] * 6
+
+
+def test_rollouts_go_on_while_the_trainer_works() -> None:
+    """The trainer waits for a search which only begins after it."""
+    parts = Parts()
+    searched = threading.Event()
+
+    async def until(call: int) -> None:
+        await asyncio.sleep(0.05 if call >= 2 else 0)
+        if call == 3:
+            searched.set()
+
+    def learning() -> None:
+        assert searched.wait(timeout=10)
+
+    parts.tool.until, parts.learner.learning = until, learning
+    parts.run()
+    assert searched.is_set()
+
+
+def test_weights_are_exchanged_while_turns_are_under_way() -> None:
+    """The searches of the second batch take as long as the first step, so their rollouts begin with
+    one version and end with the next."""
+    parts = Parts(steps=3)
+    published = [asyncio.Event() for _ in range(3)]
+    publish = parts.engine.publish
+
+    async def tell(version: int) -> None:
+        await publish(version)
+        if version < 3:
+            published[version].set()
+
+    async def until(call: int) -> None:
+        await published[call // 2].wait()
+
+    parts.engine.publish, parts.tool.until = tell, until  # type: ignore[method-assign]
+    parts.run()
+    spans = [
+        [segment.versions[0][0] for segment in group[0].segments if segment.versions]
+        for groups in parts.learner.steps
+        for group in groups
+    ]
+    assert spans == [[0, 0], [0, 0], [0, 1], [0, 1], [1, 2], [1, 2]]
+
+
+def test_a_slow_rollout_delays_nobody_and_its_group_is_trained_without_it() -> None:
+    async def until(call: int) -> None:
+        await (never if call == 1 else at_once)(call)
+
+    parts = Parts(until, max_staleness=2)
+    rows = parts.run()
+    assert [row["dropped"] for row in rows] == [0, 0, 1, 0, 0, 0]
+    [short] = [group for groups in parts.learner.steps for group in groups if len(group) < 3]
+    assert short in parts.learner.steps[2]
+    assert [t.answer for t in short] == ["Southport", "Southport"]
+    assert len(set(parts.learner.places)) == 12
+    assert parts.tool.given_up == 1
+
+
+def test_a_group_that_has_nothing_to_compare_is_dropped_whole() -> None:
+    """Two rollouts a question, one of which never ends; other questions take its place."""
+
+    async def until(call: int) -> None:
+        await (never if call == 0 else at_once)(call)
+
+    parts = Parts(until, group=2)
+    rows = parts.run()
+    assert sum(row["dropped"] for row in rows) == 2
+    assert all(len(group) == 2 for groups in parts.learner.steps for group in groups)
+    assert [len(groups) for groups in parts.learner.steps] == [2] * 6
+
+
+class Spread(StatelessReward):
+    """Groups of even questions do not differ."""
+
+    name = "spread"
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+        return [float(i * (int(t.task.id) % 2)) for i, t in enumerate(group)]
+
+
+def test_groups_that_teach_nothing_are_replaced() -> None:
+    parts = Parts(rubric=Rubric([(Spread(), 1.0)]), keep_groups="mixed-reward")
+    rows = parts.run()
+    assert all(place % 2 for place in parts.learner.places)
+    assert [row["groups_kept"] for row in rows] == [2] * 6
+    assert sum(row["batches"] for row in rows) > 6
+
+
+def test_no_step_samples_more_than_so_many_batches() -> None:
+    class Equal(StatelessReward):
+        name = "equal"
+
+        def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+            return [0.0] * len(group)
+
+    parts = Parts(rubric=Rubric([(Equal(), 1.0)]), keep_groups="mixed-reward", max_batches=3)
+    rows = parts.run(0, 2)
+    assert [row["groups_kept"] for row in rows] == [0, 0]
+    assert all(row["batches"] >= 3 for row in rows)
+
+
+def test_a_mistake_in_a_rollout_stops_the_stage_and_the_other_rollouts() -> None:
+    class Broken(StatelessReward):
+        name = "broken"
+
+        def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+            raise KeyError("x")
+
+    async def until(call: int) -> None:
+        await (never if call < 2 else at_once)(call)
+
+    parts = Parts(until, rubric=Rubric([(Broken(), 1.0)]))
+    with pytest.raises(UserError, match="reward 'broken' failed"):
+        parts.run()
+    assert parts.tool.given_up == 2
+
+
+def test_a_kill_asks_the_questions_again_that_were_not_trained() -> None:
+    async def until(call: int) -> None:
+        await (never if call in (1, 5) else at_once)(call)
+
+    first = Parts(until, max_staleness=2)
+    first.run(0, 2)
+    # as `run_steps` does after a step, while rollouts are under way
+    state = first.stage.state_dict()
+    again = Parts(max_staleness=2)
+    again.stage.load_state_dict(state)
+    again.run(2)
+    trained = [*first.learner.places, *again.learner.places]
+    assert len(trained) == len(set(trained)) == 12
+    assert set(trained) == set(draw(0, 0, 50, 12))
+    assert again.learner.steps[0][0][0].segments[1].versions[0][0] == 2
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    max_staleness=st.integers(1, 4),
+    kill=st.integers(1, 5),
+    slow=st.floats(0, 0.5),
+)
+def test_whatever_takes_how_long(seed: int, max_staleness: int, kill: int, slow: float) -> None:
+    """No trained token is too old, no question is trained twice, and none is lost but those whose
+    rollouts were dropped."""
+    rng = random.Random(seed)
+
+    async def until(_: int) -> None:
+        if rng.random() < slow:
+            await asyncio.sleep(rng.choice([0, 0.001, 0.004, 0.1]))
+        if rng.random() < 0.1:
+            raise ToolError("out of order")
+
+    first, second = (Parts(until, max_staleness=max_staleness) for _ in range(2))
+    rows = first.run(0, kill)
+    second.stage.load_state_dict(first.stage.state_dict())
+    rows += second.run(kill)
+    steps = first.learner.steps + second.learner.steps
+    for number, groups in enumerate(steps):
+        assert len(groups) == 2
+        assert all(0 <= age <= max_staleness for age in ages(groups, number))
+    trained = first.learner.places + second.learner.places
+    assert len(trained) == len(set(trained))
+    assert [row["staleness_max"] for row in rows] == [max(ages(g, n)) for n, g in enumerate(steps)]
+    whole = sum(3 - len(group) for groups in steps for group in groups)
+    assert sum(row["dropped"] for row in rows) >= whole
