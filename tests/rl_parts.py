@@ -11,7 +11,7 @@ from fieldcraft.config.sections import Limits
 from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.rewards.answers import ExactMatch
+from fieldcraft.rewards.answers import ExactMatch, StatelessReward
 from fieldcraft.rewards.rubric import AskingReward, Rubric
 from fieldcraft.train.batch import Sample, Unit
 from fieldcraft.train.stages.rl import RlStage
@@ -133,6 +133,15 @@ class Asked(AskingReward):
 
     async def ask(self, trajectory: Trajectory) -> float | None:
         return 1.0 if trajectory.answer == "Southport" else None
+
+
+class SaysMuch(StatelessReward):
+    """More for a longer answer: nearly every group of a random model differs in it."""
+
+    name = "much"
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+        return [float(len(t.ids)) for t in group]
 
 
 def written(trajectory_segments: Sequence[str]) -> list[int]:

@@ -11,13 +11,13 @@ from pydantic import BaseModel
 from fieldcraft.config.distil import Distil, Scorer
 from fieldcraft.config.names import BUILT_IN, Kind, find
 from fieldcraft.config.recipe import Recipe, count_options, dump_recipe, world_settings
-from fieldcraft.config.rl import Critic, Rl
+from fieldcraft.config.rl import Async, Critic, Rl
 from fieldcraft.config.sections import Endpoint, Optim
 from fieldcraft.config.stages import Pairs, Sft
 from fieldcraft.recipes.loading import RESERVED, load_recipe, parse_recipe, shipped
 from fieldcraft.types import UserError
 
-MOST_OPTIONS = 189  # a new one is a decision
+MOST_OPTIONS = 191  # a new one is a decision
 RECIPE: dict[str, Any] = {
     "recipe": "small",
     "world": {"name": "atlas"},
@@ -83,7 +83,7 @@ def test_every_option_is_counted() -> None:
 
     stage_keys = {name for kind in (Sft, Pairs, Rl, Distil) for name in kind.model_fields}
     assert count_options() == (
-        len(keys(Recipe) | keys(Optim) | keys(Critic) | keys(Endpoint) | keys(Scorer))
+        len(keys(Recipe) | keys(Optim) | keys(Async) | keys(Critic) | keys(Endpoint) | keys(Scorer))
         + len(stage_keys)
         + sum(len(world_settings(world).model_fields) for world in ("abacus", "atlas", "trails"))
     )

@@ -6,6 +6,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from safetensors.torch import load_file
 from fieldcraft.engine.threads import Threads
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.events import Events
+from fieldcraft.records.rollouts import ROLLOUTS, read_rollouts
 from fieldcraft.runs.context import open_context
 
 RECIPE = """
@@ -160,6 +162,22 @@ def test_killed_while_rollouts_fold(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert all(row["folds_mean"] > 0 for row in figures(whole)["rl"])
 
 
+def test_an_asynchronous_stage_killed_at_every_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it samples depends on the time, so its numbers do not repeat; but it comes to its end,
+    does each step once, and trains on no question twice."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    text = RECIPE.replace("    type: rl\n", "    type: rl\n    async: {max_staleness: 2}\n")
+    killed = killed_at([*map(partial(step, "rl"), range(1, 5))], text, tmp_path)
+    rows = figures(killed)["rl"]
+    assert [row["step"] for row in rows] == [0, 1, 2, 3]
+    assert all(row["staleness_max"] <= 2 for row in rows)
+    kept = [record.trajectory.task.id for record in read_rollouts(killed / "rl" / ROLLOUTS)]
+    assert len(set(kept)) == 4  # the first group of each step
+    assert len(kept) > 4
+
+
 def killed_and_whole(
     text: str,
     moments: Sequence[Callable[[Path], bool]],
@@ -169,6 +187,24 @@ def killed_and_whole(
     """The folder of a run that nobody killed, after one that was killed at these moments came to
     the same numbers."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    whole = killed_at([], text, tmp_path, "whole")
+    killed = killed_at(moments, text, tmp_path)
+
+    assert figures(killed) == figures(whole)
+    for stage in ("base", "rl"):
+        one, other = weights(whole, stage), weights(killed, stage)
+        assert one.keys() == other.keys()
+        assert [name for name in one if not torch.equal(one[name], other[name])] == []
+    # nothing is left of the steps on the way
+    assert sorted(path.name for path in killed.rglob("*draft*")) == []
+    assert sorted(path.name for path in killed.rglob("step-*")) == []
+    return whole
+
+
+def killed_at(
+    moments: Sequence[Callable[[Path], bool]], text: str, tmp_path: Path, name: str = "killed"
+) -> Path:
+    """The folder of a run that was killed at these moments, and then came to its end."""
     recipe = tmp_path / "tiny.yaml"
     recipe.write_text(text)
     # A server that has imported everything forks each process, so that a start costs no seconds.
@@ -180,13 +216,7 @@ def killed_and_whole(
         process.start()
         return process
 
-    def finish(out: Path) -> None:
-        process = start(out)
-        process.join(SECONDS)
-        assert process.exitcode == 0, (tmp_path / "output").read_text()[-2000:]
-
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    finish(whole)
+    killed = tmp_path / name
     for reached in moments:
         process = start(killed)
         deadline = time.monotonic() + SECONDS
@@ -196,17 +226,10 @@ def killed_and_whole(
         process.kill()
         process.join()
         assert process.exitcode == -9, (tmp_path / "output").read_text()[-2000:]
-    finish(killed)
-
-    assert figures(killed) == figures(whole)
-    for stage in ("base", "rl"):
-        one, other = weights(whole, stage), weights(killed, stage)
-        assert one.keys() == other.keys()
-        assert [name for name in one if not torch.equal(one[name], other[name])] == []
-    # nothing is left of the steps on the way
-    assert sorted(path.name for path in killed.rglob("*draft*")) == []
-    assert sorted(path.name for path in killed.rglob("step-*")) == []
-    return whole
+    process = start(killed)
+    process.join(SECONDS)
+    assert process.exitcode == 0, (tmp_path / "output").read_text()[-2000:]
+    return killed
 
 
 def test_a_run_that_goes_on_uses_as_many_threads(tmp_path: Path) -> None:

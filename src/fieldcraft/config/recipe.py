@@ -18,7 +18,7 @@ from pydantic import (
 
 from fieldcraft.config.distil import Distil, Scorer
 from fieldcraft.config.names import Kind, PartError, find, known, require, settings_of, short
-from fieldcraft.config.rl import Critic, Rl
+from fieldcraft.config.rl import Async, Critic, Rl
 from fieldcraft.config.sections import (
     Collect,
     Dtype,
@@ -225,6 +225,7 @@ def count_options(section: type[BaseModel] = Recipe) -> int:
         ToolChoice,
         Lora,
         Optim,
+        Async,
         Critic,
         Endpoint,
         Scorer,

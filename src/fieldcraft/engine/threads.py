@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,13 @@ class Threads:
 
     training: int
     sampling: int
+
+    @property
+    def beside(self) -> int:
+        """For training while another thread samples. More threads than cores would wait for each
+        other."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        return max(1, min(self.training, (cores or 1) - self.sampling))
 
 
 def fastest_threads(model: Any) -> Threads:

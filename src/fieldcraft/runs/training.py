@@ -139,6 +139,10 @@ class StageMaterial:
     def plan(self, task: Task) -> str:
         return self.context.inputs.plan(task, self.dialect)
 
+    @property
+    def threads_beside_sampling(self) -> int:
+        return self.context.threads.beside
+
     def trainer(self, optim: Optim, steps: int) -> Trainer:
         """All weights of the model, or an adapter on the run's first model that continues that of
         the last stage.

@@ -60,8 +60,12 @@ class Ready:
 
 @dataclass(kw_only=True)
 class Stream(Sampler):
-    """Samples while a step is trained. What it samples depends on how long everything takes."""
+    """Samples while a step is trained. What it samples depends on how long everything takes.
 
+    `threads` are those of a CPU for training.
+    """
+
+    threads: int = 1
     running: dict[int, Running] = field(default_factory=dict)  # by place
     ready: list[Ready] = field(default_factory=list)
     again: list[int] = field(default_factory=list)  # places that were begun before a kill
@@ -72,8 +76,8 @@ class Stream(Sampler):
 
     async def open(self) -> None:
         await self.engine.separate()
-        # Its own number of threads: the engine sets another one while it computes.
-        threads = partial(torch.set_num_threads, torch.get_num_threads())
+        # torch has a number of threads for each thread that calls it.
+        threads = partial(torch.set_num_threads, self.threads)
         self._trainer = ThreadPoolExecutor(1, "trainer", threads)
 
     async def sample(self, number: int) -> Sampled:

@@ -18,7 +18,7 @@ from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.types import (
     Trajectory,
 )
-from rl_parts import TASKS, TOKENIZER
+from rl_parts import TASKS, TOKENIZER, SaysMuch
 from training_parts import (
     Chatty,
     FixedTool,
@@ -32,15 +32,6 @@ from training_parts import (
 )
 
 # -- with a real model --------------------------------------------------------------------------
-
-
-class SaysMuch(StatelessReward):
-    """More for a longer answer: nearly every group of a random model differs in it."""
-
-    name = "much"
-
-    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
-        return [float(len(t.ids)) for t in group]
 
 
 class Same(StatelessReward):

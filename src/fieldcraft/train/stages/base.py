@@ -73,6 +73,11 @@ class Material(Data, Protocol):
     @property
     def emit(self) -> Sink: ...
 
+    @property
+    def threads_beside_sampling(self) -> int:
+        """Of a CPU, for training while the engine samples."""
+        ...
+
     def trainer(self, optim: Optim, steps: int) -> Trainer:
         """On the model that the stage starts from: all its weights, or an adapter."""
         ...

@@ -90,7 +90,9 @@ class RlStage(StageType):
             dtype = torch_type(material.recipe.dtype)
             critic = Critic(model, settings.critic, settings.optim, settings.steps, dtype)
         reference = model_at_start(settings, material, trainer) if settings.kl_coef else None
-        kind = Stream if settings.asynchronous.max_staleness else Sampler
+        kind: Callable[..., Sampler] = Sampler
+        if settings.asynchronous.max_staleness:
+            kind = partial(Stream, threads=material.threads_beside_sampling)
         sampler = kind(
             settings=settings,
             tasks=material.training_questions(),

@@ -1,0 +1,136 @@
+"""Reinforcement learning with a slow search, in turns and asynchronously: speed and exact match.
+
+    python bench/async.py RUN [RUN ...] --staleness 0 --staleness 2 [--steps 60] [--out FOLDER]
+
+Each RUN is a finished run of `autocoa-mini`. Its stage rl2 is trained again from the model of rl1,
+with a search server on the loopback whose answers take time: log-normal, with a median of 0.2 s and
+a 99th percentile of 5 s. What is complete in FOLDER is not run again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import random
+import statistics
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import uvicorn
+
+from fieldcraft.tools.search.index import SearchIndex
+from fieldcraft.tools.search.server import create_app
+from fieldcraft.tools.serving import listen
+
+MEDIAN, LONG = 0.2, 5.0  # seconds of a call: the median, and the 99th percentile
+NORMAL_99 = 2.326348  # the 99th percentile of the standard normal distribution
+SIGMA = math.log(LONG / MEDIAN) / NORMAL_99
+STAGE = "rl2"
+SLOW = {
+    "search.timeout_seconds": 50.0,  # the slowest of 10,000 calls takes 34 s
+    "budget.concurrent_calls": 1024,
+}
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class Slow:
+    """An ASGI application whose answers take time."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self.rng = random.Random(0)
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Send) -> None:
+        if scope["type"] == "http":
+            await asyncio.sleep(self.rng.lognormvariate(math.log(MEDIAN), SIGMA))
+        await self.app(scope, receive, send)
+
+
+@contextmanager
+def slow_search(index: Path) -> Iterator[str]:
+    """The url of a server over an index."""
+    app = Slow(create_app(SearchIndex.load(index)))
+    with listen("127.0.0.1", 0) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def train(run: Path, staleness: int, steps: int, out: Path) -> Path:
+    """Train the stage again, in a process of its own; returns the folder of the run."""
+    folder = out / f"{run.name}-staleness-{staleness}"
+    if (folder / "report.json").exists():
+        return folder
+    recipe = json.loads((run / "recipe.json").read_text())
+    stage = recipe["stages"][STAGE]
+    stage |= {"start": None, "steps": steps, "async": {"max_staleness": staleness}}
+    if staleness:
+        del stage["importance_cap"]  # the default of asynchronous stages
+    recipe |= {"model": str((run / "rl1" / "model").resolve()), "stages": {STAGE: stage}}
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / f"{folder.name}.json"
+    file.write_text(json.dumps(recipe))
+    with slow_search(run / "index") as url:
+        settings = [f"{key}={value}" for key, value in {"search.url": url, **SLOW}.items()]
+        command = [sys.executable, "-m", "fieldcraft", "run", str(file), "--out", str(folder)]
+        subprocess.run([*command, *settings], check=True, stdout=sys.stderr)
+    return folder
+
+
+def measure(folder: Path, rollouts: int) -> dict[str, float]:
+    """Of a run: rollouts a second that were trained on, staleness, and exact match."""
+    lines = (folder / STAGE / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    report = json.loads((folder / "report.json").read_text())
+    dropped = sum(row.get("dropped", 0) for row in rows)
+    trained = len(rows) * rollouts
+    return {
+        "seconds": statistics.mean(row["seconds"] for row in rows),
+        "rate": trained / sum(row["seconds"] for row in rows),
+        "staleness": statistics.mean(row.get("staleness_mean", 0.0) for row in rows),
+        "dropped": dropped / (dropped + trained),
+        "clipped": statistics.mean(row["clip_fraction"] for row in rows),
+        "em": report["evals"][STAGE]["em"],
+    }
+
+
+def main(
+    runs: list[Path],
+    staleness: Annotated[list[int], typer.Option()] = [0, 1, 2, 4],  # noqa: B006
+    steps: int = 60,
+    out: Path = Path("runs/async"),
+) -> None:
+    print(
+        "| run | max_staleness | s a step | rollouts/s | of turns | staleness | dropped | clipped"
+        " | EM |\n|---|---|---|---|---|---|---|---|---|"
+    )
+    for run in runs:
+        settings = json.loads((run / "recipe.json").read_text())["stages"][STAGE]
+        rollouts = settings["questions"] * settings["group"]
+        first = 0.0
+        for most in staleness:
+            m = measure(train(run, most, steps, out), rollouts)
+            first = first or m["rate"]
+            print(
+                f"| {run.name} | {most} | {m['seconds']:.2f} | {m['rate']:.1f}"
+                f" | {m['rate'] / first:.2f} | {m['staleness']:.2f} | {m['dropped']:.3f}"
+                f" | {m['clipped']:.3f} | {m['em']:.3f} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,124 @@
+"""Asynchronous steps of a real, tiny model, which is sampled from and trained in two threads."""
+
+import asyncio
+import copy
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine_parity import TOKENIZER, plain_logprobs
+from fieldcraft.config.rl import Rl
+from fieldcraft.config.sections import Limits
+from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.train.learner import Learned
+from fieldcraft.train.sampler import Group
+from fieldcraft.train.stages.base import Row
+from fieldcraft.train.stages.rl import RlStage
+from fieldcraft.train.stream import Stream
+from fieldcraft.types import Author, Task, Trajectory
+from rl_parts import SaysMuch
+from training_parts import Chatty, FixedTool, chatty_engine, make_trainer
+
+TASKS = [Task(str(i), f"Question {i}?", ("x",)) for i in range(40)]
+STEPS = 5
+
+
+class Latency(FixedTool):
+    """A search that takes long now and then."""
+
+    def __init__(self) -> None:
+        super().__init__("found {}".format)
+        self.rng = random.Random(0)
+
+    async def __call__(self, **arguments: Any) -> str:
+        await asyncio.sleep(self.rng.choice([0, 0.01, 0.1]))
+        return await super().__call__(**arguments)
+
+
+def run(folder: Path, **given: Any) -> tuple[list[Row], list[Sequence[Group]], list[Any]]:
+    """The rows of a stage, the groups that its steps trained on, and its policies."""
+    trainer = make_trainer(folder, lr=1e-4)
+    usual = {"type": "rl", "steps": STEPS, "questions": 2, "group": 4, "optim": {"lr": 1e-4}}
+    stream = Stream(
+        settings=Rl.model_validate(usual | {"async": {"max_staleness": 2}} | given),
+        tasks=TASKS,
+        env=ToolEnvironment(Chatty(TOKENIZER, ""), [Latency()], Limits(turn_tokens=12)),
+        engine=chatty_engine(trainer),
+        rubric=Rubric([(SaysMuch(), 1.0)]),
+        seed=0,
+    )
+    stage = RlStage(sampler=stream, trainer=trainer)
+    trained: list[Sequence[Group]] = []
+    policies = [copy.deepcopy(trainer.model).eval()]
+    learn = stage.learner.learn
+
+    def recorded(groups: Sequence[Group], number: int) -> Learned:
+        trained.append(groups)
+        learned = learn(groups, number)
+        policies.append(copy.deepcopy(trainer.model).eval())
+        return learned
+
+    object.__setattr__(stage.learner, "learn", recorded)
+
+    async def steps() -> list[Row]:
+        await stream.open()
+        try:
+            return [await stage.step(number) for number in range(STEPS)]
+        finally:
+            await stage.close()
+
+    return asyncio.run(steps()), trained, policies
+
+
+def check_logprobs(trajectory: Trajectory, policies: Sequence[Any]) -> set[int]:
+    """Every sampled token has the log-probability that the policy of its span gives it. Returns the
+    versions that there are."""
+    before: list[int] = []
+    found = set()
+    for segment in trajectory.segments:
+        if segment.author is Author.POLICY:
+            assert sum(count for _, count in segment.versions) == len(segment.ids)
+            start = 0
+            for version, count in segment.versions:
+                expected = plain_logprobs(policies[version], before, segment.ids, 1.0)
+                places = torch.arange(start, start + count)
+                of_span = expected[places, segment.ids[start : start + count]]
+                sampled = segment.logprobs[start : start + count]
+                assert sampled == pytest.approx(of_span.tolist(), abs=1e-3)
+                found.add(version)
+                start += count
+        before += segment.ids
+    return found
+
+
+def test_each_token_is_that_of_one_policy(tmp_path: Path) -> None:
+    rows, trained, policies = run(tmp_path)
+    assert len(rows) == STEPS
+    mixed = 0
+    for number, groups in enumerate(trained):
+        assert len(groups) == 2
+        for trajectory in (t for group in groups for t in group):
+            versions = check_logprobs(trajectory, policies)
+            assert all(0 <= number - version <= 2 for version in versions)
+            mixed += len(versions) > 1
+    assert mixed  # weights were exchanged while rollouts were under way
+    for older, newer in pairwise(policies):  # every step has trained
+        pairs = zip(older.parameters(), newer.parameters(), strict=True)
+        assert any((one != other).any() for one, other in pairs)
+
+
+def test_the_gap_is_taken_where_sampler_and_trainer_are_one_policy(tmp_path: Path) -> None:
+    """Older tokens have another probability by now, which is no fault of the engine."""
+    rows, _, _ = run(tmp_path, importance_cap=2.0)
+    gaps = [row["sampler_gap"] for row in rows if "sampler_gap" in row]
+    assert gaps
+    assert max(gaps) < 1e-3
+    assert rows[0]["staleness_max"] == 0 < rows[-1]["staleness_max"]
+    assert rows[0]["importance"] == pytest.approx(1, abs=1e-4)
+    assert any(abs(row["importance"] - 1) > 1e-4 for row in rows)
