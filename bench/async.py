@@ -18,12 +18,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 import uvicorn
+from starlette.requests import ClientDisconnect
 
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.server import create_app
@@ -51,7 +52,8 @@ class Slow:
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Send) -> None:
         if scope["type"] == "http":
             await asyncio.sleep(self.rng.lognormvariate(math.log(MEDIAN), SIGMA))
-        await self.app(scope, receive, send)
+        with suppress(ClientDisconnect):  # of a rollout that was given up
+            await self.app(scope, receive, send)
 
 
 @contextmanager
@@ -78,8 +80,9 @@ def train(run: Path, staleness: int, steps: int, out: Path) -> Path:
     stage = recipe["stages"][STAGE]
     stage |= {"start": None, "steps": steps, "async": {"max_staleness": staleness}}
     if staleness:
-        del stage["importance_cap"]  # the default of asynchronous stages
+        del stage["importance_cap"], stage["reject"]  # what is usual for asynchronous stages
     recipe |= {"model": str((run / "rl1" / "model").resolve()), "stages": {STAGE: stage}}
+    recipe["evaluation"] |= {"workflows": [], "splits": {"heldout": 300}}
     out.mkdir(parents=True, exist_ok=True)
     file = out / f"{folder.name}.json"
     file.write_text(json.dumps(recipe))

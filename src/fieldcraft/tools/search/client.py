@@ -19,7 +19,6 @@ from fieldcraft.tools.search.passages import Passage, parse_passage
 from fieldcraft.tools.search.tool import search_function
 from fieldcraft.types import ToolError, ToolUnavailable, UserError
 
-_MAX_CONNECTIONS = 64
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 5.0
 
 
@@ -170,8 +169,7 @@ class RemoteSearchTool:
     async def _ask_as(self, protocol: _Protocol, query: str) -> list[Passage]:
         client = await self._http()
         body = protocol.question(query, self._topk)
-        async with self._gate:  # waiting here is no fault of the server's
-            response = await client.post(f"{self.url}/retrieve", json=body)
+        response = await client.post(f"{self.url}/retrieve", json=body)
         response.raise_for_status()
         hits = protocol.model_validate_json(response.content).hits()
         return [parse_passage(h.document, str(rank), h.score) for rank, h in enumerate(hits)]
@@ -181,10 +179,10 @@ class RemoteSearchTool:
         loop = asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
             self._loop = loop
-            self._gate = asyncio.Semaphore(_MAX_CONNECTIONS)
             self._client = LimitedClient(
                 self._timeout_seconds,
-                limits=httpx.Limits(max_connections=_MAX_CONNECTIONS),
+                # budget.concurrent_calls is the limit
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
                 trust_env=False,  # search servers stand inside; a proxy would not find them
             )
             await close_with_the_loop(self._client)
