@@ -1,10 +1,10 @@
 """Reinforcement learning with a slow search, in turns and asynchronously: speed and exact match.
 
-    python bench/async.py RUN [RUN ...] --staleness 0 --staleness 2 [--steps 60] [--out FOLDER]
+    python bench/async.py RUN [RUN ...] --staleness 0 --staleness 2 [--steps 60] [--picture PNG]
 
 Each RUN is a finished run of `autocoa-mini`. Its stage rl2 is trained again from the model of rl1,
 with a search server on the loopback whose answers take time: log-normal, with a median of 0.2 s and
-a 99th percentile of 5 s. What is complete in FOLDER is not run again.
+a 99th percentile of 5 s. What is complete in the folder `--out` is not run again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
+import matplotlib as mpl
+import numpy as np
 import typer
 import uvicorn
+from matplotlib.figure import Figure
 from starlette.requests import ClientDisconnect
 
 from fieldcraft.tools.search.index import SearchIndex
@@ -94,14 +97,15 @@ def train(run: Path, staleness: int, steps: int, out: Path) -> Path:
 
 
 def measure(folder: Path, rollouts: int) -> dict[str, float]:
-    """Of a run: rollouts a second that were trained on, staleness, and exact match."""
+    """Of a run: rollouts a second that were trained on, staleness, and exact match on held-out
+    questions."""
     lines = (folder / STAGE / "metrics.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     report = json.loads((folder / "report.json").read_text())
     dropped = sum(row.get("dropped", 0) for row in rows)
-    trained = len(rows) * rollouts
+    trained = len(rows) * rollouts - dropped
     return {
-        "seconds": statistics.mean(row["seconds"] for row in rows),
+        "seconds": statistics.median(row["seconds"] for row in rows),
         "rate": trained / sum(row["seconds"] for row in rows),
         "staleness": statistics.mean(row.get("staleness_mean", 0.0) for row in rows),
         "dropped": dropped / (dropped + trained),
@@ -110,16 +114,32 @@ def measure(folder: Path, rollouts: int) -> dict[str, float]:
     }
 
 
+def draw(points: dict[str, list[tuple[float, float]]], picture: Path) -> None:
+    """Exact match against staleness: a line for each run, and their mean."""
+    with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 8}):
+        figure = Figure(figsize=(5, 3), layout="constrained", dpi=110)
+        axes = figure.subplots()
+        for name, of_run in points.items():
+            axes.plot(*np.array(sorted(of_run)).T, "o-", alpha=0.5, linewidth=0.8, label=name)
+        mean = np.array([sorted(of_run) for of_run in points.values()]).mean(axis=0)
+        axes.plot(*mean.T, "k-", linewidth=1.8, label="mean")
+        axes.set(xlabel="versions that a token is old, mean", ylabel="exact match, held-out")
+        axes.legend(frameon=False)
+        figure.savefig(picture)
+
+
 def main(
     runs: list[Path],
     staleness: Annotated[list[int], typer.Option()] = [0, 1, 2, 4],  # noqa: B006
     steps: int = 60,
     out: Path = Path("runs/async"),
+    picture: Path | None = None,
 ) -> None:
     print(
         "| run | max_staleness | s a step | rollouts/s | of turns | staleness | dropped | clipped"
         " | EM |\n|---|---|---|---|---|---|---|---|---|"
     )
+    points: dict[str, list[tuple[float, float]]] = {}
     for run in runs:
         settings = json.loads((run / "recipe.json").read_text())["stages"][STAGE]
         rollouts = settings["questions"] * settings["group"]
@@ -127,12 +147,15 @@ def main(
         for most in staleness:
             m = measure(train(run, most, steps, out), rollouts)
             first = first or m["rate"]
+            points.setdefault(run.name, []).append((m["staleness"], m["em"]))
             print(
                 f"| {run.name} | {most} | {m['seconds']:.2f} | {m['rate']:.1f}"
                 f" | {m['rate'] / first:.2f} | {m['staleness']:.2f} | {m['dropped']:.3f}"
                 f" | {m['clipped']:.3f} | {m['em']:.3f} |",
                 flush=True,
             )
+    if picture is not None:
+        draw(points, picture)
 
 
 if __name__ == "__main__":
