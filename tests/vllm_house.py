@@ -36,7 +36,8 @@ class House:
     def run(self, work: Callable[[], Awaitable[Any]]) -> Any:
         async def whole() -> Any:
             try:
-                return await work()
+                async with asyncio.timeout(120):  # a mistake must not hang
+                    return await work()
             finally:
                 await self.home.close()
 

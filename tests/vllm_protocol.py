@@ -112,7 +112,7 @@ class Fake:
         assert body["method"] == "fieldcraft_load"
         (folder,) = body["args"]
         self.loads.append(folder)
-        while self.busy:
+        while self.busy and not await request.is_disconnected():
             await asyncio.sleep(0.01)
         if not self.deaf:
             self.model = AutoModelForCausalLM.from_pretrained(Path(folder)).eval()
@@ -132,7 +132,7 @@ class Fake:
         if self.dies_after is not None and len(self.requests) > self.dies_after:
             return JSONResponse({"error": {"message": "EngineCore died"}}, status_code=500)
         late, self.late = self.late, False
-        while late and not self.paused:
+        while late and not (self.paused or await request.is_disconnected()):
             await asyncio.sleep(0.01)
         answer = asyncio.create_task(self._answer(body["token_ids"], body["sampling_params"]))
         while not (answer.done() or self.dead):
