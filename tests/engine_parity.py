@@ -1,11 +1,14 @@
 """What the local engine must agree with: plain forwards of the same model."""
 
 import asyncio
-from collections.abc import Coroutine
+import copy
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -110,3 +113,31 @@ def mixed_rollouts(engine: LocalEngine, count: int) -> list[Rollout]:
 
     asyncio.run(run())
     return rollouts
+
+
+@torch.no_grad()
+def changed(model: Any, factor: float) -> Any:
+    """Another policy."""
+    other = copy.deepcopy(model)
+    for name, weight in other.named_parameters():
+        if "layers" in name and weight.ndim == 2:
+            weight.mul_(factor)
+    return other
+
+
+def take_over(model: Any, other: Any) -> None:
+    model.load_state_dict(other.state_dict())
+
+
+def check_spans(
+    policies: Sequence[Any], ids: list[int], done: Completion, tolerance: float = 1e-4
+) -> None:
+    """Every token has the log-probability that the policy of its span gives it behind all others,
+    so nothing of another policy's keys and values is left. `policies` are the model at each
+    version; the temperature is 1."""
+    assert sum(count for _, count in done.versions) == len(done.ids)
+    ends = list(accumulate(count for _, count in done.versions))
+    for (version, count), end in zip(done.versions, ends, strict=True):
+        expected = plain_logprobs(policies[version], ids, done.ids, 1.0)
+        of_span = expected[torch.arange(end - count, end), done.ids[end - count : end]]
+        assert done.logprobs[end - count : end] == pytest.approx(of_span.tolist(), abs=tolerance)

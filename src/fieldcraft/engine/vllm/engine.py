@@ -19,7 +19,7 @@ from fieldcraft.engine.local.stops import StopStrings
 from fieldcraft.engine.versions import extend
 from fieldcraft.engine.vllm.client import Choice, Gone
 from fieldcraft.engine.vllm.servers import MOST_DEATHS, Own, Remote, Servers, Serving
-from fieldcraft.engine.vllm.weights import Weights, place_for, write_weights
+from fieldcraft.engine.vllm.weights import Published, place_for, write_weights
 from fieldcraft.types import Completion, Sampling, Span, StopReason, Tokenizer, UserError
 
 Positive = Annotated[float, Field(gt=0)]
@@ -34,8 +34,9 @@ class VllmEngine:
     """Samples from vLLM with the weights of a model in this process; obeys `types.PolicyEngine`.
 
     The servers are those of `urls`, or one that is started by `python`, the interpreter of an
-    environment that has vLLM. They hold the weights as they were at the last `publish`, or at the
-    first `generate`, and are proved to after every change.
+    environment that has vLLM. They hold the weights as they were at the last `publish`, and are
+    proved to after every change. Before the first one, they hold those of the first `generate` or
+    of `separate`. At no other time is the model read, so another thread may train it.
 
     Args:
         model: a transformers causal language model.
@@ -104,7 +105,7 @@ class VllmEngine:
         self._servers = home.once("vllm", make)
         self._stops = StopStrings(tokenizer, self.config.vocab_size)
         self._ends = eos_ids(model, tokenizer)
-        self._weights: Weights | None = None
+        self._published: Published | None = None
         self._calls: dict[str, asyncio.Task[Completion]] = {}
 
     async def check(self) -> None:
@@ -116,7 +117,8 @@ class VllmEngine:
         """Continue `ids` until an end-of-sequence token, a stop string or `max_tokens`.
 
         Of earlier turns the server computes nothing again but the last incomplete block. If it
-        dies, the turn is sampled again, by another one or by itself once it is started again.
+        dies, the turn is sampled again, by another one or by itself once it is started again. If
+        the weights change, the turn is continued with the new ones.
 
         Raises:
             UserError: `ids` leave no room below `max_len`, no server is left, or one has other
@@ -152,52 +154,55 @@ class VllmEngine:
         await self._servers.forget()
 
     async def separate(self) -> None:
-        """The servers have weights of their own."""
+        """The servers have weights of their own: if none were published yet, those of now."""
+        self.newest()
 
     async def publish(self, version: int) -> None:
         """Give the servers the model's weights as they are now, and prove that they sample from
-        them.
+        them. Turns that are being sampled keep what they have, and go on with the new weights.
 
-        Raises RuntimeError while calls are generating, and UserError if they do not.
+        Raises UserError if the servers do not sample from them.
         """
-        if self._calls:
-            raise RuntimeError("the weights cannot change while the engine is generating")
-        self.version = version
-        self._weights = None
+        self._published, self.version = None, version  # None: the old files make room
+        self.newest()
         async for attempt in _attempts():
             with attempt:
                 await self._hold()
 
-    async def _hold(self) -> Weights:
+    def newest(self) -> Published:
+        """The weights that were published last, or those of now if none were."""
+        if self._published is None:
+            place = self._servers.place
+            self._published = write_weights(self.model, self.tokenizer, self.version, place)
+        return self._published
+
+    async def _hold(self) -> Published:
         """The weights of this engine, which the servers hold now."""
-        if self._weights is None:
-            self._weights = write_weights(self.model, self.tokenizer, self._servers.place)
-        await self._servers.hold(self._weights, self.config.to_dict())
-        return self._weights
+        return await self._servers.hold(self, self.config.to_dict())
 
     async def _generate(self, ids: list[int], sampling: Sampling, session: str) -> Completion:
-        """A turn, as a rule in one piece. vLLM decodes a turn behind its prompt, so it may find a
-        stop string that begins in the prompt; then it is asked to go on."""
+        """A turn, as a rule in one piece. If the weights change, a piece is cut short, and the next
+        one is asked for behind it. vLLM decodes a turn behind its prompt, so it may find a stop
+        string that begins in the prompt; then it is asked to go on, too."""
         versions: list[Span] = []
         turn: list[int] = []
         logprobs: list[float] = []
         most = sampling.max_tokens
-        while True:
+        reason = None
+        while reason is None:
             left = replace(sampling, max_tokens=most - len(turn), seed=sampling.seed + len(turn))
-            choice = await self._piece(ids + turn, left, session)
+            choice, version = await self._piece(ids + turn, left, session)
             turn += choice.token_ids
-            extend(versions, self.version, len(choice.token_ids))
+            extend(versions, version, len(choice.token_ids))
             logprobs += _logprobs(choice, len(ids) + len(turn), session)
-            text, reason = self._stops.decode(turn), _reason(choice)
-            if reason is not StopReason.STOP or any(stop in text for stop in sampling.stop):
-                break
-            if len(turn) == most or len(ids) + len(turn) == self._servers.max_len:
-                reason = StopReason.LENGTH
-                break
+            text = self._stops.decode(turn)
+            full = len(turn) == most or len(ids) + len(turn) >= self._servers.max_len
+            reason = _reason(choice, text, sampling.stop) or (StopReason.LENGTH if full else None)
         return Completion(turn, logprobs, text, reason, versions)
 
-    async def _piece(self, ids: list[int], sampling: Sampling, session: str) -> Choice:
-        """What vLLM writes behind `ids`, asked again while servers go."""
+    async def _piece(self, ids: list[int], sampling: Sampling, session: str) -> tuple[Choice, int]:
+        """What vLLM writes behind `ids`, asked again while servers go, and the version of its
+        weights."""
         async for attempt in _attempts():
             with attempt:
                 weights = await self._hold()
@@ -207,15 +212,15 @@ class VllmEngine:
                         f"A prompt of {len(ids)} tokens does not fit into max_len={most} tokens;"
                         " shorten it or raise engine.max_len."
                     )
-                with self._servers.sampling(weights, session) as server:
+                with self._servers.sampling(self, session) as server:
                     asked = self._asked(sampling, most - len(ids), server.seeds)
                     choice = await server.sample(ids, asked, weights.label)
-        if choice.labels != {weights.label}:
+        if choice.labels != ({weights.label} if choice.token_ids else set()):
             raise UserError(
                 "vLLM sampled one turn from more than one policy, or from another one than was"
                 " published: let no other run use the same engine.urls."
             )
-        return choice
+        return choice, weights.version
 
     def _asked(self, sampling: Sampling, room: int, seeds: bool) -> dict[str, Any]:
         """vLLM's words for how a turn is sampled. What ends it is said in full, because vLLM would
@@ -244,10 +249,13 @@ def _logprobs(choice: Choice, end: int, session: str) -> list[float]:
     return found
 
 
-def _reason(choice: Choice) -> StopReason:
+def _reason(choice: Choice, text: str, stops: Sequence[str]) -> StopReason | None:
+    """Why a turn ended; None if it did not."""
     if choice.finish_reason == "length":
         return StopReason.LENGTH
-    return StopReason.STOP if isinstance(choice.stop_reason, str) else StopReason.EOS
+    if choice.finish_reason != "abort" and not isinstance(choice.stop_reason, str):
+        return StopReason.EOS
+    return StopReason.STOP if any(stop in text for stop in stops) else None
 
 
 def _attempts() -> AsyncRetrying:

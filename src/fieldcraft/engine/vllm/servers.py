@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from fieldcraft.engine.home import Home
 from fieldcraft.engine.vllm.client import Gone, Server
 from fieldcraft.engine.vllm.process import Process, find_vllm
-from fieldcraft.engine.vllm.weights import Weights
+from fieldcraft.engine.vllm.weights import Published
 from fieldcraft.types import UserError
 
 NAME = "policy"  # what a server that is started here calls its model
@@ -42,6 +42,13 @@ class Serving:
     timeout_seconds: float
 
 
+class Owner(Protocol):
+    """An engine, as its servers see it."""
+
+    def newest(self) -> Published:
+        """The weights that it samples with from now on."""
+
+
 class Servers(ABC):
     """Servers that hold the same weights. Sessions are dealt out among those that live.
 
@@ -54,13 +61,13 @@ class Servers(ABC):
         self._live: list[Server] = []
         self.max_len = 0  # tokens of a session; known once weights are held
         self._lock = asyncio.Lock()
-        self._calls: dict[asyncio.Task[Any], str] = {}  # on their way; label of their weights
+        self._calls: dict[asyncio.Task[Any], tuple[Owner, Server]] = {}  # on their way
         self._deaths = 0  # in a row, without an answer in between
 
     @contextmanager
-    def sampling(self, weights: Weights, session: str) -> Iterator[Server]:
-        """The server of a session, which has its prefix. Inside the block the servers do not get
-        other weights, and a failure of this one is noted.
+    def sampling(self, owner: Owner, session: str) -> Iterator[Server]:
+        """The server of a session, which has its prefix. It gets other weights only when the block
+        has been left, and a failure inside is noted.
 
         Raises Gone if no server lives, or this one fails.
         """
@@ -69,7 +76,7 @@ class Servers(ABC):
         server = self._live[zlib.crc32(session.encode()) % len(self._live)]
         call = asyncio.current_task()
         assert call is not None
-        self._calls[call] = weights.label
+        self._calls[call] = owner, server
         try:
             yield server
             self._deaths = 0
@@ -79,33 +86,46 @@ class Servers(ABC):
         finally:
             del self._calls[call]
 
-    async def hold(self, weights: Weights, config: Mapping[str, Any]) -> None:
-        """See to it that all servers that can be reached hold these weights, and prove it.
+    async def hold(self, owner: Owner, config: Mapping[str, Any]) -> Published:
+        """See to it that all servers that can be reached hold the newest weights of an engine, and
+        prove it. What they are sampling for this engine is cut short. Returns the weights.
 
         Raises UserError if none can be reached, or what one samples from are other weights, and
         RuntimeError while another engine is sampling.
         """
-        if self._all_hold(weights):
-            return
+        if self._all_hold(owner.newest()):
+            return owner.newest()
         async with self._lock:
+            weights = owner.newest()  # not those from before the lock: others may have come
             if self._all_hold(weights):  # since another call of this engine saw to it meanwhile
-                return
-            if {*self._calls.values()} - {weights.label}:
+                return weights
+            if any(other is not owner for other, _ in self._calls.values()):
                 raise RuntimeError("two engines cannot sample from the same vLLM at once")
             for server in await self._reach(weights, config):
                 if server.holds == weights.label:
                     continue
                 try:
-                    await server.load(weights.folder, weights.label)
-                    await self._prove(server, weights)
+                    await self._change(server, weights)
                 except Gone as gone:
                     self._lose(server, gone)
             if not self._live:
                 raise Gone("no server is left")
             self.max_len = min(server.max_len for server in self._live)
+            return weights
 
-    def _all_hold(self, weights: Weights) -> bool:
+    def _all_hold(self, weights: Published) -> bool:
         return bool(self._live) and all(s.holds == weights.label for s in self._live)
+
+    async def _change(self, server: Server, weights: Published) -> None:
+        """Give a server other weights while it samples nothing, and prove them."""
+        await server.pause()
+        try:
+            while any(at is server for _, at in self._calls.values()):
+                await server.pause()  # again, for what was still on its way to the server
+            await server.load(weights.folder, weights.label)
+        finally:
+            await server.resume()  # a paused server of the user's would hang
+        await self._prove(server, weights)
 
     async def forget(self) -> None:
         """Empty the caches of all servers."""
@@ -141,10 +161,10 @@ class Servers(ABC):
         """The folder that weights pass through."""
 
     @abstractmethod
-    async def _reach(self, weights: Weights, config: Mapping[str, Any]) -> Sequence[Server]:
+    async def _reach(self, weights: Published, config: Mapping[str, Any]) -> Sequence[Server]:
         """Find the servers, start those that have to be started, and set `_live`."""
 
-    async def _prove(self, server: Server, weights: Weights) -> None:
+    async def _prove(self, server: Server, weights: Published) -> None:
         gap = await server.prove(weights.proof, weights.label)
         if math.isnan(gap) or gap > self.settings.tolerance:
             raise UserError(
@@ -177,7 +197,7 @@ class Remote(Servers):
             except Gone as gone:
                 raise UserError(f"{gone}: start the server, or change engine.urls.") from gone
 
-    async def _reach(self, weights: Weights, config: Mapping[str, Any]) -> Sequence[Server]:
+    async def _reach(self, weights: Published, config: Mapping[str, Any]) -> Sequence[Server]:
         self._live, why = [], ""
         for server in self._all:
             try:
@@ -221,7 +241,7 @@ class Own(Servers):
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
-    async def _reach(self, weights: Weights, config: Mapping[str, Any]) -> Sequence[Server]:
+    async def _reach(self, weights: Published, config: Mapping[str, Any]) -> Sequence[Server]:
         if self._live and self._process is not None and self._process.alive:
             return list(self._live)  # what it holds does not change behind our back
         if self._process is not None:
@@ -234,7 +254,7 @@ class Own(Servers):
         self._live = [await self._start(weights, config)]
         return list(self._live)
 
-    async def _start(self, weights: Weights, config: Mapping[str, Any]) -> Server:
+    async def _start(self, weights: Published, config: Mapping[str, Any]) -> Server:
         await self.check(config)
         self.home.folder.mkdir(parents=True, exist_ok=True)
         log = self.home.folder / "vllm.log"
@@ -266,7 +286,7 @@ class Own(Servers):
 
 
 def launch(
-    settings: Serving, weights: Weights, config: Mapping[str, Any]
+    settings: Serving, weights: Published, config: Mapping[str, Any]
 ) -> tuple[list[str], dict[str, str]]:
     """The options and the environment of a server that starts with these weights."""
     longest = settings.max_len or int(config["max_position_embeddings"])

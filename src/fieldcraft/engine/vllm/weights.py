@@ -44,18 +44,20 @@ class Proof:
 
 
 @dataclass(frozen=True)
-class Weights:
+class Published:
     """A policy in files that vLLM can load. They are deleted when nobody holds this any more.
 
-    `label` is unlike that of any other policy, of this run or another.
+    `label` is unlike that of any other policy, of this run or another; `version` is what is written
+    on the policy's tokens.
     """
 
     label: str
+    version: int
     folder: Path
     proof: Proof
 
 
-def write_weights(model: Any, tokenizer: Any, place: Path) -> Weights:
+def write_weights(model: Any, tokenizer: Any, version: int, place: Path) -> Published:
     """The model as it is now, in a new folder in `place`; an adapter is merged.
 
     Raises UserError if the files cannot be written.
@@ -71,9 +73,9 @@ def write_weights(model: Any, tokenizer: Any, place: Path) -> Weights:
             f"the weights for vLLM cannot be written to {place} ({error.strerror or error}): make"
             " room, or set engine.exchange to another folder."
         ) from error
-    weights = Weights(label, folder, prove(model))
-    weakref.finalize(weights, shutil.rmtree, folder, ignore_errors=True)
-    return weights
+    published = Published(label, version, folder, prove(model))
+    weakref.finalize(published, shutil.rmtree, folder, ignore_errors=True)
+    return published
 
 
 def merged_state(model: Any) -> dict[str, torch.Tensor]:
