@@ -3,7 +3,9 @@
 import asyncio
 import random
 import threading
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -250,6 +252,20 @@ def test_a_group_that_has_nothing_to_compare_is_dropped_whole() -> None:
     assert [len(groups) for groups in parts.learner.steps] == [2] * 6
 
 
+def test_what_a_step_has_no_room_for_and_the_next_may_not_train_is_dropped() -> None:
+    """Four groups of the first policy do not end until they are cut short, and a step has two."""
+
+    async def until(call: int) -> None:
+        await (never if call in (2, 3, 4, 5) else at_once)(call)
+
+    parts = Parts(until, max_staleness=2)
+    rows = parts.run()
+    order = draw(0, 0, 50, 14)
+    trained = [0, 1, 6, 7, 2, 3, 8, 9, 10, 11, 12, 13]
+    assert parts.learner.places == [order[place] for place in trained]
+    assert [row["dropped"] for row in rows] == [0, 0, 4 + 2 * 2, 0, 0, 0]
+
+
 class Spread(StatelessReward):
     """Groups of even questions do not differ."""
 
@@ -325,6 +341,10 @@ def test_whatever_takes_how_long(seed: int, max_staleness: int, kill: int, slow:
     rollouts were dropped."""
     rng = random.Random(seed)
 
+    def learning(stream: Stream) -> None:
+        time.sleep(0.002)  # rollouts end meanwhile, and no more begin than later steps may train
+        assert len(stream.running) + len(stream.ready) <= 2 * max_staleness
+
     async def until(_: int) -> None:
         if rng.random() < slow:
             await asyncio.sleep(rng.choice([0, 0.001, 0.004, 0.1]))
@@ -332,6 +352,8 @@ def test_whatever_takes_how_long(seed: int, max_staleness: int, kill: int, slow:
             raise ToolError("out of order")
 
     first, second = (Parts(until, max_staleness=max_staleness) for _ in range(2))
+    for parts in (first, second):
+        parts.learner.learning = partial(learning, parts.stream)
     rows = first.run(0, kill)
     second.stage.load_state_dict(first.stage.state_dict())
     rows += second.run(kill)
