@@ -72,7 +72,8 @@ def test_engine_and_trainer_agree(
         units = assert_agree(trainer, chatty_rollouts(engine, temperature), temperature)
         total = sum(float(sample.weight.sum()) for (sample,) in units)
         assert trainer.step(units, Surrogate(), total, temperature)["sampler_gap"] < 1e-3
-        asyncio.run(engine.publish(engine.version + 1))
+        trainer.done += 1
+        asyncio.run(engine.publish(trainer.done))
 
 
 def test_a_checkpoint_of_the_device_goes_on_on_the_cpu_and_back(tmp_path: Path) -> None:

@@ -194,8 +194,28 @@ def test_what_the_engine_samples_is_what_is_trained(
     for _ in range(2):
         units = [(to_sample(t, {Author.POLICY}, 1.0),) for t in chatty_rollouts(engine, 1.0)]
         total = sum(float(sample.weight.sum()) for (sample,) in units)
+        assert {int(v) for (s,) in units for v in s.version[s.weight > 0]} == {trainer.done}
         assert trainer.step(units, Surrogate(), total, 1.0)["sampler_gap"] < gap
-        asyncio.run(engine.publish(engine.version + 1))
+        trainer.done += 1
+        asyncio.run(engine.publish(trainer.done))
+
+
+def test_a_separate_engine_has_an_adapter_of_its_own_on_the_same_base(tmp_path: Path) -> None:
+    trainer, _ = lora_trainer(tmp_path)
+    engine = chatty_engine(trainer)
+    asyncio.run(engine.separate())
+    mine = dict(engine.model.named_parameters())
+    shared = {name for name, weight in trainer.model.named_parameters() if mine[name] is weight}
+    assert {"lora" in name for name in mine.keys() - shared} == {True}
+    learn(trainer, 2)
+    gaps = []
+    for version in (0, 1):
+        units = [(to_sample(t, {Author.POLICY}, 1.0),) for t in chatty_rollouts(engine, 1.0)]
+        trainer.fill_logprobs(units, "old_logp", 1.0)
+        gaps.append(max(np.abs(s.old_logp - s.sampled_logp).max() for (s,) in units))
+        asyncio.run(engine.publish(version + 1))
+    assert gaps[0] > 0.01  # the adapter of before the two steps
+    assert gaps[1] < 1e-3
 
 
 # -- activation checkpointing --------------------------------------------------------------------

@@ -39,7 +39,8 @@ def test_engine_and_trainer_agree(
         assert row["ratio"] == pytest.approx(1, abs=1e-4)
         assert row["sampler_gap"] < 1e-4
         assert row["clip_fraction"] == 0
-        asyncio.run(engine.publish(engine.version + 1))
+        trainer.done += 1
+        asyncio.run(engine.publish(trainer.done))
     other = chatty_rollouts(engine, temperature)
     assert [t.ids for t in other] != [t.ids for t in done]  # the steps did change the policy
 
