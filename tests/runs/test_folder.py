@@ -148,6 +148,27 @@ def test_another_recipe_is_refused_by_its_first_difference(
     assert read_json(tmp_path / "run" / "recipe.json", Any, "") == dump_recipe(parse_recipe(RECIPE))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"max_rows": 7},
+        {"engine": {"name": "vllm", "python": "/other"}},
+        {"stages": {"sft": {**SFT, "optim": {"lr": 0.1, "warmup": 0, "micro_tokens": 64}}}},
+        {
+            "stages": {
+                "sft": {**SFT, "optim": {"lr": 0.1, "warmup": 0, "activation_checkpointing": True}}
+            }
+        },
+    ],
+)
+def test_what_only_takes_memory_and_how_an_engine_is_reached_can_change(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    engine = {"engine": {"name": "vllm", "python": "/one"}} if "engine" in change else {}
+    opened(tmp_path / "run", RECIPE | engine)
+    opened(tmp_path / "run", RECIPE | change)
+
+
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
     opened(tmp_path / "letters")  # empty, so nothing is lost

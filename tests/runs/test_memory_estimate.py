@@ -5,11 +5,13 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 import torch
 from transformers import Qwen2Config
 
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.runs.memory import memory_bytes
+from fieldcraft.runs.memory import memory_bytes, within_memory
+from fieldcraft.types import UserError
 
 TOKENS, WORDS = 1024, 24576
 SHAPE = {
@@ -43,6 +45,16 @@ parameters = sum(p.numel() for p in model.parameters())
 peak = re.search(r"VmHWM:\\s+([0-9]+) kB", Path("/proc/self/status").read_text())
 print(parameters, int(peak[1]) * 1024)
 """
+
+
+def test_a_stage_without_memory_ends_with_what_to_lower() -> None:
+    with (
+        pytest.raises(UserError, match=r"stage 'rl' needs more memory .* lower its optim.micro_t"),
+        within_memory("rl"),
+    ):
+        torch.empty(2**55)
+    with pytest.raises(RuntimeError, match="shape"), within_memory("rl"):
+        torch.empty(2) @ torch.empty(3, 3)
 
 
 def test_a_step_takes_about_what_was_estimated(tmp_path: Path) -> None:

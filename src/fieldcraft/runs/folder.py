@@ -339,14 +339,21 @@ def _last_finished(run: RunFolder) -> str:
     return finished[-1]
 
 
-def _bound(recipe: dict[str, Any]) -> dict[str, Any]:
+def _bound(settings: Any, place: tuple[str, ...] = ()) -> Any:
     """The settings that a run cannot change any more."""
+    if not isinstance(settings, dict):
+        return settings
     return {
-        name: {key: inner for key, inner in value.items() if (name, key) not in FREE_KEYS}
-        if isinstance(value, dict)
-        else value
-        for name, value in recipe.items()
+        key: _bound(inner, (*place, key))
+        for key, inner in settings.items()
+        if not any(_fits((*place, key), free) for free in FREE_KEYS)
     }
+
+
+def _fits(place: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
+    return len(place) == len(pattern) and all(
+        wanted in ("*", key) for key, wanted in zip(place, pattern, strict=True)
+    )
 
 
 def _difference(found: Any, wanted: Any, place: str = "") -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from math import ceil
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ from fieldcraft.config.stages import Stage
 from fieldcraft.engine.local.blocks import BLOCK
 from fieldcraft.train.output_layer import PIECE
 from fieldcraft.train.weights import adamw_type
+from fieldcraft.types import UserError
 
 FLOAT = 4
 CHECKPOINT_BYTES = 3 * FLOAT  # at most: a parameter and two moments
@@ -27,6 +29,7 @@ PROCESS_BYTES = 600_000_000
 # reinforcement learning the same or, with entropy in its loss, 3.0.
 LOGITS = {"supervised": 2, "rl": 3}
 BYTES = {"float32": FLOAT, "bfloat16": 2}
+CPU_IS_FULL = "can't allocate memory"  # what torch says
 
 
 class Sizes(Protocol):
@@ -57,6 +60,21 @@ def memory_problems(setup: Sizes, notes: list[str]) -> Iterator[str]:
             f" {_giga(there)}: lower optim.micro_tokens, max_rows or budget.total_tokens, or set"
             " optim.activation_checkpointing or lora."
         )
+
+
+@contextmanager
+def within_memory(stage: str) -> Iterator[None]:
+    """Raises UserError where a stage needs more memory than there is."""
+    try:
+        yield
+    except RuntimeError as error:  # that of a GPU is a subclass, that of a CPU is not
+        if not (isinstance(error, torch.OutOfMemoryError) or CPU_IS_FULL in str(error)):
+            raise
+        raise UserError(
+            f"stage '{stage}' needs more memory than there is: lower its optim.micro_tokens or"
+            " max_rows, or set optim.activation_checkpointing; then run the same command with this"
+            " change, which resumes."
+        ) from error
 
 
 def memory_sizes(setup: Sizes) -> dict[str, int]:

@@ -27,6 +27,7 @@ from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.runs.build import make_rubric, make_runner
 from fieldcraft.runs.context import Context
 from fieldcraft.runs.filtering import DEMONSTRATIONS, filter_shown, write_filtered
+from fieldcraft.runs.memory import within_memory
 from fieldcraft.runs.probing import make_probe
 from fieldcraft.train.checkpoint import save_model, save_weights
 from fieldcraft.train.loop import run_steps
@@ -42,7 +43,8 @@ async def train_stage(context: Context, name: str, settings: Stage, start: Path)
     model."""
     folder = context.folder.stage(name)
     if not folder.done:
-        await _train(context, name, settings, start)
+        with within_memory(name):
+            await _train(context, name, settings, start)
     for path in folder.path.glob("step-*"):
         shutil.rmtree(path)
     return folder.model
