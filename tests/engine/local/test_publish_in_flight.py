@@ -96,6 +96,29 @@ def test_a_released_turn_is_not_continued(model: Any) -> None:
     assert engine.stats.forwards == 3
 
 
+@pytest.mark.parametrize("published", [False, True])
+def test_a_turn_that_is_cancelled_as_it_ends_harms_no_other(model: Any, published: bool) -> None:
+    """Its future is cancelled before its caller can release the session; the engine may compute a
+    step in between, which ends the turn."""
+    engine = LocalEngine(model, TOKENIZER, max_rows=4)
+
+    async def run() -> Completion:
+        calls = [
+            asyncio.create_task(engine.generate(PROMPT, Sampling(length, seed=1), f"{length}"))
+            for length in (4, 12)
+        ]
+        await steps(engine, 3)
+        calls[0].cancel()
+        if published:
+            await engine.publish(1)
+        with pytest.raises(asyncio.CancelledError):
+            await calls[0]
+        assert "4" not in engine._rows.of
+        return await calls[1]
+
+    assert len(asyncio.run(run()).ids) == 12
+
+
 def test_a_separate_engine_does_not_see_the_model_in_training(model: Any) -> None:
     trained = copy.deepcopy(model)
     policies = [copy.deepcopy(trained), changed(trained, 1.5)]

@@ -333,6 +333,8 @@ class LocalEngine:
             row = int(rows[i])
             start, end = int(table.turn_start[row]), int(table.length[row])
             request = self._calls[table.owner[row] or ""]
+            if request.future.cancelled():  # its caller is about to release it
+                continue
             if broken[i]:
                 self._fail(row, request)
                 continue
