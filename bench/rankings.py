@@ -87,7 +87,7 @@ def main() -> None:
             kinds: dict[str, dict[str, Any]] = {
                 "bm25": {},
                 "dense": {"ranking": "dense", "encoder": encoder},
-                "dense, HNSW": {"ranking": "dense", "encoder": encoder, "hnsw": True},
+                "dense, approximate": {"ranking": "dense", "encoder": encoder, "approximate": True},
                 "hybrid": {"ranking": "hybrid", "encoder": encoder},
             }
             for kind, settings in kinds.items():
