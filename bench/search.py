@@ -3,11 +3,12 @@
     python bench/search.py ../shared/data/qa --passages 1000000
 
 Passages are recombined from the sentences of real ones, with a fixed seed, and numbered in their
-titles. Each library builds in one process and searches in another, on one thread. A
-build's time is that of the processor; its memory the peak of the process, and the peak without the
-pages of files, which the system can take back. A query's time is the wall clock's. Recall is of the
-gold titles of the real HotpotQA questions among the real passages alone. At the end as many clients
-as `--clients` ask the real server at once, from a process of their own.
+titles. Each library builds in one process and searches in another, on one thread. The time of a
+build and of a query is the processor's, so that a busy machine changes it less; that of opening is
+the wall clock's. A build's memory is the peak of the process, and the peak without the pages of
+files, which the system can take back. Recall is of the gold titles of the real HotpotQA questions
+among the real passages alone. At the end as many clients as `--clients` ask the real server at
+once, from a process of their own.
 """
 
 from __future__ import annotations
@@ -137,9 +138,9 @@ def measure_search(library: str, out: Path, queries: Path) -> dict[str, float]:
             search(query, TOPK)
         seconds = []
         for query in asked[kind]:
-            start = time.perf_counter()
+            start = time.process_time()
             search(query, TOPK)
-            seconds.append(time.perf_counter() - start)
+            seconds.append(time.process_time() - start)
         result[f"{kind}_ms"] = 1e3 * statistics.median(seconds)
         result[f"{kind}_p95_ms"] = 1e3 * statistics.quantiles(seconds, n=20)[-1]
     return result | {"search_mib": memory_mib("VmHWM")}
@@ -156,17 +157,17 @@ def measure_clients(url: str, queries: Path, count: str) -> dict[str, float]:
     questions = json.loads(queries.read_text())["questions"]
     seconds: list[float] = []
 
-    async def ask(client: httpx.AsyncClient, number: int) -> None:
-        for n in range(EACH):
-            body = {"queries": [questions[(number * EACH + n) % len(questions)]], "topk": TOPK}
-            start = time.perf_counter()
-            (await client.post(f"{url}/retrieve", json=body)).raise_for_status()
-            seconds.append(time.perf_counter() - start)
+    async def ask(number: int) -> None:
+        # One with a pool of 150 connections would spend its time on looking through them.
+        async with httpx.AsyncClient(timeout=120, verify=False, trust_env=False) as client:
+            for n in range(EACH):
+                body = {"queries": [questions[(number * EACH + n) % len(questions)]], "topk": TOPK}
+                start = time.perf_counter()
+                (await client.post(f"{url}/retrieve", json=body)).raise_for_status()
+                seconds.append(time.perf_counter() - start)
 
     async def all_of_them() -> None:
-        limits = httpx.Limits(max_connections=int(count))
-        async with httpx.AsyncClient(timeout=120, limits=limits, trust_env=False) as client:
-            await asyncio.gather(*(ask(client, number) for number in range(int(count))))
+        await asyncio.gather(*map(ask, range(int(count))))
 
     start = time.perf_counter()
     asyncio.run(all_of_them())

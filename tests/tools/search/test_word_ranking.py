@@ -46,10 +46,9 @@ def test_segments_change_nothing(one, tmp_path):
     assert whole._searcher.num_segments == 1
     assert parts._searcher.num_segments > 2
     for depth in (1, 3, 10, 200):
-        for a, b in zip(whole.rank(QUERIES, depth), parts.rank(QUERIES, depth), strict=True):
-            assert [number for number, _ in a] == [number for number, _ in b]
-            assert [score for _, score in a] == pytest.approx([s for _, s in b], rel=1e-6)
-            assert len(a) == depth
+        ranked = whole.rank(QUERIES, depth)
+        assert ranked == parts.rank(QUERIES, depth)
+        assert [len(of_one) for of_one in ranked] == [depth] * len(QUERIES)
 
 
 def test_equals_stand_in_the_order_of_the_corpus(one):
@@ -63,6 +62,22 @@ def test_equals_stand_in_the_order_of_the_corpus(one):
         expected = sorted(sums, key=lambda n: (-round(sums[n], 3), n))
         for depth in (2, 50, COUNT):
             assert [number for number, _ in ranker.rank([query], depth)[0]] == expected[:depth]
+
+
+def test_equals_are_equal_wherever_they_stand(tmp_path):
+    """Sums of the same numbers would differ in their last bits if tantivy added the words up in
+    another order once one of them, here "gone", is used up."""
+    rng = random.Random(1)
+    kinds = [" ".join(rng.choices("abcdefghijkl", k=rng.randint(8, 30))) for _ in range(20)]
+    count, last = 9000, 5000
+    texts = [kinds[number % 20] + " gone" * (number in (0, last)) for number in range(count)]
+    write_bm25((Passage(str(n), "", text) for n, text in enumerate(texts)), tmp_path)
+    [ranked] = Bm25(tmp_path).rank(["gone b c d e f g h i j k l"], count)
+    assert {number for number, _ in ranked[:2]} == {0, last}
+    for kind in range(20):
+        of_kind = [(n, score) for n, score in ranked[2:] if n % 20 == kind]
+        assert [n for n, _ in of_kind] == sorted(n for n, _ in of_kind)
+        assert len({score for _, score in of_kind}) == 1
 
 
 def test_every_build_ranks_alike(one, tmp_path):
@@ -106,8 +121,13 @@ def test_hostile_words_are_found_and_asked_for(tmp_path):
     assert len(index.search(["kalo"], 10**30)[0]) == 6
 
 
+def put(path, content):
+    path.unlink()  # what still has the old file mapped would end with a signal
+    path.write_bytes(content)
+
+
 def cut(path):
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    put(path, path.read_bytes()[: path.stat().st_size // 2])
 
 
 @pytest.mark.parametrize(
@@ -120,9 +140,9 @@ def cut(path):
         (f"{WORDS}/*.term", cut),
         (f"{WORDS}/*.fast", cut),
         ("offsets.bin", cut),
-        ("offsets.bin", lambda path: path.write_bytes(b"123")),
+        ("offsets.bin", lambda path: put(path, b"123")),
         ("passages.jsonl", cut),
-        ("passages.jsonl", lambda path: path.write_bytes(b"")),
+        ("passages.jsonl", lambda path: put(path, b"")),
     ],
 )
 def test_a_damaged_index_is_named(tmp_path, pattern, damage):

@@ -5,7 +5,6 @@ tantivy keeps the number of terms of a passage in one byte: exactly up to 40, th
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -26,9 +25,6 @@ LIBRARY = f"tantivy {version('tantivy')}"
 # are merged only where there are eight of about one size.
 HEAP_BYTES = 1_000_000_000
 
-# tantivy adds up the words of a query in another order from segment to segment, so that equal
-# passages differ in the last bits of their scores. What differs by less than this share is equal.
-SAME = 1e-5
 SPARE = 16  # passages that are looked at beside those asked for: they may be equal to the last one
 
 _ACCENTS = re.compile("[\u0300-\u036f]")
@@ -58,7 +54,8 @@ def passage_terms(title: str, text: str) -> list[str]:
 
     The pairs tell "Kalo Remi" from "Remi Kalo", and lift recall on HotpotQA and MuSiQue.
     """
-    return words(f"{title}\n{text}") + _pairs(words(title))
+    head = words(title)
+    return head + words(text) + _pairs(head)
 
 
 def query_terms(query: str) -> list[str]:
@@ -119,7 +116,8 @@ class Bm25:
         hits = self._hits(query, depth)
         places = [address for _, address in hits]
         numbers: list[Any] = self._searcher.fast_field_values("number", places)
-        return _in_order([score for score, _ in hits], numbers)[:depth]
+        ranked = sorted(zip((-score for score, _ in hits), numbers, strict=True))
+        return [(number, -score) for score, number in ranked[:depth]]
 
     def _hits(self, query: tantivy.Query, depth: int) -> list[tuple[float, tantivy.DocAddress]]:
         """The best, at least `depth` of them and whatever is equal to the last of these."""
@@ -127,15 +125,6 @@ class Bm25:
         limit = min(depth + SPARE, total)
         while True:
             hits = self._searcher.search(query, limit, count=False).hits
-            if len(hits) < limit or limit == total or hits[-1][0] < hits[depth - 1][0] * (1 - SAME):
+            if len(hits) < limit or limit == total or hits[-1][0] < hits[depth - 1][0]:
                 return hits
             limit = min(4 * limit, total)
-
-
-def _in_order(scores: Iterable[float], numbers: Iterable[int]) -> list[tuple[int, float]]:
-    """(number, score), highest first, equals by number; `scores` fall but for their last bits."""
-    ranked, level = [], math.inf
-    for score, number in zip(scores, numbers, strict=True):
-        level = level if score >= level * (1 - SAME) else score
-        ranked.append((-level, number))
-    return [(number, -level) for level, number in sorted(ranked)]

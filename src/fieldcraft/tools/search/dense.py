@@ -109,13 +109,12 @@ def write_dense(passages: PassageFile, folder: Path, encoder: Encoder, approxima
     chunks = (
         encoder.passages(list(islice(each, CHUNK))) for _ in progress(starts, "encoding passages")
     )
-    shape = (len(passages), encoder.dimensions)
     if approximate:
         spread = range(0, len(passages), -(-len(passages) // SAMPLE))
         sample = encoder.passages([passages.passage(number) for number in spread])
-        _write_graph(chunks, sample, shape, folder / GRAPH)
+        write_graph(chunks, sample, folder, len(passages))
     else:
-        _write_vectors(chunks, shape, folder / VECTORS)
+        _write_vectors(chunks, (len(passages), encoder.dimensions), folder / VECTORS)
 
 
 def _write_vectors(chunks: Iterable[Vectors], shape: tuple[int, int], file: Path) -> None:
@@ -127,14 +126,15 @@ def _write_vectors(chunks: Iterable[Vectors], shape: tuple[int, int], file: Path
     array.flush()
 
 
-def _write_graph(
-    chunks: Iterable[Vectors], sample: Vectors, shape: tuple[int, int], file: Path
-) -> None:
+def write_graph(chunks: Iterable[Vectors], sample: Vectors, folder: Path, count: int) -> None:
+    """Write the graph of `count` vectors; `sample` tells how large each of their numbers gets.
+
+    It takes the memory of the graph, not that of the vectors.
+    """
     with dense_extra():
         import faiss
-    count, dimensions = shape
     bits, metric = faiss.ScalarQuantizer.QT_6bit, faiss.METRIC_INNER_PRODUCT
-    graph = faiss.IndexHNSWSQ(dimensions, bits, LINKS, metric)
+    graph = faiss.IndexHNSWSQ(sample.shape[1], bits, LINKS, metric)
     graph.hnsw.efConstruction = BREADTH_BUILT
     graph.train(sample)
     codes = faiss.downcast_index(graph.storage).codes
@@ -142,8 +142,8 @@ def _write_graph(
     codes.clear()  # keeps the room: growing step by step would take twice the memory at the end
     for vectors in chunks:
         graph.add(vectors)
-    with writing(file):
-        faiss.write_index(graph, str(file))
+    with writing(folder / GRAPH):
+        faiss.write_index(graph, str(folder / GRAPH))
 
 
 class Exact:
