@@ -101,6 +101,20 @@ def test_the_graph_finds_what_exact_search_finds(tmp_path, monkeypatch):
     assert SearchIndex.load(tmp_path / "iTrue").search(queries, 10) == graph.search(queries, 10)
 
 
+@pytest.mark.parametrize(("approximate", "name"), [(False, "vectors.npy"), (True, "graph.faiss")])
+def test_vectors_that_do_not_fit_are_named(tmp_path, encoder, approximate, name):
+    for folder, texts in (("i", ["kalo", "remi", "tavo"]), ("other", ["kalo", "remi"])):
+        corpus = write(tmp_path / "c.jsonl", *texts)
+        settings = {"ranking": "dense", "encoder": encoder, "approximate": approximate}
+        build_index(corpus, tmp_path / folder, **settings)
+    (tmp_path / "other" / name).replace(tmp_path / "i" / name)
+    with pytest.raises(UserError, match=r"2 vectors of 3 passages.*; delete the folder"):
+        SearchIndex.load(tmp_path / "i")
+    (tmp_path / "i" / name).write_bytes(b"")
+    with pytest.raises(UserError, match="delete the folder of the index to build it anew"):
+        SearchIndex.load(tmp_path / "i")
+
+
 # -- fusion
 
 

@@ -21,9 +21,9 @@ from fieldcraft.tools.search.passages import Passage
 WORDS = "bm25"
 LIBRARY = f"tantivy {version('tantivy')}"
 
-# What is collected in memory before it is written as a segment: some two million passages. Segments
+# What is collected in memory before it is written as a segment: about a million passages. Segments
 # are merged only where there are eight of about one size.
-HEAP_BYTES = 1_000_000_000
+HEAP_BYTES = 500_000_000
 
 SPARE = 16  # passages that are looked at beside those asked for: they may be equal to the last one
 
