@@ -78,7 +78,8 @@ def open_bm25s(out: Path) -> Search:
 
     def search(query: str, topk: int) -> list[str]:
         scores = bm25.get_scores_from_ids(bm25.get_tokens_ids(query_terms(query)))
-        return [passages.passage(number).title for number, score in best(scores, topk) if score]
+        found = np.flatnonzero(scores)
+        return [passages.passage(found[place]).title for place, _ in best(scores[found], topk)]
 
     return search
 
