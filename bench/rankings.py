@@ -41,11 +41,11 @@ DIMENSIONS = 256
 TOPK = 5
 
 
-def write_lsa(corpus: Path, out: Path) -> str:
+def write_lsa(corpus: Path, out: Path, dimensions: int = DIMENSIONS) -> str:
     """An encoder whose vector of a text is the mean of its words' vectors."""
     texts = [f"{passage.title}\n{passage.text}" for passage in read_corpus(corpus)]
     counts = TfidfVectorizer(tokenizer=words, token_pattern=None, lowercase=False)
-    svd = TruncatedSVD(DIMENSIONS, random_state=0).fit(counts.fit_transform(texts))
+    svd = TruncatedSVD(dimensions, random_state=0).fit(counts.fit_transform(texts))
     vectors = (svd.components_ * counts.idf_).T.astype(np.float32)
     vocabulary = {word: i + 1 for word, i in counts.vocabulary_.items()} | {"[UNK]": 0}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
@@ -53,7 +53,7 @@ def write_lsa(corpus: Path, out: Path) -> str:
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
     )
-    weights = np.vstack([np.zeros(DIMENSIONS, dtype=np.float32), vectors])
+    weights = np.vstack([np.zeros(dimensions, dtype=np.float32), vectors])
     model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=weights)])
     model.save(str(out), create_model_card=False)
     return str(out)
@@ -87,7 +87,7 @@ def main() -> None:
             kinds: dict[str, dict[str, Any]] = {
                 "bm25": {},
                 "dense": {"ranking": "dense", "encoder": encoder},
-                "dense, HNSW": {"ranking": "dense", "encoder": encoder, "hnsw": True},
+                "dense, approximate": {"ranking": "dense", "encoder": encoder, "approximate": True},
                 "hybrid": {"ranking": "hybrid", "encoder": encoder},
             }
             for kind, settings in kinds.items():

@@ -102,9 +102,9 @@ def test_light_modules_load_no_heavy_library() -> None:
 import sys
 def loaded(*names): return [name for name in names if name in sys.modules]
 import fieldcraft, fieldcraft.types, fieldcraft.config.recipe
-assert not loaded("torch", "transformers", "numpy", "matplotlib", "bm25s"), sys.modules.keys()
+assert not loaded("torch", "transformers", "numpy", "matplotlib", "tantivy"), sys.modules.keys()
 import fieldcraft.cli
-assert not loaded("torch", "transformers", "bm25s", "uvicorn"), sys.modules.keys()
+assert not loaded("torch", "transformers", "tantivy", "uvicorn"), sys.modules.keys()
 import fieldcraft.agents.react, fieldcraft.worlds.atlas.curriculum, fieldcraft.rewards.rubric
 assert not loaded("torch", "transformers"), sys.modules.keys()
 """

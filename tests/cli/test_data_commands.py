@@ -47,12 +47,12 @@ def test_index_by_vectors(
 ) -> None:
     pytest.importorskip("sentence_transformers", reason="needs the extra dense")
     encoder = write_bert(tmp_path / "encoder", seed=0)
-    for options, ranking in (([], "hybrid"), (["--ranking", "dense", "--hnsw"], "dense")):
+    for options, ranking in (([], "hybrid"), (["--ranking", "dense", "--approximate"], "dense")):
         out = tmp_path / ranking
         assert status("index", files["corpus"], "--out", out, "--encoder", encoder, *options) == 0
         assert json.loads((out / "manifest.json").read_text())["ranking"] == ranking
     capsys.readouterr()
-    assert status("index", files["corpus"], "--out", tmp_path / "no", "--hnsw") == 2
+    assert status("index", files["corpus"], "--out", tmp_path / "no", "--approximate") == 2
     assert sentence(capsys).startswith("Search by vectors needs an encoder")
 
 
@@ -73,9 +73,9 @@ def test_serve_search_answers(files: dict[str, Path], tmp_path: Path) -> None:
 def test_bench_names_the_package_that_it_lacks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "tantivy", None)  # as where it is not installed
+    monkeypatch.setitem(sys.modules, "bm25s", None)  # as where it is not installed
     assert status("bench", "search") == 2
-    assert "bench/search.py needs the package 'tantivy'" in capsys.readouterr().err
+    assert "bench/search.py needs the package 'bm25s'" in capsys.readouterr().err
 
 
 def test_bench_is_only_in_a_checkout(

@@ -22,7 +22,7 @@ from report_parts import unpacked
 
 
 def test_nothing_heavy_is_loaded_before_a_command_needs_it() -> None:
-    heavy = "{'torch', 'transformers', 'matplotlib', 'bm25s', 'uvicorn', 'pyarrow'}"
+    heavy = "{'torch', 'transformers', 'matplotlib', 'tantivy', 'uvicorn', 'pyarrow'}"
     code = f"import sys, fieldcraft.cli; sys.exit(str({heavy} & set(sys.modules) or ''))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ended.stderr.strip() == ""

@@ -108,8 +108,6 @@ def synthesise(
 def build(
     corpus: Annotated[Path, typer.Argument(help="Passages, or a HotpotQA or MuSiQue file.")],
     out: Out,
-    k1: Annotated[float, typer.Option(help="How slowly repeated words saturate.")] = 0.9,
-    b: Annotated[float, typer.Option(help="How much long passages are held back, 0 to 1.")] = 0.4,
     encoder: Annotated[
         str | None, typer.Option(help="Search by vectors of this model: a folder or a hub name.")
     ] = None,
@@ -117,7 +115,9 @@ def build(
         Literal["bm25", "dense", "hybrid"] | None,
         typer.Option(help="By default hybrid with an encoder, bm25 without."),
     ] = None,
-    hnsw: Annotated[bool, typer.Option("--hnsw", help="A graph, for millions of vectors.")] = False,
+    approximate: Annotated[
+        bool, typer.Option("--approximate", help="A graph, for millions of vectors.")
+    ] = False,
 ) -> None:
     """Build a search index: BM25, vectors of an encoder, or both."""
     from fieldcraft.data.sources import ensure_corpus
@@ -127,7 +127,9 @@ def build(
     # An encoder is loaded by torch.
     with tempfile.TemporaryDirectory() as draft, loading() if encoder else nullcontext():
         passages = ensure_corpus(corpus, Path(draft, "corpus.jsonl"))
-        index = build_index(passages, out, k1, b, ranking=ranking, encoder=encoder, hnsw=hnsw)
+        index = build_index(
+            passages, out, ranking=ranking, encoder=encoder, approximate=approximate
+        )
     print(f"{out}: {len(index)} passages")
 
 

@@ -96,8 +96,6 @@ class Search(Section):
     topk: PositiveInt = 3
     url: str | None = None
     timeout_seconds: PositiveFloat = 10.0
-    k1: PositiveFloat = 0.9
-    b: Rate = 0.4
     encoder: str | None = None  # folder or hub name of a sentence-transformers model
     ranking: Literal["bm25", "dense", "hybrid"] | None = None  # None: hybrid with an encoder
 

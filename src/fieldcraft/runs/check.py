@@ -199,7 +199,7 @@ class Setup:
             yield f"{sum(1 for _ in read_corpus(corpus))} passages"
         else:
             yield "the world's articles"
-        index_settings(search.k1, search.b, search.ranking, search.encoder)
+        index_settings(search.ranking, search.encoder)
         if search.encoder is not None:
             yield f"{Encoder(search.encoder).dimensions} dimensions of {search.encoder}"
 

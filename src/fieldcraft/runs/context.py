@@ -82,8 +82,6 @@ class Context:
             build_index(
                 self.folder.world / "corpus.jsonl",
                 self.folder.index,
-                settings.k1,
-                settings.b,
                 ranking=settings.ranking,
                 encoder=settings.encoder,
             )

@@ -21,9 +21,9 @@ def write(path, records):
     return path
 
 
-def index_of(tmp_path, *texts, **parameters):
+def index_of(tmp_path, *texts):
     corpus = write(tmp_path / "corpus.jsonl", [{"text": text} for text in texts])
-    return build_index(corpus, tmp_path / "index", **parameters)
+    return build_index(corpus, tmp_path / "index")
 
 
 def ids(index, query, topk=10):
@@ -95,19 +95,12 @@ def test_pairs_are_those_of_the_title():
 
 
 def test_scores_are_bm25(tmp_path):
-    index = index_of(tmp_path, "kalo kalo remi", "tavo remi", k1=0.9, b=0.4)
+    index = index_of(tmp_path, "kalo kalo remi", "tavo remi")
     [[found]] = index.search(["Kalo"], 10)
     # N = 2 passages, 1 with the word, twice in 3 words where the mean is 2.5.
     idf = math.log(1 + (2 - 1 + 0.5) / (1 + 0.5))
-    expected = idf * 2 / (2 + 0.9 * (1 - 0.4 + 0.4 * 3 / 2.5))
+    expected = idf * (1.2 + 1) * 2 / (2 + 1.2 * (1 - 0.75 + 0.75 * 3 / 2.5))
     assert found == Passage("0", "", "kalo kalo remi", pytest.approx(expected, rel=1e-6))
-
-
-def test_the_parameters_are_used(tmp_path):
-    short_first = index_of(tmp_path, "kalo kalo" + " x" * 20, "kalo", k1=0.9, b=1.0)
-    assert ids(short_first, "kalo") == ["1", "0"]
-    often_first = index_of(tmp_path, "kalo kalo" + " x" * 20, "kalo", k1=0.9, b=0.0)
-    assert ids(often_first, "kalo") == ["0", "1"]
 
 
 def test_ties_go_to_the_first_in_the_corpus(tmp_path):
@@ -162,14 +155,12 @@ def test_an_index_is_built_once(tmp_path):
     out = tmp_path / "deep" / "index"
     first = build_index(corpus, out)
     assert first.manifest["passages"] == 1 == len(first)
-    assert {"corpus_sha256", "ranking", "library", "k1", "b"} < first.manifest.keys()
+    assert {"corpus_sha256", "ranking", "library"} < first.manifest.keys()
     inode = out.stat().st_ino
     build_index(corpus, out)
     assert out.stat().st_ino == inode
-    build_index(corpus, out, k1=1.2)
-    assert SearchIndex.load(out).manifest["k1"] == 1.2
     write(corpus, [{"text": "kalo"}, {"text": "remi"}])
-    assert len(build_index(corpus, out, k1=1.2)) == 2
+    assert len(build_index(corpus, out)) == 2
     assert [path.name for path in out.parent.iterdir()] == ["index"]
 
 
@@ -206,7 +197,7 @@ def test_a_folder_that_is_no_index_is_never_replaced(tmp_path):
 def test_an_index_of_another_format_is_refused_and_rebuilt(tmp_path):
     index_of(tmp_path, "kalo")
     manifest = tmp_path / "index" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 1'))
+    manifest.write_text(manifest.read_text().replace('"format": 3', '"format": 2'))
     with pytest.raises(UserError, match="is of another format"):
         SearchIndex.load(tmp_path / "index")
     assert ids(index_of(tmp_path, "kalo"), "kalo") == ["0"]
@@ -233,8 +224,6 @@ def test_a_bad_corpus_is_named(tmp_path, content, complaint):
 
 
 def test_bad_parameters_are_named(tmp_path):
-    with pytest.raises(UserError, match="not k1=-1 and b=0"):
-        index_of(tmp_path, "kalo", k1=-1, b=0)
     with pytest.raises(UserError, match=r"c\.jsonl does not exist"):
         build_index(tmp_path / "c.jsonl", tmp_path / "index")
     with pytest.raises(UserError, match="topk must be at least 1, not 0"):

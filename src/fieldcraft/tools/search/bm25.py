@@ -1,7 +1,6 @@
-"""BM25 on disk, memory-mapped.
+"""BM25 (Robertson and Zaragoza 2009, with k1 = 1.2 and b = 0.75) by tantivy, mapped from disk.
 
-bm25s computes and stores the score of every word in every passage when the index is built, so a
-search only adds a few columns. bench/search.py compares it with tantivy.
+tantivy keeps the number of terms of a passage in one byte: exactly up to 40, then to an eighth.
 """
 
 from __future__ import annotations
@@ -12,21 +11,31 @@ from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
-import bm25s
-import numpy as np
-from bm25s.stopwords import STOPWORDS_EN
-from numpy.typing import NDArray
+import tantivy
 
-from fieldcraft.tools.search.passages import Passage, progress
+from fieldcraft.records.files import writing
+from fieldcraft.tools.search.passages import Passage
 
-SCORES = "bm25"
-LIBRARY = f"bm25s {version('bm25s')}"
+WORDS = "bm25"
+LIBRARY = f"tantivy {version('tantivy')}"
 
-_STOPWORDS = frozenset(STOPWORDS_EN)
+# What is collected in memory before it is written as a segment: about a million passages. Segments
+# are merged only where there are eight of about one size.
+HEAP_BYTES = 500_000_000
+
+SPARE = 16  # passages that are looked at beside those asked for: they may be equal to the last one
+
 _ACCENTS = re.compile("[\u0300-\u036f]")
 _IDEOGRAPHS = "\u3040-\u30ff\u3400-\u9fff"  # written without spaces: each is a word
 _WORD = re.compile(rf"[{_IDEOGRAPHS}]|[^\W{_IDEOGRAPHS}]+")
+_STOPWORDS = frozenset(  # those of Lucene
+    _WORD.findall(
+        "a an and are as at be but by for if in into is it no not of on or such that the their then"
+        " there these they this to was will with"
+    )
+)
 
 
 # -- words -------------------------------------------------------------------------------------
@@ -45,7 +54,8 @@ def passage_terms(title: str, text: str) -> list[str]:
 
     The pairs tell "Kalo Remi" from "Remi Kalo", and lift recall on HotpotQA and MuSiQue.
     """
-    return words(f"{title}\n{text}") + _pairs(words(title))
+    head = words(title)
+    return head + words(text) + _pairs(head)
 
 
 def query_terms(query: str) -> list[str]:
@@ -62,46 +72,59 @@ def _pairs(found: list[str]) -> list[str]:
 # -- ranking -----------------------------------------------------------------------------------
 
 
-def write_bm25(passages: Iterable[Passage], folder: Path, k1: float, b: float) -> None:
-    """Compute and write all scores. Raises ValueError if no passage holds a word."""
-    vocabulary: dict[str, int] = {}
-    term_ids = [
-        [vocabulary.setdefault(t, len(vocabulary)) for t in passage_terms(p.title, p.text)]
-        for p in progress(passages, "counting words")
-    ]
-    if not vocabulary:
-        raise ValueError("no words to search for")
-    bm25 = bm25s.BM25(k1=k1, b=b)
-    bm25.index((term_ids, vocabulary), create_empty_token=False, show_progress=False)
-    bm25.save(folder / SCORES, show_progress=False)
+def write_bm25(passages: Iterable[Passage], folder: Path, heap_bytes: int = HEAP_BYTES) -> int:
+    """Index passages in memory that does not grow with their number; returns how many terms.
+
+    Raises UserError if it cannot be written.
+    """
+    schema = tantivy.SchemaBuilder()
+    schema.add_text_field("words", tokenizer_name="whitespace", index_option="freq")
+    schema.add_integer_field("number", fast=True)
+    (folder / WORDS).mkdir()
+    total = 0
+    with writing(folder / WORDS):
+        index = tantivy.Index(schema.build(), str(folder / WORDS))
+        writer = index.writer(heap_bytes, num_threads=1)
+        try:
+            for number, passage in enumerate(passages):
+                terms = passage_terms(passage.title, passage.text)
+                total += len(terms)
+                writer.add_document(tantivy.Document(words=" ".join(terms), number=number))
+            writer.commit()
+        finally:  # nothing is written any more when the folder is removed after a mistake
+            writer.wait_merging_threads()
+    return total
 
 
 class Bm25:
-    """`search.Ranker` by words. Only the vocabulary is in memory."""
+    """`search.Ranker` by words."""
 
     def __init__(self, folder: Path) -> None:
-        self._bm25 = bm25s.BM25.load(folder / SCORES, mmap=True, show_progress=False)
-        scores = self._bm25.scores  # slices of a plain view cost a tenth of slices of a memmap
-        scores |= {k: v.view(np.ndarray) for k, v in scores.items() if isinstance(v, np.memmap)}
+        index = tantivy.Index.open(str(folder / WORDS))
+        index.config_reader("manual")  # it never changes: nothing has to watch it
+        self._searcher = index.searcher()
+        self._schema = index.schema
 
     def rank(self, queries: Sequence[str], depth: int) -> list[list[tuple[int, float]]]:
         """A passage without any word of the query is never found."""
-        return [self._rank(query, depth) for query in queries]
+        return [self._rank(query_terms(query), depth) for query in queries]
 
-    def _rank(self, query: str, depth: int) -> list[tuple[int, float]]:
-        ids = self._bm25.get_tokens_ids(query_terms(query))
-        if not ids:
-            return []
-        scores = self._bm25.get_scores_from_ids(ids)
-        return best(scores, np.flatnonzero(scores), depth)
+    def _rank(self, terms: Sequence[str], depth: int) -> list[tuple[int, float]]:
+        one = tantivy.Query.term_query
+        words = [one(self._schema, "words", term, index_option="freq") for term in terms]
+        query = tantivy.Query.boolean_query([(tantivy.Occur.Should, word) for word in words])
+        hits = self._hits(query, depth)
+        places = [address for _, address in hits]
+        numbers: list[Any] = self._searcher.fast_field_values("number", places)
+        ranked = sorted(zip((-score for score, _ in hits), numbers, strict=True))
+        return [(number, -score) for score, number in ranked[:depth]]
 
-
-def best(
-    scores: NDArray[np.float32], candidates: NDArray[np.int64], depth: int
-) -> list[tuple[int, float]]:
-    """(number, score) of the `depth` highest among `candidates`, highest first, ties by number."""
-    if depth < len(candidates):
-        least = np.partition(scores[candidates], -depth)[-depth]
-        candidates = candidates[scores[candidates] >= least]
-    order = np.argsort(-scores[candidates], kind="stable")[:depth]
-    return [(int(i), float(scores[i])) for i in candidates[order]]
+    def _hits(self, query: tantivy.Query, depth: int) -> list[tuple[float, tantivy.DocAddress]]:
+        """The best, at least `depth` of them and whatever is equal to the last of these."""
+        total = self._searcher.num_docs
+        limit = min(depth + SPARE, total)
+        while True:
+            hits = self._searcher.search(query, limit, count=False).hits
+            if len(hits) < limit or limit == total or hits[-1][0] < hits[depth - 1][0]:
+                return hits
+            limit = min(4 * limit, total)

@@ -1,7 +1,8 @@
 """The search index: by words, by vectors, or by both.
 
 An index is a folder: the passages of a corpus, what ranks them (BM25, vectors or both) and a
-manifest that says which. Everything but BM25's vocabulary is mapped from disk.
+manifest that says which. All of it is mapped from disk, so an index of any size opens at once, and
+it is built in memory that does not grow with the corpus.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from fieldcraft.tools.search.dense import Dense, Encoder, write_dense
 from fieldcraft.tools.search.passages import (
     Passage,
     PassageFile,
+    progress,
     read_corpus,
     write_passages,
 )
 from fieldcraft.types import UserError
 
-FORMAT = 2  # of the folder; raise it whenever terms or files change, so that indexes are rebuilt
+FORMAT = 3  # of the folder; raise it whenever terms or files change, so that indexes are rebuilt
 MANIFEST = "manifest.json"
 ANEW = "delete the folder of the index to build it anew"
 FUSED = 60  # the constant of reciprocal rank fusion, and how deep the lists are that are fused
@@ -97,7 +99,7 @@ class SearchIndex:
         if ranking == "bm25":
             return Bm25(self.folder)
         encoder = Encoder(self.manifest["encoder"])
-        dense = Dense(self.folder, encoder, self._passages.passage(0))
+        dense = Dense(self.folder, encoder, self._passages)
         return dense if ranking == "dense" else Hybrid([Bm25(self.folder), dense])
 
     @classmethod
@@ -132,30 +134,26 @@ class SearchIndex:
 def build_index(
     corpus: Path,
     out: Path,
-    k1: float = 0.9,
-    b: float = 0.4,
     *,
     ranking: Ranking | None = None,
     encoder: str | None = None,
-    hnsw: bool = False,
+    approximate: bool = False,
 ) -> SearchIndex:
     """Index a corpus into the folder `out`, which appears whole or not at all.
 
-    If `out` already holds the index of this very corpus with these parameters, it is only opened.
+    If `out` already holds the index of this very corpus with these settings, it is only opened.
 
     Args:
         corpus: JSON lines, see `parse_passage`; may be gzipped.
         out: folder to write; an index that stands there is replaced.
-        k1: how slowly repeated words saturate (Robertson & Zaragoza 2009, section 3).
-        b: how much long passages are held back, 0 to 1.
         ranking: by words, by vectors, or by both; by default both where there is an encoder.
         encoder: the folder or hub name of a sentence-transformers model; for vectors.
-        hnsw: search a graph of the vectors instead of all of them.
+        approximate: search a graph of the vectors instead of all of them.
 
     Raises:
-        UserError: a bad corpus, parameter or encoder, or `out` holds something else.
+        UserError: a bad corpus or encoder, or `out` holds something else.
     """
-    wanted = index_settings(k1, b, ranking, encoder, hnsw)
+    wanted = index_settings(ranking, encoder, approximate)
     if not corpus.is_file():
         raise UserError(f"{corpus} does not exist; give a corpus of JSON lines.")
     with corpus.open("rb") as file:
@@ -180,26 +178,24 @@ def build_index(
 
 
 def index_settings(
-    k1: float, b: float, ranking: Ranking | None, encoder: str | None, hnsw: bool = False
+    ranking: Ranking | None, encoder: str | None, approximate: bool = False
 ) -> dict[str, Any]:
     """What the manifest of an index will say, but for its corpus; see `build_index`.
 
     Raises:
-        UserError: a number out of bounds, or settings that contradict each other.
+        UserError: settings that contradict each other.
     """
-    if not (k1 >= 0 and 0 <= b <= 1):
-        raise UserError(f"BM25 needs k1 >= 0 and 0 <= b <= 1, not k1={k1} and b={b}.")
-    if encoder is None and (hnsw or ranking in ("dense", "hybrid")):
+    if encoder is None and (approximate or ranking in ("dense", "hybrid")):
         raise UserError("Search by vectors needs an encoder; give a model that makes them.")
     if encoder is not None and ranking == "bm25":
         raise UserError("BM25 has no use for an encoder; rank by 'dense' or 'hybrid'.")
     ranking = ranking or ("bm25" if encoder is None else "hybrid")
     settings: dict[str, Any] = {"format": FORMAT, "ranking": ranking}
     if ranking != "dense":
-        settings |= {"library": LIBRARY, "k1": k1, "b": b}
+        settings["library"] = LIBRARY
     if encoder is not None:  # with a full path, so that the index can be opened from anywhere
         address = str(Path(encoder).resolve()) if Path(encoder).is_dir() else encoder
-        settings |= {"encoder": address, "hnsw": hnsw}
+        settings |= {"encoder": address, "approximate": approximate}
     return settings
 
 
@@ -218,11 +214,8 @@ def _write(corpus: Path, folder: Path, wanted: dict[str, Any]) -> int:
     encoder = Encoder(wanted["encoder"]) if "encoder" in wanted else None
     write_passages(read_corpus(corpus), folder)
     passages = PassageFile(folder)
-    if "library" in wanted:
-        try:
-            write_bm25(passages, folder, wanted["k1"], wanted["b"])
-        except ValueError as error:
-            raise UserError(f"{corpus} holds {error}; give a corpus with text.") from error
+    if "library" in wanted and not write_bm25(progress(passages, "indexing words"), folder):
+        raise UserError(f"{corpus} holds no words to search for; give a corpus with text.")
     if encoder is not None:
-        write_dense(passages, folder, encoder, wanted["hnsw"])
+        write_dense(passages, folder, encoder, wanted["approximate"])
     return len(passages)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 import re
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,8 @@ from fieldcraft.records.reading import reading
 from fieldcraft.types import UserError
 
 NO_RESULT = "No result."
-PASSAGES, OFFSETS = "passages.jsonl", "offsets.npy"
+PASSAGES, OFFSETS = "passages.jsonl", "offsets.bin"
+_OFFSET = struct.Struct("<q")
 
 T = TypeVar("T")
 
@@ -121,13 +123,14 @@ def progress(items: Iterable[T], doing: str) -> Iterable[T]:
 
 
 def write_passages(passages: Iterable[Passage], folder: Path) -> None:
-    offsets = [0]
-    with (folder / PASSAGES).open("wb") as file:
+    """Write them a line each, and where each line begins: as 8 bytes a passage, and the end."""
+    with (folder / PASSAGES).open("wb") as file, (folder / OFFSETS).open("wb") as offsets:
+        offsets.write(_OFFSET.pack(0))
         for passage in progress(passages, "reading passages"):
             record = {"id": passage.id, "title": passage.title, "text": passage.text}
             line = json.dumps(record, ensure_ascii=False) + "\n"
-            offsets.append(offsets[-1] + file.write(line.encode(errors="replace")))
-    np.save(folder / OFFSETS, np.array(offsets, dtype=np.int64))
+            file.write(line.encode(errors="replace"))
+            offsets.write(_OFFSET.pack(file.tell()))
 
 
 class PassageFile:
@@ -136,19 +139,26 @@ class PassageFile:
     def __init__(self, folder: Path) -> None:
         """Raises ValueError for files that do not fit each other."""
         self._folder = folder
-        self._offsets = np.load(folder / OFFSETS, mmap_mode="r")
+        self._offsets = np.memmap(folder / OFFSETS, dtype=_OFFSET.format, mode="r").view(np.ndarray)
         with (folder / PASSAGES).open("rb") as file:
             self._lines = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        if self._offsets.ndim != 1 or int(self._offsets[-1]) != len(self._lines):
+        if int(self._offsets[-1]) != len(self._lines):
             raise ValueError(f"{OFFSETS} does not fit {PASSAGES}")
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
     def __iter__(self) -> Iterator[Passage]:
-        return map(self.passage, range(len(self)))
+        """All of them in order, read rather than mapped: what is mapped and read counts as memory
+        of the process."""
+        with (self._folder / PASSAGES).open("rb") as file:
+            for number, line in enumerate(file):
+                yield self._parse(line, number)
 
     def passage(self, number: int, score: float = 0.0) -> Passage:
         line = self._lines[self._offsets[number] : self._offsets[number + 1]]
+        return self._parse(line, number, score)
+
+    def _parse(self, line: bytes, number: int, score: float = 0.0) -> Passage:
         with reading(f"passage {number} of the index {self._folder}", "build it anew"):
             return Passage(**json.loads(line), score=score)

@@ -1,0 +1,102 @@
+"""Approximate search by vectors beside the exact one: fieldcraft's graph, and those of usearch.
+
+    python bench/vectors.py ../shared/data/qa --passages 30000
+
+It needs the package usearch. Passages are those of bench/search.py. Their vectors have 768 numbers,
+by latent semantic analysis of the real passages (see bench/rankings.py), not by a trained encoder;
+the queries are the real questions of HotpotQA. Recall is of the ten nearest that exact search
+finds; time is that of the processor on one thread, without the encoding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+from usearch.index import Index
+
+from fieldcraft.tools.search.dense import GRAPH, VECTORS, Encoder, Exact, Graph, write_graph
+from fieldcraft.tools.search.index import build_index
+from rankings import write_lsa
+from search import prepare
+
+DIMENSIONS, TOPK = 768, 10
+
+Vectors = NDArray[np.float32]
+Nearest = Callable[[Vectors], list[int]]
+
+
+def of_fieldcraft(vectors: Vectors, folder: Path) -> tuple[Path, Nearest]:
+    write_graph([vectors], vectors, folder, len(vectors))
+    graph = Graph(folder)
+    return folder / GRAPH, lambda query: [n for n, _ in graph.nearest(query[None], TOPK)[0]]
+
+
+def of_usearch(number: str) -> Callable[[Vectors, Path], tuple[Path, Nearest]]:
+    """Of one type of number, with the library's own settings."""
+
+    def build(vectors: Vectors, folder: Path) -> tuple[Path, Nearest]:
+        graph = Index(ndim=DIMENSIONS, metric="ip", dtype=number)
+        graph.add(np.arange(len(vectors)), vectors, threads=1)
+        graph.save(folder / "usearch")
+        return folder / "usearch", lambda query: graph.search(query, TOPK, threads=1).keys.tolist()
+
+    return build
+
+
+GRAPHS = {
+    "fieldcraft, 6 bits": of_fieldcraft,
+    "usearch, float16": of_usearch("f16"),
+    "usearch, 8 bits": of_usearch("i8"),
+}
+
+
+def measure(name: str, vectors: Vectors, queries: Vectors, nearest: list[set[int]]) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.process_time()
+        file, find = GRAPHS[name](vectors, Path(folder))
+        built = time.process_time() - start
+        size = file.stat().st_size / len(vectors)
+        seconds, recalls = [], []
+        for query, expected in zip(queries, nearest, strict=True):
+            start = time.process_time()
+            found = find(query)
+            seconds.append(time.process_time() - start)
+            recalls.append(len(expected & set(found)) / TOPK)
+    return (
+        f"| {name} | {len(vectors):,} | {size:.0f} | {1e3 * built / len(vectors):.2f}"
+        f" | {1e3 * statistics.median(seconds):.2f} | {100 * statistics.mean(recalls):.1f} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path, help="folder with the real passages")
+    parser.add_argument("--passages", type=int, default=30_000)
+    given = parser.parse_args()
+    faiss.omp_set_num_threads(1)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        prepare(given.data, given.passages, folder)
+        encoder = write_lsa(folder / "real.jsonl", folder / "lsa", DIMENSIONS)
+        build_index(folder / "many.jsonl", folder / "i", ranking="dense", encoder=encoder)
+        vectors = np.load(folder / "i" / VECTORS)
+        questions = json.loads((folder / "queries.json").read_text())["questions"]
+        queries = Encoder(encoder).queries(questions)
+        nearest = [{n for n, _ in row} for row in Exact(folder / "i").nearest(queries, TOPK)]
+    print("| graph | vectors | bytes a vector | build ms a vector | ms a query | recall@10 % |")
+    print("|---|---|---|---|---|---|")
+    for name in GRAPHS:
+        print(measure(name, vectors, queries, nearest), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""The ranking by words: the same whatever tantivy does with segments and threads."""
+
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+
+from fieldcraft.tools.search.bm25 import WORDS, Bm25, write_bm25
+from fieldcraft.tools.search.index import SearchIndex, build_index
+from fieldcraft.tools.search.passages import Passage
+from fieldcraft.types import UserError
+
+SMALLEST_HEAP = 15_000_000  # that tantivy takes
+COUNT = 4000
+QUERIES = [
+    "w1 w2 w3 w4 w5 w6 w7",
+    "w3",
+    "rare5 w1 w2 w9 rare41 w11",
+    "w0 w10 w20 rare7",
+    "w17 w1 w4",
+]
+
+
+def passages(count):
+    """Each of forty texts many times, every time with other words that stand nowhere else."""
+    rng = random.Random(0)
+    texts = [" ".join(rng.choices([f"w{i}" for i in range(30)], k=12)) for _ in range(40)]
+    for number in range(count):
+        own = " ".join(f"own{number}x{i}" for i in range(150))
+        some = f"rare{rng.randrange(60)}" if rng.random() < 0.05 else "none"
+        yield Passage(str(number), "", f"{rng.choice(texts)} {some} {own}")
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one")
+    write_bm25(passages(COUNT), folder)
+    return folder
+
+
+def test_segments_change_nothing(one, tmp_path):
+    write_bm25(passages(COUNT), tmp_path, SMALLEST_HEAP)
+    whole, parts = Bm25(one), Bm25(tmp_path)
+    assert whole._searcher.num_segments == 1
+    assert parts._searcher.num_segments > 2
+    for depth in (1, 3, 10, 200):
+        ranked = whole.rank(QUERIES, depth)
+        assert ranked == parts.rank(QUERIES, depth)
+        assert [len(of_one) for of_one in ranked] == [depth] * len(QUERIES)
+
+
+def test_equals_stand_in_the_order_of_the_corpus(one):
+    """All passages that a query finds, against a ranking of exact sums made from single words."""
+    ranker = Bm25(one)
+    for query in QUERIES:
+        sums = {}
+        for word in query.split():
+            for number, score in ranker.rank([word], COUNT)[0]:
+                sums[number] = sums.get(number, 0.0) + score
+        expected = sorted(sums, key=lambda n: (-round(sums[n], 3), n))
+        for depth in (2, 50, COUNT):
+            assert [number for number, _ in ranker.rank([query], depth)[0]] == expected[:depth]
+
+
+def test_equals_are_equal_wherever_they_stand(tmp_path):
+    """Sums of the same numbers would differ in their last bits if tantivy added the words up in
+    another order once one of them, here "gone", is used up."""
+    rng = random.Random(1)
+    kinds = [" ".join(rng.choices("abcdefghijkl", k=rng.randint(8, 30))) for _ in range(20)]
+    count, last = 9000, 5000
+    texts = [kinds[number % 20] + " gone" * (number in (0, last)) for number in range(count)]
+    write_bm25((Passage(str(n), "", text) for n, text in enumerate(texts)), tmp_path)
+    [ranked] = Bm25(tmp_path).rank(["gone b c d e f g h i j k l"], count)
+    assert {number for number, _ in ranked[:2]} == {0, last}
+    for kind in range(20):
+        of_kind = [(n, score) for n, score in ranked[2:] if n % 20 == kind]
+        assert [n for n, _ in of_kind] == sorted(n for n, _ in of_kind)
+        assert len({score for _, score in of_kind}) == 1
+
+
+def test_every_build_ranks_alike(one, tmp_path):
+    write_bm25(passages(COUNT), tmp_path)
+    assert Bm25(one).rank(QUERIES, 50) == Bm25(tmp_path).rank(QUERIES, 50)
+
+
+def test_many_threads_find_what_one_finds(tmp_path):
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text("".join(json.dumps({"text": p.text}) + "\n" for p in passages(500)))
+    index = build_index(corpus, tmp_path / "index")
+    queries = [f"w{i % 30} w{i % 7} own{i}x3" for i in range(150)]
+    alone, together = index.search(queries, 5), Barrier(150)
+
+    def ask(query):
+        together.wait()
+        return index.search([query], 5)[0]
+
+    with ThreadPoolExecutor(150) as pool:
+        assert list(pool.map(ask, queries)) == alone
+
+
+HOSTILE = [
+    "kalo" + "\u2003" + "remi\u0085tavo",  # white space that is not ASCII
+    "a\0kalo\0b",
+    "kalo \ud800 remi",
+    "x" * 70_000 + " kalo",  # longer than a word that tantivy keeps
+    "\x1c\x1d\u200b\ufeff kalo\x0b\x0c",
+    "kalo+remi <kalo> kalo:remi (kalo AND *",
+]
+
+
+def test_hostile_words_are_found_and_asked_for(tmp_path):
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in HOSTILE))
+    index = build_index(corpus, tmp_path / "index")
+    found = [{passage.id for passage in some} for some in index.search(["kalo", "remi", "tavo"], 9)]
+    assert found == [{"0", "1", "2", "3", "4", "5"}, {"0", "2", "5"}, {"0"}]
+    for some in index.search([*HOSTILE, "kalo " * 5000], 9):
+        assert {passage.id for passage in some} >= {"0", "1", "2", "3", "4", "5"}
+    assert len(index.search(["kalo"], 10**30)[0]) == 6
+
+
+def put(path, content):
+    path.unlink()  # what still has the old file mapped would end with a signal
+    path.write_bytes(content)
+
+
+def cut(path):
+    put(path, path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "damage"),
+    [
+        (f"{WORDS}/meta.json", lambda path: path.unlink()),
+        (f"{WORDS}/meta.json", cut),
+        (f"{WORDS}/*.idx", lambda path: path.unlink()),
+        (f"{WORDS}/*.idx", cut),
+        (f"{WORDS}/*.term", cut),
+        (f"{WORDS}/*.fast", cut),
+        ("offsets.bin", cut),
+        ("offsets.bin", lambda path: put(path, b"123")),
+        ("passages.jsonl", cut),
+        ("passages.jsonl", lambda path: put(path, b"")),
+    ],
+)
+def test_a_damaged_index_is_named(tmp_path, pattern, damage):
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text("".join(json.dumps({"text": p.text}) + "\n" for p in passages(20)))
+    build_index(corpus, tmp_path / "index")
+    [path] = (tmp_path / "index").glob(pattern)
+    damage(path)
+    with pytest.raises(UserError, match=r"index .*; delete the folder of the index to build it"):
+        SearchIndex.load(tmp_path / "index").search(["w1"], 3)
