@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
+import httpx
 import matplotlib as mpl
 import numpy as np
 import typer
@@ -60,10 +61,10 @@ class Slow:
 
 
 @contextmanager
-def slow_search(index: Path) -> Iterator[str]:
-    """The url of a server over an index."""
+def slow_search(index: Path, port: int) -> Iterator[str]:
+    """The url of a server over an index; port 0 takes a free one."""
     app = Slow(create_app(SearchIndex.load(index)))
-    with listen("127.0.0.1", 0) as listener:
+    with listen("127.0.0.1", port) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
@@ -74,10 +75,18 @@ def slow_search(index: Path) -> Iterator[str]:
             thread.join()
 
 
+def port_of(folder: Path) -> int:
+    """Where a run that is to be resumed expects its server; 0: it has not begun."""
+    recipe = folder / "recipe.json"
+    if not recipe.exists():
+        return 0
+    return httpx.URL(json.loads(recipe.read_text())["search"]["url"]).port or 0
+
+
 def train(run: Path, staleness: int, steps: int, out: Path) -> Path:
     """Train the stage again, in a process of its own; returns the folder of the run."""
     folder = out / f"{run.name}-staleness-{staleness}"
-    if (folder / "report.json").exists():
+    if (folder / "evaluations" / f"{STAGE}.json").exists():
         return folder
     recipe = json.loads((run / "recipe.json").read_text())
     stage = recipe["stages"][STAGE]
@@ -89,7 +98,7 @@ def train(run: Path, staleness: int, steps: int, out: Path) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     file = out / f"{folder.name}.json"
     file.write_text(json.dumps(recipe))
-    with slow_search(run / "index") as url:
+    with slow_search(run / "index", port_of(folder)) as url:
         settings = [f"{key}={value}" for key, value in {"search.url": url, **SLOW}.items()]
         command = [sys.executable, "-m", "fieldcraft", "run", str(file), "--out", str(folder)]
         subprocess.run([*command, *settings], check=True, stdout=sys.stderr)
