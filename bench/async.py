@@ -94,7 +94,7 @@ def train(run: Path, staleness: int, steps: int, out: Path) -> Path:
     if staleness:
         del stage["importance_cap"], stage["reject"]  # what is usual for asynchronous stages
     recipe |= {"model": str((run / "rl1" / "model").resolve()), "stages": {STAGE: stage}}
-    recipe["evaluation"] |= {"workflows": [], "splits": {"heldout": 300}}
+    recipe["evaluation"] |= {"workflows": [], "splits": {"heldout": 300}, "during": None}
     out.mkdir(parents=True, exist_ok=True)
     file = out / f"{folder.name}.json"
     file.write_text(json.dumps(recipe))

@@ -239,6 +239,20 @@ def test_a_slow_rollout_delays_nobody_and_its_group_is_trained_without_it() -> N
     assert parts.tool.given_up == 1
 
 
+def test_a_step_drops_few_and_waits_for_the_others() -> None:
+    """A twentieth of six rollouts, rounded up, is one: two are late, so the step waits for one."""
+
+    async def until(call: int) -> None:
+        if call == 2:
+            await asyncio.sleep(0.3)
+        await (never if call == 3 else at_once)(call)
+
+    parts = Parts(until)
+    rows = parts.run()
+    assert [row["dropped"] for row in rows] == [0, 1, 0, 0, 0, 0]
+    assert [len(group) for group in parts.learner.steps[1]] == [3, 2]
+
+
 def test_a_group_that_has_nothing_to_compare_is_dropped_whole() -> None:
     """Two rollouts a question, one of which never ends; other questions take its place."""
 
@@ -253,17 +267,18 @@ def test_a_group_that_has_nothing_to_compare_is_dropped_whole() -> None:
 
 
 def test_what_a_step_has_no_room_for_and_the_next_may_not_train_is_dropped() -> None:
-    """Four groups of the first policy do not end until they are cut short, and a step has two."""
+    """Four groups of the first policy end together when no later step may train them; a step has
+    two. One rollout is cut short at most, so it waits for the others."""
 
     async def until(call: int) -> None:
-        await (never if call in (2, 3, 4, 5) else at_once)(call)
+        await asyncio.sleep(0.3 if call in (2, 3, 4, 5) else 0)
 
     parts = Parts(until, max_staleness=2)
     rows = parts.run()
     order = draw(0, 0, 50, 14)
     trained = [0, 1, 6, 7, 2, 3, 8, 9, 10, 11, 12, 13]
     assert parts.learner.places == [order[place] for place in trained]
-    assert [row["dropped"] for row in rows] == [0, 0, 4 + 2 * 2, 0, 0, 0]
+    assert [row["dropped"] for row in rows] == [0, 0, 2 * 3, 0, 0, 0]
 
 
 class Spread(StatelessReward):

@@ -7,7 +7,8 @@ unfinished turn is continued with them.
 How old a rollout can be is bounded where it begins: sampled or waiting are never more groups than
 the next 1 + `max_staleness` steps need (AReaL, arXiv 2505.24298, section 5.1). Only a slow rollout
 can still become too old. So when a group could not wait for another step, it is trained without
-those of its rollouts that are not complete; these are dropped, and counted.
+those of its rollouts that are not complete; these are dropped, and counted. They are the ones with
+many calls, so a step drops few of them and waits for the others.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from fieldcraft.train.sampler import Group, Sampled, Sampler, T, simulates
 from fieldcraft.types import Trajectory
 
 FEWEST = 2  # complete rollouts with which a group is trained without the others
+SLOW = 0.05  # of a step's rollouts, which it may drop because they are not complete
 
 
 @dataclass(eq=False)
@@ -73,6 +75,7 @@ class Stream(Sampler):
     taken: int = 0  # groups that are being trained
     dropped: int = 0  # rollouts since the last step
     useless: list[Ready] = field(default_factory=list)  # groups since then that teach nothing
+    moved: asyncio.Event = field(default_factory=asyncio.Event)  # a rollout or a group has ended
 
     async def open(self) -> None:
         await self.engine.separate()
@@ -81,7 +84,8 @@ class Stream(Sampler):
         self._trainer = ThreadPoolExecutor(1, "trainer", threads)
 
     async def sample(self, number: int) -> Sampled:
-        """The groups of step `number`, those that began first; waits until enough are complete.
+        """The groups of step `number`, those that began first; waits until enough are complete, and
+        nearly all rollouts that no later step may train.
 
         Dynamic sampling replaces a group that teaches nothing as soon as it is scored. After
         `max_batches` times as many groups as a step needs it takes what there is.
@@ -90,12 +94,7 @@ class Stream(Sampler):
         """
         s, began = self.settings, time.perf_counter()
         await self.ensure(number)
-        await self._until(
-            lambda: (
-                len(self.ready) >= s.questions
-                or len(self.useless) + len(self.ready) >= s.questions * s.max_batches
-            )
-        )
+        await self._until(lambda: self._are_enough() and self._few_are_late(number))
         await self._cut_short(number)
         self.ready.sort(key=lambda ready: ready.place)
         taken, self.ready = self.ready[: s.questions], self.ready[s.questions :]
@@ -168,6 +167,8 @@ class Stream(Sampler):
         members = [asyncio.create_task(one(f"{place}/{g}")) for g in range(self.size)]
         playing = asyncio.create_task(self._play(place, version, members))
         self.running[place] = Running(place, version, members, playing)
+        for task in (*members, playing):
+            task.add_done_callback(lambda _: self.moved.set())
 
     async def _play(
         self, place: int, version: int, members: Sequence[asyncio.Task[Trajectory]]
@@ -193,19 +194,30 @@ class Stream(Sampler):
         self._fill()
 
     async def _until(self, met: Callable[[], bool]) -> None:
-        """Wait for groups. A task that has failed stays among the running ones."""
+        """Wait for rollouts. A group that has failed stays among the running ones."""
         while True:
-            playing = [running.playing for running in self.running.values()]
-            for task in playing:
-                if task.done():
-                    task.result()
+            self.moved.clear()
+            for running in self.running.values():
+                if running.playing.done():
+                    running.playing.result()
             if met():
                 return
-            await asyncio.wait(playing, return_when=asyncio.FIRST_COMPLETED)
+            await self.moved.wait()
+
+    def _are_enough(self) -> bool:
+        s, ready = self.settings, len(self.ready)
+        return ready >= s.questions or len(self.useless) + ready >= s.questions * s.max_batches
+
+    def _few_are_late(self, number: int) -> bool:
+        unfinished = sum(not m.done() for group in self._late(number) for m in group.members)
+        return unfinished <= ceil(SLOW * self.settings.questions * self.size)
+
+    def _late(self, number: int) -> list[Running]:
+        """Groups that would be too old for the next step."""
+        return [running for running in self.running.values() if self._is_last(running, number)]
 
     async def _cut_short(self, number: int) -> None:
-        """Groups that would be too old for the next step end now."""
-        late = [running for running in self.running.values() if self._is_last(running, number)]
+        late = self._late(number)
         for running in late:
             running.cut_short()
         await asyncio.gather(*(running.playing for running in late))
