@@ -1,14 +1,15 @@
 """Sampling that does not wait: asynchronous reinforcement learning.
 
-Groups of rollouts are always under way. A step trains on the first ones that are complete, in a
-thread of its own, while the others are sampled on. Then the engine gets the new weights, and every
-unfinished turn is continued with them.
+Groups of rollouts are always under way, in a line. A step trains on the first ones of the line, in
+a thread of its own, while the others are sampled on. Then the engine gets the new weights, and
+every unfinished turn is continued with them.
 
-How old a rollout can be is bounded where it begins: sampled or waiting are never more groups than
-the next 1 + `max_staleness` steps need (AReaL, arXiv 2505.24298, section 5.1). Only a slow rollout
-can still become too old. So when a group could not wait for another step, it is trained without
-those of its rollouts that are not complete; these are dropped, and counted. They are the ones with
-many calls, so a step drops few of them and waits for the others.
+How old a rollout can be is bounded where it begins: in the line are never more groups than the next
+1 + `max_staleness` steps need (AReaL, arXiv 2505.24298, section 5.1). Groups are trained in the
+order in which they began. In the order in which they end, those without calls would come first.
+
+A slow rollout is given up, and its group is trained without it: for the slowest twentieth of a step
+the trainer waits as long again as for all the others, and no longer.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
@@ -37,27 +39,21 @@ SLOW = 0.05  # of a step's rollouts, which it may drop because they are not comp
 
 @dataclass(eq=False)
 class Running:
-    """A group that is sampled. `version` is the policy that it began with."""
+    """A group from its first token until it is trained. `version` is the policy that it began with.
+
+    Once it has rewards, `group` is what is trained, and `sampled` all that was sampled for it.
+    """
 
     place: int  # of its question in the stream of questions
     version: int
     members: Sequence[asyncio.Task[Trajectory]]
-    playing: asyncio.Task[None]  # up to its rewards
+    playing: asyncio.Task[None] | None = None  # up to its rewards
+    group: Group | None = None
+    sampled: Sequence[Trajectory] = ()
 
-    def cut_short(self) -> None:
-        """Its unfinished rollouts are given up."""
-        for member in self.members:
-            member.cancel()
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A group with rewards: what is trained, and all that was sampled for it."""
-
-    place: int
-    version: int
-    group: Group
-    sampled: Sequence[Trajectory]
+    @property
+    def unfinished(self) -> list[asyncio.Task[Trajectory]]:
+        return [member for member in self.members if not member.done()]
 
 
 @dataclass(kw_only=True)
@@ -68,13 +64,12 @@ class Stream(Sampler):
     """
 
     threads: int = 1
-    running: dict[int, Running] = field(default_factory=dict)  # by place
-    ready: list[Ready] = field(default_factory=list)
+    line: list[Running] = field(default_factory=list)  # in the order in which they began
     again: list[int] = field(default_factory=list)  # places that were begun before a kill
     next: int = 0  # the first place that was not begun
     taken: int = 0  # groups that are being trained
     dropped: int = 0  # rollouts since the last step
-    useless: list[Ready] = field(default_factory=list)  # groups since then that teach nothing
+    useless: list[Running] = field(default_factory=list)  # groups since then that teach nothing
     moved: asyncio.Event = field(default_factory=asyncio.Event)  # a rollout or a group has ended
 
     async def open(self) -> None:
@@ -84,27 +79,26 @@ class Stream(Sampler):
         self._trainer = ThreadPoolExecutor(1, "trainer", threads)
 
     async def sample(self, number: int) -> Sampled:
-        """The groups of step `number`, those that began first; waits until enough are complete, and
-        nearly all rollouts that no later step may train.
+        """The groups of step `number`, those that began first.
 
-        Dynamic sampling replaces a group that teaches nothing as soon as it is scored. After
-        `max_batches` times as many groups as a step needs it takes what there is.
+        Dynamic sampling replaces a group that teaches nothing as soon as it is scored, at the end
+        of the line. After `max_batches` times as many groups as a step needs it takes what there
+        is.
 
         Raises what a rollout or a reward raised since the last step.
         """
         s, began = self.settings, time.perf_counter()
         await self.ensure(number)
-        await self._until(lambda: self._are_enough() and self._few_are_late(number))
-        await self._cut_short(number)
-        self.ready.sort(key=lambda ready: ready.place)
-        taken, self.ready = self.ready[: s.questions], self.ready[s.questions :]
+        await self._first_scored(began)
+        taken = [running for running in self.line[: s.questions] if running.group is not None]
+        self.line = [running for running in self.line if running not in taken]
         self._drop_old(number)
         useless, dropped = self.useless, self.dropped
         self.taken, self.useless, self.dropped = len(taken), [], 0
-        groups = [ready.group for ready in taken]
+        groups = [running.group for running in taken if running.group is not None]
         return Sampled(
             groups,
-            [trajectory for ready in (*useless, *taken) for trajectory in ready.sampled],
+            [trajectory for running in (*useless, *taken) for trajectory in running.sampled],
             ceil((len(useless) + len(taken)) / s.questions),
             {
                 **staleness(groups, number),
@@ -124,30 +118,29 @@ class Stream(Sampler):
 
     async def close(self) -> None:
         """Give up all rollouts. Waits for the learner, which cannot be interrupted."""
-        playing = [running.playing for running in self.running.values()]
+        playing = [running.playing for running in self.line if running.playing]
         for task in playing:
             task.cancel()
         await asyncio.gather(*playing, return_exceptions=True)
         self._trainer.shutdown()
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in the stream of questions. What is sampled or waits for a step is lost in a
-        kill, and its questions are asked again."""
-        waiting = [ready.place for ready in self.ready]
-        return {"next": self.next, "again": sorted([*self.running, *waiting, *self.again])}
+        """The place in the stream of questions. The line is lost in a kill, and its questions are
+        asked again."""
+        line = [running.place for running in self.line]
+        return {"next": self.next, "again": sorted([*line, *self.again])}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.next, self.again = state["next"], list(state["again"])
 
-    # ---- groups
+    # ---- the line
 
     def _fill(self) -> None:
         """Begin as many groups as there may be."""
         s = self.settings
         assert self.version is not None
         ahead = min(s.asynchronous.max_staleness, s.steps - 1 - self.version)
-        there = self.taken + len(self.ready) + len(self.running)
-        for _ in range(s.questions * (1 + ahead) - there):
+        for _ in range(s.questions * (1 + ahead) - self.taken - len(self.line)):
             if self.again:
                 self._begin(self.again.pop(0), self.version)
             else:
@@ -165,19 +158,19 @@ class Stream(Sampler):
             return trajectory
 
         members = [asyncio.create_task(one(f"{place}/{g}")) for g in range(self.size)]
-        playing = asyncio.create_task(self._play(place, version, members))
-        self.running[place] = Running(place, version, members, playing)
-        for task in (*members, playing):
+        running = Running(place, version, members)
+        running.playing = asyncio.create_task(self._play(running))
+        self.line.append(running)
+        for task in (*members, running.playing):
             task.add_done_callback(lambda _: self.moved.set())
 
-    async def _play(
-        self, place: int, version: int, members: Sequence[asyncio.Task[Trajectory]]
-    ) -> None:
-        """A group from its first token to its rewards."""
+    async def _play(self, running: Running) -> None:
+        """A group from its first token to its rewards. It leaves the line if it is of no use."""
+        members = running.members
         try:
             await asyncio.wait(members, return_when=asyncio.FIRST_EXCEPTION)
         finally:
-            for member in members:
+            for member in running.unfinished:
                 member.cancel()
             await asyncio.gather(*members, return_exceptions=True)
         done = [member.result() for member in members if not member.cancelled()]
@@ -185,50 +178,46 @@ class Stream(Sampler):
         if len(done) >= min(FEWEST, len(members)):
             await self.rubric.prepare(done)
             self.rubric.score(done)
-            group = self.cut(done, random.Random(f"resample:{self.seed}:{place}"))
-            kept = self.ready if self.teaches(group) else self.useless
-            kept.append(Ready(place, version, group, done))
+            running.sampled = done
+            group = self.cut(done, random.Random(f"resample:{self.seed}:{running.place}"))
+            if self.teaches(group):
+                running.group = group
+                return
+            self.useless.append(running)
         else:
             self.dropped += len(done)
-        del self.running[place]
+        self.line.remove(running)
         self._fill()
 
-    async def _until(self, met: Callable[[], bool]) -> None:
-        """Wait for rollouts. A group that has failed stays among the running ones."""
+    async def _first_scored(self, began: float) -> None:
+        """Wait for the groups of a step since the time `began`, but not for ever."""
+        s, patience = self.settings, None
         while True:
             self.moved.clear()
-            for running in self.running.values():
-                if running.playing.done():
-                    running.playing.result()
-            if met():
+            for running in self.line:
+                if running.playing and running.playing.done():
+                    running.playing.result()  # raises what it raised: then it is still in the line
+            first = self.line[: s.questions]
+            scored = sum(running.group is not None for running in first)
+            if scored == s.questions or scored + len(self.useless) >= s.questions * s.max_batches:
                 return
-            await self.moved.wait()
-
-    def _are_enough(self) -> bool:
-        s, ready = self.settings, len(self.ready)
-        return ready >= s.questions or len(self.useless) + ready >= s.questions * s.max_batches
-
-    def _few_are_late(self, number: int) -> bool:
-        unfinished = sum(not m.done() for group in self._late(number) for m in group.members)
-        return unfinished <= ceil(SLOW * self.settings.questions * self.size)
-
-    def _late(self, number: int) -> list[Running]:
-        """Groups that would be too old for the next step."""
-        return [running for running in self.running.values() if self._is_last(running, number)]
-
-    async def _cut_short(self, number: int) -> None:
-        late = self._late(number)
-        for running in late:
-            running.cut_short()
-        await asyncio.gather(*(running.playing for running in late))
+            unfinished = [member for running in first for member in running.unfinished]
+            if len(unfinished) <= ceil(SLOW * s.questions * self.size):
+                now = time.perf_counter()
+                patience = patience or 2 * now - began
+                if now >= patience:
+                    for member in unfinished:
+                        if not member.cancelling():
+                            member.cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience and max(patience - time.perf_counter(), 0.01)):
+                    await self.moved.wait()
 
     def _drop_old(self, number: int) -> None:
-        """Groups for which this step had no room, and which are too old for the next one."""
-        for ready in self.ready:
-            if self._is_last(ready, number):
-                self.dropped += len(ready.sampled)
-        self.ready = [ready for ready in self.ready if not self._is_last(ready, number)]
-
-    def _is_last(self, group: Running | Ready, number: int) -> bool:
-        """Whether a group can be trained in step `number` at the latest."""
-        return number - group.version >= self.settings.asynchronous.max_staleness
+        """Groups that would be too old for the next step, as this one had fewer than it needs."""
+        for running in list(self.line):
+            if number - running.version >= self.settings.asynchronous.max_staleness:
+                self.line.remove(running)
+                self.dropped += len(running.members)
+                if running.playing:
+                    running.playing.cancel()
