@@ -132,10 +132,10 @@ def test_the_ungradable_make_no_group_mixed() -> None:
     def group(*scores: float | None) -> list[Trajectory]:
         return [Trajectory(TASKS[0], rewards={"em": s}, reward=s) for s in scores]
 
-    assert rl.sampler._teaches(group(1.0, None, 0.0))
-    assert not rl.sampler._teaches(group(1.0, None, 1.0))
-    assert not rl.sampler._teaches(group(None, 0.0))
-    assert not rl.sampler._teaches(group(None, None))
+    assert rl.sampler.teaches(group(1.0, None, 0.0))
+    assert not rl.sampler.teaches(group(1.0, None, 1.0))
+    assert not rl.sampler.teaches(group(None, 0.0))
+    assert not rl.sampler.teaches(group(None, None))
 
 
 # -- simulated observations ---------------------------------------------------------------------
