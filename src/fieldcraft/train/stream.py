@@ -47,7 +47,7 @@ class Running:
     place: int  # of its question in the stream of questions
     version: int
     members: Sequence[asyncio.Task[Trajectory]]
-    playing: asyncio.Task[None] | None = None  # up to its rewards
+    playing: asyncio.Task[None] = field(init=False)  # up to its rewards
     group: Group | None = None
     sampled: Sequence[Trajectory] = ()
 
@@ -118,7 +118,7 @@ class Stream(Sampler):
 
     async def close(self) -> None:
         """Give up all rollouts. Waits for the learner, which cannot be interrupted."""
-        playing = [running.playing for running in self.line if running.playing]
+        playing = [running.playing for running in self.line]
         for task in playing:
             task.cancel()
         await asyncio.gather(*playing, return_exceptions=True)
@@ -195,7 +195,7 @@ class Stream(Sampler):
         while True:
             self.moved.clear()
             for running in self.line:
-                if running.playing and running.playing.done():
+                if running.playing.done():
                     running.playing.result()  # raises what it raised: then it is still in the line
             first = self.line[: s.questions]
             scored = sum(running.group is not None for running in first)
@@ -219,5 +219,4 @@ class Stream(Sampler):
             if number - running.version >= self.settings.asynchronous.max_staleness:
                 self.line.remove(running)
                 self.dropped += len(running.members)
-                if running.playing:
-                    running.playing.cancel()
+                running.playing.cancel()
