@@ -16,9 +16,8 @@ import random
 import statistics
 import subprocess
 import sys
-import threading
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,13 +25,12 @@ import httpx
 import matplotlib as mpl
 import numpy as np
 import typer
-import uvicorn
 from matplotlib.figure import Figure
 from starlette.requests import ClientDisconnect
 
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.server import create_app
-from fieldcraft.tools.serving import listen
+from fieldcraft.tools.serving import serving
 
 MEDIAN, LONG = 0.2, 5.0  # seconds of a call: the median, and the 99th percentile
 NORMAL_99 = 2.326348  # the 99th percentile of the standard normal distribution
@@ -60,21 +58,6 @@ class Slow:
             await self.app(scope, receive, send)
 
 
-@contextmanager
-def slow_search(index: Path, port: int) -> Iterator[str]:
-    """The url of a server over an index; port 0 takes a free one."""
-    app = Slow(create_app(SearchIndex.load(index)))
-    with listen("127.0.0.1", port) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
-
-
 def port_of(folder: Path) -> int:
     """Where a run that is to be resumed expects its server; 0: it has not begun."""
     recipe = folder / "recipe.json"
@@ -98,7 +81,8 @@ def train(run: Path, staleness: int, steps: int, out: Path) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     file = out / f"{folder.name}.json"
     file.write_text(json.dumps(recipe))
-    with slow_search(run / "index", port_of(folder)) as url:
+    app = Slow(create_app(SearchIndex.load(run / "index")))
+    with serving(app, port_of(folder)) as url:
         settings = [f"{key}={value}" for key, value in {"search.url": url, **SLOW}.items()]
         command = [sys.executable, "-m", "fieldcraft", "run", str(file), "--out", str(folder)]
         subprocess.run([*command, *settings], check=True, stdout=sys.stderr)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chat_server import answering, completion
-from serving import serving
+from fieldcraft.tools.serving import serving
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -9,7 +9,7 @@ from typing import Any
 from engine_parity import TOKENIZER, sharp_model
 from fieldcraft.engine.home import Home
 from fieldcraft.engine.vllm.engine import VllmEngine
-from serving import serving
+from fieldcraft.tools.serving import serving
 from vllm_protocol import Fake
 
 

@@ -13,9 +13,9 @@ from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.rollout.loop import rollout
 from fieldcraft.runs import agent, evaluating
+from fieldcraft.tools.serving import serving
 from fieldcraft.train import sampler
 from fieldcraft.types import Status, Task, Trajectory
-from serving import serving
 
 
 def test_ask_shows_what_the_last_stage_writes(

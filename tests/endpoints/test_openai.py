@@ -18,8 +18,8 @@ from starlette.routing import Route
 
 from chat_server import answering, completion
 from fieldcraft.endpoints.openai import ChatEndpoint, EndpointError, Usage
+from fieldcraft.tools.serving import serving
 from fieldcraft.types import UserError
-from serving import serving
 
 HELLO = [{"role": "user", "content": "hello"}]
 KEY = "sk-very-secret-0123456789"

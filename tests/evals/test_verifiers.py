@@ -13,8 +13,8 @@ from chat_server import completion
 from fieldcraft.endpoints.openai import ChatEndpoint
 from fieldcraft.evals.metrics import summarise
 from fieldcraft.evals.verifiers import PICKED, AskedModel, double_check, note_picks, vote
+from fieldcraft.tools.serving import serving
 from fieldcraft.types import Author, Segment, Task, Trajectory
-from serving import serving
 
 pytest.importorskip("openai", reason="remote models need the extra openai")
 

@@ -21,8 +21,8 @@ from fieldcraft.rewards.judge import (
     quoted,
     read_verdict,
 )
+from fieldcraft.tools.serving import serving
 from fieldcraft.types import Status, Task, Trajectory, UserError
-from serving import serving
 
 TASK = Task("q", "Who wrote Emma?", ("Jane Austen", "Austen"))
 YES, NO = "It names her.\n\nVerdict: correct", "Verdict: incorrect"

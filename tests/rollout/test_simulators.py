@@ -26,9 +26,9 @@ from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rollout.loop import Policy, rollout
 from fieldcraft.rollout.simulators import ChatSimulator
+from fieldcraft.tools.serving import serving
 from fieldcraft.train.batch import to_sample
 from fieldcraft.types import Author, Outcome, Status, Task, Trajectory, UserError
-from serving import serving
 from training_parts import FixedTool, never, rl_stage, step
 
 TOKENIZER = tiny_tokenizer()

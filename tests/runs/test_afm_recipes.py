@@ -13,8 +13,8 @@ from fieldcraft.config.stages import Sft
 from fieldcraft.data.steps_io import write_demonstrations
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.check import check_recipe
+from fieldcraft.tools.serving import serving
 from fieldcraft.types import Action, Answer, Observation, Role, Task, Thought
-from serving import serving
 
 DEMONSTRATIONS = {"afm-web-7b": 7607, "afm-web-32b": 7607, "afm-mhqa-3b": 8826}
 

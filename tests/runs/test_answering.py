@@ -9,7 +9,7 @@ import pytest
 from checkpoints import write_tiny_checkpoint
 from collecting_parts import FakeTeacher, settings, status
 from fieldcraft.records.trajectories import read_trajectories
-from serving import serving
+from fieldcraft.tools.serving import serving
 
 TINY = [
     *("afm-mini", "device=cpu", "world.people=40", "world.variants=2", "scratch.layers=2"),

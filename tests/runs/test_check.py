@@ -21,9 +21,9 @@ from fieldcraft.runs import check as preflight
 from fieldcraft.runs import memory
 from fieldcraft.runs.check import check_recipe
 from fieldcraft.runs.inputs import WorldInputs
+from fieldcraft.tools.serving import serving
 from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.types import Author, Segment, Status, Task, Trajectory
-from serving import serving
 
 # of the checkpoint: untied embeddings of 400 words, two layers of width 32
 PARAMETERS = 2 * 400 * 32 + 2 * (32 * 32 * 2 + 32 * 16 * 2 + 64 + 3 * 32 * 64 + 64) + 32

@@ -15,9 +15,9 @@ from checkpoints import write_tiny_checkpoint
 from collecting_parts import SECONDS, FakeTeacher, journal, requests_of, settings, status
 from fieldcraft.cli.main import main
 from fieldcraft.data.steps_io import read_demonstrations, read_pairs
+from fieldcraft.tools.serving import serving
 from fieldcraft.types import Action, Answer, Observation, Thought
 from report_parts import unpacked
-from serving import serving
 
 pytest.importorskip("openai", reason="remote teachers need the extra openai")
 

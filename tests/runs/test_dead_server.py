@@ -20,8 +20,8 @@ from fieldcraft.runs.inputs import make_inputs
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.tools.search.index import SearchIndex, build_index
 from fieldcraft.tools.search.server import create_app
+from fieldcraft.tools.serving import serving
 from fieldcraft.types import Task, UserError
-from serving import serving
 
 RECIPE = """
 recipe: tiny

@@ -7,7 +7,7 @@ import pytest
 
 from collecting_parts import FakeTeacher, settings, status
 from fieldcraft.data.sources import read_tasks
-from serving import serving
+from fieldcraft.tools.serving import serving
 
 pytest.importorskip("openai", reason="remote models need the extra openai")
 TINY = [

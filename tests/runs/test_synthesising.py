@@ -13,7 +13,7 @@ from starlette.routing import Route
 from chat_server import completion
 from collecting_parts import settings, status
 from fieldcraft.data.sources import read_tasks
-from serving import serving
+from fieldcraft.tools.serving import serving
 
 pytest.importorskip("openai", reason="remote models need the extra openai")
 

@@ -13,9 +13,9 @@ from collecting_parts import settings, status
 from fieldcraft.data.steps_io import read_demonstrations
 from fieldcraft.dialects import get_dialect
 from fieldcraft.dialects.demonstrations import encode_demonstration
+from fieldcraft.tools.serving import serving
 from fieldcraft.types import Action, Answer, Observation, Role, Thought, UserError
 from fieldcraft.worlds.base import make_world
-from serving import serving
 from team_parts import FakeTeam
 
 pytest.importorskip("openai", reason="remote teachers need the extra openai")

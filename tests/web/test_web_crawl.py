@@ -18,11 +18,11 @@ from web_parts import TASK, crawler, failure, use
 
 from bad_servers import answers, drips_its_answer, drips_its_headers, raw_server, redirects, resets
 from chat_server import answering, completion
+from fieldcraft.tools.serving import serving
 from fieldcraft.types import ArgumentError, ToolError, ToolUnavailable, UserError
 from fieldcraft.web import text as web_text
 from fieldcraft.web.crawl import REPEATED, split
 from fieldcraft.web.text import Page
-from serving import serving
 
 pytest.importorskip("trafilatura", reason="needs the extra web")
 

@@ -13,10 +13,10 @@ from web_parts import TASK, crawler, failure, searcher, use
 
 from bad_servers import answers, raw_server, resets
 from chat_server import answering, completion
+from fieldcraft.tools.serving import serving
 from fieldcraft.types import UserError
 from fieldcraft.web import kept
 from fieldcraft.web.kept import Answer, Asked, Keeping, Kept
-from serving import serving
 
 pytest.importorskip("trafilatura", reason="needs the extra web")
 

@@ -12,9 +12,9 @@ from web_parts import TASK, failure, searcher, use
 from bad_servers import drips_its_answer, is_endless, raw_server, resets
 from fieldcraft.tools.named import make_tool
 from fieldcraft.tools.search.index import build_index
+from fieldcraft.tools.serving import serving
 from fieldcraft.types import ToolError, ToolUnavailable, UserError
 from fieldcraft.web.search import REPEATED
-from serving import serving
 
 HITS = [
     {"title": "Ada", "url": "http://a/1", "content": "Born in Rome."},

@@ -19,12 +19,12 @@ from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rollout.loop import Policy, rollout
 from fieldcraft.tools.named import make_tool
+from fieldcraft.tools.serving import serving
 from fieldcraft.types import Author, Outcome, Task, ToolError, Trajectory
 from fieldcraft.web.text import read_page
 from fieldcraft.worlds.atlas.world import AtlasWorld
 from fieldcraft.worlds.pages import SLOW_ONE_IN
 from fieldcraft.worlds.site import create_site
-from serving import serving
 
 pytest.importorskip("trafilatura", reason="needs the extra web")
 

@@ -1,9 +1,12 @@
-"""A server of this package on a port: it listens, says where, and stops at Ctrl-C."""
+"""A server on a port: until Ctrl-C, or in a thread while a block of code runs."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -41,3 +44,18 @@ def serve(app: Starlette, name: str, host: str, port: int) -> None:
     server = uvicorn.Server(uvicorn.Config(app, access_log=False))
     with listener, contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[listener])
+
+
+@contextlib.contextmanager
+def serving(app: Any, port: int = 0) -> Iterator[str]:
+    """Serve an ASGI application on the loopback, in a thread; gives its url. Port 0 takes a free
+    one. Raises OSError if the port is taken."""
+    with listen("127.0.0.1", port) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(timeout=10)

@@ -12,8 +12,8 @@ from fieldcraft.sandbox.sandbox import Sandbox
 from fieldcraft.tools.named import make_tool
 from fieldcraft.tools.python.server import create_app
 from fieldcraft.tools.python.tool import observation
+from fieldcraft.tools.serving import serving
 from fieldcraft.types import ArgumentError, Task, ToolError, ToolUnavailable, UserError
-from serving import serving
 
 TASK = Task(id="1", question="?", answers=["!"])
 

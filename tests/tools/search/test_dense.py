@@ -13,8 +13,8 @@ from fieldcraft.tools.search.dense import CHUNK, Encoder
 from fieldcraft.tools.search.index import SearchIndex, build_index, fuse
 from fieldcraft.tools.search.server import create_app
 from fieldcraft.tools.search.tool import SearchTool
+from fieldcraft.tools.serving import serving
 from fieldcraft.types import UserError
-from serving import serving
 
 pytest.importorskip("sentence_transformers", reason="needs the extra dense")
 pytest.importorskip("faiss", reason="needs the extra dense")

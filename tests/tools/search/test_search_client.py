@@ -12,8 +12,8 @@ from fieldcraft.tools.search.client import RemoteSearchTool
 from fieldcraft.tools.search.index import build_index
 from fieldcraft.tools.search.server import create_app
 from fieldcraft.tools.search.tool import SearchTool
+from fieldcraft.tools.serving import serving
 from fieldcraft.types import ArgumentError, ToolError, UserError
-from serving import serving
 
 
 def ask(tool, *queries):

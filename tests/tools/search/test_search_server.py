@@ -11,8 +11,8 @@ import uvicorn
 
 from fieldcraft.tools.search.index import build_index
 from fieldcraft.tools.search.server import create_app, serve_search
+from fieldcraft.tools.serving import serving
 from fieldcraft.types import UserError
-from serving import serving
 
 
 @pytest.fixture(scope="module")
