@@ -55,7 +55,8 @@ FREE_KEYS = (
 )
 
 
-MISMATCH_CAP = 2.0  # of the usual truncated importance sampling (verl, TRL)
+ROUNDING_CAP = 2.0  # of the usual truncated importance sampling (verl, TRL)
+STALE_CAP = 5.0  # of AReaL: what a policy learns in a few steps multiplies probabilities
 
 # The settings of the stage types that are built in: those of others are found with the type.
 STAGES: dict[str, type[Stage]] = {"sft": Sft, "contrastive": Pairs, "rl": Rl, "distil": Distil}
@@ -128,8 +129,10 @@ class Recipe(Section):
         for name, stage in self.stages.items():
             if not isinstance(stage, Rl) or {"importance_cap", "reject"} & stage.model_fields_set:
                 continue
-            if self.dtype != "float32" or stage.asynchronous.max_staleness:
-                self.stages[name] = stage.model_copy(update={"importance_cap": MISMATCH_CAP})
+            if stage.asynchronous.max_staleness:
+                self.stages[name] = stage.model_copy(update={"importance_cap": STALE_CAP})
+            elif self.dtype != "float32":
+                self.stages[name] = stage.model_copy(update={"importance_cap": ROUNDING_CAP})
         return self
 
     @field_validator("correct")
