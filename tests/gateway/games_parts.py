@@ -96,3 +96,18 @@ class CannotBeMade(Guess):
 class OnlyResets:
     def reset(self) -> str:
         return ""
+
+
+class Partners:
+    """Two letters are shown one after the other, and each has a partner to be named."""
+
+    partners = {"a": "0", "b": "3", "c": "1", "d": "2"}  # noqa: RUF012
+
+    def reset(self, seed: int) -> str:
+        self.asked = ["abcd"[seed % 4], "abcd"[(seed + 1) % 4]]
+        return self.asked[0]
+
+    def step(self, action: str) -> tuple[str, float, bool]:
+        asked = self.asked.pop(0)
+        right = action == self.partners[asked]
+        return (self.asked[0] if self.asked else ""), 0.5 * right, not self.asked

@@ -141,6 +141,8 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     Kind.ENVIRONMENT: {
         TOOLS: "fieldcraft.envs.environment:ToolEnvironment",
         "text": "fieldcraft.gateway.text:TextEnvironment",
+        "openenv": "fieldcraft.gateway.openenv:OpenEnv",
+        "verifiers": "fieldcraft.gateway.verifiers:Verifiers",
     },
 }
 

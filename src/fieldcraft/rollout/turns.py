@@ -53,8 +53,13 @@ class Policy:
 
 
 def seed_of(seed: int, key: str, trajectory: Trajectory) -> int:
-    """Of what is sampled next in a trajectory: 48 bits that no other place shares."""
-    place = f"{seed}:{key}:{len(trajectory.segments)}"
+    """Of what is sampled next in a trajectory."""
+    return seed_at(seed, key, len(trajectory.segments))
+
+
+def seed_at(seed: int, key: str, number: int) -> int:
+    """Of a place in a rollout: 48 bits that no other place shares."""
+    place = f"{seed}:{key}:{number}"
     return int.from_bytes(hashlib.blake2b(place.encode(), digest_size=6).digest())
 
 
