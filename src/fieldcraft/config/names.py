@@ -46,6 +46,7 @@ class Kind(StrEnum):
 
 
 LOCAL, VLLM = "local", "vllm"
+MCP = "mcp"  # a server whose tools have names of their own
 _ANSWERS, _COST = "fieldcraft.rewards.answers", "fieldcraft.rewards.tool_cost"
 _CODE = "fieldcraft.rewards.code_agents"
 _ALGORITHMS = "fieldcraft.config.algorithms"
@@ -59,6 +60,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "python": "fieldcraft.tools.python.tool:make_python",
         "web_search": "fieldcraft.web.search:make_web_search",
         "crawl_page": "fieldcraft.web.crawl:make_crawl_page",
+        MCP: "fieldcraft.tools.mcp.server:McpServer",
     },
     Kind.REWARD: {
         "em": f"{_ANSWERS}:ExactMatch",

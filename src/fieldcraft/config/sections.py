@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from fieldcraft.config.complaints import first_problem
-from fieldcraft.config.names import LOCAL, Kind, require, suggestion
+from fieldcraft.config.names import LOCAL, MCP, Kind, require, suggestion
 from fieldcraft.config.signatures import read_signature
 
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -150,7 +150,7 @@ class Limits(Section):
 
 class ToolChoice(Section):
     """A tool by name. Every key but those below is a setting of the tool; a name alone may be
-    written as text."""
+    written as text. With the key `mcp` it is a server, which lists its tools itself."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -163,7 +163,12 @@ class ToolChoice(Section):
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, given: Any) -> Any:
-        return {"name": given} if isinstance(given, str) else given
+        match given:
+            case str():
+                return {"name": given}
+            case {"mcp": _}:
+                return {"name": MCP, **given}
+        return given
 
     @field_validator("called", "unseen", mode="before")
     @classmethod
@@ -189,6 +194,12 @@ class ToolChoice(Section):
         return self
 
     @model_validator(mode="after")
+    def _servers_name_their_tools(self) -> Self:
+        if self.name == MCP and (self.called or self.unseen):
+            raise ValueError("an MCP server names its tools itself, so write prefix in place of it")
+        return self
+
+    @model_validator(mode="after")
     def _search_has_a_section(self) -> Self:
         if self.name == "search" and self.settings:
             raise ValueError(
@@ -203,7 +214,9 @@ class ToolChoice(Section):
 
     @property
     def trained_names(self) -> set[str]:
-        """What training calls it."""
+        """What training calls it. The tools of a server are not known before it is asked."""
+        if self.name == MCP:
+            return set()
         return {read_signature(text).name for text in self.called} or {self.name}
 
     @property

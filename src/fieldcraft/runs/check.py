@@ -20,7 +20,7 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import TEACHER, Filters
 from fieldcraft.config.stages import Stage
-from fieldcraft.data.sources import GRADES_BY, ensure_corpus
+from fieldcraft.data.sources import GRADES_BY
 from fieldcraft.dialects import round_trip_problems
 from fieldcraft.dialects.demonstrations import encode_turn
 from fieldcraft.dialects.folding import fold_problems
@@ -32,7 +32,6 @@ from fieldcraft.rewards.answers import is_right
 from fieldcraft.rewards.judge import Judge
 from fieldcraft.runs.build import (
     SEARCH,
-    closed_tools,
     make_dialect,
     make_rubric,
     make_runner,
@@ -46,11 +45,8 @@ from fieldcraft.runs.inputs import Inputs, make_inputs
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.memory import disk_problems, memory_problems
 from fieldcraft.runs.teachers import model_problems, teacher_problems
+from fieldcraft.runs.tool_notes import look_at_tool
 from fieldcraft.runs.training import stage_type
-from fieldcraft.tools.search.client import RemoteSearchTool
-from fieldcraft.tools.search.dense import Encoder
-from fieldcraft.tools.search.index import index_settings
-from fieldcraft.tools.search.passages import read_corpus
 from fieldcraft.train.lora import Adapter
 from fieldcraft.train.model import choose_device, empty_model, load_model, load_tokenizer
 from fieldcraft.train.stages.base import Pair
@@ -181,27 +177,17 @@ class Setup:
             )
 
     def find_tools(self, notes: list[str]) -> Iterator[str]:
-        """Only their schemas are needed: no index is built."""
+        """A tool with a problem hides no other one."""
+        self.schemas = []
         for choice in self.recipe.tools:
-            notes += self._search_notes() if choice.name == SEARCH else [choice.name]
-        self.schemas = [tool.schema for tool in closed_tools(self.recipe)]
+            try:
+                tools, noted = look_at_tool(self.recipe, choice, self.draft)
+            except UserError as error:
+                yield str(error)
+                continue
+            notes += noted
+            self.schemas += [tool.schema for tool in tools]
         yield from same_names([schema["function"]["name"] for schema in self.schemas])
-
-    def _search_notes(self) -> Iterator[str]:
-        search = self.recipe.search
-        if search.url is not None:
-            remote = RemoteSearchTool(search.url, search.topk, search.timeout_seconds)
-            run_async(remote.check())
-            yield f"{search.url} answers"
-            return
-        if self.recipe.corpus is not None:
-            corpus = ensure_corpus(self.recipe.corpus, self.draft / "corpus.jsonl")
-            yield f"{sum(1 for _ in read_corpus(corpus))} passages"
-        else:
-            yield "the world's articles"
-        index_settings(search.ranking, search.encoder)
-        if search.encoder is not None:
-            yield f"{Encoder(search.encoder).dimensions} dimensions of {search.encoder}"
 
     def find_judge(self, notes: list[str]) -> Iterator[str]:
         judge = self.recipe.judge
