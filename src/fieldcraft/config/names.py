@@ -48,6 +48,7 @@ class Kind(StrEnum):
 
 LOCAL, VLLM = "local", "vllm"
 TOOLS = "tools"  # the environment that a run has without one of others
+MCP = "mcp"  # a server whose tools have names of their own
 _ANSWERS, _COST = "fieldcraft.rewards.answers", "fieldcraft.rewards.tool_cost"
 _CODE = "fieldcraft.rewards.code_agents"
 _ALGORITHMS = "fieldcraft.config.algorithms"
@@ -61,6 +62,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "python": "fieldcraft.tools.python.tool:make_python",
         "web_search": "fieldcraft.web.search:make_web_search",
         "crawl_page": "fieldcraft.web.crawl:make_crawl_page",
+        MCP: "fieldcraft.tools.mcp.server:McpServer",
     },
     Kind.REWARD: {
         "em": f"{_ANSWERS}:ExactMatch",

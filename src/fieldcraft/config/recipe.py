@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from fieldcraft.config.choices import EngineChoice, EnvironmentChoice, ToolChoice
 from fieldcraft.config.distil import Distil, Scorer
 from fieldcraft.config.environment import fill_in, of_others
 from fieldcraft.config.names import Kind, PartError, find, known, require, settings_of, short
@@ -26,8 +27,6 @@ from fieldcraft.config.sections import (
     Dtype,
     During,
     Endpoint,
-    EngineChoice,
-    EnvironmentChoice,
     Evaluation,
     Fold,
     JudgeModel,
@@ -39,7 +38,6 @@ from fieldcraft.config.sections import (
     Section,
     Select,
     Teacher,
-    ToolChoice,
     World,
 )
 from fieldcraft.config.stages import Pairs, Sft, Stage
