@@ -38,6 +38,7 @@ class Kind(StrEnum):
     ALGORITHM = "algorithm"
     STAGE = "stage type"
     ENGINE = "engine"
+    TRACKER = "tracker"
 
     @property
     def group(self) -> str:
@@ -53,6 +54,7 @@ _AFM = "fieldcraft.dialects.afm"
 _STAGES = "fieldcraft.train.stages"
 _RULES = "fieldcraft.data.rules"
 _VERIFIERS = "fieldcraft.evals.verifiers"
+_TRACKERS = "fieldcraft.trackers"
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     Kind.TOOL: {
         "search": "fieldcraft.tools.search.tool:SearchTool",
@@ -135,6 +137,12 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         LOCAL: "fieldcraft.engine.local.engine:LocalEngine",
         VLLM: "fieldcraft.engine.vllm.engine:VllmEngine",
     },
+    Kind.TRACKER: {
+        "tensorboard": f"{_TRACKERS}.tensorboard:TensorBoard",
+        "wandb": f"{_TRACKERS}.wandb:Wandb",
+        "trackio": f"{_TRACKERS}.trackio:Trackio",
+        "mlflow": f"{_TRACKERS}.mlflow:Mlflow",
+    },
 }
 
 
@@ -146,6 +154,7 @@ BASES: Mapping[Kind, tuple[str, Sequence[str]]] = {
     ),
     Kind.WORLD: ("fieldcraft.worlds.base:World", ("splits", "datasets")),
     Kind.STAGE: ("fieldcraft.train.stages.base:StageType", ("Settings",)),
+    Kind.TRACKER: ("fieldcraft.trackers.base:Tracker", ()),
 }
 
 

@@ -230,6 +230,24 @@ class EngineChoice(Section):
         return dict(self.model_extra or {})
 
 
+class TrackerChoice(Section):
+    """A place that shows the curves of a run, by name. Every key but the name is a setting of the
+    tracker; a name alone may be written as text."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, given: Any) -> Any:
+        return {"name": given} if isinstance(given, str) else given
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
 class Optim(Section):
     """AdamW, its schedule, and how a step is cut into micro-batches."""
 

@@ -46,6 +46,7 @@ from fieldcraft.runs.inputs import Inputs, make_inputs
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.memory import disk_problems, memory_problems
 from fieldcraft.runs.teachers import model_problems, teacher_problems
+from fieldcraft.runs.tracking import tracker_problems
 from fieldcraft.runs.training import stage_type
 from fieldcraft.tools.search.client import RemoteSearchTool
 from fieldcraft.tools.search.dense import Encoder
@@ -89,6 +90,7 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
         setup = Setup(recipe, Path(draft))
         sound = [look("device", setup.find_device), look("questions", setup.find_questions)]
         sound += [look("tools", setup.find_tools)]
+        look("trackers", partial(tracker_problems, recipe))
         if recipe.collect is not None:
             look("teacher", partial(teacher_problems, recipe))
             if recipe.collect.filters:
