@@ -120,3 +120,7 @@ class EnvironmentChoice(Choice):
     @property
     def of_others(self) -> bool:
         return self.name != TOOLS
+
+
+class TrackerChoice(Choice):
+    """A place that shows the curves of a run."""

@@ -39,6 +39,7 @@ class Kind(StrEnum):
     STAGE = "stage type"
     ENGINE = "engine"
     ENVIRONMENT = "environment"
+    TRACKER = "tracker"
 
     @property
     def group(self) -> str:
@@ -56,6 +57,7 @@ _AFM = "fieldcraft.dialects.afm"
 _STAGES = "fieldcraft.train.stages"
 _RULES = "fieldcraft.data.rules"
 _VERIFIERS = "fieldcraft.evals.verifiers"
+_TRACKERS = "fieldcraft.trackers"
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     Kind.TOOL: {
         "search": "fieldcraft.tools.search.tool:SearchTool",
@@ -146,6 +148,12 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "openenv": "fieldcraft.gateway.openenv:OpenEnv",
         "verifiers": "fieldcraft.gateway.verifiers:Verifiers",
     },
+    Kind.TRACKER: {
+        "tensorboard": f"{_TRACKERS}.tensorboard:TensorBoard",
+        "wandb": f"{_TRACKERS}.wandb:Wandb",
+        "trackio": f"{_TRACKERS}.trackio:Trackio",
+        "mlflow": f"{_TRACKERS}.mlflow:Mlflow",
+    },
 }
 
 
@@ -157,6 +165,7 @@ BASES: Mapping[Kind, tuple[str, Sequence[str]]] = {
     ),
     Kind.WORLD: ("fieldcraft.worlds.base:World", ("splits", "datasets")),
     Kind.STAGE: ("fieldcraft.train.stages.base:StageType", ("Settings",)),
+    Kind.TRACKER: ("fieldcraft.trackers.base:Tracker", ()),
 }
 
 

@@ -17,7 +17,12 @@ from pydantic import (
     model_validator,
 )
 
-from fieldcraft.config.choices import EngineChoice, EnvironmentChoice, ToolChoice
+from fieldcraft.config.choices import (
+    EngineChoice,
+    EnvironmentChoice,
+    ToolChoice,
+    TrackerChoice,
+)
 from fieldcraft.config.distil import Distil, Scorer
 from fieldcraft.config.environment import fill_in, of_others
 from fieldcraft.config.names import Kind, PartError, find, known, require, settings_of, short
@@ -43,8 +48,8 @@ from fieldcraft.config.sections import (
 from fieldcraft.config.stages import Pairs, Sft, Stage
 from fieldcraft.types import VERDICT, UserError
 
-# What a run that is resumed may change: how a teacher or an engine is reached, and what decides how
-# much memory it takes. `*` is any name.
+# What a run that is resumed may change: how a teacher or an engine is reached, what decides how
+# much memory it takes, and who shows its curves. `*` is any name.
 FREE_KEYS = (
     ("max_rows",),
     ("stages", "*", "optim", "micro_tokens"),
@@ -53,6 +58,7 @@ FREE_KEYS = (
     *(("teacher", key) for key in ("url", "api_key_env", "prices")),
     *(("teacher", key) for key in ("concurrency", "timeout_seconds", "retries")),
     ("collect", "max_failed"),
+    ("trackers",),
 )
 
 
@@ -92,6 +98,7 @@ class Recipe(Section):
     tools: tuple[ToolChoice, ...] = (ToolChoice(name="search"),)
     world: World | None = None
     scratch: Scratch = Scratch()
+    trackers: tuple[TrackerChoice, ...] = ()  # that show the curves of the run
     search: Search = Search()
     judge: JudgeModel = JudgeModel()
     correct: str = VERDICT  # the reward by which a right answer scores 1
@@ -127,6 +134,16 @@ class Recipe(Section):
                 if not (isinstance(pair, list | tuple) and len(pair) == 2):
                     raise ValueError(f"'{title}' must name two rows, as in [the first, the second]")
         return comparisons
+
+    @field_validator("trackers")
+    @classmethod
+    def _each_tracker_once(cls, trackers: tuple[TrackerChoice, ...]) -> tuple[TrackerChoice, ...]:
+        names = [tracker.name for tracker in trackers]
+        for name in names:
+            require(Kind.TRACKER, name)
+            if names.count(name) > 1:
+                raise ValueError(f"it names '{name}' twice, so remove one of the two")
+        return trackers
 
     @model_validator(mode="after")
     def _weigh_mismatch(self) -> Self:
@@ -242,6 +259,7 @@ def count_options(section: type[BaseModel] = Recipe) -> int:
         EngineChoice,
         EnvironmentChoice,
         ToolChoice,
+        TrackerChoice,
         Lora,
         Optim,
         Async,
