@@ -13,6 +13,8 @@ from starlette.applications import Starlette
 
 from fieldcraft.types import UserError
 
+PATIENCE = 2  # seconds that answers under way have when the server ends
+
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket that accepts connections which send at once. Raises OSError.
@@ -25,8 +27,10 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve(app: Starlette, name: str, host: str, port: int) -> None:
-    """Serve until Ctrl-C. Port 0 takes a free one, which is printed.
+def serve(app: Starlette, name: str, host: str, port: int, path: str = "") -> None:
+    """Serve until Ctrl-C. Port 0 takes a free one, which is printed, with the `path` behind it.
+
+    Answers that never end, such as streams of events, are cut off then.
 
     Raises:
         UserError: the address cannot be listened on.
@@ -40,8 +44,9 @@ def serve(app: Starlette, name: str, host: str, port: int) -> None:
             f"Cannot listen on {host}:{port} ({error}); stop what uses it or choose another port."
         ) from error
     # uvicorn is silent about a socket that it is given.
-    print(f"{name} server at http://{host}:{listener.getsockname()[1]}", flush=True)
-    server = uvicorn.Server(uvicorn.Config(app, access_log=False))
+    print(f"{name} server at http://{host}:{listener.getsockname()[1]}{path}", flush=True)
+    config = uvicorn.Config(app, access_log=False, timeout_graceful_shutdown=PATIENCE)
+    server = uvicorn.Server(config)
     with listener, contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[listener])
 

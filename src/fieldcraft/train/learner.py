@@ -15,6 +15,7 @@ import numpy as np
 from fieldcraft.algos.losses import Surrogate
 from fieldcraft.config.rl import Rl
 from fieldcraft.records.chains import chains, ids_of
+from fieldcraft.records.tool_use import is_void
 from fieldcraft.train.batch import Floats, Sample, Unit, to_samples
 from fieldcraft.train.credit import Scored, assign_advantages
 from fieldcraft.train.critic import Critic
@@ -23,7 +24,7 @@ from fieldcraft.train.output_layer import Predictions
 from fieldcraft.train.sampler import Group, equal
 from fieldcraft.train.stages.base import Row
 from fieldcraft.train.trainer import Trainer
-from fieldcraft.types import Author, Outcome, Status, Trajectory
+from fieldcraft.types import Author, Status, Trajectory
 
 # Metrics that are means over the tokens trained on; those of equal groups have no part in them.
 OF_TRAINED = (
@@ -236,14 +237,6 @@ def right_negative_rate(groups: Sequence[Sequence[Scored]]) -> float:
     right = [member for group in groups for member in group if member.right]
     negative = sum(member.gather("advantage").sum() < 0 for member in right)
     return float(negative) / max(len(right), 1)
-
-
-def is_void(trajectory: Trajectory) -> bool:
-    """Whether a rollout has a void turn: one that holds neither a call that can be read nor an
-    answer (SimpleTIR, arXiv 2509.02479)."""
-    return trajectory.status is Status.NO_ANSWER or any(
-        call.outcome is Outcome.MALFORMED for call in trajectory.calls
-    )
 
 
 def surrogate(s: Rl) -> Surrogate:
