@@ -56,7 +56,8 @@ def serving(app: Any, port: int = 0) -> Iterator[str]:
     """Serve an ASGI application on the loopback, in a thread; gives its url. Port 0 takes a free
     one. Raises OSError if the port is taken."""
     with listen("127.0.0.1", port) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=PATIENCE)
+        server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

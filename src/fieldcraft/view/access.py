@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import secrets
 
-from starlette.datastructures import URL, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -68,8 +68,8 @@ class Guard:
             return None
         asked = request.query_params.get("token", "")
         if self._fits(asked):
-            url = URL(str(request.url.path)).include_query_params()
-            answer = RedirectResponse(str(url), 303)
+            rest = request.url.remove_query_params("token").query
+            answer = RedirectResponse(f"{request.url.path}?{rest}".rstrip("?"), 303)
             answer.set_cookie(COOKIE, asked, httponly=True, samesite="strict")
             return answer
         _, _, bearer = request.headers.get("authorization", "").partition("Bearer ")

@@ -17,8 +17,7 @@ from fieldcraft.view.viewed import TrajectoryFile, Viewed
 
 def details(run: Viewed, file: TrajectoryFile, number: int, line: bytes) -> dict[str, Any]:
     """All that the page shows of a trajectory. Raises UserError for a line that holds none."""
-    with reading(f"{file.path}, line {number + 1}", "reload the page"):
-        trajectory, kept = read_line(line, file.kind)
+    trajectory, kept = read(file, number, line)
     path = run.tokenizer()
     tokenizer = None if path is None else load_tokenizer(path)
     trained = _trained_authors(run, file, trajectory)
@@ -38,9 +37,16 @@ def details(run: Viewed, file: TrajectoryFile, number: int, line: bytes) -> dict
             }
             for call in trajectory.calls
         ],
+        "tokenizer": tokenizer is not None,
         "segments": segments(trajectory, kept, trained, tokenizer),
         "command": _command(run, file, number),
     }
+
+
+def read(file: TrajectoryFile, number: int, line: bytes) -> tuple[Trajectory, Kept | None]:
+    """Raises UserError for a line that holds no trajectory."""
+    with reading(f"{file.path}, line {number + 1}", "reload the page"):
+        return read_line(line, file.kind)
 
 
 def brief(
@@ -52,7 +58,7 @@ def brief(
         "part": file.part,
         "kind": file.kind,
         "number": number,
-        "step": kept and kept.step,
+        "step": None if kept is None else kept.step,
         "task": trajectory.task.id,
         "question": clean(trajectory.task.question),
         "accepted": [clean(answer) for answer in trajectory.task.answers],

@@ -1,4 +1,4 @@
-"""Looks after files that grow: keeps the index up to date, and knows what a page has to read anew."""
+"""Looks after files that grow: keeps the index up to date, and knows what has changed."""
 
 from __future__ import annotations
 

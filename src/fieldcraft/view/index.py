@@ -1,4 +1,4 @@
-"""An index of trajectories on the disk, so that 100,000 of them can be filtered, sorted and searched.
+"""An index of trajectories on the disk: 100,000 of them can be filtered, sorted and searched.
 
 It has a row of columns for each trajectory, its place in its file, and the words of its text. A
 file is indexed piece by piece in the background, and goes on where it has grown. The index is never

@@ -64,7 +64,7 @@ def columns(trajectory: Trajectory, kept: Kept | None) -> Columns:
         tokens=policy_tokens(trajectory),
         seconds=trajectory.seconds,
         chains=len(trajectory.folds) + 1,
-        step=kept and kept.step,
+        step=None if kept is None else kept.step,
         advantage=None if kept is None else _mean_advantage(trajectory, kept),
         version=max(versions, default=None),
         error=trajectory.error,

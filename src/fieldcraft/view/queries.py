@@ -1,4 +1,4 @@
-"""What a reader asks of the index: filters, a search and an order, as the page's address has them."""
+"""What a reader asks of the index: filters, a search and an order, from the page's address."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from fieldcraft.records.transcript import clean
 from fieldcraft.types import UserError
 from fieldcraft.view.index import NAMES, Index, read_record
 from fieldcraft.view.viewed import TrajectoryFile, Viewed
@@ -50,6 +51,7 @@ def parse_query(parameters: Mapping[str, str]) -> Query:
 def match(words: str) -> str:
     """The words of a search as a query of FTS5: all of them, in any order; what stands in quotes is
     a phrase, and the last word may be the beginning of one."""
+    words = clean(words).encode(errors="replace").decode()
     found = [(phrase or word, bool(word)) for phrase, word in _WORD.findall(words)]
     quoted = [f'"{piece.replace(chr(34), "")}"' for piece, _ in found]
     if found and found[-1][1]:

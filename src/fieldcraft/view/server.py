@@ -1,4 +1,4 @@
-"""The page's server: what is in runs as JSON, downloads, and an event when something has changed."""
+"""The page's server: what is in runs as JSON, downloads, and an event when something changes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,16 @@ from starlette.staticfiles import StaticFiles
 
 from fieldcraft.types import UserError
 from fieldcraft.view.access import Guard
-from fieldcraft.view.details import details
+from fieldcraft.view.details import brief, details, read
+from fieldcraft.view.exports import csv_lines, json_lines
 from fieldcraft.view.follow import Follower
 from fieldcraft.view.index import Index
-from fieldcraft.view.queries import Library, parse_query
+from fieldcraft.view.queries import Library, Query, parse_query
 from fieldcraft.view.summaries import differences, summary
 from fieldcraft.view.viewed import Viewed
 
 STATIC = Path(__file__).parent / "static"
+MOST_BESIDE = 120  # rollouts of a question on one page
 TOLD = 0.5  # seconds between two looks for something to tell a page
 
 
@@ -54,11 +57,15 @@ def create_app(
         "rows": page.rows,
         "values": page.values,
         "trajectory": page.trajectory,
+        "question": page.question,
+        "timeline": page.timeline,
     }
     return Starlette(
         routes=[
             Route("/", home),
             *(Route(f"/api/{name}", _answer(make)) for name, make in answers.items()),
+            Route("/api/export.jsonl", page.export_jsonl),
+            Route("/api/export.csv", page.export_csv),
             Route("/events", page.events),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
@@ -111,6 +118,30 @@ class _Page:
         [found] = self.library.lines(self._place(request))
         return details(self.run(request), *found)
 
+    def question(self, request: Request) -> Any:
+        """All rollouts of a question, without their tokens: at most `MOST_BESIDE`."""
+        ids = self.library.ids(Query((("task", request.query_params.get("task", "")),)))
+        shown = ids[:MOST_BESIDE]
+        rollouts = [
+            row | brief(file, number, *read(file, number, line))
+            for row, (file, number, line) in zip(
+                self.library.rows_of(shown), self.library.lines(shown), strict=True
+            )
+        ]
+        return {"rollouts": rollouts, "left": len(ids) - len(shown)}
+
+    def timeline(self, request: Request) -> Any:
+        times = self.run(request).times(request.query_params.get("stage", ""))
+        return {"steps": [asdict(step) for step in times]}
+
+    def export_jsonl(self, request: Request) -> Response:
+        lines = json_lines(self.library, self.library.ids(parse_query(request.query_params)))
+        return _download(lines, "trajectories.jsonl", "application/x-ndjson")
+
+    def export_csv(self, request: Request) -> Response:
+        lines = csv_lines(self.library, self.library.ids(parse_query(request.query_params)))
+        return _download(lines, "trajectories.csv", "text/csv")
+
     def _place(self, request: Request) -> Sequence[int]:
         """The row of a trajectory, named by its run, part, kind, step and number."""
         names = ("run", "part", "kind", "step", "number")
@@ -148,6 +179,11 @@ def _json(value: Any, status: int = 200) -> Response:
     text = json.dumps(_plain(value), separators=(",", ":"))
     headers = {"Cache-Control": "no-store"}
     return Response(text, status, headers=headers, media_type="application/json")
+
+
+def _download(lines: Iterator[bytes] | Iterator[str], name: str, kind: str) -> Response:
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
+    return StreamingResponse(lines, headers=headers, media_type=kind)
 
 
 def _plain(value: Any) -> Any:

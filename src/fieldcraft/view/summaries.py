@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from textwrap import shorten
 from typing import Any
 
 from fieldcraft.config.recipe import dump_recipe
@@ -12,6 +14,7 @@ from fieldcraft.types import UserError
 from fieldcraft.view.viewed import Viewed
 
 FIGURES = ("n", "em", "em_ci95", "f1", "calls_mean", "tokens_mean", "tool_productivity")
+MOST_SHOWN = 200  # characters of a section that another run lacks
 MISSING = "not set"  # of a key that another run's recipe has
 
 
@@ -74,19 +77,29 @@ def _figures(part: Mapping[str, Any]) -> dict[str, Any]:
 def differences(runs: Sequence[Viewed]) -> list[dict[str, Any]]:
     """The keys in which the recipes of runs differ, each with its value in every run; None for a
     run without a recipe."""
-    flat = [None if run.recipe is None else dict(_flat(dump_recipe(run.recipe))) for run in runs]
-    keys = dict.fromkeys(key for found in flat if found is not None for key in found)
-    rows = [
-        {"key": key, "values": [None if f is None else f.get(key, MISSING) for f in flat]}
-        for key in keys
-    ]
-    return [row for row in rows if len({str(v) for v in row["values"] if v is not None}) > 1]
+    known = [dump_recipe(run.recipe) for run in runs if run.recipe is not None]
+    rows = []
+    for key, values in _apart(known):
+        left = iter(values)
+        shown = [None if run.recipe is None else _written(next(left)) for run in runs]
+        rows.append({"key": key, "values": shown})
+    return rows
 
 
-def _flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys, as a user writes them, and their values."""
-    if isinstance(value, dict) and value:
-        for key, inner in value.items():
-            yield from _flat(inner, f"{place}.{key}" if place else key)
-    else:
-        yield place, "none" if value is None else value
+def _apart(values: Sequence[Any], place: str = "") -> Iterator[tuple[str, Sequence[Any]]]:
+    """The dotted keys, as a user writes them, in which values differ. A section that one of them
+    lacks is one key."""
+    if all(value == values[0] for value in values):
+        return
+    if not all(isinstance(value, dict) for value in values):
+        yield place, values
+        return
+    for key in dict.fromkeys(key for value in values for key in value):
+        inner = [value.get(key, MISSING) for value in values]
+        yield from _apart(inner, f"{place}.{key}" if place else key)
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return shorten(json.dumps(value, ensure_ascii=False), MOST_SHOWN, placeholder=" ...")

@@ -47,10 +47,11 @@ def segments(
     for place, segment in enumerate(trajectory.segments):
         end = begin + len(segment.ids)
         starts = place == 0 or place in trajectory.folds
+        mask = trained_tokens(segment, segment.author.value in trained, starts)
         known = {
             "logprobs": [_short(value) for value in segment.logprobs],
             "versions": [version for version, count in segment.versions for _ in range(count)],
-            **_of_training(kept, begin, end),
+            **_of_training(kept, begin, mask),
         }
         found.append(
             {
@@ -58,7 +59,7 @@ def segments(
                 "begins": starts,
                 "ids": segment.ids,
                 "pieces": texts[begin:end],
-                "trained": _mask(segment, segment.author.value in trained, starts),
+                "trained": [int(value) for value in mask],
                 **{name: values for name, values in known.items() if values},
             }
         )
@@ -66,19 +67,25 @@ def segments(
     return found
 
 
-def _mask(segment: Segment, trained: bool, starts: bool) -> list[int]:
-    """1 for each token that is trained. As in `train/batch.py`, the first token of a chain and
-    tokens whose log-probability is not finite are not."""
-    mask = [int(trained and isfinite(p)) for p in segment.logprobs or [0.0] * len(segment.ids)]
-    return [0, *mask[1:]] if starts and mask else mask
+def trained_tokens(segment: Segment, trained: bool, starts: bool) -> list[bool]:
+    """Which tokens of a segment are trained, if its author is. As in `train/batch.py`, the first
+    token of a chain and those whose log-probability is not finite are not."""
+    mask = [trained and isfinite(p) for p in segment.logprobs or [0.0] * len(segment.ids)]
+    return [False, *mask[1:]] if starts and mask else mask
 
 
-def _of_training(kept: Kept | None, begin: int, end: int) -> dict[str, list[float | None]]:
-    if kept is None:
+def _of_training(
+    kept: Kept | None, begin: int, mask: Sequence[bool]
+) -> dict[str, list[float | None]]:
+    """What training added, for the tokens that it trained."""
+    if kept is None or not any(mask):
         return {}
-    columns = {"advantages": kept.advantages}
+    columns = {"advantages": kept.advantages, "entropies": kept.entropies, "ratios": kept.ratios}
     return {
-        name: [_short(value) for value in values[begin:end]]
+        name: [
+            _short(value) if is_trained else None
+            for value, is_trained in zip(values[begin:], mask, strict=False)
+        ]
         for name, values in columns.items()
         if values is not None
     }

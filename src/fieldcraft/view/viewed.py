@@ -15,6 +15,7 @@ from typing import Any, Literal
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.rollouts import ROLLOUTS
+from fieldcraft.records.timeline import TIMELINE, StepTimes, read_times
 from fieldcraft.runs.folder import RunFolder, find_run
 from fieldcraft.types import UserError
 
@@ -44,7 +45,7 @@ class Viewed:
 
     @property
     def recipe(self) -> Recipe | None:
-        return self.folder and self.folder.recipe
+        return None if self.folder is None else self.folder.recipe
 
     @property
     def stages(self) -> list[str]:
@@ -74,6 +75,11 @@ class Viewed:
         """The rows of a stage, none before it begins. Raises UserError for a stage that it does not
         have, and for a damaged file."""
         return MetricsLog(self.stage(stage) / "metrics.jsonl").rows()
+
+    def times(self, stage: str) -> list[StepTimes]:
+        """Who was at work in each step of a stage; none of stages that keep no timeline. Raises
+        UserError as `metrics` does."""
+        return read_times(self.stage(stage) / TIMELINE)
 
     def tokenizer(self) -> Path | None:
         """The file of a tokenizer, which all models of a run share."""

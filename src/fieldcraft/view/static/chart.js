@@ -45,10 +45,10 @@ export class Chart {
       height: 220,
       cursor: { sync: { key: this.key }, focus: { prox: 24 }, drag: { x: true, y: false } },
       focus: { alpha: 0.5 },
-      scales: { x: { time: false }, y: top === undefined ? {} : { range: [0, top] } },
+      scales: { x: { time: false }, y: { range: top === undefined ? range : [0, top] } },
       axes: [
         { ...line, font, label: axis === "time" ? "hours" : "step", labelFont: font, labelSize: 18, size: 34 },
-        { ...line, font, size: 56, values: (_, ticks) => ticks.map((tick) => number(tick)) },
+        { ...line, font, size: 56, values: (_, ticks) => ticks.map((tick) => number(tick, 4)) },
       ],
       series: [
         { label: axis === "time" ? "hours" : "step", value: (_, value) => number(value) },
@@ -57,8 +57,9 @@ export class Chart {
           stroke: css(`--run${place % 8}`) + (faint ? "55" : ""),
           width: faint ? 1 : 2,
           spanGaps: points,
+          ...(faint && { class: "faint" }),
           points: { show: points || undefined, size: 7, fill: css("--card") },
-          value: (_, value) => (value === null || value === undefined ? "–" : number(value, 4)),
+          value: (plot, value, at, index) => written(value, series[at - 2]?.faint ? plot.data[at - 1][index] : undefined),
         })),
       ],
       hooks: { draw: [(plot) => this.drawEnds(plot)] },
@@ -109,6 +110,17 @@ export class Chart {
   fit() {
     if (this.plot && this.width() !== this.plot.width) this.plot.setSize({ width: this.width(), height: 220 });
   }
+}
+
+/** A smoothed value, with the one that it stands for. */
+const written = (value, raw) => number(value, 4) + (raw === undefined || raw === null ? "" : ` (${number(raw, 4)})`);
+
+/** Of the vertical axis: never so narrow that its ticks would be the same number. */
+function range(_, low, high) {
+  if (low === null) return [0, 1];
+  const least = Math.max(Math.abs(low), Math.abs(high), 1e-12) * 1e-3;
+  const middle = (low + high) / 2;
+  return high - low < least ? [middle - least, middle + least] : uPlot.rangeNum(low, high, 0.1, true);
 }
 
 const same = (one, other) =>

@@ -7,6 +7,7 @@ import { colour, mark, number } from "./parts.js";
 import { address, go, state } from "./state.js";
 
 const PAGE = 100; // rows that are asked for at once
+const HEAD = 38; // pixels of the head, which stays above the rows
 const PHONE = matchMedia("(max-width: 700px)");
 const COLUMNS = [
   ["right", ""], ["question", "Question"], ["part", "Stage"], ["step", "Step"], ["answer", "Answer"], ["status", "Status"],
@@ -38,6 +39,8 @@ export class List {
       getScrollElement: () => this.scroller,
       estimateSize: () => (PHONE.matches ? 62 : 36),
       overscan: 12,
+      paddingStart: HEAD,
+      scrollPaddingStart: HEAD,
       scrollToFn: elementScroll,
       observeElementRect,
       observeElementOffset,
@@ -114,9 +117,9 @@ export class List {
     const several = (this.runs?.size ?? 0) > 1;
     render(
       html`<div class="grid" role="grid" aria-label="Trajectories" aria-rowcount=${this.total ?? 0}>
-        <div class="head" role="row">${COLUMNS.map(([name, title]) => this.head(name, title))}</div>
         <div class="rows" role="rowgroup" tabindex="0" aria-activedescendant=${`row-${this.active}`}
           @keydown=${(event) => this.press(event)}>
+          <div class="head" role="row">${COLUMNS.map(([name, title]) => this.head(name, title))}</div>
           <div class="space" .style=${`height: ${height}px`}>
             ${items.map((item) => this.line(item, this.row(item.index), several))}
           </div>
@@ -165,7 +168,7 @@ export class List {
       this.active = Math.max(0, Math.min((this.total ?? 1) - 1, this.active + steps[event.key]));
       this.virtualizer.scrollToIndex(this.active);
       this.draw();
-    } else if (event.key === "Enter") {
+    } else if (event.key === "Enter" && event.target === this.scroller) {
       const row = this.row(this.active);
       if (row) go({ open: place(row) });
     }

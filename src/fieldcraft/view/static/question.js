@@ -34,7 +34,7 @@ function all({ rollouts, left }, shown, runs) {
     ${chosen.map(([name, members]) => html`
       <section>
         <h2>${name}</h2>
-        <div class="columns">${members.map((one) => column(one, runs))}</div>
+        <div class="columns" tabindex="0" role="region" aria-label=${name}>${members.map((one) => column(one, runs))}</div>
       </section>`)}`;
 }
 

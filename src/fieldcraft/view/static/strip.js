@@ -23,7 +23,7 @@ const VALUES = Object.entries(LAYERS).filter(([name]) => name !== "author");
 
 let pointed = null; // {segment, at}
 
-export function strip(segments, shown, redraw) {
+export function strip(segments, named, shown, redraw) {
   const there = Object.entries(LAYERS).filter(([, { of }]) => !of || segments.some((segment) => of(segment)));
   const layer = shown.tokens in LAYERS ? shown.tokens : "author";
   const point = (event) => {
@@ -42,6 +42,7 @@ export function strip(segments, shown, redraw) {
           <button type="button" aria-pressed=${name === layer} @click=${() => go({ tokens: name }, { replace: true })}>${title}</button>`)}
         </div>
       </div>
+      ${named ? nothing : html`<p class="legend">The run has no tokenizer that can be read, so ids are shown.</p>`}
       <p class="legend">${missing ? `There is no ${LAYERS[layer].title} of these tokens.` : layer === "author" ? authors(segments) : LAYERS[layer].legend}</p>
       <div class="tokens layer-${layer}" tabindex="0" role="group" aria-label="Tokens. Left and right arrows move from one to the next."
         @pointerover=${point} @click=${point} @keydown=${(event) => walk(event, segments, redraw)}>

@@ -54,7 +54,7 @@ function trajectory(one, shown) {
       </p>
       <div class="beside">
         <section aria-label="Transcript"><h2>Transcript</h2>${transcript(one.transcript, redraw)}</section>
-        <div>${strip(one.segments, shown, redraw)}${calls(one.calls)}</div>
+        <div>${strip(one.segments, one.tokenizer, shown, redraw)}${calls(one.calls)}</div>
       </div>
     </article>`;
 }
