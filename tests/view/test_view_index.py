@@ -209,5 +209,7 @@ def test_downloads_are_the_records_and_the_columns(tmp_path: Path) -> None:
     assert lines[-1]["segments"][0]["text"] == f"{HOSTILE}\n"
     head, *rows = csv_lines(shown, ids)
     assert head.startswith("run,part,kind,number,task,question")
-    assert rows[0].startswith("one,rl1,evaluation,0,t0,Where is Kelm?,Sor,Sor,heldout,answered,True")
+    assert rows[0].startswith(
+        "one,rl1,evaluation,0,t0,Where is Kelm?,Sor,Sor,heldout,answered,True"
+    )
     assert ",'=1+1," in rows[-1]  # no formula

@@ -34,4 +34,5 @@ def view(
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(24)
     page = create_app(viewed, Index(index_path()), hosts=hosts_of(host, token), token=token)
-    serve(page, "view", host, port, "/" if token is None else f"/?token={token}")
+    path = "/" if token is None else f"/?token={token}"
+    serve(page, "view", host, port, path, page.state.end)

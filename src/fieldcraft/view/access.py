@@ -69,7 +69,7 @@ class Guard:
         asked = request.query_params.get("token", "")
         if self._fits(asked):
             rest = request.url.remove_query_params("token").query
-            answer = RedirectResponse(f"{request.url.path}?{rest}".rstrip("?"), 303)
+            answer = RedirectResponse(f"/?{rest}".rstrip("?"), 303)
             answer.set_cookie(COOKIE, asked, httponly=True, samesite="strict")
             return answer
         _, _, bearer = request.headers.get("authorization", "").partition("Bearer ")

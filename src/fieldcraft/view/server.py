@@ -38,8 +38,9 @@ TOLD = 0.5  # seconds between two looks for something to tell a page
 def create_app(
     runs: Sequence[Viewed], index: Index, *, hosts: Sequence[str], token: str | None = None
 ) -> Starlette:
-    """The page as an ASGI application. Browsers may call it by these `hosts` only: a page from
-    elsewhere whose name was pointed here (DNS rebinding) is refused."""
+    """The page as an ASGI application; call its `state.end` before it ends. Browsers may call it by
+    these `hosts` only: a page from elsewhere whose name was pointed here (DNS rebinding) is
+    refused."""
     page = _Page(runs, index)
 
     @asynccontextmanager
@@ -60,7 +61,7 @@ def create_app(
         "question": page.question,
         "timeline": page.timeline,
     }
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/", home),
             *(Route(f"/api/{name}", _answer(make)) for name, make in answers.items()),
@@ -76,6 +77,8 @@ def create_app(
         exception_handlers={UserError: _mistake, HTTPException: _missing},
         lifespan=lifespan,
     )
+    app.state.end = page.end
+    return app
 
 
 class _Page:
@@ -85,6 +88,11 @@ class _Page:
         self.viewed = {run.name: run for run in runs}
         self.library = Library(runs, index)
         self.follower = Follower(self.library, index)
+        self.ended = False
+
+    def end(self) -> None:
+        """End the streams of events."""
+        self.ended = True
 
     def run(self, request: Request) -> Viewed:
         name = request.query_params.get("run", "")
@@ -154,7 +162,7 @@ class _Page:
     async def events(self, request: Request) -> Response:
         async def told() -> AsyncIterator[str]:
             last = ""
-            while True:
+            while not self.ended:
                 state = json.dumps(self.follower.state)
                 if state != last:
                     last = state

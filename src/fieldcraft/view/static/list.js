@@ -51,6 +51,7 @@ export class List {
   /** Show what a query finds; returns how many, undefined until that is known. */
   show(asked, revision, runs, shown) {
     const key = JSON.stringify(asked);
+    if (!this.element.isConnected) requestAnimationFrame(() => (this.scroller.scrollTop = this.left ?? 0));
     this.runs = new Map(runs.map((run, index) => [run.name, index]));
     this.shown = shown;
     if (key !== this.key) {
@@ -112,6 +113,7 @@ export class List {
   }
 
   draw() {
+    if (this.scroller?.isConnected) this.left = this.scroller.scrollTop;
     const items = this.virtualizer?.getVirtualItems() ?? [];
     const height = this.virtualizer?.getTotalSize() ?? 0;
     const several = (this.runs?.size ?? 0) > 1;

@@ -15,6 +15,7 @@ const views = { runs: runsView, curves: curvesView, trajectories: listView, time
 let live = { files: {}, done: 0, index: { done: 0, of: 0, notes: [], revision: 0 } };
 let lost = false;
 let drawing = false;
+let settled = {};
 
 function draw() {
   if (drawing) return;
@@ -22,7 +23,22 @@ function draw() {
   requestAnimationFrame(() => {
     drawing = false;
     render(page(), document.getElementById("page"));
+    settle();
   });
+}
+
+/** Where another view begins, and the keyboard with it; a step back leads to where one was. */
+function settle() {
+  const { view, open, question } = state();
+  const now = [view, open, question].join();
+  if (now === settled.now) return;
+  const back = settled.inside && !open && !question && view === "trajectories";
+  if (settled.now !== undefined) {
+    if (back) document.querySelector(".rows")?.focus({ preventScroll: true });
+    else document.getElementById("main").focus({ preventScroll: true });
+    if (!back) scrollTo(0, 0);
+  }
+  settled = { now, inside: Boolean(open || question) };
 }
 
 function page() {

@@ -40,7 +40,7 @@ export const colour = (place) => `--run: var(--run${place % 8})`;
 
 export const select = (label, value, options, onChoice, any = "all") => html`
   <label class="choice">${label}
-    <select @change=${(event) => onChoice(event.target.value || null)}>
+    <select aria-label=${label} @change=${(event) => onChoice(event.target.value || null)}>
       ${any === null ? nothing : html`<option value="" ?selected=${!value}>${any}</option>`}
       ${options.map(([key, title]) => html`<option value=${key} ?selected=${value === key}>${title}</option>`)}
     </select>
