@@ -130,9 +130,10 @@ def test_every_view_fits_wide_and_narrow_light_and_dark(
         root = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
         assert root == [width, width], name  # nothing makes the page itself wider
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == PAPER[dark]
-        beyond = """[...document.querySelectorAll('main :is(button, select, input)')].filter((e) =>
-            e.offsetParent && !e.closest('.head') && e.getBoundingClientRect().right > innerWidth + 1
-        ).map((e) => e.outerHTML)"""
+        beyond = """[...document.querySelectorAll('main :is(button, select, input)')]
+            .filter((e) => e.offsetParent && !e.closest('.head'))
+            .filter((e) => e.getBoundingClientRect().right > innerWidth + 1)
+            .map((e) => e.outerHTML)"""
         assert page.evaluate(beyond) == [], name
 
 
@@ -310,6 +311,18 @@ def test_a_page_follows_a_run_while_it_trains(visit: Open, tmp_path: Path) -> No
         page.get_by_role("link", name="Runs").click()
         until(page, "document.querySelector('main').textContent.includes('4 of 5 steps')")
         assert page.locator(".note").count() == 0  # half a line is no mistake
+        page.get_by_role("link", name="Curves").click()
+        until(page, READY["curves"])
+        with (run / "rl1" / "metrics.jsonl").open("a") as file:
+            file.write('ard_mean": 0.5, "seconds": 2.0}\n')
+        last = "document.querySelector('.charts .u-value').textContent"
+        page.locator(".chart", has_text="reward_mean").focus()
+        for _ in range(500):  # to the end, until there is a step more
+            page.keyboard.press("ArrowRight")
+            page.wait_for_timeout(50)
+            if page.evaluate(last) == "4":
+                break
+        assert page.evaluate(last) == "4"
 
 
 # -- the keyboard alone ----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 
 from fieldcraft.view.index import Index
 from fieldcraft.view.queries import Library
-from fieldcraft.view.viewed import TrajectoryFile
+from fieldcraft.view.viewed import TrajectoryFile, stamp
 
 SECONDS = 1.0  # between two looks at files that have not changed
 SHOWN = 0.5  # seconds after which a page is told of what is new in the index
@@ -69,26 +69,17 @@ class Follower:
         return False
 
     def _changed(self, file: TrajectoryFile) -> bool:
-        return self._seen.get(file.path) != _stamp(file.path)
+        return self._seen.get(file.path) != stamp(file.path)
 
     def _mark(self, file: TrajectoryFile) -> None:
-        self._seen[file.path] = _stamp(file.path)
+        self._seen[file.path] = stamp(file.path)
 
     def _publish(self) -> None:
         files = [path for run in self.library.runs for path in run.path.glob("*/*.jsonl")]
         done = [p for run in self.library.runs for p in run.path.glob("*.json")]
         done += [p for run in self.library.runs for p in run.path.glob("*/*.json")]
         self.state = {
-            "files": {str(path): _stamp(path)[0] for path in files if path.parent.name != "world"},
+            "files": {str(path): stamp(path)[0] for path in files if path.parent.name != "world"},
             "done": len(done),
             "index": self.library.progress(),
         }
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    """What changes when a file does."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return 0, 0
-    return stat.st_size, stat.st_mtime_ns

@@ -15,7 +15,7 @@ from typing import Any
 from fieldcraft.records.transcript import clean
 from fieldcraft.types import UserError
 from fieldcraft.view.index import NAMES, Index, read_record
-from fieldcraft.view.viewed import TrajectoryFile, Viewed
+from fieldcraft.view.viewed import TrajectoryFile, Viewed, stamp
 
 SORTED = ("number", *NAMES)
 FILTERS = (
@@ -133,7 +133,7 @@ class Library:
         with self.index.open() as database:
             query = "SELECT path, done, trouble FROM files"
             known = {path: (done, trouble) for path, done, trouble in database.execute(query)}
-        sizes = {path: _size(Path(path)) for path in files}
+        sizes = {path: stamp(Path(path))[0] for path in files}
         done = sum(min(known.get(path, (0,))[0], size) for path, size in sizes.items())
         notes = [known[path][1] for path in files if path in known and known[path][1]]
         return {"done": done, "of": sum(sizes.values()), "notes": notes, "revision": self.revision}
@@ -198,10 +198,3 @@ def _typed(name: str, value: str) -> Any:
         return float(value) if name == "reward" else int(value)
     except ValueError as error:
         raise UserError(f"{name}={value} is not a number: give one.") from error
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

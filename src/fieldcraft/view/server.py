@@ -49,6 +49,9 @@ def create_app(
         yield
         await asyncio.to_thread(page.follower.stop)
 
+    async def health(request: Request) -> Response:
+        return _json({"status": "ok", "runs": len(runs)})
+
     async def home(request: Request) -> Response:
         return FileResponse(STATIC / "index.html")
 
@@ -64,6 +67,7 @@ def create_app(
     app = Starlette(
         routes=[
             Route("/", home),
+            Route("/health", health),
             *(Route(f"/api/{name}", _answer(make)) for name, make in answers.items()),
             Route("/api/export.jsonl", page.export_jsonl),
             Route("/api/export.csv", page.export_csv),
@@ -106,9 +110,11 @@ class _Page:
 
     def metrics(self, request: Request) -> Any:
         stage, after = request.query_params.get("stage", ""), _number(request, "after")
-        rows = self.run(request).metrics(stage)[after:]
-        keys = dict.fromkeys(key for row in rows for key in row)
-        return {"columns": {key: [row.get(key) for row in rows] for key in keys}, "after": after}
+        rows = self.run(request).metrics(stage)
+        new = rows[after:]
+        keys = dict.fromkeys(key for row in new for key in row)
+        columns = {key: [row.get(key) for row in new] for key in keys}
+        return {"columns": columns, "total": len(rows)}
 
     def rows(self, request: Request) -> Any:
         query = parse_query(request.query_params)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from os.path import commonpath
 from pathlib import Path
 from typing import Any, Literal
@@ -15,8 +16,8 @@ from typing import Any, Literal
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.rollouts import ROLLOUTS
-from fieldcraft.records.timeline import TIMELINE, StepTimes, read_times
-from fieldcraft.runs.folder import RunFolder, find_run
+from fieldcraft.records.timeline import StepTimes, read_times
+from fieldcraft.runs.folder import RunFolder, StageFolder, find_run
 from fieldcraft.types import UserError
 
 Kind = Literal["evaluation", "training", "other"]
@@ -64,22 +65,23 @@ class Viewed:
             if part in evaluated:
                 yield TrajectoryFile(evaluated[part], self.name, part, "evaluation")
 
-    def stage(self, name: str) -> Path:
+    def stage(self, name: str) -> StageFolder:
         """The folder of a stage. Raises UserError for a stage that it does not have."""
         if self.folder is None or name not in self.stages:
             have = ", ".join(self.stages) or "none"
             raise UserError(f"{self.name} has no stage '{name}': it has {have}.")
-        return self.folder.stage(name).path
+        return self.folder.stage(name)
 
     def metrics(self, stage: str) -> list[dict[str, Any]]:
         """The rows of a stage, none before it begins. Raises UserError for a stage that it does not
         have, and for a damaged file."""
-        return MetricsLog(self.stage(stage) / "metrics.jsonl").rows()
+        path = self.stage(stage).metrics
+        return _rows(path, stamp(path))
 
     def times(self, stage: str) -> list[StepTimes]:
         """Who was at work in each step of a stage; none of stages that keep no timeline. Raises
         UserError as `metrics` does."""
-        return read_times(self.stage(stage) / TIMELINE)
+        return read_times(self.stage(stage).timeline)
 
     def tokenizer(self) -> Path | None:
         """The file of a tokenizer, which all models of a run share."""
@@ -88,6 +90,21 @@ class Viewed:
             places.append(self.recipe.model)
         found = (place / "tokenizer.json" for place in places)
         return next((path for path in found if path.is_file()), None)
+
+
+def stamp(path: Path) -> tuple[int, int]:
+    """What changes when a file does: its size and its time; zeros where there is none."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return 0, 0
+    return stat.st_size, stat.st_mtime_ns
+
+
+@lru_cache(maxsize=64)
+def _rows(path: Path, stamp: tuple[int, int]) -> list[dict[str, Any]]:
+    """Read once for all pages that ask. A run that trains changes the stamp with each step."""
+    return MetricsLog(path).rows()
 
 
 def open_runs(places: Sequence[Path]) -> list[Viewed]:

@@ -46,10 +46,28 @@ export function curvesView(shown, { runs, live }) {
       : nothing}`;
 }
 
-/** The rows of a stage as columns; asked for again when its file has grown. */
+const grown = new Map(); // {size, total, columns} of each stage
+
+/** The rows of a stage as columns. When its file has grown, only the new rows are asked for; when it
+ * has shrunk, as after a kill, all of them. */
 function metrics(run, stage, live) {
-  const size = live.files[`${run.path}/${stage}/metrics.jsonl`];
-  return load("api/metrics", { run: run.name, stage }, size);
+  const key = `${run.path}/${stage}/metrics.jsonl`;
+  const size = live.files[key];
+  const old = grown.get(key);
+  const known = old && size >= old.size ? old : { total: 0, columns: {} };
+  const found = load("api/metrics", { run: run.name, stage, after: known.total }, size);
+  if (found.error || !found.value) return { error: found.error, value: old };
+  if (found.value.total <= known.total) return { value: known };
+  const value = { size, total: found.value.total, columns: longer(known, found.value.columns) };
+  grown.set(key, value);
+  return { value };
+}
+
+function longer({ total, columns }, added) {
+  const more = Object.values(added)[0]?.length ?? 0;
+  const none = (count) => Array(count).fill(null);
+  const names = [...new Set([...Object.keys(columns), ...Object.keys(added)])];
+  return Object.fromEntries(names.map((name) => [name, [...(columns[name] ?? none(total)), ...(added[name] ?? none(more))]]));
 }
 
 function tick(run, place, hidden) {

@@ -123,13 +123,21 @@ export class List {
           @keydown=${(event) => this.press(event)}>
           <div class="head" role="row">${COLUMNS.map(([name, title]) => this.head(name, title))}</div>
           <div class="space" .style=${`height: ${height}px`}>
-            ${items.map((item) => this.line(item, this.row(item.index), several))}
+            ${this.slots(items).map((item) => (item ? this.line(item, this.row(item.index), several) : nothing))}
           </div>
         </div>
         ${this.total === 0 ? html`<p class="quiet empty">Nothing is left: choose other filters.</p>` : nothing}
       </div>`,
       this.element,
     );
+  }
+
+  /** Items in fixed places, so that scrolling fills only the places that have become free. */
+  slots(items) {
+    this.places = Math.max(this.places ?? 0, items.length);
+    const slots = Array(this.places).fill(null);
+    for (const item of items) slots[item.index % this.places] = item;
+    return slots;
   }
 
   head(name, title) {
