@@ -208,7 +208,9 @@ class Terminal:
         arguments = shlex.split(line.replace("8000", str(self.port)))[1:]
         for begin, added in SHORTER.items():
             arguments += added if line.startswith(begin) else []
-        if arguments[0] == "serve" or "--serve" in arguments:
+        if arguments[0] == "view":
+            arguments += ["--port", str(self.port)]
+        if arguments[0] in ("serve", "view") or "--serve" in arguments:
             self.serve(arguments)
             return
         with pytest.raises(SystemExit) as end:

@@ -15,6 +15,7 @@ from fieldcraft.dialects import folding
 from fieldcraft.dialects.naming import Names
 from fieldcraft.envs.environment import Episode, ToolEnvironment
 from fieldcraft.records.chains import chains, context, turns_of
+from fieldcraft.records.timeline import at_work
 from fieldcraft.types import (
     Action,
     Answer,
@@ -76,7 +77,8 @@ async def write_turn(
     room = min(budget.turn_tokens, budget.total_tokens - len(context(trajectory)))
     reason = StopReason.LENGTH
     if room >= 1:
-        done = await policy.generate(trajectory, session, key, room, stop)
+        with at_work("sampler"):
+            done = await policy.generate(trajectory, session, key, room, stop)
         segment = Segment(Author.POLICY, done.ids, done.text, done.logprobs, done.versions)
         trajectory.segments.append(segment)
         reason = done.reason
@@ -135,16 +137,18 @@ class Conversation:
         names = Names(self.trajectory.task, self.episode.schemas)
         calls = tuple(names.meant(c) if isinstance(c, Action) else c for c in calls)
         if self.simulator is None:
-            answered = await self.episode.execute(calls, len(self.trajectory.calls))
+            with at_work("tools"):
+                answered = await self.episode.execute(calls, len(self.trajectory.calls))
             for index, call in enumerate(answered):
                 self._append_observation(call, Place(index, len(calls)))
             return
         for index, move in enumerate(calls):
             place, before = Place(index, len(calls)), len(self.trajectory.calls)
             if isinstance(move, Action) and before < self.episode.budget.max_calls:
-                call = await self.simulator.observe(
-                    self.trajectory, move, place, self.episode, self.session, self.key
-                )
+                with at_work("tools"):
+                    call = await self.simulator.observe(
+                        self.trajectory, move, place, self.episode, self.session, self.key
+                    )
                 self.trajectory.calls.append(call)
             else:
                 [call] = await self.episode.execute([move], before)

@@ -31,6 +31,7 @@ from fieldcraft.recipes.loading import recipe_of_run
 from fieldcraft.records.files import atomic_folder, draft_of, refuse_unwritable, write_json
 from fieldcraft.records.reading import MAKE_ANEW, Damaged, read_json
 from fieldcraft.records.rollouts import ROLLOUTS
+from fieldcraft.records.timeline import TIMELINE
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.types import Trajectory, UserError
 
@@ -46,6 +47,11 @@ class StageFolder:
     def metrics(self) -> Path:
         """One row a step."""
         return self.path / "metrics.jsonl"
+
+    @property
+    def timeline(self) -> Path:
+        """Of a stage of reinforcement learning: who was at work in each step, a row each."""
+        return self.path / TIMELINE
 
     @property
     def rollouts(self) -> Path:
