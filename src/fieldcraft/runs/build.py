@@ -105,8 +105,11 @@ async def _make_tools(recipe: Recipe, search: Tool | None, sites: Sites) -> list
         if choice.name == MCP:
             made += await server_tools(recipe, choice)
             continue
-        named = choice.name == SEARCH and search is not None
-        tool = search if named else make_tool(choice.name, choice.settings, sites)
+        tool: AnyTool
+        if choice.name == SEARCH and search is not None:
+            tool = search
+        else:
+            tool = make_tool(choice.name, choice.settings, sites)
         made.append(with_signatures(tool, choice))
     return made
 
