@@ -19,9 +19,10 @@ from fieldcraft.runs import context
 from mcp_parts import lives, started, write_server
 
 
-@pytest.fixture
-def recipe(tmp_path: Path) -> dict[str, Any]:
-    """A model that is taught to call the server, and then trained with it."""
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that calls the server, and its questions."""
+    folder = tmp_path_factory.mktemp("taught")
     call = {"action": "note", "arguments": {"text": "a"}}
     records = [
         {"id": str(i), "question": f"Question {i}?", "golden_answers": ["a"], "metadata": {}}
@@ -29,23 +30,37 @@ def recipe(tmp_path: Path) -> dict[str, Any]:
         for i in range(6)
     ]
     for name in ("questions", "demonstrations"):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    optim = {"lr": 1e-2, "schedule": "linear"}
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    write_tiny_checkpoint(folder / "model", "qwen2")
+    sft = {"type": "sft", "data": "demonstrations", "steps": 150, "batch": 4, "evaluate": False}
+    stages = {"sft": sft | {"optim": {"lr": 1e-2, "schedule": "linear"}}}
+    recipe = recipe_of(folder, folder / "model", write_server(folder), stages)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(context, "fastest_threads", lambda _: Threads(1, 1))
+        assert status("run", write(folder, recipe), "--out", folder / "run") == 0
+    return folder
+
+
+@pytest.fixture
+def recipe(taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Reinforcement learning of that model, with a server of its own."""
+    monkeypatch.setattr(context, "fastest_threads", lambda _: Threads(1, 1))
+    rl = {"type": "rl", "steps": 2, "questions": 2, "group": 2, "entropy_coef": 0.01}
+    stages = {"rl": rl | {"checkpoint_every": 1, "optim": {"lr": 1e-5}}}
+    return recipe_of(taught, taught / "run" / "sft" / "model", write_server(tmp_path), stages)
+
+
+def recipe_of(files: Path, model: Path, server: str, stages: dict[str, Any]) -> dict[str, Any]:
     return {
         "recipe": "mcp",
         "device": "cpu",
-        "model": str(write_tiny_checkpoint(tmp_path / "model", "qwen2")),
-        "tasks": str(tmp_path / "questions.jsonl"),
-        "demonstrations": str(tmp_path / "demonstrations.jsonl"),
+        "model": str(model),
+        "tasks": str(files / "questions.jsonl"),
+        "demonstrations": str(files / "demonstrations.jsonl"),
         "dialect": "hermes",
-        "tools": [{"mcp": write_server(tmp_path), "only": ["note"]}],
+        "tools": [{"mcp": server, "only": ["note"]}],
         "budget": {"max_calls": 2, "turn_tokens": 100, "total_tokens": 1000},
-        "stages": {
-            "sft": {"type": "sft", "data": "demonstrations", "steps": 60, "batch": 4}
-            | {"optim": optim, "evaluate": False},
-            "rl": {"type": "rl", "steps": 2, "questions": 2, "group": 2, "entropy_coef": 0.01}
-            | {"checkpoint_every": 1, "optim": {"lr": 1e-5}},
-        },
+        "stages": stages,
         "evaluation": {"splits": {"heldout": 2}, "workflows": []},
     }
 
@@ -63,7 +78,6 @@ def test_from_a_check_to_an_answer(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Killed after the first step of reinforcement learning, it ends as one that was not."""
-    monkeypatch.setattr(context, "fastest_threads", lambda _: Threads(1, 1))
     file = write(tmp_path, recipe)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert status("check", file) == 0
@@ -91,25 +105,50 @@ def test_from_a_check_to_an_answer(
     assert not any(map(lives, started(tmp_path)))
 
 
-def test_a_server_that_always_ends_stops_the_run_with_a_sentence(
+BREAKS = '''
+import os
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("breaks")
+
+
+@server.tool()
+def note(text: str) -> str:
+    """Write a note.
+
+    All notes come back.
+    """
+    with open(FOLDER + "/calls", "a+") as file:
+        file.write(".")
+        file.flush()
+        if os.path.getsize(file.name) > ANSWERED:
+            os._exit(1)
+    return text
+
+
+server.run()
+'''
+
+
+@pytest.mark.parametrize(
+    ("answered", "complaint"),
+    [
+        (0, r"'base: evaluation' was stopped, .* the last with 'The server of note is not there"),
+        (2, r"tool calls of steps? .* failed, the last with 'The server of note is not there: it"),
+    ],
+)
+def test_a_server_that_breaks_stops_the_run_with_a_sentence(
+    answered: int,
+    complaint: str,
     recipe: dict[str, Any],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(context, "fastest_threads", lambda _: Threads(1, 1))
-    broken = (
-        "from mcp.server.mcpserver import MCPServer\nimport os\ns = MCPServer('broken')\n"
-        "@s.tool()\ndef note(text: str) -> str:\n    '''Note.'''\n    os._exit(1)\ns.run()\n"
-    )
-    recipe["tools"] = [{"mcp": write_server(tmp_path, broken)}]
-    recipe["stages"]["rl"]["steps"] = 6
+    """The evaluation before training, or, after its two calls, the training."""
+    server = write_server(tmp_path, BREAKS.replace("ANSWERED", str(answered)))
+    recipe["tools"] = [{"mcp": server}]
     assert status("run", write(tmp_path, recipe), "--out", tmp_path / "run") == 2
-    assert re.search(
-        r"of the \d+ tool calls of steps? .* failed, the last with 'The server of note is not"
-        " there: it ended",
-        sentence(capsys),
-    )
+    assert re.search(complaint, sentence(capsys))
 
 
 def test_a_check_names_every_problem(

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from fieldcraft.config.sections import Limits
 from fieldcraft.dialects import folding
+from fieldcraft.dialects.base import encode_written
 from fieldcraft.dialects.naming import Names
 from fieldcraft.envs.environment import Episode, ToolEnvironment
 from fieldcraft.records.chains import chains, context, turns_of
@@ -131,6 +132,14 @@ class Conversation:
         place = (self.trajectory, self.session, self.key)
         return await write_turn(self.policy, *place, self.episode.budget, stop)
 
+    def begin_turn(self, thought: str) -> None:
+        """Let the next turn begin with a thought that the policy did not sample. It is part of the
+        prompt, so it is never parsed and never trained."""
+        dialect = self.episode.dialect
+        text = dialect.write_thought(thought)
+        ids = encode_written(dialect.tokenizer, text)
+        self.trajectory.segments.append(Segment(Author.PROMPT, ids, text))
+
     async def act(self, calls: Calls) -> None:
         """Run the calls of one turn and append what came back, in their order. The tools run side
         by side; a simulator writes one observation after the other."""
@@ -215,11 +224,23 @@ async def converse(
     The tools are open meanwhile, and the engine has a session. A defect of a tool or an engine ends
     this trajectory with Status.ERROR and its cause; a UserError is raised.
     """
-    trajectory = Trajectory(task)
+    return await go_on(Trajectory(task), policy, env, key, play, simulator)
+
+
+async def go_on(
+    trajectory: Trajectory,
+    policy: Policy,
+    env: ToolEnvironment,
+    key: str,
+    play: Callable[[Conversation], Awaitable[None]],
+    simulator: Simulator | None = None,
+) -> Trajectory:
+    """The same for a trajectory that has begun; one without segments begins with its prompt."""
     async with session_of(trajectory, policy.engine, key) as session:
-        append_prompt(trajectory, task.question, env)
+        if not trajectory.segments:
+            append_prompt(trajectory, trajectory.task.question, env)
         try:
-            async with env.open(task) as episode:
+            async with env.open(trajectory.task) as episode:
                 conversation = Conversation(
                     trajectory=trajectory,
                     policy=policy,

@@ -11,6 +11,7 @@ STAGE/               see `StageFolder`
 judge.sqlite         the judge's replies
 evaluations/         NAME.jsonl (every trajectory) and NAME.json (its summary), written last
 collect/             what a teacher showed
+branches/            continuations of single trajectories, see branching/
 select/              the questions that reinforcement learning draws from, if they are selected
 report.json, report.html   written last: the run is done, unless `stopped` says why it ended
 """
@@ -252,6 +253,29 @@ class RunFolder:
     def evaluations(self) -> list[str]:
         """Those that are done, in the order of the run: the one place that knows it."""
         return [name for name in evaluations(self.recipe) if self.evaluation(name).done]
+
+    def evaluated(self, name: str | None) -> str:
+        """The name of an evaluation, the last one there is by default. Raises UserError where
+        there is none."""
+        found = self.evaluations()
+        if not found:
+            raise UserError(f"{self.path} has no evaluation yet: let 'fieldcraft run' resume it.")
+        return self._one_of(found, name, "evaluation of")
+
+    def trained(self, name: str | None) -> str:
+        """The name of a stage that has kept rollouts of its training, the last one by default.
+        Raises UserError where there is none."""
+        found = [stage for stage in self.recipe.stages if self.stage(stage).rollouts.exists()]
+        if not found:
+            raise UserError(
+                f"{self.path} has no rollouts of reinforcement learning: leave out --training."
+            )
+        return self._one_of(found, name, "training rollouts of")
+
+    def _one_of(self, found: list[str], name: str | None, what: str) -> str:
+        if name is not None and name not in found:
+            raise UserError(f"{self.path} has no {what} '{name}': it has {', '.join(found)}.")
+        return name or found[-1]
 
     def seed(self, seed: int) -> RunFolder:
         """One run of a recipe with several seeds."""

@@ -149,8 +149,6 @@ class Sampler:
         """What plays the rollout of a task and a key. If a frozen model writes the observations, it
         samples as the policy does, in an engine with sessions of its own."""
         policy = Policy(engine=self.engine, temperature=self.settings.temperature, seed=self.seed)
-        if (play := self.play) is not None:
-            return lambda task, key: play(task, policy, key)
         simulator: Simulator | None = None
         if simulated:
             frozen = PolicySimulator(replace(policy, engine=self.frozen or policy.engine))
@@ -158,6 +156,8 @@ class Sampler:
 
         async def play(task: Task, key: str) -> Trajectory:
             with self.timeline.follow():
+                if self.play is not None:
+                    return await self.play(task, policy, key)
                 return await rollout(task, policy, self.env, key, simulator)
 
         return play
