@@ -25,6 +25,7 @@ from fieldcraft.records.reading import read_json
 from fieldcraft.rewards.answers import RULES
 from fieldcraft.rewards.judge import VERDICT_RULE, Judge
 from fieldcraft.rollout.environments import Play, opened
+from fieldcraft.runs.beginning import open_run
 from fieldcraft.runs.build import (
     SEARCH,
     make_correct,
@@ -37,7 +38,7 @@ from fieldcraft.runs.build import (
 )
 from fieldcraft.runs.engines import make_engine
 from fieldcraft.runs.first_model import write_first_model
-from fieldcraft.runs.folder import RunFolder, open_run
+from fieldcraft.runs.folder import RunFolder
 from fieldcraft.runs.inputs import make_inputs
 from fieldcraft.runs.sources import Inputs
 from fieldcraft.runs.tracking import tracking
