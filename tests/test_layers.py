@@ -16,6 +16,7 @@ LAYERS = (
         "endpoints",
         "web",
         "rewards",
+        "trackers",
         "envs",
         "engine",
         "rollout",

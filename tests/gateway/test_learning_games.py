@@ -38,7 +38,7 @@ def test_an_agent_is_trained_by_games_about_questions(tmp_path: Path) -> None:
         evaluation={"splits": {"heldout": 2}},
     )
     assert (agent.recipe.correct, agent.recipe.tools) == ("environment", ())
-    assert agent.ask("a").calls[0].tool == "step"
+    assert agent.ask("a").segments[0].text == "a>"
 
 
 def test_games_that_fail_do_not_stop_the_others(tmp_path: Path) -> None:

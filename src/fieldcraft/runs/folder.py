@@ -3,6 +3,7 @@
 recipe.json          the resolved recipe; another one in the same folder is refused
 world/               corpus.jsonl, train.jsonl, evaluation.jsonl
 threads.json         CPU threads, measured at the first start
+trackers.json        how far trackers have been told, see runs/tracking.py
 start/model/         the first model, where the recipe names none
 index/               the search index
 engine/              with engine: vllm, the server's log
@@ -112,6 +113,11 @@ class EvaluationFiles:
                 f" {self._advice}."
             )
 
+    def read_summary(self) -> dict[str, Any]:
+        """The figures. Raises UserError for a file that is damaged."""
+        found: dict[str, Any] = self._record()["summary"]
+        return found
+
     def _record(self) -> dict[str, Any]:
         found: dict[str, Any] = read_json(self.summary, _EvaluationRecord, self._advice)
         return found
@@ -167,6 +173,11 @@ class RunFolder:
     @property
     def threads(self) -> Path:
         return self.path / "threads.json"
+
+    @property
+    def trackers(self) -> Path:
+        """How far the trackers of the run have been told."""
+        return self.path / "trackers.json"
 
     @property
     def judge_replies(self) -> Path:
