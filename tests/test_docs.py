@@ -9,6 +9,7 @@ nothing else is changed.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import socket
@@ -88,6 +89,7 @@ SHORTER = {  # what a command begins with -> what is added to it
     "fieldcraft run unseen-search-mini": [*TINY[:-2], TINY[-1], *shrink("sft", "base", "sft")],
     "fieldcraft run my-names.yaml": ["budget.turn_tokens=12", *shrink("rl", "rl")],
     "fieldcraft run my-team.yaml": ["budget.turn_tokens=12"],
+    "fieldcraft run my-game.yaml": ["evaluation.splits.heldout=1", *shrink("rl", "rl")],
     "fieldcraft run my-site.yaml": [*TINY[:-2], *shrink("sft", "base", "sft")],
     "fieldcraft run my-afm.yaml": [*TINY, *shrink("sft", "base", "sft")],
     "fieldcraft run my-selection.yaml": [
@@ -117,6 +119,7 @@ for own in ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b"):
     tiny = ["evaluation.splits.heldout=1", "budget.turn_tokens=12", "budget.total_tokens=2048"]
     SHORTER[f"fieldcraft run {own} "] = [*tiny, *shrink("rl", "rl")]
 SHORTER["fieldcraft check torl"] = ["budget.turn_tokens=12", "budget.total_tokens=2048"]
+SHORTER["fieldcraft check my-mcp.yaml"] = SHORTER["fieldcraft check torl"]
 SHORTER["fieldcraft check my-web.yaml"] = SHORTER["fieldcraft check torl"]
 SHORTER["fieldcraft run my-parts.yaml"] = [
     *("budget.turn_tokens=12", *shrink("sft", "sft"), *shrink("rl", "rl")),
@@ -145,6 +148,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     """What a reader brings: a model, questions, a corpus and demonstrations."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     write_tiny_checkpoint(Path("my-model"), "qwen2")
     towns = {"Ada Lind": "Northport", "Bo Berg": "Southport", "Cy Dahl": "Eastport"}
     asked = [(f"Where was {name} born?", name, town) for name, town in towns.items()]

@@ -16,14 +16,16 @@ LAYERS = (
         "endpoints",
         "web",
         "rewards",
+        "trackers",
         "envs",
         "engine",
         "rollout",
+        "gateway",
         "agents",
         "worlds",
         "data",
     ),
-    *("train", "evals", "runs", "view", "__init__", "cli", "__main__"),
+    *("train", "evals", "runs", "branching", "view", "__init__", "cli", "__main__"),
 )
 HEAVY = {"torch", "transformers", "safetensors"}
 MAY_BE_HEAVY = {"engine", "algos", "train", "runs"}

@@ -18,6 +18,7 @@ from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.events import Sink, TrajectoryDone, nobody
 from fieldcraft.records.timeline import Timeline
 from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.rollout.environments import Play
 from fieldcraft.rollout.loop import Policy, Simulator, rollout, rollouts
 from fieldcraft.rollout.simulators import PolicySimulator
 from fieldcraft.train.epochs import draw
@@ -46,7 +47,7 @@ class Sampler:
     `drawn` is its position in the stream of questions, which a checkpoint keeps, and `version` the
     policy that the engine samples from, where that is known: as many steps as it has behind it.
     `frozen`, an engine, simulates for `simulator: frozen`, and `remote` writes observations for
-    `simulator: endpoint`.
+    `simulator: endpoint`. `play` plays the rollouts in an environment of others.
     """
 
     settings: Rl
@@ -57,6 +58,7 @@ class Sampler:
     seed: int
     frozen: PolicyEngine | None = None
     remote: Simulator | None = None
+    play: Play | None = None
     name: str = "rl"  # of the stage, in events
     emit: Sink = nobody
     timeline: Timeline = field(default_factory=Timeline)  # of rollouts, and of who waits for them
@@ -154,6 +156,8 @@ class Sampler:
 
         async def play(task: Task, key: str) -> Trajectory:
             with self.timeline.follow():
+                if self.play is not None:
+                    return await self.play(task, policy, key)
                 return await rollout(task, policy, self.env, key, simulator)
 
         return play
