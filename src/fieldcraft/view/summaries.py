@@ -14,7 +14,7 @@ from fieldcraft.types import UserError
 from fieldcraft.view.viewed import Viewed
 
 FIGURES = ("n", "em", "em_ci95", "f1", "calls_mean", "tokens_mean", "tool_productivity")
-MOST_SHOWN = 200  # characters of a section that another run lacks
+MOST_SHOWN = 60  # characters of a section that another run lacks
 MISSING = "not set"  # of a key that another run's recipe has
 
 

@@ -118,7 +118,8 @@ const written = (value, raw) => number(value, 4) + (raw === undefined || raw ===
 /** Of the vertical axis: never so narrow that its ticks would be the same number. */
 function range(_, low, high) {
   if (low === null) return [0, 1];
-  const least = Math.max(Math.abs(low), Math.abs(high), 1e-12) * 1e-3;
+  if (low === 0 && high === 0) return [0, 1];
+  const least = Math.max(Math.abs(low), Math.abs(high)) * 1e-3;
   const middle = (low + high) / 2;
   return high - low < least ? [middle - least, middle + least] : uPlot.rangeNum(low, high, 0.1, true);
 }
