@@ -23,7 +23,7 @@ LAYERS = (
         "worlds",
         "data",
     ),
-    *("train", "evals", "runs", "__init__", "cli", "__main__"),
+    *("train", "evals", "runs", "serving", "__init__", "cli", "__main__"),
 )
 HEAVY = {"torch", "transformers", "safetensors"}
 MAY_BE_HEAVY = {"engine", "algos", "train", "runs"}

@@ -31,6 +31,17 @@ def serve(app: Starlette, name: str, host: str, port: int) -> None:
     Raises:
         UserError: the address cannot be listened on.
     """
+    server = uvicorn.Server(uvicorn.Config(app, access_log=False))
+    with bound(name, host, port) as listener, contextlib.suppress(KeyboardInterrupt):
+        server.run(sockets=[listener])
+
+
+def bound(name: str, host: str, port: int) -> socket.socket:
+    """A socket that listens for a server, and says so. Port 0 takes a free one, which is printed.
+
+    Raises:
+        UserError: the address cannot be listened on.
+    """
     if not 0 <= port <= 65535:
         raise UserError(f"There is no port {port}; choose one from 0 to 65535.")
     try:
@@ -41,9 +52,7 @@ def serve(app: Starlette, name: str, host: str, port: int) -> None:
         ) from error
     # uvicorn is silent about a socket that it is given.
     print(f"{name} server at http://{host}:{listener.getsockname()[1]}", flush=True)
-    server = uvicorn.Server(uvicorn.Config(app, access_log=False))
-    with listener, contextlib.suppress(KeyboardInterrupt):
-        server.run(sockets=[listener])
+    return listener
 
 
 @contextlib.contextmanager
@@ -51,7 +60,7 @@ def serving(app: Any, port: int = 0) -> Iterator[str]:
     """Serve an ASGI application on the loopback, in a thread; gives its url. Port 0 takes a free
     one. Raises OSError if the port is taken."""
     with listen("127.0.0.1", port) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
