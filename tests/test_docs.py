@@ -213,7 +213,7 @@ class Terminal:
 
     def serve(self, arguments):
         self.servers.append(subprocess.Popen([sys.executable, "-m", "fieldcraft", *arguments]))
-        for _ in range(300):
+        for _ in range(900):
             try:
                 httpx.get(f"http://127.0.0.1:{self.port}/health").raise_for_status()
                 return
@@ -248,6 +248,7 @@ def test_what_a_document_tells_to_type_works(document, folder, terminal):
         elif language == "python":
             for long, short in SMALLER.items():
                 text = text.replace(long, short)
+            text = text.replace("localhost:8000", f"127.0.0.1:{terminal.port}")
             exec(compile(text, document.name, "exec"), names)
 
 

@@ -38,6 +38,11 @@ class Metrics:
             ["outcome"],
             registry=self.registry,
         )
+        self.unrecorded = Counter(
+            "fieldcraft_agent_unrecorded",
+            "Requests that could not be kept, as on a full disk",
+            registry=self.registry,
+        )
         self.seconds = Histogram(
             "fieldcraft_agent_seconds",
             "From the arrival of a request to its end",

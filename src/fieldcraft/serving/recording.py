@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from fieldcraft.data.served import DEMONSTRATIONS, FEEDBACK, TRAJECTORIES, Feedback
 from fieldcraft.data.steps_io import demonstration_record
@@ -24,31 +23,25 @@ class Recording:
         folder.mkdir(parents=True, exist_ok=True)
         for name in (TRAJECTORIES, DEMONSTRATIONS, FEEDBACK):
             whole_lines(folder / name)  # what a kill cut short is removed
+        self.folder = folder
         shown = folder / DEMONSTRATIONS
         known = read_json_lines(shown) if shown.exists() else ()
         self._ids = {str(record.get("id")) for _, record in known}
-        self._trajectories = _journal(folder / TRAJECTORIES)
-        self._demonstrations = _journal(folder / DEMONSTRATIONS)
-        self._feedback = _journal(folder / FEEDBACK)
 
     def add(self, trajectory: Trajectory, steps: Sequence[Step]) -> None:
-        """Keep a request. `steps` are none where they are not worth imitating."""
+        """Keep a request. `steps` are none where they are not worth imitating. Raises OSError."""
         record = demonstration_record(trajectory.task, steps)
-        self._trajectories.write(f"{to_json(trajectory)}\n".encode())
-        self._demonstrations.write(f"{json.dumps(record, ensure_ascii=False)}\n".encode())
+        self._append(TRAJECTORIES, to_json(trajectory))
+        self._append(DEMONSTRATIONS, json.dumps(record, ensure_ascii=False))
         self._ids.add(trajectory.task.id)
 
     def knows(self, request: str) -> bool:
         return request in self._ids
 
     def say(self, feedback: Feedback) -> None:
-        """Keep what a user said."""
-        self._feedback.write(f"{feedback.model_dump_json(exclude_none=True)}\n".encode())
+        """Keep what a user said. Raises OSError."""
+        self._append(FEEDBACK, feedback.model_dump_json(exclude_none=True))
 
-    def close(self) -> None:
-        for journal in (self._trajectories, self._demonstrations, self._feedback):
-            journal.close()
-
-
-def _journal(path: Path) -> BinaryIO:
-    return path.open("ab", buffering=0)
+    def _append(self, name: str, line: str) -> None:
+        with (self.folder / name).open("ab", buffering=0) as journal:
+            journal.write(f"{line}\n".encode(errors="replace"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,10 +42,8 @@ def serve_agent(
     Raises UserError for tools that cannot be used, an address that cannot be listened on, and a
     folder that cannot be written.
     """
-    with (
-        bound("agent", address.host, address.port) as listener,
-        contextlib.closing(Recording(record)) if record else contextlib.nullcontext() as recording,
-    ):
+    recording = Recording(record) if record else None
+    with bound("agent", address.host, address.port) as listener:
         run_async(_serve(agent, name, address, limits, recording, listener))
 
 

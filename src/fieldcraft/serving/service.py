@@ -144,9 +144,9 @@ class Service:
             follower.end(trajectory)
             trajectory.seconds = time.perf_counter() - began
             self._note(trajectory, interface, late)
-            if self.recording is not None:
-                self.recording.add(trajectory, follower.steps if follower.imitable else ())
             running.tell(Ends(trajectory, late))
+            if self.recording is not None:
+                self._record(self.recording, trajectory, follower)
 
     def _note(self, trajectory: Trajectory, interface: str, late: bool) -> None:
         left = trajectory.error == LEFT
@@ -158,6 +158,13 @@ class Service:
             self.metrics.tokens.labels(author.value).inc(count)
         for call in trajectory.calls:
             self.metrics.calls.labels(call.outcome.value).inc()
+
+    def _record(self, recording: Recording, trajectory: Trajectory, follower: Follower) -> None:
+        """What cannot be kept is counted: a full disk is no reason to answer nobody."""
+        try:
+            recording.add(trajectory, follower.steps if follower.imitable else ())
+        except OSError:
+            self.metrics.unrecorded.inc()
 
     async def close(self, seconds: float) -> None:
         """Take no more requests. Those under way have so many seconds, and are then cancelled."""
