@@ -19,6 +19,7 @@ LAYERS = (
         "envs",
         "engine",
         "rollout",
+        "gateway",
         "agents",
         "worlds",
         "data",

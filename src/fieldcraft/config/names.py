@@ -38,6 +38,7 @@ class Kind(StrEnum):
     ALGORITHM = "algorithm"
     STAGE = "stage type"
     ENGINE = "engine"
+    ENVIRONMENT = "environment"
 
     @property
     def group(self) -> str:
@@ -46,6 +47,7 @@ class Kind(StrEnum):
 
 
 LOCAL, VLLM = "local", "vllm"
+TOOLS = "tools"  # the environment that a run has without one of others
 _ANSWERS, _COST = "fieldcraft.rewards.answers", "fieldcraft.rewards.tool_cost"
 _CODE = "fieldcraft.rewards.code_agents"
 _ALGORITHMS = "fieldcraft.config.algorithms"
@@ -75,6 +77,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "answer_format": f"{_CODE}:AnswerFormat",
         "plus_minus": f"{_CODE}:PlusMinus",
         "executable": f"{_CODE}:Executable",
+        "environment": "fieldcraft.rewards.environment:EnvironmentReward",
         "toolrl": f"{_CODE}:ToolRL",
         "toolrl_format": f"{_CODE}:ToolRLFormat",
         "toolrl_exact": f"{_CODE}:ToolRLExact",
@@ -134,6 +137,12 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     Kind.ENGINE: {
         LOCAL: "fieldcraft.engine.local.engine:LocalEngine",
         VLLM: "fieldcraft.engine.vllm.engine:VllmEngine",
+    },
+    Kind.ENVIRONMENT: {
+        TOOLS: "fieldcraft.envs.environment:ToolEnvironment",
+        "text": "fieldcraft.gateway.text:TextEnvironment",
+        "openenv": "fieldcraft.gateway.openenv:OpenEnv",
+        "verifiers": "fieldcraft.gateway.verifiers:Verifiers",
     },
 }
 

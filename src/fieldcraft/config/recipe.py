@@ -12,11 +12,13 @@ from pydantic import (
     InstanceOf,
     PositiveInt,
     SerializeAsAny,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 
 from fieldcraft.config.distil import Distil, Scorer
+from fieldcraft.config.environment import fill_in, of_others
 from fieldcraft.config.names import Kind, PartError, find, known, require, settings_of, short
 from fieldcraft.config.rl import Async, Critic, Rl
 from fieldcraft.config.sections import (
@@ -25,6 +27,7 @@ from fieldcraft.config.sections import (
     During,
     Endpoint,
     EngineChoice,
+    EnvironmentChoice,
     Evaluation,
     Fold,
     JudgeModel,
@@ -86,6 +89,7 @@ class Recipe(Section):
     instruction: str | None = None
     system: str | None = None  # a system prompt
     template: dict[str, Any] = Field(default={})  # variables of the model's chat template
+    environment: EnvironmentChoice = EnvironmentChoice()
     tools: tuple[ToolChoice, ...] = (ToolChoice(name="search"),)
     world: World | None = None
     scratch: Scratch = Scratch()
@@ -110,6 +114,11 @@ class Recipe(Section):
         """In which a trained model computes: a base in another type is float32 as soon as its
         float32 adapter is added to it."""
         return self.dtype if self.lora is None else "float32"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_for_an_environment(cls, data: Any) -> Any:
+        return fill_in(data)
 
     @field_validator("comparisons", mode="before")
     @classmethod
@@ -140,7 +149,11 @@ class Recipe(Section):
 
     @field_validator("tools")
     @classmethod
-    def _each_tool_once(cls, tools: tuple[ToolChoice, ...]) -> tuple[ToolChoice, ...]:
+    def _each_tool_once(
+        cls, tools: tuple[ToolChoice, ...], info: ValidationInfo
+    ) -> tuple[ToolChoice, ...]:
+        if tools and of_others(info.data.get("environment")):
+            raise ValueError("an environment of others has none, so remove them")
         names = [name for tool in tools for name in tool.all_names]
         for name in names:
             if names.count(name) > 1:
@@ -226,6 +239,7 @@ def count_options(section: type[BaseModel] = Recipe) -> int:
         Limits,
         Fold,
         EngineChoice,
+        EnvironmentChoice,
         ToolChoice,
         Lora,
         Optim,

@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from fieldcraft.config.complaints import first_problem
-from fieldcraft.config.names import LOCAL, Kind, require, suggestion
+from fieldcraft.config.names import LOCAL, TOOLS, Kind, require, suggestion
 from fieldcraft.config.signatures import read_signature
 
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -212,13 +212,13 @@ class ToolChoice(Section):
         return self.trained_names | {read_signature(text).name for text in self.unseen}
 
 
-class EngineChoice(Section):
-    """What samples from the model in training, by name. Every key but the name is a setting of the
-    engine; a name alone may be written as text."""
+class Choice(Section):
+    """A part by name. Every key but the name is a setting of the part; a name alone may be written
+    as text."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    name: str = LOCAL
+    name: str
 
     @model_validator(mode="before")
     @classmethod
@@ -228,6 +228,22 @@ class EngineChoice(Section):
     @property
     def settings(self) -> dict[str, Any]:
         return dict(self.model_extra or {})
+
+
+class EngineChoice(Choice):
+    """What samples from the model in training."""
+
+    name: str = LOCAL
+
+
+class EnvironmentChoice(Choice):
+    """Where the policy acts: with the tools of the recipe, or in an environment of others."""
+
+    name: str = TOOLS
+
+    @property
+    def of_others(self) -> bool:
+        return self.name != TOOLS
 
 
 class Optim(Section):

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from fieldcraft.config.sections import Limits
 from fieldcraft.dialects import folding
 from fieldcraft.dialects.naming import Names
 from fieldcraft.envs.environment import Episode, ToolEnvironment
@@ -52,9 +53,36 @@ class Policy:
 
 
 def seed_of(seed: int, key: str, trajectory: Trajectory) -> int:
-    """Of what is sampled next in a trajectory: 48 bits that no other place shares."""
-    place = f"{seed}:{key}:{len(trajectory.segments)}"
+    """Of what is sampled next in a trajectory."""
+    return seed_at(seed, key, len(trajectory.segments))
+
+
+def seed_at(seed: int, key: str, number: int) -> int:
+    """Of a place in a rollout: 48 bits that no other place shares."""
+    place = f"{seed}:{key}:{number}"
     return int.from_bytes(hashlib.blake2b(place.encode(), digest_size=6).digest())
+
+
+async def write_turn(
+    policy: Policy,
+    trajectory: Trajectory,
+    session: str,
+    key: str,
+    budget: Limits,
+    stop: Sequence[str] = (),
+) -> StopReason:
+    """Let the policy write a turn, up to a stop string or its end, and append it. Where the budget
+    ends it, the trajectory is truncated."""
+    room = min(budget.turn_tokens, budget.total_tokens - len(context(trajectory)))
+    reason = StopReason.LENGTH
+    if room >= 1:
+        done = await policy.generate(trajectory, session, key, room, stop)
+        segment = Segment(Author.POLICY, done.ids, done.text, done.logprobs, done.versions)
+        trajectory.segments.append(segment)
+        reason = done.reason
+    if reason is StopReason.LENGTH:
+        trajectory.status = Status.TRUNCATED
+    return reason
 
 
 class Simulator(Protocol):
@@ -97,19 +125,9 @@ class Conversation:
         append_prompt(self.trajectory, question, self.episode)
 
     async def write(self, stop: Sequence[str]) -> StopReason:
-        """Let the policy write a turn, up to a stop string or its end. Where the budget ends it,
-        the trajectory is truncated."""
-        budget = self.episode.budget
-        room = min(budget.turn_tokens, budget.total_tokens - len(context(self.trajectory)))
-        reason = StopReason.LENGTH
-        if room >= 1:
-            done = await self.policy.generate(self.trajectory, self.session, self.key, room, stop)
-            segment = Segment(Author.POLICY, done.ids, done.text, done.logprobs, done.versions)
-            self.trajectory.segments.append(segment)
-            reason = done.reason
-        if reason is StopReason.LENGTH:
-            self.trajectory.status = Status.TRUNCATED
-        return reason
+        """Let the policy write a turn, as `write_turn` does."""
+        place = (self.trajectory, self.session, self.key)
+        return await write_turn(self.policy, *place, self.episode.budget, stop)
 
     async def act(self, calls: Calls) -> None:
         """Run the calls of one turn and append what came back, in their order. The tools run side
@@ -194,7 +212,7 @@ async def converse(
     this trajectory with Status.ERROR and its cause; a UserError is raised.
     """
     trajectory = Trajectory(task)
-    async with _session_of(trajectory, policy.engine, key) as session:
+    async with session_of(trajectory, policy.engine, key) as session:
         append_prompt(trajectory, task.question, env)
         try:
             async with env.open(task) as episode:
@@ -214,7 +232,7 @@ async def converse(
 
 
 @asynccontextmanager
-async def _session_of(trajectory: Trajectory, engine: Engine, key: str) -> AsyncIterator[str]:
+async def session_of(trajectory: Trajectory, engine: Engine, key: str) -> AsyncIterator[str]:
     """A session of the engine's in which the trajectory grows; a defect in it ends it there."""
     session = f"{key}#{next(_sessions)}"
     start = time.perf_counter()

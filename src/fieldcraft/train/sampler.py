@@ -17,6 +17,7 @@ from fieldcraft.config.rl import Rl
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.events import Sink, TrajectoryDone, nobody
 from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.rollout.environments import Play
 from fieldcraft.rollout.loop import Policy, Simulator, rollout, rollouts
 from fieldcraft.rollout.simulators import PolicySimulator
 from fieldcraft.train.epochs import draw
@@ -45,7 +46,7 @@ class Sampler:
     `drawn` is its position in the stream of questions, which a checkpoint keeps, and `version` the
     policy that the engine samples from, where that is known: as many steps as it has behind it.
     `frozen`, an engine, simulates for `simulator: frozen`, and `remote` writes observations for
-    `simulator: endpoint`.
+    `simulator: endpoint`. `play` plays the rollouts in an environment of others.
     """
 
     settings: Rl
@@ -56,6 +57,7 @@ class Sampler:
     seed: int
     frozen: PolicyEngine | None = None
     remote: Simulator | None = None
+    play: Play | None = None
     name: str = "rl"  # of the stage, in events
     emit: Sink = nobody
     drawn: int = 0  # batches of questions so far
@@ -145,6 +147,8 @@ class Sampler:
         """What plays the rollout of a task and a key. If a frozen model writes the observations, it
         samples as the policy does, in an engine with sessions of its own."""
         policy = Policy(engine=self.engine, temperature=self.settings.temperature, seed=self.seed)
+        if (play := self.play) is not None:
+            return lambda task, key: play(task, policy, key)
         simulator: Simulator | None = None
         if simulated:
             frozen = PolicySimulator(replace(policy, engine=self.frozen or policy.engine))

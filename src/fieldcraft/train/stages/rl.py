@@ -104,6 +104,7 @@ class RlStage(StageType):
             if settings.simulator == "frozen"
             else None,
             remote=await _remote(settings, material),
+            play=material.play,
             name=material.name,
             emit=material.emit,
         )
