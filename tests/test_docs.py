@@ -88,6 +88,7 @@ SHORTER = {  # what a command begins with -> what is added to it
     "fieldcraft run unseen-search-mini": [*TINY[:-2], TINY[-1], *shrink("sft", "base", "sft")],
     "fieldcraft run my-names.yaml": ["budget.turn_tokens=12", *shrink("rl", "rl")],
     "fieldcraft run my-team.yaml": ["budget.turn_tokens=12"],
+    "fieldcraft run my-agent.yaml": ["budget.turn_tokens=12", *shrink("rl", "rl")],
     "fieldcraft run my-game.yaml": ["evaluation.splits.heldout=1", *shrink("rl", "rl")],
     "fieldcraft run my-site.yaml": [*TINY[:-2], *shrink("sft", "base", "sft")],
     "fieldcraft run my-afm.yaml": [*TINY, *shrink("sft", "base", "sft")],

@@ -23,7 +23,8 @@ TOOL = {
 
 
 def client(base_url: str) -> AsyncOpenAI:
-    return AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0)
+    http = httpx.AsyncClient(verify=False)  # to read certificates takes longer than a rollout
+    return AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0, http_client=http)
 
 
 async def says(ask: AsyncOpenAI, messages: list, **more: object) -> str:
@@ -147,14 +148,16 @@ async def lies(task: fc.Task, base_url: str) -> str:
 
 
 async def partners(task: fc.Task, base_url: str) -> float:
-    """An agent of a framework: two letters, one after the other, and each has a partner."""
+    """An agent of a framework: two letters, one after the other, and each has a partner, with which
+    an answer is to begin."""
     async with client(base_url) as ask:
         model = OpenAIChatModel("policy", provider=OpenAIProvider(openai_client=ask))
-        agent = Agent(model)
-        try:
-            first, second = task.question
-            one = await agent.run(first)
-            two = await agent.run(second, message_history=one.all_messages())
-        except AgentRunError:  # it does not like to be told nothing
-            return 0.0
-    return 0.5 * (one.output == PARTNERS[first]) + 0.5 * (two.output == PARTNERS[second])
+        agent, history, right = Agent(model), [], 0
+        for letter in task.question:
+            try:
+                done = await agent.run(letter, message_history=history)
+            except AgentRunError:  # it does not like to be told nothing
+                break
+            history = done.all_messages()
+            right += done.output.startswith(PARTNERS[letter])
+    return right / len(task.question)

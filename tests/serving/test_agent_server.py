@@ -21,6 +21,7 @@ from fieldcraft.serving.app import create_app
 from fieldcraft.serving.server import open_service
 from fieldcraft.serving.service import Limits, Service
 from fieldcraft.tools.serving import serving
+from fieldcraft.types import UserError
 from serving_parts import asyncs, client
 
 CLIENTS = 200
@@ -51,6 +52,12 @@ def test_it_answers_as_the_agent_does(agent: Agent) -> None:
     deltas = [chunk.choices[0].delta for chunk in streamed]
     assert "".join(delta.content or "" for delta in deltas) == (wanted.answer or "")
     assert done.usage.total_tokens == len(wanted.ids)
+
+
+def test_an_agent_of_an_environment_of_others_is_refused(agent: Agent) -> None:
+    player = agent.with_settings(environment={"name": "text", "env": "my_game:Guess"})
+    with pytest.raises(UserError, match="acts in the environment 'text'"):
+        serve(player)
 
 
 def test_the_seed_decides_what_is_sampled(agent: Agent) -> None:

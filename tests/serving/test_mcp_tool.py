@@ -38,3 +38,21 @@ def test_what_goes_wrong_is_an_error_of_the_tool():
     assert "shorten it" in told[1]
     assert "being stopped" in told[2]
     assert engine.open == set()
+
+
+def test_a_client_that_hangs_up_is_worked_for_no_more():
+    service, engine = scripted()
+    engine.go_on.clear()
+
+    async def ask_and_leave(url: str) -> None:
+        asking = asyncio.create_task(call(url, "Who?"))
+        while not engine.open:
+            await asyncio.sleep(0.005)
+        asking.cancel()
+        await asyncio.wait([asking])
+        while engine.open:  # the test hangs if nobody tells the server
+            await asyncio.sleep(0.005)
+
+    with serving(create_app(service)) as url:
+        asyncio.run(asyncio.wait_for(ask_and_leave(url), 60))
+    assert service.under_way == 0

@@ -1,5 +1,4 @@
-"""Agents of others, whatever they are made with: all that is known is that they speak with a
-model behind a base_url."""
+"""Agents of others, of which is known only that they speak with a model behind a base_url."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from fieldcraft.serving.app import create_app
 from fieldcraft.serving.recording import Recording
 from fieldcraft.serving.service import Limits, Service
 from fieldcraft.tools.serving import bound
+from fieldcraft.types import UserError
 
 CLOSING_SECONDS = 5  # for connections whose requests have ended
 
@@ -67,7 +68,13 @@ async def open_service(
     agent: Agent, name: str, limits: Limits, recording: Recording | None = None
 ) -> Service:
     """The agent with its tools and its engine open. Raises UserError for tools that cannot be
-    used."""
+    used, and for one that acts in an environment of others."""
+    environment = agent.recipe.environment
+    if environment.of_others:
+        raise UserError(
+            f"{agent.model} acts in the environment '{environment.name}', which asks it more than a"
+            " question: only agents with tools of their own can be served."
+        )
     env, engine = await agent.environment(), agent.engine
     room = min(env.budget.total_tokens, engine.max_len)
     service = Service(
