@@ -9,6 +9,7 @@ nothing else is changed.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import socket
@@ -119,6 +120,7 @@ for own in ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b"):
     tiny = ["evaluation.splits.heldout=1", "budget.turn_tokens=12", "budget.total_tokens=2048"]
     SHORTER[f"fieldcraft run {own} "] = [*tiny, *shrink("rl", "rl")]
 SHORTER["fieldcraft check torl"] = ["budget.turn_tokens=12", "budget.total_tokens=2048"]
+SHORTER["fieldcraft check my-mcp.yaml"] = SHORTER["fieldcraft check torl"]
 SHORTER["fieldcraft check my-web.yaml"] = SHORTER["fieldcraft check torl"]
 SHORTER["fieldcraft run my-parts.yaml"] = [
     *("budget.turn_tokens=12", *shrink("sft", "sft"), *shrink("rl", "rl")),
@@ -147,6 +149,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     """What a reader brings: a model, questions, a corpus and demonstrations."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     write_tiny_checkpoint(Path("my-model"), "qwen2")
     towns = {"Ada Lind": "Northport", "Bo Berg": "Southport", "Cy Dahl": "Eastport"}
     asked = [(f"Where was {name} born?", name, town) for name, town in towns.items()]
@@ -206,7 +209,9 @@ class Terminal:
         arguments = shlex.split(line.replace("8000", str(self.port)))[1:]
         for begin, added in SHORTER.items():
             arguments += added if line.startswith(begin) else []
-        if arguments[0] == "serve" or "--serve" in arguments:
+        if arguments[0] == "view":
+            arguments += ["--port", str(self.port)]
+        if arguments[0] in ("serve", "view") or "--serve" in arguments:
             self.serve(arguments)
             return
         with pytest.raises(SystemExit) as end:

@@ -86,7 +86,8 @@ def learn(folder: Path, seed: int = 0, **stage: object) -> list[dict[str, float]
 
 
 def test_a_policy_learns_through_an_agent_of_a_framework(tmp_path: Path) -> None:
-    rises(learn(tmp_path))
+    rewards = [row["reward_mean"] for row in learn(tmp_path, steps=12)]
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.2, rewards
     done = list(read_trajectories(tmp_path / "run" / "evaluations" / "rl.jsonl"))
     assert {t.status for t in done} <= {Status.ANSWERED, Status.TRUNCATED}
     assert max(len(t.policy_texts) for t in done) >= 2

@@ -32,7 +32,7 @@ from fieldcraft.recipes.loading import load_recipe, load_world
 from fieldcraft.records.events import Events
 from fieldcraft.records.files import atomic_folder, refuse_unwritable
 from fieldcraft.records.reading import reading
-from fieldcraft.runs.folder import refuse_other_run
+from fieldcraft.runs.beginning import refuse_other_run
 from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.types import UserError
 

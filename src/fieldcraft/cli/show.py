@@ -97,7 +97,7 @@ def show(
         everything = shown.items
         wanted = replace(wanted, right=None)
     else:
-        name = _evaluation(folder, stage)
+        name = folder.evaluated(stage)
         evaluation = folder.evaluation(name)
 
         def everything() -> Iterable[tuple[int, Trajectory]]:
@@ -187,13 +187,3 @@ def _collected(run: RunFolder) -> tuple[Numbered, Numbered]:
         raise UserError(f"{run.path} has collected nothing yet: let 'fieldcraft run' resume it.")
     kept, rejected = ([as_trajectory(*read) for read in read_demonstrations(f)] for f in files)
     return dict(enumerate(kept)), dict(enumerate(rejected, start=len(kept)))
-
-
-def _evaluation(run: RunFolder, stage: str | None) -> str:
-    """An evaluation of the run, the last one there is by default."""
-    found = run.evaluations()
-    if not found:
-        raise UserError(f"{run.path} has no evaluation yet: let 'fieldcraft run' resume it.")
-    if stage is not None and stage not in found:
-        raise UserError(f"{run.path} has no evaluation of '{stage}': it has {', '.join(found)}.")
-    return stage or found[-1]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fieldcraft.config.choices import EnvironmentChoice
 from fieldcraft.config.names import TOOLS
-from fieldcraft.config.sections import EnvironmentChoice
 
 REWARD = "environment"  # the reward that an environment of others gave itself
 

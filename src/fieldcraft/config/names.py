@@ -39,6 +39,7 @@ class Kind(StrEnum):
     STAGE = "stage type"
     ENGINE = "engine"
     ENVIRONMENT = "environment"
+    TRACKER = "tracker"
 
     @property
     def group(self) -> str:
@@ -48,6 +49,7 @@ class Kind(StrEnum):
 
 LOCAL, VLLM = "local", "vllm"
 TOOLS = "tools"  # the environment that a run has without one of others
+MCP = "mcp"  # a server whose tools have names of their own
 _ANSWERS, _COST = "fieldcraft.rewards.answers", "fieldcraft.rewards.tool_cost"
 _CODE = "fieldcraft.rewards.code_agents"
 _ALGORITHMS = "fieldcraft.config.algorithms"
@@ -55,12 +57,14 @@ _AFM = "fieldcraft.dialects.afm"
 _STAGES = "fieldcraft.train.stages"
 _RULES = "fieldcraft.data.rules"
 _VERIFIERS = "fieldcraft.evals.verifiers"
+_TRACKERS = "fieldcraft.trackers"
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     Kind.TOOL: {
         "search": "fieldcraft.tools.search.tool:SearchTool",
         "python": "fieldcraft.tools.python.tool:make_python",
         "web_search": "fieldcraft.web.search:make_web_search",
         "crawl_page": "fieldcraft.web.crawl:make_crawl_page",
+        MCP: "fieldcraft.tools.mcp.server:McpServer",
     },
     Kind.REWARD: {
         "em": f"{_ANSWERS}:ExactMatch",
@@ -145,6 +149,12 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "openenv": "fieldcraft.gateway.openenv:OpenEnv",
         "verifiers": "fieldcraft.gateway.verifiers:Verifiers",
     },
+    Kind.TRACKER: {
+        "tensorboard": f"{_TRACKERS}.tensorboard:TensorBoard",
+        "wandb": f"{_TRACKERS}.wandb:Wandb",
+        "trackio": f"{_TRACKERS}.trackio:Trackio",
+        "mlflow": f"{_TRACKERS}.mlflow:Mlflow",
+    },
 }
 
 
@@ -156,6 +166,7 @@ BASES: Mapping[Kind, tuple[str, Sequence[str]]] = {
     ),
     Kind.WORLD: ("fieldcraft.worlds.base:World", ("splits", "datasets")),
     Kind.STAGE: ("fieldcraft.train.stages.base:StageType", ("Settings",)),
+    Kind.TRACKER: ("fieldcraft.trackers.base:Tracker", ()),
 }
 
 

@@ -17,6 +17,12 @@ from pydantic import (
     model_validator,
 )
 
+from fieldcraft.config.choices import (
+    EngineChoice,
+    EnvironmentChoice,
+    ToolChoice,
+    TrackerChoice,
+)
 from fieldcraft.config.distil import Distil, Scorer
 from fieldcraft.config.environment import fill_in, of_others
 from fieldcraft.config.names import Kind, PartError, find, known, require, settings_of, short
@@ -26,8 +32,6 @@ from fieldcraft.config.sections import (
     Dtype,
     During,
     Endpoint,
-    EngineChoice,
-    EnvironmentChoice,
     Evaluation,
     Fold,
     JudgeModel,
@@ -39,14 +43,13 @@ from fieldcraft.config.sections import (
     Section,
     Select,
     Teacher,
-    ToolChoice,
     World,
 )
 from fieldcraft.config.stages import Pairs, Sft, Stage
 from fieldcraft.types import VERDICT, UserError
 
-# What a run that is resumed may change: how a teacher or an engine is reached, and what decides how
-# much memory it takes. `*` is any name.
+# What a run that is resumed may change: how a teacher or an engine is reached, what decides how
+# much memory it takes, and who shows its curves. `*` is any name.
 FREE_KEYS = (
     ("max_rows",),
     ("stages", "*", "optim", "micro_tokens"),
@@ -55,10 +58,12 @@ FREE_KEYS = (
     *(("teacher", key) for key in ("url", "api_key_env", "prices")),
     *(("teacher", key) for key in ("concurrency", "timeout_seconds", "retries")),
     ("collect", "max_failed"),
+    ("trackers",),
 )
 
 
-MISMATCH_CAP = 2.0  # of the usual truncated importance sampling (verl, TRL)
+ROUNDING_CAP = 2.0  # of the usual truncated importance sampling (verl, TRL)
+STALE_CAP = 5.0  # of AReaL: what a policy learns in a few steps multiplies probabilities
 
 # The settings of the stage types that are built in: those of others are found with the type.
 STAGES: dict[str, type[Stage]] = {"sft": Sft, "contrastive": Pairs, "rl": Rl, "distil": Distil}
@@ -93,6 +98,7 @@ class Recipe(Section):
     tools: tuple[ToolChoice, ...] = (ToolChoice(name="search"),)
     world: World | None = None
     scratch: Scratch = Scratch()
+    trackers: tuple[TrackerChoice, ...] = ()  # that show the curves of the run
     search: Search = Search()
     judge: JudgeModel = JudgeModel()
     correct: str = VERDICT  # the reward by which a right answer scores 1
@@ -129,6 +135,16 @@ class Recipe(Section):
                     raise ValueError(f"'{title}' must name two rows, as in [the first, the second]")
         return comparisons
 
+    @field_validator("trackers")
+    @classmethod
+    def _each_tracker_once(cls, trackers: tuple[TrackerChoice, ...]) -> tuple[TrackerChoice, ...]:
+        names = [tracker.name for tracker in trackers]
+        for name in names:
+            require(Kind.TRACKER, name)
+            if names.count(name) > 1:
+                raise ValueError(f"it names '{name}' twice, so remove one of the two")
+        return trackers
+
     @model_validator(mode="after")
     def _weigh_mismatch(self) -> Self:
         """Sampler and trainer round a decoded token and a batch differently, unless they compute in
@@ -137,8 +153,10 @@ class Recipe(Section):
         for name, stage in self.stages.items():
             if not isinstance(stage, Rl) or {"importance_cap", "reject"} & stage.model_fields_set:
                 continue
-            if self.dtype != "float32" or stage.asynchronous.max_staleness:
-                self.stages[name] = stage.model_copy(update={"importance_cap": MISMATCH_CAP})
+            if stage.asynchronous.max_staleness:
+                self.stages[name] = stage.model_copy(update={"importance_cap": STALE_CAP})
+            elif self.dtype != "float32":
+                self.stages[name] = stage.model_copy(update={"importance_cap": ROUNDING_CAP})
         return self
 
     @field_validator("correct")
@@ -241,6 +259,7 @@ def count_options(section: type[BaseModel] = Recipe) -> int:
         EngineChoice,
         EnvironmentChoice,
         ToolChoice,
+        TrackerChoice,
         Lora,
         Optim,
         Async,

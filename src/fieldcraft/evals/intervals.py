@@ -39,6 +39,23 @@ def wilson_interval(rate: float, n: float) -> Interval:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
+def newcombe_interval(first: tuple[int, int], second: tuple[int, int]) -> Interval:
+    """Of the difference first - second of two independent proportions, each given as successes and
+    trials (at least one).
+
+    Source: Newcombe 1998, "Interval estimation for the difference between independent proportions",
+    method 10: the Wilson intervals of both, put together.
+    """
+    shares = [hits / n for hits, n in (first, second)]
+    (low, high), (below, above) = (
+        wilson_interval(share, n) for share, (_, n) in zip(shares, (first, second), strict=True)
+    )
+    one, other = shares
+    down = sqrt((one - low) ** 2 + (above - other) ** 2)
+    up = sqrt((high - one) ** 2 + (other - below) ** 2)
+    return max(-1.0, one - other - down), min(1.0, one - other + up)
+
+
 def paired_interval(gained: float, lost: float, n: float) -> Interval:
     """Of the difference gained - lost, both shares of the same `n` questions or of that effective
     size. It has a width even where nothing was gained or lost.

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, pairwise
+from math import comb
 from statistics import fmean
 from typing import Any
 
@@ -114,6 +115,18 @@ def sign_flip_test(differences: Iterable[int]) -> float:
         chances /= 2
     distances = np.abs(2 * np.arange(most + 1) - most)
     return min(1.0, float(chances[distances >= abs(sum(found))].sum()))
+
+
+def fisher_test(first: tuple[int, int], second: tuple[int, int]) -> float:
+    """Two-sided p-value of two independent proportions, each given as successes and trials.
+
+    If both were equally likely, all ways to choose the successes among all trials would be, too. It
+    is the share of the ways whose split is at most as likely as the one found: Fisher's exact test
+    (1935).
+    """
+    (hits, n), (others, m) = first, second
+    ways = [comb(n, k) * comb(m, hits + others - k) for k in range(hits + others + 1)]
+    return sum(way for way in ways if way <= ways[hits]) / sum(ways)
 
 
 def _paired(

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 from fieldcraft.config.sections import Limits
 from fieldcraft.dialects.chat import Chat
 from fieldcraft.envs.guards import Gate, TooSlow, guarded, shorten
+from fieldcraft.records.timeline import at_work
 from fieldcraft.rollout.environments import reward_of
 from fieldcraft.rollout.turns import Policy, session_of, write_turn
 from fieldcraft.types import Author, Call, Outcome, Segment, Status, StopReason, Task, Trajectory
@@ -85,7 +86,8 @@ class Table:
                 return
             action = self.chat.action(trajectory.segments[-1].text)
             start = time.perf_counter()
-            moved = await self._asked(game.step(action), STEP)
+            with at_work("tools"):
+                moved = await self._asked(game.step(action), STEP)
             seconds = time.perf_counter() - start
             text, cut = self._cut(moved.observation)
             call = Call(STEP, {"action": action}, text, Outcome.OK, seconds, cut=cut)

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from fieldcraft.dialects.folding import is_well_formed
-from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.envs.environment import Episode, ToolEnvironment
 from fieldcraft.records.chains import chains, turns_of
-from fieldcraft.rollout.turns import Conversation, Policy, Simulator, converse
-from fieldcraft.types import Answer, StopReason, Task, Trajectory, UserError
+from fieldcraft.rollout.turns import Conversation, Policy, Simulator, converse, go_on
+from fieldcraft.types import Answer, Author, StopReason, Task, Trajectory, UserError
 
-__all__ = ["Policy", "Simulator", "rollout", "rollouts"]
+__all__ = ["Policy", "Simulator", "continuation", "rollout", "rollouts"]
 
 
 async def rollout(
@@ -30,6 +30,39 @@ async def rollout(
     UserError (a mistake that would spoil every rollout alike) is raised.
     """
     trajectory = await converse(task, policy, env, key, _act_and_answer, simulator)
+    trajectory.well_formed = is_well_formed(env.dialect, trajectory)
+    return trajectory
+
+
+async def continuation(
+    trajectory: Trajectory,
+    policy: Policy,
+    env: ToolEnvironment,
+    key: str,
+    prepare: Callable[[Episode], Awaitable[None]],
+    thought: str = "",
+) -> Trajectory:
+    """Let the policy go on from where a rollout stands: after a prompt or an observation.
+
+    Args:
+        trajectory: grows; its segments and calls stay as they are.
+        policy, env, key: as in `rollout`.
+        prepare: is given the tools before the policy writes, to put them into their state.
+        thought: what its next turn begins with.
+
+    Ends and raises as `rollout` does.
+    """
+
+    async def play(conversation: Conversation) -> None:
+        await prepare(conversation.episode)
+        acted = trajectory.segments[-1].author is not Author.PROMPT
+        if acted and conversation.is_full and not await conversation.fold():
+            return
+        if thought:
+            conversation.begin_turn(thought)
+        await _act_and_answer(conversation)
+
+    await go_on(trajectory, policy, env, key, play)
     trajectory.well_formed = is_well_formed(env.dialect, trajectory)
     return trajectory
 

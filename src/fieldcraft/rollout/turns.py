@@ -12,9 +12,11 @@ from typing import Protocol
 
 from fieldcraft.config.sections import Limits
 from fieldcraft.dialects import folding
+from fieldcraft.dialects.base import encode_written
 from fieldcraft.dialects.naming import Names
 from fieldcraft.envs.environment import Episode, ToolEnvironment
 from fieldcraft.records.chains import chains, context, turns_of
+from fieldcraft.records.timeline import at_work
 from fieldcraft.types import (
     Action,
     Answer,
@@ -76,7 +78,8 @@ async def write_turn(
     room = min(budget.turn_tokens, budget.total_tokens - len(context(trajectory)))
     reason = StopReason.LENGTH
     if room >= 1:
-        done = await policy.generate(trajectory, session, key, room, stop)
+        with at_work("sampler"):
+            done = await policy.generate(trajectory, session, key, room, stop)
         segment = Segment(Author.POLICY, done.ids, done.text, done.logprobs, done.versions)
         trajectory.segments.append(segment)
         reason = done.reason
@@ -129,22 +132,32 @@ class Conversation:
         place = (self.trajectory, self.session, self.key)
         return await write_turn(self.policy, *place, self.episode.budget, stop)
 
+    def begin_turn(self, thought: str) -> None:
+        """Let the next turn begin with a thought that the policy did not sample. It is part of the
+        prompt, so it is never parsed and never trained."""
+        dialect = self.episode.dialect
+        text = dialect.write_thought(thought)
+        ids = encode_written(dialect.tokenizer, text)
+        self.trajectory.segments.append(Segment(Author.PROMPT, ids, text))
+
     async def act(self, calls: Calls) -> None:
         """Run the calls of one turn and append what came back, in their order. The tools run side
         by side; a simulator writes one observation after the other."""
         names = Names(self.trajectory.task, self.episode.schemas)
         calls = tuple(names.meant(c) if isinstance(c, Action) else c for c in calls)
         if self.simulator is None:
-            answered = await self.episode.execute(calls, len(self.trajectory.calls))
+            with at_work("tools"):
+                answered = await self.episode.execute(calls, len(self.trajectory.calls))
             for index, call in enumerate(answered):
                 self._append_observation(call, Place(index, len(calls)))
             return
         for index, move in enumerate(calls):
             place, before = Place(index, len(calls)), len(self.trajectory.calls)
             if isinstance(move, Action) and before < self.episode.budget.max_calls:
-                call = await self.simulator.observe(
-                    self.trajectory, move, place, self.episode, self.session, self.key
-                )
+                with at_work("tools"):
+                    call = await self.simulator.observe(
+                        self.trajectory, move, place, self.episode, self.session, self.key
+                    )
                 self.trajectory.calls.append(call)
             else:
                 [call] = await self.episode.execute([move], before)
@@ -211,11 +224,23 @@ async def converse(
     The tools are open meanwhile, and the engine has a session. A defect of a tool or an engine ends
     this trajectory with Status.ERROR and its cause; a UserError is raised.
     """
-    trajectory = Trajectory(task)
+    return await go_on(Trajectory(task), policy, env, key, play, simulator)
+
+
+async def go_on(
+    trajectory: Trajectory,
+    policy: Policy,
+    env: ToolEnvironment,
+    key: str,
+    play: Callable[[Conversation], Awaitable[None]],
+    simulator: Simulator | None = None,
+) -> Trajectory:
+    """The same for a trajectory that has begun; one without segments begins with its prompt."""
     async with session_of(trajectory, policy.engine, key) as session:
-        append_prompt(trajectory, task.question, env)
+        if not trajectory.segments:
+            append_prompt(trajectory, trajectory.task.question, env)
         try:
-            async with env.open(task) as episode:
+            async with env.open(trajectory.task) as episode:
                 conversation = Conversation(
                     trajectory=trajectory,
                     policy=policy,

@@ -28,6 +28,7 @@ from fieldcraft.records.files import atomic_folder
 from fieldcraft.rewards.rubric import AskingReward
 from fieldcraft.rollout.environments import opened
 from fieldcraft.rollout.loop import Policy, rollout
+from fieldcraft.runs.beginning import refuse_other
 from fieldcraft.runs.build import (
     SEARCH,
     make_correct,
@@ -40,7 +41,7 @@ from fieldcraft.runs.build import (
 )
 from fieldcraft.runs.check import refuse_unsound
 from fieldcraft.runs.engines import make_local_engine
-from fieldcraft.runs.folder import RunFolder, find_model, refuse_other
+from fieldcraft.runs.folder import RunFolder, find_model
 from fieldcraft.runs.inputs import make_inputs
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.run import run_recipe

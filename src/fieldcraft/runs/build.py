@@ -7,8 +7,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
+from fieldcraft.config.choices import ToolChoice
 from fieldcraft.config.making import make_part
-from fieldcraft.config.names import Kind, find
+from fieldcraft.config.names import MCP, Kind, find
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Endpoint, JudgeModel, Limits, World
@@ -22,6 +23,7 @@ from fieldcraft.rewards.length import SoftOverlong
 from fieldcraft.rewards.named import make_reward
 from fieldcraft.rewards.rubric import AskingReward, Rubric
 from fieldcraft.rollout.environments import Environment
+from fieldcraft.runs.loop import run_async
 from fieldcraft.tools.http import NO_SITES, Sites
 from fieldcraft.tools.named import make_tool, with_signatures
 from fieldcraft.tools.python.tool import Programs
@@ -90,25 +92,33 @@ async def open_tools(recipe: Recipe, index: Path, search: Tool | None = None) ->
     for one that cannot be made."""
     if search is None and any(tool.name == SEARCH for tool in recipe.tools):
         search = await open_search(recipe, index)
-    return _make_tools(recipe, search, _sites(recipe.world, recipe.seed))
+    return await _make_tools(recipe, search, _sites(recipe.world, recipe.seed))
 
 
 def closed_tools(recipe: Recipe) -> list[AnyTool]:
     """The same for prompts: the search finds nothing, and needs neither an index nor a server."""
-    return _make_tools(recipe, search_function(_nothing), NO_SITES)
+    return run_async(_make_tools(recipe, search_function(_nothing), NO_SITES))
 
 
-def _make_tools(recipe: Recipe, search: Tool | None, sites: Sites) -> list[AnyTool]:
+async def _make_tools(recipe: Recipe, search: Tool | None, sites: Sites) -> list[AnyTool]:
     """The tools of a recipe, with `search` where it names that, and web sites in this process."""
-    return [
-        with_signatures(
-            search
-            if tool.name == SEARCH and search is not None
-            else make_tool(tool.name, tool.settings, sites),
-            tool,
-        )
-        for tool in recipe.tools
-    ]
+    made: list[AnyTool] = []
+    for choice in recipe.tools:
+        if choice.name == MCP:
+            made += await server_tools(recipe, choice)
+            continue
+        if choice.name == SEARCH and search is not None:
+            tool: AnyTool = search
+        else:
+            tool = make_tool(choice.name, choice.settings, sites)
+        made.append(with_signatures(tool, choice))
+    return made
+
+
+async def server_tools(recipe: Recipe, choice: ToolChoice) -> list[AnyTool]:
+    """The tools of an MCP server. Raises UserError if it cannot be used."""
+    server = make_part(Kind.TOOL, MCP, find(Kind.TOOL, MCP), choice.settings, {})
+    return cast(list[AnyTool], await server.tools(recipe.budget.call_seconds))
 
 
 @lru_cache(maxsize=1)  # a program that asks an agent opens its tools each time

@@ -38,6 +38,7 @@ from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.memory import disk_problems, memory_problems
 from fieldcraft.runs.setup import Setup
 from fieldcraft.runs.teachers import model_problems, teacher_problems
+from fieldcraft.runs.tracking import tracker_problems
 from fieldcraft.runs.training import stage_type
 from fieldcraft.train.stages.base import Pair
 from fieldcraft.types import Answer, Dialect, Task, Trajectory, UserError
@@ -75,6 +76,7 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
         setup = Setup(recipe, Path(draft))
         sound = [look("device", setup.find_device), look("questions", setup.find_questions)]
         sound += [look("tools", setup.find_tools)]
+        look("trackers", partial(tracker_problems, recipe))
         if recipe.collect is not None:
             look("teacher", partial(teacher_problems, recipe))
             if recipe.collect.filters:

@@ -25,6 +25,7 @@ from fieldcraft.records.reading import read_json
 from fieldcraft.rewards.answers import RULES
 from fieldcraft.rewards.judge import VERDICT_RULE, Judge
 from fieldcraft.rollout.environments import Play, opened
+from fieldcraft.runs.beginning import open_run
 from fieldcraft.runs.build import (
     SEARCH,
     make_correct,
@@ -37,9 +38,10 @@ from fieldcraft.runs.build import (
 )
 from fieldcraft.runs.engines import make_engine
 from fieldcraft.runs.first_model import write_first_model
-from fieldcraft.runs.folder import RunFolder, open_run
+from fieldcraft.runs.folder import RunFolder
 from fieldcraft.runs.inputs import make_inputs
 from fieldcraft.runs.sources import Inputs
+from fieldcraft.runs.tracking import tracking
 from fieldcraft.tools.search.client import RemoteSearchTool
 from fieldcraft.tools.search.index import MANIFEST, build_index, read_manifest
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
@@ -190,6 +192,7 @@ async def open_context(recipe: Recipe, out: Path, events: Events) -> AsyncIterat
         judge = await open_judge(recipe.judge, folder.judge_replies)
         context = Context(recipe, folder, inputs, device, judge, events)
         try:
-            yield context
+            with tracking(folder, events):
+                yield context
         finally:
             await context.close()

@@ -10,20 +10,16 @@ from typing import Any
 import torch
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.data.sources import ensure_corpus
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.attention import refuse_special_attention
 from fieldcraft.envs.environment import same_names
 from fieldcraft.rewards.judge import Judge
-from fieldcraft.runs.build import SEARCH, closed_tools, make_dialect, open_judge
+from fieldcraft.runs.build import make_dialect, open_judge
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.inputs import make_inputs
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.sources import Inputs
-from fieldcraft.tools.search.client import RemoteSearchTool
-from fieldcraft.tools.search.dense import Encoder
-from fieldcraft.tools.search.index import index_settings
-from fieldcraft.tools.search.passages import read_corpus
+from fieldcraft.runs.tool_notes import look_at_tool
 from fieldcraft.train.lora import Adapter
 from fieldcraft.train.model import choose_device, empty_model, load_model, load_tokenizer
 from fieldcraft.types import Task, UserError
@@ -70,27 +66,17 @@ class Setup:
             )
 
     def find_tools(self, notes: list[str]) -> Iterator[str]:
-        """Only their schemas are needed: no index is built."""
+        """A tool with a problem hides no other one."""
+        self.schemas = []
         for choice in self.recipe.tools:
-            notes += self._search_notes() if choice.name == SEARCH else [choice.name]
-        self.schemas = [tool.schema for tool in closed_tools(self.recipe)]
+            try:
+                tools, noted = look_at_tool(self.recipe, choice, self.draft)
+            except UserError as error:
+                yield str(error)
+                continue
+            notes += noted
+            self.schemas += [tool.schema for tool in tools]
         yield from same_names([schema["function"]["name"] for schema in self.schemas])
-
-    def _search_notes(self) -> Iterator[str]:
-        search = self.recipe.search
-        if search.url is not None:
-            remote = RemoteSearchTool(search.url, search.topk, search.timeout_seconds)
-            run_async(remote.check())
-            yield f"{search.url} answers"
-            return
-        if self.recipe.corpus is not None:
-            corpus = ensure_corpus(self.recipe.corpus, self.draft / "corpus.jsonl")
-            yield f"{sum(1 for _ in read_corpus(corpus))} passages"
-        else:
-            yield "the world's articles"
-        index_settings(search.ranking, search.encoder)
-        if search.encoder is not None:
-            yield f"{Encoder(search.encoder).dimensions} dimensions of {search.encoder}"
 
     def find_judge(self, notes: list[str]) -> Iterator[str]:
         judge = self.recipe.judge

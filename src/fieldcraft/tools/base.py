@@ -43,7 +43,7 @@ class FunctionTool:
             "function": {
                 "name": self.name,
                 "description": description,
-                "parameters": _without_titles(self._arguments.json_schema()),
+                "parameters": without_titles(self._arguments.json_schema()),
             },
         }
 
@@ -117,14 +117,14 @@ def _arguments(name: str, fields: dict[str, Any]) -> TypeAdapter[dict[str, Any]]
     return TypeAdapter(arguments)
 
 
-def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
+def without_titles(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema as transformers writes it: `type` first, nothing that only fills the prompt."""
     kept: dict[str, Any] = {}
     for key, value in sorted(schema.items(), key=lambda item: item[0] != "type"):
         if key == "properties":
-            kept[key] = {name: _without_titles(inner) for name, inner in value.items()}
+            kept[key] = {name: without_titles(inner) for name, inner in value.items()}
         elif isinstance(value, dict):
-            kept[key] = _without_titles(value)
+            kept[key] = without_titles(value)
         elif key not in ("title", "additionalProperties"):
             kept[key] = value
     return kept

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from fieldcraft.config.rl import Rl
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.events import Sink, TrajectoryDone, nobody
+from fieldcraft.records.timeline import Timeline
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rollout.environments import Play
 from fieldcraft.rollout.loop import Policy, Simulator, rollout, rollouts
@@ -60,6 +61,7 @@ class Sampler:
     play: Play | None = None
     name: str = "rl"  # of the stage, in events
     emit: Sink = nobody
+    timeline: Timeline = field(default_factory=Timeline)  # of rollouts, and of who waits for them
     drawn: int = 0  # batches of questions so far
     version: int | None = None
 
@@ -147,13 +149,18 @@ class Sampler:
         """What plays the rollout of a task and a key. If a frozen model writes the observations, it
         samples as the policy does, in an engine with sessions of its own."""
         policy = Policy(engine=self.engine, temperature=self.settings.temperature, seed=self.seed)
-        if (play := self.play) is not None:
-            return lambda task, key: play(task, policy, key)
         simulator: Simulator | None = None
         if simulated:
             frozen = PolicySimulator(replace(policy, engine=self.frozen or policy.engine))
             simulator = self.remote or frozen
-        return lambda task, key: rollout(task, policy, self.env, key, simulator)
+
+        async def play(task: Task, key: str) -> Trajectory:
+            with self.timeline.follow():
+                if self.play is not None:
+                    return await self.play(task, policy, key)
+                return await rollout(task, policy, self.env, key, simulator)
+
+        return play
 
     def _resampled(self, groups: Sequence[Group], number: int, batch: int) -> Sequence[Group]:
         rng = random.Random(f"resample:{self.seed}:{number}:{batch}")

@@ -1,0 +1,78 @@
+"""What an MCP server is reached by: a command that starts it, or a URL."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from fieldcraft.types import UserError
+
+
+@dataclass(frozen=True)
+class Address:
+    """A command or a URL, and the names of environment variables that a command needs.
+
+    Raises UserError for a command that cannot be read, a URL that holds a password, and variables
+    that are not set.
+    """
+
+    place: str
+    env: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.is_url:
+            self._check_url()
+        elif not self.words:
+            raise UserError("the key mcp of a tool is empty: write a command or a URL there.")
+        for name in self.env:
+            self._check_variable(name)
+
+    @property
+    def is_url(self) -> bool:
+        return self.place.startswith(("http://", "https://"))
+
+    @property
+    def words(self) -> list[str]:
+        """The command, split as a shell does."""
+        try:
+            return shlex.split(self.place)
+        except ValueError as error:
+            raise UserError(
+                f"the command '{self.place}' of an MCP server cannot be read ({error}): close its"
+                " quotation marks."
+            ) from error
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables with their values, which no recipe holds."""
+        return {name: os.environ[name] for name in self.env}
+
+    def _check_url(self) -> None:
+        parts = urlsplit(self.place)
+        if not parts.hostname:
+            raise UserError(
+                f"'{self.place}' is no URL of an MCP server: write http://HOST:PORT/PATH."
+            )
+        if parts.username or parts.password:
+            raise UserError(
+                f"the URL of the MCP server at {parts.hostname} holds a name or a password: remove"
+                " it, because a recipe is no place for secrets."
+            )
+        if self.env:
+            raise UserError(
+                f"'{self.place}' is a server that was started elsewhere, so remove env, which is"
+                " for commands."
+            )
+
+    def _check_variable(self, name: str) -> None:
+        if "=" in name:
+            raise UserError(
+                f"write only the name '{name.partition('=')[0]}' in env: its value is taken from"
+                " the environment, because a recipe is no place for secrets."
+            )
+        if name not in os.environ:
+            raise UserError(
+                f"the MCP server '{self.place}' needs the environment variable {name}: set it."
+            )

@@ -1,0 +1,18 @@
+"""The libraries of the extra `mcp`, which are imported when a recipe names an MCP server."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from fieldcraft.types import UserError
+
+
+def extra(name: str) -> ModuleType:
+    """A module of the extra. Raises UserError if it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(
+            "The tools of MCP servers need more libraries: pip install 'fieldcraft[mcp]'."
+        ) from error

@@ -1,0 +1,37 @@
+"""What an MCP server answers, as text that a model reads."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fieldcraft.types import ToolError
+
+
+def read_result(result: Any) -> str:
+    """The text of a `CallToolResult`. What is not text becomes a sentence about it.
+
+    Raises ToolError with that text where the server says that the call failed.
+    """
+    text = "\n".join(_as_text(part) for part in result.content)
+    if not text and result.structured_content is not None:
+        text = json.dumps(result.structured_content, ensure_ascii=False)
+    if result.is_error:
+        raise ToolError(text or "The tool failed and did not say why.")
+    return text
+
+
+def _as_text(part: Any) -> str:
+    """One piece of content, by its type in the protocol."""
+    match part.type:
+        case "text":
+            return str(part.text)
+        case "resource":
+            # Of a resource's two kinds, one has text and the other bytes.
+            known = part.resource.model_dump()
+            return str(known.get("text") or f"[The file {part.resource.uri} is not text.]")
+        case "resource_link":
+            return f"[The resource {part.name} is at {part.uri}.]"
+        case kind:
+            article = "an" if kind[0] in "ai" else "a"
+            return f"[The tool returned {article} {kind}, not text.]"

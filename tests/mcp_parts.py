@@ -1,0 +1,129 @@
+"""MCP servers written with the SDK, to be started as processes."""
+
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+SERVER = '''
+import os, sys
+from mcp.server.mcpserver import Image, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+
+server = MCPServer("notes")
+notes = []
+with open(FOLDER + "/started", "a") as file:
+    print(os.getpid(), file=file)
+
+
+@server.tool()
+def note(text: str) -> str:
+    """Write a note.
+
+    All notes come back.
+    """
+    notes.append(text)
+    return " ".join(notes)
+
+
+@server.tool()
+def count() -> int:
+    """How many notes there are."""
+    return len(notes)
+
+
+@server.tool()
+def fail() -> str:
+    """Fail."""
+    raise ToolError("no luck")
+
+
+@server.tool()
+def end() -> str:
+    """End the server."""
+    print("the lights go out", file=sys.stderr, flush=True)
+    os._exit(3)
+
+
+@server.tool()
+def picture() -> list:
+    """Text and what is not."""
+    return ["two dots", Image(data=b"..", format="png")]
+
+
+@server.tool()
+def secret() -> str:
+    """What the environment says."""
+    return str(os.environ.get("NOTES_KEY"))
+
+
+server.run()
+'''
+LISTER = """
+import json, sys
+
+HELLO = {
+    "protocolVersion": "2025-06-18",
+    "capabilities": {"tools": {}},
+    "serverInfo": {"name": "lister", "version": "1"},
+}
+for line in sys.stdin:
+    asked = json.loads(line)
+    answers = {"initialize": HELLO, "tools/list": {"tools": TOOLS}}
+    found = answers.get(asked["method"])
+    answer = {"result": found} if found else {"error": {"code": -32601, "message": "no"}}
+    if "id" in asked:
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
+"""
+DIES = "import sys; sys.exit('no licence')"
+
+
+def write_server(folder: Path, source: str = SERVER) -> str:
+    """Write a server; the command that starts it. It adds its process to `folder/started`."""
+    file = folder / "server.py"
+    file.write_text(f"FOLDER = {str(folder)!r}\n{source}")
+    return shlex.join([sys.executable, str(file)])
+
+
+def write_lister(folder: Path, tools: list[dict[str, Any]]) -> str:
+    """A server that the SDK would not write: it lists whatever it is given, and answers no call."""
+    return write_server(folder, f"TOOLS = {tools!r}\n{LISTER}")
+
+
+def started(folder: Path) -> list[int]:
+    """The processes of the server so far."""
+    file = folder / "started"
+    return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+
+def lives(process: int) -> bool:
+    """Whether a process runs; one that ended and was not waited for does not."""
+    status = Path(f"/proc/{process}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def start_http(folder: Path, port: int) -> subprocess.Popen[bytes]:
+    """The server at http://127.0.0.1:PORT/mcp, as soon as it answers."""
+    run = f"server.run('streamable-http', host='127.0.0.1', port={port})"
+    command = shlex.split(write_server(folder, SERVER.replace("server.run()", run)))
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    while process.poll() is None:
+        with socket.socket() as asked:
+            if asked.connect_ex(("127.0.0.1", port)) == 0:
+                return process
+        time.sleep(0.05)
+    raise AssertionError("the server ended")
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()

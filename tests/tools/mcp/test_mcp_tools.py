@@ -1,0 +1,304 @@
+"""Tools of MCP servers: real processes and a real server over HTTP."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldcraft.config.making import make_part
+from fieldcraft.config.names import MCP, Kind, find
+from fieldcraft.envs.opening import open_tools
+from fieldcraft.tools.mcp.results import read_result
+from fieldcraft.tools.mcp.server import McpServer
+from fieldcraft.types import (
+    AnyTool,
+    ArgumentError,
+    StatefulTool,
+    Task,
+    Tool,
+    ToolError,
+    ToolUnavailable,
+    UserError,
+)
+from mcp_parts import (
+    DIES,
+    end,
+    free_port,
+    lives,
+    start_http,
+    started,
+    write_lister,
+    write_server,
+)
+
+SECONDS = 120.0  # for a start on a busy machine
+TASK = Task("1", "What?", ())
+OBJECT = {"type": "object"}
+
+
+def make(mcp: str, **settings: Any) -> McpServer:
+    made = make_part(Kind.TOOL, MCP, find(Kind.TOOL, MCP), {"mcp": mcp, **settings}, {})
+    assert isinstance(made, McpServer)
+    return made
+
+
+def listed(mcp: str, **settings: Any) -> list[AnyTool]:
+    return asyncio.run(make(mcp, **settings).tools(SECONDS))
+
+
+def in_rollout(mcp: str, play: Callable[[dict[str, Tool]], Awaitable[Any]], **settings: Any) -> Any:
+    """What `play` returns, given the tools of one rollout."""
+
+    async def run() -> Any:
+        tools = await make(mcp, **settings).tools(SECONDS)
+        async with open_tools(tools, TASK, SECONDS) as opened:
+            return await play(opened)
+
+    return asyncio.run(run())
+
+
+def test_a_server_says_what_it_has(tmp_path: Path) -> None:
+    tools = listed(write_server(tmp_path))
+    assert [t.name for t in tools] == ["note", "count", "fail", "end", "picture", "secret"]
+    assert all(isinstance(tool, StatefulTool) for tool in tools)
+    assert tools[0].schema == {
+        "type": "function",
+        "function": {
+            "name": "note",
+            "description": "Write a note.\n\nAll notes come back.",
+            "parameters": {
+                "type": "object",
+                "properties": {"text": {"type": "string"}},
+                "required": ["text"],
+            },
+        },
+    }
+    [process] = started(tmp_path)  # it was started for the list, and ended after it
+    assert not lives(process)
+
+
+def test_only_some_of_them_with_a_prefix(tmp_path: Path) -> None:
+    command = write_server(tmp_path)
+    tools = listed(command, only=["count", "note"], prefix="my_")
+    assert [tool.name for tool in tools] == ["my_note", "my_count"]
+    assert tools[0].schema["function"]["name"] == "my_note"
+    with pytest.raises(UserError, match=r"has no tool 'notes'; did you mean 'note'\?"):
+        listed(command, only=["notes"])
+
+
+def test_the_tools_of_a_rollout_share_its_server(tmp_path: Path) -> None:
+    command = write_server(tmp_path)
+
+    async def play(tools: dict[str, Tool]) -> list[str]:
+        first = await tools["my_note"](text="a")
+        return [first, await tools["my_note"](text="b"), await tools["my_count"]()]
+
+    async def both() -> list[list[str]]:
+        tools = await make(command, prefix="my_").tools(SECONDS)
+
+        async def one() -> list[str]:
+            async with open_tools(tools, TASK, SECONDS) as opened:
+                return await play(opened)
+
+        return list(await asyncio.gather(one(), one()))
+
+    assert asyncio.run(both()) == [["a", "a b", "2"]] * 2
+    processes = started(tmp_path)
+    assert len(processes) == 3  # one for the list and one for each rollout
+    assert not any(map(lives, processes))
+
+
+def test_a_rollout_without_a_call_starts_nothing(tmp_path: Path) -> None:
+    async def play(tools: dict[str, Tool]) -> None:
+        assert "note" in tools
+
+    in_rollout(write_server(tmp_path), play)
+    assert len(started(tmp_path)) == 1
+
+
+def test_a_shared_server_is_started_once_and_ends_with_the_loop(tmp_path: Path) -> None:
+    command = write_server(tmp_path)
+
+    async def run() -> list[str]:
+        said = []
+        for text in ("a", "b"):  # as an agent that opens its tools for each question
+            tools = await make(command, connection="shared").tools(SECONDS)
+            async with open_tools(tools, TASK, SECONDS) as opened:
+                said.append(await opened["note"](text=text))
+        [process] = started(tmp_path)
+        assert lives(process)
+        return said
+
+    assert asyncio.run(run()) == ["a", "a b"]
+    assert [lives(process) for process in started(tmp_path)] == [False]
+
+
+@pytest.mark.parametrize("connection", ["rollout", "shared"])
+def test_a_server_that_ends_is_started_again_by_the_next_call(
+    connection: str, tmp_path: Path
+) -> None:
+    async def play(tools: dict[str, Tool]) -> str:
+        await tools["note"](text="lost")
+        with pytest.raises(ToolUnavailable, match=r"it ended, and .* 'the lights go out'"):
+            await tools["end"]()
+        return await tools["note"](text="new")
+
+    assert in_rollout(write_server(tmp_path), play, connection=connection) == "new"
+
+
+def test_calls_beside_one_another_fail_together_and_one_start_follows(tmp_path: Path) -> None:
+    async def play(tools: dict[str, Tool]) -> list[Any]:
+        await tools["count"]()
+        failed = await asyncio.gather(
+            tools["end"](), tools["end"](), tools["end"](), return_exceptions=True
+        )
+        again = await asyncio.gather(tools["count"](), tools["count"]())
+        return [*(isinstance(error, ToolUnavailable) for error in failed), *again]
+
+    played = in_rollout(write_server(tmp_path), play, connection="shared")
+    assert played == [True, True, True, "0", "0"]
+    assert len(started(tmp_path)) == 2
+
+
+def test_what_the_model_is_told(tmp_path: Path) -> None:
+    async def play(tools: dict[str, Tool]) -> None:
+        with pytest.raises(ToolError, match="no luck") as failed:
+            await tools["fail"]()
+        assert not isinstance(failed.value, ToolUnavailable)
+        with pytest.raises(ArgumentError, match="Wrong arguments for note: 'text' is a required"):
+            await tools["note"]()
+        with pytest.raises(ArgumentError, match="note: text: 3 is not of type 'string'"):
+            await tools["note"](text=3)
+        assert await tools["count"]() == "0"  # neither call reached the server
+        assert await tools["picture"]() == "two dots\n[The tool returned an image, not text.]"
+
+    in_rollout(write_server(tmp_path), play)
+
+
+def test_a_call_that_is_given_up_leaves_the_server_usable(tmp_path: Path) -> None:
+    source = (
+        "from mcp.server.mcpserver import MCPServer\nimport asyncio\ns = MCPServer('slow')\n"
+        "@s.tool()\nasync def wait(seconds: float) -> str:\n    await asyncio.sleep(seconds)\n"
+        "    return 'done'\ns.run()\n"
+    )
+
+    async def play(tools: dict[str, Tool]) -> str:
+        await tools["wait"](seconds=0)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(tools["wait"](seconds=3600), 0.1)
+        return await tools["wait"](seconds=0)
+
+    assert in_rollout(write_server(tmp_path, source), play) == "done"
+
+
+def test_variables_are_given_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTES_KEY", "open sesame")
+    command = write_server(tmp_path)
+
+    async def play(tools: dict[str, Tool]) -> str:
+        return await tools["secret"]()
+
+    assert in_rollout(command, play) == "None"  # a server gets what it is given, no more
+    assert in_rollout(command, play, env=["NOTES_KEY"]) == "open sesame"
+
+
+@pytest.mark.parametrize(
+    ("mcp", "settings", "complaint"),
+    [
+        ("", {}, "the key mcp of a tool is empty"),
+        ("run 'it", {}, "close its quotation marks"),
+        ("no-such-command x", {}, "cannot be used, because there is no command 'no-such-command'"),
+        ("http://127.0.0.1:9/mcp", {}, "because nothing answers at http://127.0.0.1:9/mcp"),
+        ("http:///mcp", {}, "is no URL of an MCP server"),
+        ("http://me:word@there/mcp", {}, "at there holds a name or a password"),
+        ("https://there/mcp", {"env": ["HOME"]}, "started elsewhere, so remove env"),
+        ("x", {"env": ["KEY=open sesame"]}, "write only the name 'KEY' in env"),
+        ("x", {"env": ["NOT_SET_HERE"]}, "needs the environment variable NOT_SET_HERE: set it."),
+        ("x", {"connection": "none"}, "must be 'rollout' or 'shared'"),
+        ("x", {"prefx": "a"}, "has no setting 'prefx'; did you mean 'prefix'?"),
+        (
+            f'{sys.executable} -c "{DIES}"',
+            {},
+            "it ended, and the last line .* 'no licence'",
+        ),
+    ],
+)
+def test_what_cannot_be_used(mcp: str, settings: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint.replace("?", r"\?")) as caught:
+        listed(mcp, **settings)
+    assert "\n" not in str(caught.value)
+    assert "sesame" not in str(caught.value)
+
+
+def test_a_server_that_never_lists_its_tools() -> None:
+    command = f'{sys.executable} -c "import time; time.sleep(3600)"'
+    with pytest.raises(UserError, match=r"it did not list its tools within 0\.2 s"):
+        asyncio.run(make(command).tools(0.2))
+
+
+def test_a_name_that_a_server_lists_twice_is_its_first_tool(tmp_path: Path) -> None:
+    tools = [
+        {"name": "a", "description": text, "inputSchema": OBJECT} for text in ("first", "second")
+    ]
+
+    async def run() -> list[str]:
+        server = make(write_lister(tmp_path, tools))
+        return [tool.schema["function"]["description"] for tool in await server.tools(SECONDS)]
+
+    assert asyncio.run(run()) == ["first"]
+
+
+def test_a_schema_that_is_none(tmp_path: Path) -> None:
+    tools = [{"name": "a", "inputSchema": OBJECT | {"properties": {"x": {"type": "y"}}}}]
+    with pytest.raises(UserError, match="the arguments of 'a' in no JSON schema"):
+        listed(write_lister(tmp_path, tools))
+
+
+@pytest.mark.parametrize("connection", ["rollout", "shared"])
+def test_a_server_at_a_url_that_goes_and_comes_back(connection: str, tmp_path: Path) -> None:
+    async def play(tools: dict[str, Tool]) -> list[str]:
+        said = [await tools["note"](text="a")]
+        await asyncio.to_thread(end, processes[0])
+        with pytest.raises(ToolUnavailable, match="The server of count is not there"):
+            await tools["count"]()
+        processes.append(await asyncio.to_thread(start_http, tmp_path, port))
+        return [*said, await tools["note"](text="b")]
+
+    port = free_port()
+    processes = [start_http(tmp_path, port)]
+    try:
+        url = f"http://127.0.0.1:{port}/mcp"
+        assert in_rollout(url, play, connection=connection) == ["a", "b"]
+    finally:
+        for process in processes:
+            end(process)
+
+
+def test_the_time_server_of_the_protocol_s_authors() -> None:
+    async def play(tools: dict[str, Tool]) -> str:
+        assert list(tools) == ["get_current_time", "convert_time"]
+        with pytest.raises(ToolError, match="Atlantis"):
+            await tools["get_current_time"](timezone="Atlantis/Centre")
+        # neither zone has summer time
+        return await tools["convert_time"](
+            source_timezone="Asia/Tokyo", time="16:30", target_timezone="Asia/Kolkata"
+        )
+
+    text = in_rollout(f"{sys.executable} -m mcp_server_time", play)
+    assert "T13:00:00+05:30" in json.loads(text)["target"]["datetime"]
+
+
+class _Part:
+    def __init__(self, **fields: Any) -> None:
+        self.__dict__.update(fields)
+
+
+def test_structured_content_stands_for_text_that_is_missing() -> None:
+    empty = _Part(content=[], structured_content={"ä": 1}, is_error=False)
+    assert read_result(empty) == '{"ä": 1}'
+    with pytest.raises(ToolError, match="did not say why"):
+        read_result(_Part(content=[], structured_content=None, is_error=True))
