@@ -89,6 +89,7 @@ SHORTER = {  # what a command begins with -> what is added to it
     "fieldcraft run unseen-search-mini": [*TINY[:-2], TINY[-1], *shrink("sft", "base", "sft")],
     "fieldcraft run my-names.yaml": ["budget.turn_tokens=12", *shrink("rl", "rl")],
     "fieldcraft run my-team.yaml": ["budget.turn_tokens=12"],
+    "fieldcraft run my-agent.yaml": ["budget.turn_tokens=12", *shrink("rl", "rl")],
     "fieldcraft run my-game.yaml": ["evaluation.splits.heldout=1", *shrink("rl", "rl")],
     "fieldcraft run my-site.yaml": [*TINY[:-2], *shrink("sft", "base", "sft")],
     "fieldcraft run my-afm.yaml": [*TINY, *shrink("sft", "base", "sft")],
@@ -219,7 +220,7 @@ class Terminal:
 
     def serve(self, arguments):
         self.servers.append(subprocess.Popen([sys.executable, "-m", "fieldcraft", *arguments]))
-        for _ in range(300):
+        for _ in range(900):
             try:
                 httpx.get(f"http://127.0.0.1:{self.port}/health").raise_for_status()
                 return
@@ -254,6 +255,7 @@ def test_what_a_document_tells_to_type_works(document, folder, terminal):
         elif language == "python":
             for long, short in SMALLER.items():
                 text = text.replace(long, short)
+            text = text.replace("localhost:8000", f"127.0.0.1:{terminal.port}")
             exec(compile(text, document.name, "exec"), names)
 
 

@@ -21,6 +21,7 @@ import pyarrow.parquet
 from fieldcraft.data.browsecomp import readable_record
 from fieldcraft.data.programs import Meta, program_question
 from fieldcraft.data.records import Record, first, records
+from fieldcraft.data.served import served_tasks
 from fieldcraft.data.toolrl import plain_record
 from fieldcraft.records.files import atomic_file
 from fieldcraft.records.jsonl import write_json_lines
@@ -45,7 +46,8 @@ _SEPARATOR = re.compile(r"<ans_split>|<\|answer_split\|>")
 
 
 def read_tasks(path: Path) -> list[Task]:
-    """Tasks of a .jsonl(.gz), .json, .parquet or .csv file, in the file's order.
+    """Tasks of a .jsonl(.gz), .json, .parquet or .csv file, in the file's order; of a folder, those
+    that a served agent recorded and whose answer its users know (`served.py`).
 
     A record holds its question in `question` or in verl's `prompt`, and its answers in
     `golden_answers` (numbers of `choices`, where it has some), `answers`, `answer` and
@@ -62,6 +64,8 @@ def read_tasks(path: Path) -> list[Task]:
         UserError: the file is missing, empty or damaged, or a record lacks a question, or an answer
             and tests.
     """
+    if path.is_dir():
+        return served_tasks(path)
     plain = (
         (where, plain_record(readable_record(record, where), where))
         for where, record in records(path)

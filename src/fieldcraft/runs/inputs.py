@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data import autocoa
+from fieldcraft.data.served import served_demonstrations
 from fieldcraft.data.sources import ensure_corpus, read_tasks, write_tasks
 from fieldcraft.data.steps_io import holds_steps, read_demonstrations, read_pairs
 from fieldcraft.data.trajectories import read_trajectories
@@ -236,6 +237,8 @@ class FileInputs(Inputs):
 
     def _read(self) -> tuple[list[tuple[Task, list[Step]]], Counter[str]]:
         assert self.recipe.demonstrations is not None
+        if self.recipe.demonstrations.is_dir():
+            return served_demonstrations(self.recipe.demonstrations)
         if holds_steps(self.recipe.demonstrations):
             return read_demonstrations(self.recipe.demonstrations), Counter()
         return read_trajectories(self.recipe.demonstrations)
