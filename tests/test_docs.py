@@ -219,6 +219,8 @@ class Terminal:
         assert end.value.code in (0, None), line
 
     def serve(self, arguments):
+        """Start a server. A reader has stopped the one before: they use the same port."""
+        self.close()
         self.servers.append(subprocess.Popen([sys.executable, "-m", "fieldcraft", *arguments]))
         for _ in range(900):
             try:
@@ -230,7 +232,8 @@ class Terminal:
         raise AssertionError(f"no answer from {arguments}")
 
     def close(self):
-        for server in self.servers:
+        while self.servers:
+            server = self.servers.pop()
             server.terminate()
             server.wait()
 
