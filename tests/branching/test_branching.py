@@ -18,6 +18,7 @@ from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.run import answer_rubric
+from fieldcraft.records.events import Event
 from fieldcraft.records.transcript import Entry, Kind, transcript
 from fieldcraft.rollout.loop import Policy, rollout
 from fieldcraft.train.batch import to_sample
@@ -346,6 +347,27 @@ def test_samples_are_kept_and_more_are_added(tmp_path: Path) -> None:
     assert [t.ids for t in more.original[:3]] == [t.ids for t in few.original]
     fresh = branch(env, whole, 2, samples=5)
     assert [t.ids for t in more.original] == [t.ids for t in fresh.original]
+
+
+def test_what_was_sampled_before_ctrl_c_is_kept(tmp_path: Path) -> None:
+    env = environment()
+    whole = recorded(env)
+    told = []
+
+    def interrupt(event: Event) -> None:
+        told.append(event)
+        if len(told) == 3:  # the beginning, and two samples
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        branch(env, whole, 2, samples=6, kept=Kept(tmp_path), emit=interrupt)
+    assert (tmp_path / "after-2.jsonl").read_text().count("\n") == 2
+    engine = Reader()
+    again = branch(env, whole, 2, samples=6, kept=Kept(tmp_path), engine=engine)
+    assert engine.asked == 4
+    assert [t.ids for t in again.original] == [
+        t.ids for t in branch(env, whole, 2, samples=6).original
+    ]
 
 
 def test_a_line_that_a_kill_cut_short_is_sampled_again(tmp_path: Path) -> None:
