@@ -1,4 +1,4 @@
-"""Commands about data and servers: world, synthesise, index, serve, bench."""
+"""Commands about data and servers: world, synthesise, convert, index, serve, bench."""
 
 from __future__ import annotations
 
@@ -109,6 +109,31 @@ def synthesise(
     made = synthesise_for(settings, folder, depth, width, events)
     for name in ("tasks.jsonl", "card.html"):
         print(made / name)
+
+
+@app.command()
+def convert(
+    source: Annotated[Path, typer.Argument(help="A file, or a folder of datasets.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            help="openai, trl, trl-prompt, sharegpt, afm, autocoa, steps, questions or verl."
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", help="What to write: .jsonl, .json, .parquet, or a folder.")
+    ],
+) -> None:
+    """Write demonstrations or questions of any format in another one."""
+    from fieldcraft.data.formats import convert as formats
+
+    if not out.suffix:
+        refuse_used(out)
+    refuse_unwritable(out)
+    written, reasons = formats.convert(source, to, out)
+    for reason, count in reasons.most_common():
+        print(f"{count} left out: {reason}")
+    print(f"{out}: {written} written")
 
 
 @app.command("index")

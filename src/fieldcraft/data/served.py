@@ -37,6 +37,11 @@ class Feedback(BaseModel):
     comment: str | None = None
 
 
+def is_served(path: Path) -> bool:
+    """Whether a path is the folder of a served agent."""
+    return (path / TRAJECTORIES).exists() and (path / DEMONSTRATIONS).exists()
+
+
 def served_tasks(folder: Path) -> list[Task]:
     """The questions whose right answer is known, each once: the last word on a question counts.
 

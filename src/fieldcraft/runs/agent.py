@@ -45,6 +45,7 @@ from fieldcraft.runs.engines import make_local_engine
 from fieldcraft.runs.folder import RunFolder, find_model
 from fieldcraft.runs.inputs import make_inputs
 from fieldcraft.runs.loop import run_async
+from fieldcraft.runs.model_card import Exported, write_card
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.runs.sources import Inputs
 from fieldcraft.terminal.progress import TerminalSink
@@ -310,13 +311,18 @@ def find_agent(path: Path) -> Agent:
 
 def export(path: Path, out: Path, dtype: Dtype) -> None:
     """Write the model of a run, a stage or a checkpoint as a checkpoint of its own, which is new,
-    and beside it what the agent acts under, see `recipes.exported`.
+    and beside it what the agent acts under, see `recipes.exported`, and a model card.
 
     Raises UserError where there is no model.
     """
     agent = find_agent(path)
     model = load_model(agent.model, torch.device("cpu"), dtype)
     tokenizer = load_tokenizer(agent.model)
+    run, folder = find_model(path)
+    acts = run is not None or read_agent(folder) is not None
+    dialect = make_dialect(agent.recipe, tokenizer) if acts else None
+    stage = folder.absolute().parent.name
     with atomic_folder(out) as draft:
         save_model(draft, model, tokenizer)
         write_agent(draft, agent.recipe, agent.index)
+        write_card(draft, Exported(out.name, agent.recipe, tokenizer, dialect, run, stage))
