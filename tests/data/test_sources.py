@@ -136,10 +136,9 @@ def test_what_is_written_for_verl(tmp_path):
         },
     }
     assert other["extra_info"] == {"index": 1, "split": "train", "metadata": "{}"}
-    meta = ({"data_source": "nq"}, {"data_source": "fieldcraft"})
     assert read_tasks(path) == [
-        Task("a", "Film: who?", ("A", "B"), meta[0]),
-        Task("b", "Film: when?", ("C",), meta[1]),
+        Task("a", "Film: who?", ("A", "B"), {"data_source": "nq", "split": "test"}),
+        Task("b", "Film: when?", ("C",)),
     ]
 
 

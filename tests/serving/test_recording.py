@@ -139,4 +139,4 @@ def test_a_run_learns_from_what_was_served(
     capsys.readouterr()
     assert status("eval", "--model", tmp_path / "run", "--tasks", folder, "--limit", 2) == 0
     assert status("run", "hotpotqa", *given, f"tasks={tmp_path}", "--out", tmp_path / "b") == 2
-    assert "demonstrations.jsonl does not exist" in sentence(capsys)
+    assert "is a folder without a dataset: give a file" in sentence(capsys)
