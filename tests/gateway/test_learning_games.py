@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from learning import STAGE, learn, rises, write_player
+from learning import STAGE, learn, rises, trained_as_sampled, write_player
 
 import fieldcraft as fc
 from fieldcraft.records.trajectories import read_trajectories
@@ -15,6 +15,7 @@ GAME = {"name": "text", "env": "games_parts:Partners", "games": 8}
 def test_the_reward_of_a_game_rises(tmp_path: Path) -> None:
     rows = learn(tmp_path, GAME)
     rises(rows)
+    trained_as_sampled(rows)
     evaluated = list(read_trajectories(tmp_path / "run" / "evaluations" / "rl.jsonl"))
     assert [t.status for t in evaluated] == [Status.ANSWERED] * 4
     assert {t.correct for t in evaluated} == {"environment"}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from learning import TEMPLATE, learn, rises
+from learning import TEMPLATE, learn, rises, trained_as_sampled
 
 from bandit import letters
 from fieldcraft.config.sections import Limits
@@ -159,4 +159,6 @@ def test_a_task_of_others_is_refused() -> None:
 
 def test_the_reward_rises(tmp_path: Path) -> None:
     choice = {"name": "verifiers", "taskset": "partners_taskset"}
-    rises(learn(tmp_path, choice | ({"python": PYTHON} if PYTHON else {})))
+    rows = learn(tmp_path, choice | ({"python": PYTHON} if PYTHON else {}))
+    rises(rows)
+    trained_as_sampled(rows)
