@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from fieldcraft.config.environment import WITH_TOOLS, of_others
 from fieldcraft.config.names import name_of
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.config.sections import SAME_SAMPLES, Dtype
@@ -120,6 +121,8 @@ class Agent:
             **handed_on(self.recipe),
             **settings,
         }
+        if of_others(settings.get("environment")):
+            keys = {key: keys[key] for key in keys if key in settings or key not in WITH_TOOLS}
         refuse_other(folder)
         with _file_of(tasks, folder) as file:
             recipe = parse_recipe({**keys, "tasks": str(file)})
