@@ -91,6 +91,11 @@ async def posts(task: fc.Task, base_url: str) -> None:
         (await http.post(place, json={"reward": 0.75})).raise_for_status()
 
 
+async def wants_little(task: fc.Task, base_url: str) -> None:
+    async with client(base_url) as ask:
+        await says(ask, [user(task.question)], max_tokens=3)
+
+
 def plainly(task: fc.Task, base_url: str) -> bool:
     """Not asynchronous, streaming, and with a stop string."""
     with OpenAI(base_url=base_url, api_key="none") as ask:

@@ -31,12 +31,15 @@ class InOrder(ScriptedEngine):
         super().__init__(TOKENIZER, turns)
         self.sessions: set[str] = set()
         self.slow = False
+        self.broken: Exception | None = None
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
         self.sessions.add(session)
         turn, self.turns = self.turns[:1], self.turns[1:]
         if self.slow:
             await asyncio.sleep(60)
+        if self.broken is not None:
+            raise self.broken
         return await ScriptedEngine(TOKENIZER, turn).generate(ids, sampling, "alone")
 
     def release(self, session: str) -> None:
@@ -44,12 +47,17 @@ class InOrder(ScriptedEngine):
 
 
 def play(
-    agent: str | None, turns: Sequence[str], settings: Any = None, slow: bool = False, **budget: Any
+    agent: str | None,
+    turns: Sequence[str],
+    settings: Any = None,
+    slow: bool = False,
+    broken: Exception | None = None,
+    **budget: Any,
 ) -> tuple[Trajectory, InOrder]:
     name = None if agent is None else f"blackbox_agents:{agent}"
     environment = BlackBox(name, **(settings or {}))
     engine = InOrder(turns)
-    engine.slow = slow
+    engine.slow, engine.broken = slow, broken
     limits = Limits.model_validate({"total_tokens": 600, **budget})
 
     async def one() -> Trajectory:
@@ -165,6 +173,11 @@ def test_a_turn_that_is_cut_is_truncated() -> None:
     assert done.rewards == {"environment": 0.75}
 
 
+def test_a_limit_of_the_agents_own_truncates_nothing() -> None:
+    done, _ = play("wants_little", ["a long answer that is cut"])
+    assert (done.status, len(done.segments[1].ids)) == (Status.ANSWERED, 3)
+
+
 @pytest.mark.parametrize(
     ("agent", "settings", "cause"),
     [
@@ -180,12 +193,21 @@ def test_a_bad_agent_is_an_error_of_its_rollout(agent: str, settings: Any, cause
     assert done.rewards == {}
 
 
+def test_what_the_engine_raises_is_the_cause_whatever_the_agent_makes_of_it() -> None:
+    done, _ = play("fails", ["Ada"], broken=FloatingPointError("not finite"))
+    assert (done.status, done.error) == (Status.ERROR, "FloatingPointError: not finite")
+    with pytest.raises(UserError, match="raise max_len"):
+        play("fails", ["Ada"], broken=UserError("raise max_len"))
+
+
 def test_requests_that_cannot_be_answered_are_refused_in_a_sentence() -> None:
     done, engine = play("lies", [])
     assert engine.prompts == []
     told = (done.answer or "").splitlines()
     assert len(told) == 5
-    for part, sentence in zip(("messages", "n", "logprobs", "content", END), told, strict=True):
+    for part, sentence in zip(
+        ("'messages'", "'n'", "'logprobs'", "content", END), told, strict=True
+    ):
         assert part in sentence
 
 

@@ -55,7 +55,8 @@ def test_it_answers_as_the_agent_does(agent: Agent) -> None:
 
 
 def test_an_agent_of_an_environment_of_others_is_refused(agent: Agent) -> None:
-    player = agent.with_settings(environment={"name": "text", "env": "my_game:Guess"}, tools=())
+    others = {"name": "text", "env": "my_game:Guess"}
+    player = agent.with_settings(environment=others, tools=[], evaluation={"workflows": []})
     with pytest.raises(UserError, match="acts in the environment 'text'"):
         serve(player)
 

@@ -112,16 +112,9 @@ class House:
         return trajectory
 
     async def _run(self, trajectory: Trajectory, talk: Talk, base_url: str) -> None:
-        try:
-            result = await guarded(self.run(trajectory.task, base_url), self.seconds)
-        except TooSlow as error:
-            raise EnvironmentDefect(f"the agent did not end within {self.seconds:g} s") from error
-        except UserError:
-            raise
-        except Exception:
-            if not talk.full:
-                raise
-            result = None  # it did not expect to be refused
+        result = await self._result(trajectory.task, talk, base_url)
+        if talk.failure is not None:
+            raise talk.failure
         match result:
             case bool() | int() | float():
                 talk.reward = float(result)
@@ -133,6 +126,19 @@ class House:
                 raise EnvironmentDefect(
                     f"the agent returned {shown(other)}, not a reward, an answer or None"
                 )
+
+    async def _result(self, task: Task, talk: Talk, base_url: str) -> Any:
+        """What the agent returns; None for one that did not expect to be refused a turn."""
+        try:
+            return await guarded(self.run(task, base_url), self.seconds)
+        except TooSlow as error:
+            raise EnvironmentDefect(f"the agent did not end within {self.seconds:g} s") from error
+        except UserError:
+            raise
+        except Exception:
+            if talk.full or talk.failure is not None:
+                return None
+            raise
 
     def _conclude(self, trajectory: Trajectory, talk: Talk) -> None:
         said = trajectory.policy_texts

@@ -56,6 +56,7 @@ class Talk:
     session: str
     key: str
     full: bool = False  # the budget ended a turn, or refused one
+    failure: Exception | None = None  # what the engine raised, which the agent does not understand
     chains: list[Chain] = field(default_factory=list)
     reward: float | None = None  # that was posted
     _said: dict[Says, str] = field(default_factory=dict)
@@ -63,23 +64,27 @@ class Talk:
     _asking: set[asyncio.Task[Reply]] = field(default_factory=set)
 
     async def ask(self, request: ChatRequest) -> Reply:
-        """The policy's next turn. Raises Refused where the budget leaves no room for one, and when
-        the rollout is over."""
+        """The policy's next turn. Raises Refused where the budget leaves no room for one, when the
+        engine failed, and when the rollout is over."""
         asking = asyncio.create_task(self._ask(request))
         self._asking.add(asking)
         asking.add_done_callback(self._asking.discard)
         await asyncio.wait([asking])
         if asking.cancelled():
             raise Refused("the rollout is over.")
+        failure = asking.exception()
+        if isinstance(failure, Exception) and not isinstance(failure, Refused):
+            self.failure = failure
+            raise Refused("the engine failed.") from failure
         return asking.result()
 
     async def _ask(self, request: ChatRequest) -> Reply:
         ids = self.scribe.prompt(request.messages, request.tools, self._said, self._known)
         self._refuse_more(ids)
         chain = self._chain_of(ids)
-        most = request.max_completion_tokens or request.max_tokens or self.budget.turn_tokens
-        room = min(most, self.budget.turn_tokens)
-        limits = self.budget.model_copy(update={"turn_tokens": room})
+        room = min(self.budget.turn_tokens, self.budget.total_tokens - len(ids))
+        most = min(room, request.max_completion_tokens or request.max_tokens or room)
+        limits = self.budget.model_copy(update={"turn_tokens": most})
         chain.busy = True
         try:
             reason = await write_turn(
@@ -88,7 +93,7 @@ class Talk:
         finally:
             chain.busy = False
         turn = chain.trajectory.segments[-1]
-        self.full |= reason is StopReason.LENGTH
+        self.full |= reason is StopReason.LENGTH and len(turn.ids) == room
         text, says = self.scribe.read(turn.text, request.stops, request.tools)
         self._said[says] = text
         self._sampled[tuple(ids), says] = turn.ids
