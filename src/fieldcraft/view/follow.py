@@ -61,7 +61,7 @@ class Follower:
                     if not self.index.advance(file):
                         self._mark(file)
                     moved = True
-                    if time.perf_counter() - began > SHOWN:
+                    if self.library.is_empty or time.perf_counter() - began > SHOWN:
                         self.library.refresh()
                         return True
         if moved:

@@ -20,7 +20,7 @@ from fieldcraft.view.lines import Columns, columns, read_line, text
 from fieldcraft.view.viewed import TrajectoryFile
 
 FORMAT = 1  # of the tables; an index of another one is left alone
-FIRST_PIECE, PIECE = 64 * 1024, 4 * 1024 * 1024  # bytes that are indexed at once
+FIRST_PIECE, PIECE = 64 * 1024, 512 * 1024  # bytes that are indexed at once
 NAMES = [field.name for field in fields(Columns)]
 
 _TABLES = f"""

@@ -79,6 +79,11 @@ class Library:
         self._files = {numbers[path]: file for path, file in files.items() if path in numbers}
         self.revision += 1
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no file has been found in the index yet."""
+        return not self._files
+
     def count(self, query: Query) -> int:
         return len(self._ids(query))
 

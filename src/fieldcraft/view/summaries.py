@@ -64,7 +64,7 @@ def _evaluations(run: Viewed, notes: list[str]) -> dict[str, Any]:
             notes.append(str(error))
             continue
         whole = record.get("summary", {})
-        splits = whole.get("splits") or {"all": whole}
+        splits = whole.get("splits") or {whole.get("split") or "all": whole}
         found[path.stem] = {name: _figures(part) for name, part in splits.items()}
     order = [*run.stages, *found]
     return {name: found[name] for name in dict.fromkeys(order) if name in found}
