@@ -22,10 +22,14 @@ def view(
         str | None,
         typer.Option(envvar="FIELDCRAFT_VIEW_TOKEN", help="By default a new one at each start."),
     ] = None,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Let readers sample from a step of a trajectory.")
+    ] = False,
 ) -> None:
     """Runs in the browser: curves, trajectories and their tokens, and who waited for whom."""
     from fieldcraft.tools.serving import serve
     from fieldcraft.view.access import hosts_of, is_loopback
+    from fieldcraft.view.branches import Sampling
     from fieldcraft.view.index import Index, index_path
     from fieldcraft.view.server import create_app
     from fieldcraft.view.viewed import open_runs
@@ -33,6 +37,12 @@ def view(
     viewed = open_runs(runs)
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(24)
-    page = create_app(viewed, Index(index_path()), hosts=hosts_of(host, token), token=token)
+    page = create_app(
+        viewed,
+        Index(index_path()),
+        hosts=hosts_of(host, token),
+        token=token,
+        sampling=Sampling() if sample else None,
+    )
     path = "/" if token is None else f"/?token={token}"
     serve(page, "view", host, port, path, page.state.end)

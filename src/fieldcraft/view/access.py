@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import secrets
+from collections.abc import Collection
+from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
@@ -16,6 +18,7 @@ NO_TOKEN = (
     " ?token=...\n"
 )
 READ_ONLY = "This page only reads: ask with GET.\n"
+ELSEWHERE = "Only the page itself may ask for this.\n"
 # Nothing from elsewhere, no program and no style that stands in the page's text, and no frame.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
@@ -39,13 +42,14 @@ def is_loopback(host: str) -> bool:
 
 
 class Guard:
-    """Lets nobody write, adds `HEADERS` to every answer and, with a token, lets nobody in without
-    it. The token comes as `?token=` once, and is a cookie from then on; a program may send it as
-    `Authorization: Bearer`."""
+    """Lets nobody write but to the paths `writable`, and there only the page itself. Adds `HEADERS`
+    to every answer and, with a token, lets nobody in without it. The token comes as `?token=` once,
+    and is a cookie from then on; a program may send it as `Authorization: Bearer`."""
 
-    def __init__(self, app: ASGIApp, token: str | None) -> None:
+    def __init__(self, app: ASGIApp, token: str | None, writable: Collection[str] = ()) -> None:
         self.app = app
         self.token = token
+        self.writable = writable
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -63,7 +67,11 @@ class Guard:
     def _answer(self, request: Request) -> Response | None:
         """What to answer in place of the page."""
         if request.method not in ("GET", "HEAD"):
-            return PlainTextResponse(READ_ONLY, 405)
+            if request.url.path not in self.writable:
+                return PlainTextResponse(READ_ONLY, 405)
+            # A page from elsewhere can send a form here, but browsers say where it came from.
+            if urlsplit(request.headers.get("origin", "")).netloc != request.headers.get("host"):
+                return PlainTextResponse(ELSEWHERE, 403)
         if self.token is None:
             return None
         asked = request.query_params.get("token", "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -20,8 +21,9 @@ from starlette.responses import FileResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from fieldcraft.types import UserError
+from fieldcraft.types import Trajectory, UserError
 from fieldcraft.view.access import Guard
+from fieldcraft.view.branches import Sampling, Wish, parse_wish, place_of, results, steps_of
 from fieldcraft.view.details import brief, details, read
 from fieldcraft.view.exports import csv_lines, json_lines
 from fieldcraft.view.follow import Follower
@@ -36,18 +38,25 @@ TOLD = 0.5  # seconds between two looks for something to tell a page
 
 
 def create_app(
-    runs: Sequence[Viewed], index: Index, *, hosts: Sequence[str], token: str | None = None
+    runs: Sequence[Viewed],
+    index: Index,
+    *,
+    hosts: Sequence[str],
+    token: str | None = None,
+    sampling: Sampling | None = None,
 ) -> Starlette:
     """The page as an ASGI application; call its `state.end` before it ends. Browsers may call it by
     these `hosts` only: a page from elsewhere whose name was pointed here (DNS rebinding) is
-    refused."""
-    page = _Page(runs, index)
+    refused. With `sampling` readers may have trajectories continued."""
+    page = _Page(runs, index, sampling)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         page.follower.start()
         yield
         await asyncio.to_thread(page.follower.stop)
+        if sampling is not None:
+            await asyncio.to_thread(sampling.stop)
 
     async def health(request: Request) -> Response:
         return _json({"status": "ok", "runs": len(runs)})
@@ -63,7 +72,14 @@ def create_app(
         "trajectory": page.trajectory,
         "question": page.question,
         "timeline": page.timeline,
+        "branches": page.branches,
     }
+    writing = []
+    if sampling is not None:
+        writing = [
+            Route("/api/branch", page.branch, methods=["POST"]),
+            Route("/api/branch/stop", _answer(page.stop_branch), methods=["POST"]),
+        ]
     app = Starlette(
         routes=[
             Route("/", home),
@@ -71,12 +87,13 @@ def create_app(
             *(Route(f"/api/{name}", _answer(make)) for name, make in answers.items()),
             Route("/api/export.jsonl", page.export_jsonl),
             Route("/api/export.csv", page.export_csv),
+            *writing,
             Route("/events", page.events),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         middleware=[
             Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
-            Middleware(Guard, token=token),
+            Middleware(Guard, token=token, writable={route.path for route in writing}),
         ],
         exception_handlers={UserError: _mistake, HTTPException: _missing},
         lifespan=lifespan,
@@ -88,7 +105,8 @@ def create_app(
 class _Page:
     """The answers to what the page asks."""
 
-    def __init__(self, runs: Sequence[Viewed], index: Index) -> None:
+    def __init__(self, runs: Sequence[Viewed], index: Index, sampling: Sampling | None) -> None:
+        self.sampling = sampling
         self.viewed = {run.name: run for run in runs}
         self.library = Library(runs, index)
         self.follower = Follower(self.library, index)
@@ -148,6 +166,42 @@ class _Page:
         times = self.run(request).times(request.query_params.get("stage", ""))
         return {"steps": [asdict(step) for step in times]}
 
+    def branches(self, request: Request) -> Any:
+        """What has come of the branches of a trajectory, and what else can be asked for."""
+        run, place, trajectory = self._branching(request)
+        if place is None:
+            return {"place": None}
+        return {
+            "place": shlex.join(["fieldcraft", "branch", *place]),
+            "steps": steps_of(trajectory),
+            "models": [] if run.folder is None else run.folder.finished_stages(),
+            "results": results(run, place),
+            "may": self.sampling is not None,
+        }
+
+    async def branch(self, request: Request) -> Response:
+        wish = parse_wish(await request.body())
+        return await asyncio.to_thread(self._branch, request, wish)
+
+    def _branch(self, request: Request, wish: Wish) -> Response:
+        assert self.sampling is not None, "the route is only there with it"
+        run, place, _ = self._branching(request)
+        if place is None:
+            raise UserError("nothing can go on from this trajectory: choose one of a run's models.")
+        self.sampling.start(["branch", *place, *wish.options(run.path)])
+        return _json(self.sampling.state, 202)
+
+    def stop_branch(self, request: Request) -> Any:
+        assert self.sampling is not None, "the route is only there with it"
+        self.sampling.stop()
+        return self.sampling.state
+
+    def _branching(self, request: Request) -> tuple[Viewed, list[str] | None, Trajectory]:
+        run = self.run(request)
+        [(file, number, line)] = self.library.lines(self._place(request))
+        trajectory, _ = read(file, number, line)
+        return run, place_of(run, file, number), trajectory
+
     def export_jsonl(self, request: Request) -> Response:
         lines = json_lines(self.library, self.library.ids(parse_query(request.query_params)))
         return _download(lines, "trajectories.jsonl", "application/x-ndjson")
@@ -169,7 +223,8 @@ class _Page:
         async def told() -> AsyncIterator[str]:
             last = ""
             while not self.ended:
-                state = json.dumps(self.follower.state)
+                branch = None if self.sampling is None else self.sampling.state
+                state = json.dumps({**self.follower.state, "branch": branch})
                 if state != last:
                     last = state
                     yield f"data: {state}\n\n"

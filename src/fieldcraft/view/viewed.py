@@ -20,13 +20,15 @@ from fieldcraft.records.timeline import StepTimes, read_times
 from fieldcraft.runs.folder import RunFolder, StageFolder, find_run
 from fieldcraft.types import UserError
 
-Kind = Literal["evaluation", "training", "other"]
+Kind = Literal["evaluation", "training", "branch", "other"]
+BRANCHES = "branches"  # the folder in that of a run
 
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryFile:
-    """A file of trajectories: those of an evaluation, the rollouts of a training step, or others.
-    `part` is the evaluation or the stage."""
+    """A file of trajectories: those of an evaluation, the rollouts of a training step, what was
+    sampled from a step of one (`part` is the folder and the state), or others. Else `part` is the
+    evaluation or the stage."""
 
     path: Path
     run: str
@@ -64,6 +66,9 @@ class Viewed:
                 yield TrajectoryFile(path, self.name, part, "training")
             if part in evaluated:
                 yield TrajectoryFile(evaluated[part], self.name, part, "evaluation")
+        for path in sorted(self.path.glob(f"{BRANCHES}/*/*.jsonl")):
+            if path.stem != "trajectory":  # the one that they go on from
+                yield TrajectoryFile(path, self.name, f"{path.parent.name}/{path.stem}", "branch")
 
     def stage(self, name: str) -> StageFolder:
         """The folder of a stage. Raises UserError for a stage that it does not have."""

@@ -9,10 +9,12 @@ export function whenLoaded(listener) {
   told = listener;
 }
 
-export async function ask(path, parameters = {}) {
+/** The answer to a question, or to a wish if there is a `body`. */
+export async function ask(path, parameters = {}, body = undefined) {
+  const options = body === undefined ? {} : { method: "POST", body: JSON.stringify(body) };
   let answer;
   try {
-    answer = await fetch(`${path}?${new URLSearchParams(parameters)}`);
+    answer = await fetch(`${path}?${new URLSearchParams(parameters)}`, options);
   } catch {
     throw new Error("The server does not answer: start 'fieldcraft view' again.");
   }

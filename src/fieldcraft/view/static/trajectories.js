@@ -9,7 +9,7 @@ import { go } from "./state.js";
 export const FILTERS = ["run", "part", "kind", "split", "status", "right", "calls", "reward", "step"];
 const TITLES = { run: "Run", part: "Stage", kind: "From", split: "Split", status: "Status", right: "Answer", calls: "Calls", reward: "Reward", step: "Step" };
 const NAMES = {
-  kind: { evaluation: "evaluations", training: "training", other: "other files" },
+  kind: { evaluation: "evaluations", training: "training", branch: "branches", other: "other files" },
   right: { 1: "right", 0: "wrong", none: "ungraded" },
 };
 

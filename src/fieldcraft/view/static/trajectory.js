@@ -2,6 +2,7 @@
 
 import { html, nothing } from "./vendor/lit-html.js";
 import { load } from "./api.js";
+import { branchView } from "./branch.js";
 import { badge, grade, mark, number, seconds, waiting } from "./parts.js";
 import { address } from "./state.js";
 import { strip } from "./strip.js";
@@ -29,10 +30,10 @@ export function trajectoryView(shown, { live }) {
         ${after ? html`<a href=${address({ open: after })}>Next</a>` : nothing}
       </span>
     </div>
-    ${waiting(found, (one) => trajectory(one, shown))}`;
+    ${waiting(found, (one) => trajectory(one, shown, asked, live))}`;
 }
 
-function trajectory(one, shown) {
+function trajectory(one, shown, asked, live) {
   return html`
     <article>
       <h1 class="asked">${one.question}</h1>
@@ -56,6 +57,7 @@ function trajectory(one, shown) {
         <section aria-label="Transcript"><h2>Transcript</h2>${transcript(one.transcript, redraw)}</section>
         <div>${strip(one.segments, one.tokenizer, shown, redraw)}${calls(one.calls)}</div>
       </div>
+      ${branchView(asked, live, redraw)}
     </article>`;
 }
 

@@ -1,0 +1,162 @@
+"""Branch from here: the page asks `fieldcraft branch` to sample, and shows what came of it.
+
+The page holds no model. It starts the command in a process of its own, one at a time, and reads the
+folder that the command writes.
+"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fieldcraft.records.reading import read_json
+from fieldcraft.records.rollouts import ROLLOUTS
+from fieldcraft.records.transcript import clean
+from fieldcraft.types import Author, Trajectory, UserError
+from fieldcraft.view.viewed import BRANCHES, TrajectoryFile, Viewed
+
+SHOWN = 80  # characters of a turn beside the number of its step
+SECONDS_TO_END = 10.0  # of a command that was interrupted
+
+
+class Wish(BaseModel):
+    """What a reader asks for. Without `at` every step is sampled from."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    at: Annotated[int, Field(ge=0)] | None = None
+    edit: Literal["", "observation", "thought"] = ""
+    text: Annotated[str, Field(max_length=100_000)] = ""
+    samples: Annotated[int, Field(ge=1, le=4096)] = 32
+    model: str = ""  # another stage of the run
+
+    def options(self, run: Path) -> Iterator[str]:
+        """Of the command. Raises UserError for an edit without a step or a text."""
+        if self.at is not None:
+            yield from ("--step", str(self.at))
+        if self.edit and (self.at is None or not self.text.strip()):
+            raise UserError(f"another {self.edit} needs a step and a text: give both.")
+        if self.edit:
+            yield from (f"--{self.edit}={self.text}",)
+        if self.model:
+            yield from ("--model", str(run / self.model))
+        yield from ("--samples", str(self.samples))
+
+
+def parse_wish(body: bytes) -> Wish:
+    """Raises UserError for something else than a wish."""
+    try:
+        return Wish.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the request"
+        raise UserError(f"{place} is wrong ({first['msg']}): correct it.") from error
+
+
+class Sampling:
+    """The command that runs now, if any. Any thread may ask."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = Lock()
+        self._folder = tempfile.TemporaryDirectory(prefix="fieldcraft-")
+        self._said = Path(self._folder.name, "said.txt")
+        self._what = ""
+
+    def start(self, arguments: Sequence[str]) -> None:
+        """Raises UserError while another command runs."""
+        with self._lock:
+            if self._process is not None and self._process.poll() is None:
+                raise UserError("the page is sampling already: wait for it, or stop it.")
+            self._what = shlex.join(["fieldcraft", *arguments])
+            with self._said.open("wb") as said:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "fieldcraft", *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=subprocess.STDOUT,
+                )
+
+    def stop(self) -> None:
+        """Interrupt the command as Ctrl-C does: what it has sampled is kept."""
+        with self._lock:
+            process = self._process
+            if process is None or process.poll() is not None:
+                return
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(SECONDS_TO_END)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """`status` is the exit status, None while the command runs; `said` its last line."""
+        process = self._process
+        if process is None:
+            return {"command": "", "status": 0, "said": ""}
+        return {"command": self._what, "status": process.poll(), "said": self._last_line()}
+
+    def _last_line(self) -> str:
+        text = self._said.read_bytes()[-2000:].decode(errors="replace")
+        lines = [clean(line).strip() for line in text.replace("\r", "\n").split("\n")]
+        return next((line for line in reversed(lines) if line), "")
+
+
+def place_of(run: Viewed, file: TrajectoryFile, number: int) -> list[str] | None:
+    """The options of `fieldcraft branch` that name a trajectory; None where it cannot go on. Of
+    training, rollouts are counted over all steps that are kept."""
+    if run.recipe is None or file.kind not in ("evaluation", "training"):
+        return None
+    kept = []
+    if file.kind == "training":
+        kept = ["--training"]
+        for path in sorted((run.path / file.part / ROLLOUTS).glob("*.jsonl")):
+            if path == file.path:
+                break
+            number += path.read_bytes().count(b"\n")
+    return [str(run.path), "--trajectory", str(number), "--stage", file.part, *kept]
+
+
+def steps_of(trajectory: Trajectory) -> list[str]:
+    """What the policy wrote at each step, shortened. A summary before a fold is no step."""
+    turns = [
+        segment.text
+        for place, segment in enumerate(trajectory.segments, start=1)
+        if segment.author is Author.POLICY and place not in trajectory.folds
+    ]
+    return [_short(clean(text)) for text in turns]
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= SHOWN else f"{line[: SHOWN - 1]}…"
+
+
+def results(run: Viewed, place: Sequence[str]) -> list[dict[str, Any]]:
+    """What the branches of a trajectory have come to, folder by folder: that of its own model, and
+    those of others. Damaged files are left out: the command says what is wrong with them."""
+    _, _, number, _, part, *training = place
+    name = f"{part}{'-training' if training else ''}-{number}"
+    folders = [run.path / BRANCHES / name, *sorted(run.path.glob(f"{BRANCHES}/{name}-*"))]
+    found = []
+    for folder in folders:
+        for path in sorted(folder.glob("*.json")):
+            if path.name == "branch.json":
+                continue
+            try:
+                record = read_json(path, dict[str, Any], "delete it")
+            except UserError:
+                continue
+            found.append({"folder": folder.name, "name": path.stem, **record})
+    return found
