@@ -25,7 +25,7 @@ LAYERS = (
         "worlds",
         "data",
     ),
-    *("train", "evals", "runs", "branching", "view", "__init__", "cli", "__main__"),
+    *("train", "evals", "runs", "branching", "serving", "view", "__init__", "cli", "__main__"),
 )
 HEAVY = {"torch", "transformers", "safetensors"}
 MAY_BE_HEAVY = {"engine", "algos", "train", "runs"}

@@ -47,6 +47,19 @@ def test_a_tool_may_have_several_names(path: str) -> None:
     assert parse_recipe(dump_recipe(recipe)) == recipe
 
 
+def test_servers_are_tools_without_names_of_their_own(path: str) -> None:
+    """Two of them are two, and what they are called is not known yet."""
+    given = "tools=[{mcp: python a.py, only: [x]}, {mcp: 'http://h/mcp'}, 'a:b']"
+    recipe = load_recipe(path, [given])
+    assert [(tool.name, tool.settings) for tool in recipe.tools] == [
+        ("mcp", {"mcp": "python a.py", "only": ["x"]}),
+        ("mcp", {"mcp": "http://h/mcp"}),
+        ("a:b", {}),
+    ]
+    assert [tool.all_names for tool in recipe.tools] == [set(), set(), {"a:b"}]
+    assert parse_recipe(dump_recipe(recipe)) == recipe
+
+
 def test_a_place_in_a_list_can_be_set(path: str) -> None:
     given = "tools=[search, {name: 'a:b', pages: 3}]"
     recipe = load_recipe(path, [given, "tools.1.pages=4", "tools.0=python"])
@@ -73,6 +86,7 @@ def test_a_place_in_a_list_can_be_set(path: str) -> None:
         ),
         ("tools=[{name: search, unseen: f x}]", ["'tools.0.unseen'", "as in find, or find(text)"]),
         ("tools=[{name: search, unseen: [f, search]}]", ["'tools.0'", "remove it from unseen"]),
+        ("tools=[{mcp: x, called: f}]", ["'tools.0'", "write prefix in place of it"]),
         ("tools=[{name: search, called: f, unseen: f(a)}]", ["'f' is a name of training"]),
     ],
 )

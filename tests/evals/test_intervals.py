@@ -14,6 +14,7 @@ from fieldcraft.evals.intervals import (
     T975,
     Interval,
     effective_size,
+    newcombe_interval,
     paired_interval,
     seeds_interval,
     wilson_interval,
@@ -38,6 +39,23 @@ def test_the_interval_holds_the_rate_and_mirrors(n: int, data: st.DataObject) ->
     assert 0.0 <= low <= rate + 1e-12
     assert rate - 1e-12 <= high <= 1.0
     assert wilson_interval(1 - rate, n) == pytest.approx((1 - high, 1 - low))
+
+
+def test_the_interval_of_two_independent_shares() -> None:
+    """Example (a) of Newcombe 1998, table II, method 10; and 10 of 10 against 0 of 10, whose Wilson
+    intervals are 0.277533 wide: 1 - sqrt(2) * 0.277533 = 0.607509."""
+    assert newcombe_interval((56, 70), (48, 80)) == pytest.approx((0.0524, 0.3339), abs=5e-5)
+    assert newcombe_interval((10, 10), (0, 10)) == pytest.approx((0.6075, 1.0), abs=5e-5)
+
+
+@given(st.tuples(st.integers(1, 40), st.integers(1, 40)), st.data())
+def test_the_interval_of_two_shares_mirrors(n: tuple[int, int], data: st.DataObject) -> None:
+    one, other = ((data.draw(st.integers(0, size)), size) for size in n)
+    low, high = newcombe_interval(one, other)
+    difference = one[0] / one[1] - other[0] / other[1]
+    assert -1 <= low <= difference + 1e-9
+    assert difference - 1e-9 <= high <= 1
+    assert newcombe_interval(other, one) == pytest.approx((-high, -low))
 
 
 def test_the_interval_of_a_difference_by_hand() -> None:

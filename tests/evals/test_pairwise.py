@@ -13,6 +13,7 @@ from fieldcraft.evals.pairwise import (
     against_first,
     compare,
     compare_over_seeds,
+    fisher_test,
     one_after_another,
     sign_flip_test,
 )
@@ -242,3 +243,21 @@ def test_a_seed_without_anything_gradable():
     nothing = [made("0", None)]
     found = compare_over_seeds([(nothing, nothing), (seed(0), seed(1))])
     assert (found["n"], found["em_difference"], found["p_value"]) == (1, None, None)
+
+
+def test_fisher_by_hand():
+    """The lady who tasted tea had 3 of 4 cups right: (16 + 1 + 16 + 1) of 70 ways are as rare."""
+    assert fisher_test((3, 4), (1, 4)) == pytest.approx(34 / 70)
+    assert fisher_test((4, 4), (0, 4)) == pytest.approx(2 / 70)
+    assert fisher_test((2, 4), (2, 4)) == 1
+    assert fisher_test((0, 4), (0, 9)) == 1
+    # 8 of 10 against 1 of 6: ways 6, 90, 225 x 6 ... of C(16, 9) = 11440
+    ways = [comb(10, k) * comb(6, 9 - k) for k in range(3, 10)]
+    rare = sum(w for w in ways if w <= comb(10, 8) * comb(6, 1))
+    assert fisher_test((8, 10), (1, 6)) == pytest.approx(rare / 11440)
+
+
+@given(st.integers(0, 12), st.integers(0, 12))
+def test_fisher_does_not_ask_which_came_first(one, other):
+    assert fisher_test((one, 12), (other, 12)) == fisher_test((other, 12), (one, 12))
+    assert 0 < fisher_test((one, 12), (other, 12)) <= 1

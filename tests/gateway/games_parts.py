@@ -98,6 +98,18 @@ class OnlyResets:
         return ""
 
 
+class SometimesRaises:
+    """One of the games cannot be played."""
+
+    def reset(self, seed: int) -> str:
+        if seed == 3:
+            raise RuntimeError("no board")
+        return "a"
+
+    def step(self, action: str) -> tuple[str, float, bool]:
+        return "", float(len(action) % 2), True
+
+
 class Partners:
     """Two letters are shown one after the other, and each has a partner to be named."""
 

@@ -55,6 +55,8 @@ class PartnersHarness(vf.Harness[vf.HarnessConfig]):
         messages = []
         async with httpx.AsyncClient(timeout=600) as client:
             for letter in data.letters:
+                if data.name == "forgets":
+                    messages = []
                 messages.append({"role": "user", "content": letter})
                 answer = await client.post(
                     f"{endpoint}/chat/completions",

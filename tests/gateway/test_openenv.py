@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("openenv")
 
-from learning import TEMPLATE, learn, rises
+from learning import TEMPLATE, learn, rises, trained_as_sampled
 from openenv.core.env_server import Action, Environment, Observation, State, create_fastapi_app
 
 from bandit import letters
@@ -139,4 +139,6 @@ def test_a_server_that_dies_ends_its_rollouts() -> None:
 
 def test_the_reward_rises(url: str, tmp_path: Any) -> None:
     choice = {"name": "openenv", "url": url, "observation": "letter", "sessions": SESSIONS}
-    rises(learn(tmp_path, choice))
+    rows = learn(tmp_path, choice)
+    rises(rows)
+    trained_as_sampled(rows)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from learning import TEMPLATE, learn, rises
+from learning import TEMPLATE, learn, rises, trained_as_sampled
 
 from bandit import letters
 from fieldcraft.config.sections import Limits
@@ -50,13 +50,25 @@ def play(verifiers: Verifiers, turns: list[str], *places: int) -> list[Trajector
     tokenizer = letters()
     tokenizer.chat_template = TEMPLATE
     policy = Policy(engine=ScriptedEngine(tokenizer, turns))
-    tasks, _ = verifiers.tasks(0)
+    tasks = [Task(str(place), "?", (), {"index": place}) for place in range(2)]
 
     async def all_of_them() -> list[Trajectory]:
         async with opened(verifiers, get_dialect("autocoa", tokenizer), LIMITS) as go:
             return await asyncio.gather(*(go(tasks[p], policy, f"k{p}") for p in places))
 
     return asyncio.run(all_of_them())
+
+
+def test_the_last_tasks_are_to_test_on() -> None:
+    train, test = environment().tasks(2)
+    assert [task.question for task in train] == ["a", "b", "c", "d", "a", "b"]
+    assert [task.meta["index"] for task in test] == [6, 7]
+    assert len(environment().tasks(100)[1]) == 4
+
+
+def test_a_taskset_that_is_not_there_is_a_sentence() -> None:
+    with pytest.raises(UserError, match="the taskset cannot be read"):
+        Verifiers("no_taskset", Path(PYTHON or sys.executable)).tasks(0)
 
 
 def test_a_trace_becomes_a_trajectory_token_for_token() -> None:
@@ -74,18 +86,28 @@ def test_a_trace_becomes_a_trajectory_token_for_token() -> None:
 
 
 def test_a_history_that_is_written_anew_is_another_chain() -> None:
-    """The first turn never ended, so the chat template ends it, and the second turn is behind
-    another text. Each turn is trained once."""
-    [done] = play(environment(), ["0000", "3"], 0)
+    """Each turn is trained once."""
+    [done] = play(environment("forgets"), ["0", "3"], 0)
     assert [(s.author, s.text) for s in done.segments] == [
         (Author.PROMPT, "a>"),
-        (Author.POLICY, "0000"),
-        (Author.PROMPT, f"a>0000{END}b>"),
+        (Author.POLICY, f"0{END}"),
+        (Author.PROMPT, "b>"),
         (Author.POLICY, f"3{END}"),
     ]
     assert done.folds == [2]
     check_folds(done)
-    assert done.status is Status.TRUNCATED
+    assert done.rewards == {"environment": 1.0}
+
+
+def test_a_turn_that_is_cut_is_ended_by_the_template() -> None:
+    [done] = play(environment(), ["0000", "3"], 0)
+    assert [(s.author, s.text) for s in done.segments] == [
+        (Author.PROMPT, "a>"),
+        (Author.POLICY, "0000"),
+        (Author.TOOL, f"{END}b>"),
+        (Author.POLICY, f"3{END}"),
+    ]
+    assert (done.folds, done.status) == ([], Status.TRUNCATED)
     assert done.rewards == {"environment": 0.5}
 
 
@@ -98,7 +120,7 @@ def test_a_history_that_is_written_anew_is_another_chain() -> None:
     ],
 )
 def test_what_goes_wrong_is_the_status_of_its_rollout(mood: str, cause: str) -> None:
-    seconds = 20 if mood == "endless" else 600
+    seconds = 90 if mood == "endless" else 600
     verifiers = environment(mood, timeout_seconds=seconds)
     good, bad = play(verifiers, ["0", "3"], 0, 1)
     assert bad.status is Status.ERROR
@@ -112,7 +134,7 @@ def test_a_worker_that_died_is_started_again() -> None:
     tokenizer = letters()
     tokenizer.chat_template = TEMPLATE
     policy = Policy(engine=ScriptedEngine(tokenizer, ["0", "3"]))
-    tasks, _ = verifiers.tasks(0)
+    tasks = [Task(str(place), "?", (), {"index": place}) for place in range(2)]
 
     async def in_turn() -> list[Trajectory]:
         async with opened(verifiers, get_dialect("autocoa", tokenizer), LIMITS) as go:
@@ -137,4 +159,6 @@ def test_a_task_of_others_is_refused() -> None:
 
 def test_the_reward_rises(tmp_path: Path) -> None:
     choice = {"name": "verifiers", "taskset": "partners_taskset"}
-    rises(learn(tmp_path, choice | ({"python": PYTHON} if PYTHON else {})))
+    rows = learn(tmp_path, choice | ({"python": PYTHON} if PYTHON else {}))
+    rises(rows)
+    trained_as_sampled(rows)

@@ -83,8 +83,9 @@ def test_from_a_check_to_an_answer(
     assert status("check", file) == 0
     assert "1 of '" in " ".join(capsys.readouterr().out.split())
     assert status("run", file, "--out", whole) == 0
-    answered = read_trajectories(whole / "evaluations" / "rl.jsonl")
+    answered = list(read_trajectories(whole / "evaluations" / "rl.jsonl"))
     assert [call.observation for t in answered for call in t.calls][:1] == ["a"]
+    assert "All notes come back." in answered[0].segments[0].text  # the server's description
 
     append = MetricsLog.append
 

@@ -38,38 +38,38 @@ def step_labels(trajectory: Trajectory, steps: Sequence[Step]) -> list[str]:
 def branch_table(branch: Branch) -> Table:
     """Both success rates with their intervals, and what the edit is worth."""
     table = Table(header_style="bold", title=f"from step {branch.step}", title_justify="left")
-    for head in ("", "right", "share [95 %]"):
+    for head in ("", "right", "share [95 %]", "p"):
         table.add_column(head)
-    table.add_row("original", *_rate_cells(branch.rate))
+    table.add_row("original", *_rate_cells(branch.rate), "")
     if branch.edit is not None and branch.gain is not None:
-        table.add_row(f"other {branch.edit.kind}", *_rate_cells(branch.edited_rate))
-        table.add_row("difference", "", difference_text(branch.gain))
+        table.add_row(f"other {branch.edit.kind}", *_rate_cells(branch.edited_rate), "")
+        table.add_row("difference", "", *_difference_cells(branch.gain))
     return table
 
 
 def values_table(values: Values, labels: Sequence[str]) -> Table:
     """The value after each step, and what the step has added."""
     table = Table(header_style="bold")
-    for head in ("step", "what", "right", "value [95 %]", "added [95 %]"):
+    for head in ("step", "what", "right", "value [95 %]", "added [95 %]", "p"):
         table.add_column(head)
     for row in value_rows(values, labels):
-        table.add_row(*(Text(row[key]) for key in ("step", "what", "right", "value", "added")))
+        table.add_row(*map(Text, row.values()))
     return table
 
 
 def value_rows(values: Values, labels: Sequence[str]) -> list[dict[str, str]]:
     """The same as text, row by row. After the last step of most trajectories there is nothing to
     sample, and its row has the outcome."""
-    added = ["", *map(difference_text, values.worth)]
+    added = [("", ""), *map(_difference_cells, values.worth)]
     rows = []
-    for number, (rate, gain) in enumerate(zip(values.rates, added, strict=True)):
+    for number, (rate, (gain, p)) in enumerate(zip(values.rates, added, strict=True)):
         right, value = _rate_cells(rate)
         row = {"step": str(number), "what": labels[number], "right": right}
-        rows.append(row | {"value": value, "added": gain})
+        rows.append(row | {"value": value, "added": gain, "p": p})
     if len(values.rates) <= values.steps:
         outcome = {True: "right", False: "wrong", None: "not graded"}[values.right]
         last = {"step": str(values.steps), "what": labels[values.steps], "right": outcome}
-        rows.append(last | {"value": "", "added": ""})
+        rows.append(last | {"value": "", "added": "", "p": ""})
     return rows
 
 
@@ -81,13 +81,13 @@ def _rate_cells(rate: Rate) -> tuple[str, str]:
     return f"{rate.right} of {rate.n}{left}", f"{rate.share:.3f} [{low:.3f}, {high:.3f}]"
 
 
-def difference_text(found: Difference) -> str:
-    """A difference with its interval and p-value."""
+def _difference_cells(found: Difference) -> tuple[str, str]:
+    """A difference with its interval, and the p-value."""
     if found.share is None:
-        return "–"
+        return "–", "–"
     low, high = found.ci95
-    p = "p < 0.001" if found.p_value < 0.001 else f"p = {found.p_value:.3f}"
-    return f"{found.share:+.3f} [{low:+.3f}, {high:+.3f}], {p}"
+    p = "< 0.001" if found.p_value < 0.001 else f"{found.p_value:.3f}"
+    return f"{found.share:+.3f} [{low:+.3f}, {high:+.3f}]", p
 
 
 @mpl.rc_context(STYLE)
@@ -97,7 +97,7 @@ def values_chart(values: Values) -> Chart:
     axis = figure.subplots()
     known = [(k, rate) for k, rate in enumerate(values.rates) if rate.share is not None]
     points = [(float(k), rate.share or 0.0) for k, rate in known]
-    colour = stage_colour(0)
+    colour = stage_colour(1)
     axis.plot([x for x, _ in points], [y for _, y in points], "o-", color=colour, linewidth=1.4)
     for k, rate in known:
         axis.vlines(k, *rate.ci95, color=colour, linewidth=1.2)

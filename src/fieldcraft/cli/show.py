@@ -19,6 +19,7 @@ from fieldcraft.cli.app import (
 from fieldcraft.data.steps_io import as_trajectory, read_demonstrations
 from fieldcraft.evals.tables import detail_tables, pairwise_table, results_table
 from fieldcraft.records.files import refuse_unwritable
+from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.runs.folder import RunFolder, find_run
 from fieldcraft.terminal.trajectories import (
     print_mask,
@@ -55,7 +56,7 @@ class Filter:
 
 @app.command()
 def show(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a run, or a file of trajectories.")],
     stage: Annotated[str | None, typer.Option(help="By default the last one evaluated.")] = None,
     right: Annotated[
         bool | None, typer.Option("--right/--wrong", help="Only right or only wrong answers.")
@@ -77,6 +78,9 @@ def show(
     html: Annotated[bool, typer.Option("--html", help="Print where the report is.")] = False,
 ) -> None:
     """Trajectories of a run's evaluations: a list, or one in full."""
+    if run.is_file():
+        _show_file(run, Filter(right, split, status, calls, known), limit, number)
+        return
     folder = find_run(run)
     if html:
         if not folder.report_html.exists():
@@ -118,6 +122,19 @@ def show(
         _print_mask(folder, name, chosen, console)
     else:
         print_trajectory(chosen, console)
+
+
+def _show_file(path: Path, wanted: Filter, limit: int | None, number: int | None) -> None:
+    """Trajectories that are in no evaluation, such as those of a branch."""
+    console = Console()
+    everything = dict(enumerate(read_trajectories(path)))
+    listed = {at: trajectory for at, trajectory in everything.items() if wanted(trajectory)}
+    if number is None:
+        print_trajectory_list(dict(islice(listed.items(), limit)), console)
+        return
+    if number not in listed:
+        raise _no_trajectory(number, everything, wanted)
+    print_trajectory(listed[number], console)
 
 
 @app.command()

@@ -10,6 +10,8 @@ from fieldcraft.config.names import TOOLS
 
 REWARD = "environment"  # the reward that an environment of others gave itself
 
+WITH_TOOLS = ("tools", "correct", "evaluation")  # keys that mean something else with tools
+
 
 def of_others(environment: Any) -> bool:
     """Whether the key `environment` of a recipe, as it is written, names an environment of

@@ -145,6 +145,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     Kind.ENVIRONMENT: {
         TOOLS: "fieldcraft.envs.environment:ToolEnvironment",
         "text": "fieldcraft.gateway.text:TextEnvironment",
+        "blackbox": "fieldcraft.gateway.blackbox:BlackBox",
         "openenv": "fieldcraft.gateway.openenv:OpenEnv",
         "verifiers": "fieldcraft.gateway.verifiers:Verifiers",
     },

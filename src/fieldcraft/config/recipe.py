@@ -48,13 +48,14 @@ from fieldcraft.config.sections import (
 from fieldcraft.config.stages import Pairs, Sft, Stage
 from fieldcraft.types import VERDICT, UserError
 
-# What a run that is resumed may change: how a teacher or an engine is reached, what decides how
-# much memory it takes, and who shows its curves. `*` is any name.
+# What a run that is resumed may change: how a teacher, an engine or an environment is reached, what
+# decides how much memory it takes, and who shows its curves. `*` is any name.
 FREE_KEYS = (
     ("max_rows",),
     ("stages", "*", "optim", "micro_tokens"),
     ("stages", "*", "optim", "activation_checkpointing"),
     *(("engine", key) for key in ("python", "urls", "exchange", "timeout_seconds")),
+    *(("environment", key) for key in ("python", "url", "sessions", "timeout_seconds")),
     *(("teacher", key) for key in ("url", "api_key_env", "prices")),
     *(("teacher", key) for key in ("concurrency", "timeout_seconds", "retries")),
     ("collect", "max_failed"),

@@ -109,7 +109,10 @@ def same_names(names: Sequence[str]) -> Iterator[str]:
     """A sentence for every name that several tools have."""
     for name, count in Counter(names).items():
         if count > 1:
-            yield f"{count} tools are called '{name}': give each a name of its own."
+            yield (
+                f"{count} tools are called '{name}': give each a name of its own, those of an MCP"
+                " server by the key prefix."
+            )
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,6 @@ WORKER = Path(__file__).parent / "worker" / "verifiers_worker.py"
 SUPPORTED = "0.4"
 MOST = 1000  # tasks
 _FIND = "from importlib.metadata import version; print(version('verifiers'))"
-OPENING = 600  # seconds until a taskset is there
 
 
 class Verifiers:
@@ -72,17 +72,7 @@ class Verifiers:
         """Those of the taskset; the last ones, at most half of them, are to test on. Raises
         UserError for a taskset that cannot be read."""
         find_verifiers(self.python)
-        opening = json.dumps(self._opening(None, 1)) + "\n"
-        done = subprocess.run(
-            [self.python, str(WORKER)], input=opening, capture_output=True, text=True, check=False
-        )
-        if not done.stdout:
-            said = done.stderr.strip().splitlines() or ["it printed nothing"]
-            raise UserError(f"the taskset cannot be read ({said[-1][:200]}): correct that.")
-        found = [
-            Task(f"{index}", task["prompt"], (), {"index": index, "key": task["key"]})
-            for index, task in enumerate(json.loads(done.stdout.splitlines()[0])["tasks"])
-        ]
+        found = read_tasks(self.python, json.dumps(self._opening(None, 1)))
         first = len(found) - min(len(found) // 2, heldout)
         return found[:first], found[first:]
 
@@ -114,6 +104,21 @@ class Verifiers:
 
     def _opening(self, client: Mapping[str, Any] | None, max_turns: int) -> dict[str, Any]:
         return {"env": self.env, "client": client, "tasks": self.most, "max_turns": max_turns}
+
+
+@lru_cache(maxsize=8)  # a run asks for them several times, and verifiers takes seconds to begin
+def read_tasks(python: str, opening: str) -> Sequence[Task]:
+    """The tasks of a taskset, from a worker that only reads them."""
+    done = subprocess.run(
+        [python, str(WORKER)], input=f"{opening}\n", capture_output=True, text=True, check=False
+    )
+    if not done.stdout:
+        said = done.stderr.strip().splitlines() or ["it printed nothing"]
+        raise UserError(f"the taskset cannot be read ({said[-1][:200]}): correct that.")
+    return [
+        Task(f"{index}", task["prompt"], (), {"index": index, "key": task["key"]})
+        for index, task in enumerate(json.loads(done.stdout.splitlines()[0])["tasks"])
+    ]
 
 
 def find_verifiers(python: str) -> None:
@@ -163,6 +168,9 @@ class House:
                 episode = await self._episode(task, session, policy.temperature)
             finally:
                 del self.lines[session]
+                await line.hang_up()
+            if line.failure is not None:
+                raise line.failure
             self._read(trajectory, episode, line)
         return trajectory
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -88,9 +90,9 @@ class WorkerProcess:
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
                 await self._process.wait()
-        if self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
+        with suppress(ProcessLookupError):  # what it has started, too
+            os.killpg(self._process.pid, signal.SIGKILL)
+        await self._process.wait()
 
     def cause(self) -> str:
         """The last line that it printed."""

@@ -30,8 +30,8 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One block of a transcript. `label` is the tool of an action, what is special about an
-    observation ("simulated", "failed", "9 characters cut"), or the chain that the prompt after a
-    fold begins ("chain 2 of 3"), else empty."""
+    observation ("simulated", "failed", "9 characters cut"), the chain that the prompt after a fold
+    begins ("chain 2 of 3"), or "given" for a thought that the policy did not write, else empty."""
 
     kind: Kind
     text: str
@@ -88,6 +88,7 @@ def transcript(trajectory: Trajectory) -> list[Entry]:
     # of a trajectory that ended before its observations could be appended
     entries += [_observed(call.observation, call) for call in pending]
     _number_chains(entries)
+    _name_given(entries)
     shown = [Entry(e.kind, _unframed(e.kind, clean(e.text)), clean(e.label)) for e in entries]
     return [entry for entry in shown if entry.text]
 
@@ -112,6 +113,14 @@ def _number_chains(entries: list[Entry]) -> None:
     after = [at for at, entry in enumerate(entries, start=1) if entry.kind is Kind.SUMMARY]
     for number, at in enumerate(after, start=2):
         entries[at] = replace(entries[at], label=f"chain {number} of {len(after) + 1}")
+
+
+def _name_given(entries: list[Entry]) -> None:
+    """A prompt in the middle of a chain is what a turn was begun with, or asks for a summary."""
+    for at, entry in enumerate(entries[1:], start=1):
+        asks = entry.text.rstrip().endswith("<summary>")
+        if entry.kind is Kind.PROMPT and not entry.label and not asks:
+            entries[at] = Entry(Kind.THOUGHT, entry.text, "given")
 
 
 def _side(author: Author) -> Kind:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from fieldcraft.config.environment import WITH_TOOLS, of_others
 from fieldcraft.config.names import name_of
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.config.sections import SAME_SAMPLES, Dtype
@@ -44,6 +45,7 @@ from fieldcraft.runs.engines import make_local_engine
 from fieldcraft.runs.folder import RunFolder, find_model
 from fieldcraft.runs.inputs import make_inputs
 from fieldcraft.runs.loop import run_async
+from fieldcraft.runs.model_card import Exported, write_card
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.runs.sources import Inputs
 from fieldcraft.terminal.progress import TerminalSink
@@ -120,6 +122,8 @@ class Agent:
             **handed_on(self.recipe),
             **settings,
         }
+        if of_others(settings.get("environment")):
+            keys = {key: keys[key] for key in keys if key in settings or key not in WITH_TOOLS}
         refuse_other(folder)
         with _file_of(tasks, folder) as file:
             recipe = parse_recipe({**keys, "tasks": str(file)})
@@ -307,13 +311,18 @@ def find_agent(path: Path) -> Agent:
 
 def export(path: Path, out: Path, dtype: Dtype) -> None:
     """Write the model of a run, a stage or a checkpoint as a checkpoint of its own, which is new,
-    and beside it what the agent acts under, see `recipes.exported`.
+    and beside it what the agent acts under, see `recipes.exported`, and a model card.
 
     Raises UserError where there is no model.
     """
     agent = find_agent(path)
     model = load_model(agent.model, torch.device("cpu"), dtype)
     tokenizer = load_tokenizer(agent.model)
+    run, folder = find_model(path)
+    acts = run is not None or read_agent(folder) is not None
+    dialect = make_dialect(agent.recipe, tokenizer) if acts else None
+    stage = folder.absolute().parent.name
     with atomic_folder(out) as draft:
         save_model(draft, model, tokenizer)
         write_agent(draft, agent.recipe, agent.index)
+        write_card(draft, Exported(out.name, agent.recipe, tokenizer, dialect, run, stage))

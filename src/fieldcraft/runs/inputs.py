@@ -12,9 +12,9 @@ from typing import TypeVar
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data import autocoa
+from fieldcraft.data.formats.convert import read_shown
 from fieldcraft.data.sources import ensure_corpus, read_tasks, write_tasks
-from fieldcraft.data.steps_io import holds_steps, read_demonstrations, read_pairs
-from fieldcraft.data.trajectories import read_trajectories
+from fieldcraft.data.steps_io import read_pairs
 from fieldcraft.dialects.demonstrations import encode_demonstration, encode_pair, reads_back
 from fieldcraft.records.chains import longest_chain
 from fieldcraft.records.files import write_text
@@ -236,9 +236,7 @@ class FileInputs(Inputs):
 
     def _read(self) -> tuple[list[tuple[Task, list[Step]]], Counter[str]]:
         assert self.recipe.demonstrations is not None
-        if holds_steps(self.recipe.demonstrations):
-            return read_demonstrations(self.recipe.demonstrations), Counter()
-        return read_trajectories(self.recipe.demonstrations)
+        return read_shown(self.recipe.demonstrations)
 
     def _usable(
         self, read: Sequence[tuple[Task, Sequence[Step]]], dialect: Dialect, tools: Schemas

@@ -16,7 +16,7 @@ from fieldcraft.envs.environment import same_names
 from fieldcraft.rewards.judge import Judge
 from fieldcraft.runs.build import make_dialect, open_judge
 from fieldcraft.runs.first_model import write_first_model
-from fieldcraft.runs.inputs import make_inputs
+from fieldcraft.runs.inputs import EnvironmentInputs, make_inputs
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.sources import Inputs
 from fieldcraft.runs.tool_notes import look_at_tool
@@ -59,7 +59,8 @@ class Setup:
             )
         self.tasks = train + test
         heldout = {t.question for t in test if t.meta["split"] == "heldout"}
-        if both := heldout & {t.question for t in train}:
+        both = heldout & {t.question for t in train}
+        if both and not isinstance(self.inputs, EnvironmentInputs):  # its games may begin alike
             yield (
                 f"{len(both)} questions are both trained and held out, such as '{min(both)}':"
                 " remove repeated questions."

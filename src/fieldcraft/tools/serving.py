@@ -50,7 +50,19 @@ def serve(
     path: str = "",
     on_end: Callable[[], None] = nothing,
 ) -> None:
-    """Serve until Ctrl-C. Port 0 takes a free one, which is printed, with the `path` behind it.
+    """Serve until Ctrl-C. For address and path see `bound`.
+
+    Raises:
+        UserError: the address cannot be listened on.
+    """
+    server = _Server(uvicorn.Config(app, access_log=False), on_end)
+    with bound(name, host, port, path) as listener, contextlib.suppress(KeyboardInterrupt):
+        server.run(sockets=[listener])
+
+
+def bound(name: str, host: str, port: int, path: str = "") -> socket.socket:
+    """A socket that listens for a server, and says so. Port 0 takes a free one, which is printed,
+    with the `path` behind it.
 
     Raises:
         UserError: the address cannot be listened on.
@@ -65,9 +77,7 @@ def serve(
         ) from error
     # uvicorn is silent about a socket that it is given.
     print(f"{name} server at http://{host}:{listener.getsockname()[1]}{path}", flush=True)
-    server = _Server(uvicorn.Config(app, access_log=False), on_end)
-    with listener, contextlib.suppress(KeyboardInterrupt):
-        server.run(sockets=[listener])
+    return listener
 
 
 @contextlib.contextmanager

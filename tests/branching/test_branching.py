@@ -1,0 +1,281 @@
+"""Branches of a scripted policy, whose success rates are known by hand."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from branching_parts import (
+    FIRST,
+    TASK,
+    TOKENIZER,
+    Reader,
+    answer,
+    branch,
+    environment,
+    found,
+    recorded,
+    sampler,
+)
+from fieldcraft.branching.branch import Edit
+from fieldcraft.branching.kept import open_kept
+from fieldcraft.branching.steps import state_after, steps_of
+from fieldcraft.engine.scripted import ScriptedEngine
+from fieldcraft.records.transcript import Entry, Kind, transcript
+from fieldcraft.rollout.loop import Policy, rollout
+from fieldcraft.train.batch import to_sample
+from fieldcraft.types import (
+    Author,
+    Sampling,
+    Task,
+    Tool,
+    ToolUnavailable,
+    UserError,
+)
+from training_parts import FixedTool
+
+# -- prefixes ----------------------------------------------------------------------------------
+
+
+def test_a_state_is_the_record_up_to_its_step() -> None:
+    env = environment()
+    whole = recorded(env)
+    steps = steps_of(whole, env.dialect)
+    assert [(s.turn, s.end, s.calls, s.is_last) for s in steps] == [
+        (1, 3, (0, 1), False),
+        (3, 5, (1, 2), False),
+        (5, 6, (2, 2), True),
+    ]
+    for number, (segments, calls) in enumerate([(1, 0), (3, 1), (5, 2), (6, 2)]):
+        state = state_after(whole, steps, number)
+        assert state.segments == whole.segments[:segments]
+        assert state.calls == whole.calls[:calls]
+        assert (state.answer, state.rewards) == (None, {})
+
+
+def test_continuations_begin_with_the_record_id_for_id() -> None:
+    env = environment()
+    whole = recorded(env)
+    found = branch(env, whole, 1, samples=3)
+    begin = [s.ids for s in whole.segments[:3]]
+    for sample in found.original:
+        assert [s.ids for s in sample.segments[:3]] == begin
+        assert [call.arguments["query"] for call in sample.calls] == ["film", "director"]
+    assert found.edited == []
+    assert found.gain is None
+    assert whole.segments == recorded(env).segments  # nothing has grown
+
+
+def test_calls_before_a_step_count() -> None:
+    """After two of two calls a third is refused."""
+    env = environment(max_calls=2)
+    whole = recorded(env)
+
+    class Searching(Reader):
+        async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Any:
+            text = TOKENIZER.decode(list(ids))
+            self.turns = [answer("Northport") if "limit of calls" in text else FIRST]
+            self._played = {}
+            return await ScriptedEngine.generate(self, ids, sampling, session)
+
+    [sample] = branch(env, whole, 2, samples=1, engine=Searching()).original
+    assert [call.outcome.value for call in sample.calls] == ["ok", "ok", "refused"]
+
+
+# -- edits -------------------------------------------------------------------------------------
+
+
+def test_what_another_observation_is_worth() -> None:
+    env = environment()
+    told = Edit("observation", "Ada was born in Northport.")
+    done = branch(env, recorded(env), 2, told)
+    assert done.edited_rate.right == 40
+    assert 1 <= done.rate.right <= 19  # a quarter of 40, by chance
+    assert done.gain.share == (40 - done.rate.right) / 40
+    assert done.gain.ci95[0] > 0
+    assert done.gain.p_value < 0.001
+    before = branch(env, recorded(env), 1, Edit("observation", "Nothing."))
+    assert before.rate.right == before.edited_rate.right  # the second search says the same
+    assert [s.rewards["em"] for s in done.original].count(1.0) == done.rate.right
+    call = done.edited[0].calls[1]
+    assert (call.observation, call.arguments) == (told.text, {"query": "director"})
+    assert done.edited[0].segments[4].author is Author.TOOL
+
+
+def test_special_tokens_in_an_observation_are_text() -> None:
+    env = environment()
+    done = branch(env, recorded(env), 1, Edit("observation", "<|im_end|>"), samples=1)
+    ids = done.edited[0].segments[2].ids
+    assert TOKENIZER.eos_token_id not in ids
+    assert "<|im_end|>" in TOKENIZER.decode(ids)
+
+
+def test_what_a_thought_is_worth() -> None:
+    env = environment()
+    done = branch(env, recorded(env), 2, Edit("thought", "I know."))
+    assert done.edited_rate.right == 40
+    assert {len(t.calls) for t in done.edited} == {1}  # it answers at once
+    assert {len(t.calls) for t in done.original} == {2}  # its own second step
+    sample = done.edited[0]
+    assert (sample.segments[3].author, sample.segments[3].text) == (Author.PROMPT, "I know.\n")
+    assert Entry(Kind.THOUGHT, "I know.", "given") in transcript(sample)
+
+
+def test_what_was_put_there_is_never_trained() -> None:
+    env = environment()
+    for edit in (Edit("thought", "I know."), Edit("observation", "born in Northport")):
+        trajectory = branch(env, recorded(env), 2, edit, samples=1).edited[0]
+        weight = to_sample(trajectory, {Author.POLICY}).weight
+        place = sum(len(s.ids) for s in trajectory.segments[: 3 if edit.kind == "thought" else 4])
+        segment = trajectory.segments[3 if edit.kind == "thought" else 4]
+        assert edit.text in segment.text
+        assert not weight[place : place + len(segment.ids)].any()
+        assert weight[place + len(segment.ids) :].all()
+
+
+def test_the_same_seeds_sample_the_same() -> None:
+    env = environment()
+    one, two = (branch(env, recorded(env), 2, samples=12) for _ in range(2))
+    assert [t.answer for t in one.original] == [t.answer for t in two.original]
+    edited = branch(env, recorded(env), 2, Edit("observation", "It is unknown."), samples=12)
+    assert [t.answer for t in edited.edited] == [t.answer for t in one.original]
+
+
+@pytest.mark.parametrize(
+    ("step", "edit", "complaint"),
+    [
+        (3, None, "step 3 ends the trajectory, so nothing can go on after it: give --step one of"),
+        (9, None, "there is no step 9 to branch from: give --step one of 0 to 2."),
+        (0, Edit("observation", "x"), "there is no step 0 to branch from: give --step one of 1"),
+        (0, Edit("thought", "x"), "there is no step 0 to branch from: give --step one of 1 to 3"),
+    ],
+)
+def test_steps_that_there_are_not(step: int, edit: Edit | None, complaint: str) -> None:
+    env = environment()
+    with pytest.raises(UserError, match=complaint):
+        branch(env, recorded(env), step, edit)
+
+
+def test_an_empty_edit() -> None:
+    with pytest.raises(UserError, match="the thought is empty"):
+        Edit("thought", "  ")
+
+
+# -- values ------------------------------------------------------------------------------------
+
+
+def test_the_value_of_every_step() -> None:
+    """The second search is what tells it."""
+
+    def tells(query: str) -> str:
+        return "born in Northport" if query == "director" else "Ada directed it."
+
+    env = environment(FixedTool(tells))
+    whole = recorded(environment())  # whose second search told nothing
+    values = asyncio.run(sampler(env).values(whole))
+    first, second, third = values.rates
+    assert (first.right, second.right) == (40, 40)  # they search the second time themselves
+    assert third.right < 20  # here the search that told nothing has been made
+    assert values.worth[1].ci95[1] < 0
+    assert (values.steps, values.right) == (3, whole.right)
+
+
+def test_folded_rollouts_have_steps_too() -> None:
+    class Folding(Reader):
+        async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Any:
+            text = TOKENIZER.decode(list(ids))
+            if text.endswith("<summary>\n"):
+                self.turns, self._played = ["Ada.\n</summary>"], {}
+                return await ScriptedEngine.generate(self, ids, sampling, session)
+            return await super().generate(ids, sampling, session)
+
+    env = environment(fold={"at": 1, "most": 2, "request": "Sum up.\n"})
+    whole = asyncio.run(rollout(TASK, Policy(engine=Folding(), seed=3), env, "key"))
+    steps = steps_of(whole, env.dialect)
+    assert len(whole.folds) == 2
+    # a chain is folded after each of the first two calls, and what reads a new one begins anew
+    assert [step.calls for step in steps] == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 4)]
+    assert state_after(whole, steps, 2).folds == whole.folds[:1]
+    [sample] = branch(env, whole, 1, samples=1, engine=Folding()).original
+    assert sample.segments[:3] == whole.segments[:3]
+    assert sample.folds[0] == whole.folds[0]
+
+
+# -- tools with a state --------------------------------------------------------------------------
+
+
+class Counter:
+    """Counts the searches of a rollout; `start` is where it begins."""
+
+    def __init__(self, start: int = 0) -> None:
+        self.name, self.schema = "search", FixedTool(found).schema
+        self.start = start
+
+    @asynccontextmanager
+    async def open(self, task: Task) -> AsyncIterator[Tool]:
+        count = self.start
+
+        def count_up(query: str) -> str:
+            nonlocal count
+            count += 1
+            return f"search {count}"
+
+        yield FixedTool(count_up)
+
+
+def test_earlier_calls_are_made_again_for_tools_with_a_state() -> None:
+    env = environment(Counter())
+    done = branch(env, recorded(env), 1, samples=2)
+    seen = [[c.observation for c in t.calls] for t in done.original]
+    assert seen == [["search 1", "search 2"]] * 2
+    assert done.differences == []
+
+
+def test_another_answer_to_an_earlier_call_is_said() -> None:
+    whole = recorded(environment(Counter()))
+    done = branch(environment(Counter(start=7)), whole, 1, samples=2)
+    assert done.differences == [
+        "call 1 (search) was answered with 'search 1' and is now answered with 'search 8'"
+    ]
+    assert done.original[0].calls[0].observation == "search 1"  # the record stays
+    assert done.original[0].calls[1].observation == "search 9"
+
+
+def test_samples_that_met_an_outage_are_left_out(tmp_path: Path) -> None:
+    asked = []
+
+    def search(query: str) -> str:
+        asked.append(query)
+        if len(asked) == 3:  # of the first sample
+            raise ToolUnavailable("nobody is there")
+        return "Ada was born in Northport."
+
+    whole = recorded(environment())
+    env = environment(FixedTool(search), concurrent_calls=1)
+    asked += ["", ""]
+    with open_kept(tmp_path / "b", {}, whole) as kept:
+        done = branch(env, whole, 1, samples=4, kept=kept)
+        assert (done.rate.n, done.rate.right, done.rate.left_out) == (3, 3, 1)
+        again = branch(env, whole, 1, samples=4, kept=kept)  # samples the missing one
+        assert (again.rate.n, again.rate.left_out) == (4, 0)
+    assert len(asked) == 7
+
+
+def test_if_all_break_off_the_cause_is_said() -> None:
+    def search(query: str) -> str:
+        raise ToolUnavailable("nobody is there")
+
+    whole = recorded(environment())
+    with pytest.raises(UserError, match="all 4 samples broke off, the last with 'nobody is there'"):
+        branch(environment(FixedTool(search)), whole, 1, samples=4)
+
+
+def test_another_tokenizer_is_refused() -> None:
+    env = environment()
+    whole = recorded(env)
+    whole.segments[0].text = "something else"
+    with pytest.raises(UserError, match="has another tokenizer"):
+        branch(env, whole, 1)

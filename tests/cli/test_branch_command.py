@@ -1,0 +1,77 @@
+"""The command branch, on a finished run."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cli_parts import sentence, status
+
+
+@pytest.fixture
+def run(done: Path, tmp_path: Path) -> Path:
+    shutil.copytree(done, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_the_value_of_every_step(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("branch", run, "--trajectory", 0, "--samples", 3)
+    assert status(*asked) == 0
+    said = capsys.readouterr().out
+    folder = run / "branches" / "rl2-0"
+    assert str(folder / "values.html") in "".join(said.split())
+    record = json.loads((folder / "values.json").read_text())
+    assert record["steps"][0]["n"] + record["steps"][0]["left_out"] == 3
+    page = (folder / "values.html").read_text("utf-8")
+    assert "<svg" in page
+    assert "://" not in page.replace("http://www.w3.org", "")  # it asks for nothing
+    before = (folder / "after-0.jsonl").read_bytes()
+    assert status(*asked) == 0  # nothing is sampled again
+    assert (folder / "after-0.jsonl").read_bytes() == before
+    capsys.readouterr()
+    assert status("show", folder / "after-0.jsonl") == 0
+    assert "question" in capsys.readouterr().out
+    assert status("show", folder / "after-0.jsonl", "--number", 2) == 0
+    assert "gold" in capsys.readouterr().out
+
+
+def test_a_thought_and_another_model(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("branch", run, "--trajectory", 0, "--step", 1, "--samples", 2)
+    edit = ("--thought", "I know it.", "--model", run / "base")
+    assert status(*asked, *edit) == 0
+    said = capsys.readouterr().out
+    assert "other thought" in said
+    folder = run / "branches" / "rl2-0-base"
+    [file] = folder.glob("thought-1-*.json")
+    assert json.loads(file.read_text())["text"] == "I know it."
+    assert status(*asked, *edit, "--out", run / "branches" / "rl2-0-base", "--seed", 1) == 2
+    assert "holds branches with seed=0, not 1: choose another" in sentence(capsys)
+
+
+def test_a_rollout_of_training(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("branch", run, "--training", "--trajectory", 1, "--step", 0, "--samples", 2)
+    assert status(*asked) == 0
+    assert (run / "branches" / "rl2-training-1" / "after-0.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--trajectory", "99"], "there is no trajectory 99: give --trajectory one of 0 to "),
+        (["--trajectory", "0", "--step", "50"], "there is no step 50 to branch from: give --step"),
+        (["--trajectory", "0", "--thought", "x"], "not said which step is edited: give --step."),
+        (["--trajectory", "0", "--step", "1", "--thought", ""], "the thought is empty"),
+        (["--trajectory", "0", "--stage", "x"], "has no evaluation of 'x': it has "),
+        (["--trajectory", "0", "--stage", "workflow"], "'workflow' is no model that acts by"),
+        (["--trajectory", "0", "--model", "/none"], "/none holds no model"),
+        (["--trajectory", "0", "--temperature", "0"], "greedy samples are all the same"),
+        (["--trajectory", "0", "--thought", "a", "--observation", "b"], "one edit at a time"),
+        (["--trajectory", "0", "--training", "--stage", "base"], "has no training rollouts of"),
+    ],
+)
+def test_mistakes(
+    arguments: list[str], complaint: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status("branch", run, *arguments) == 2
+    assert complaint in sentence(capsys)
