@@ -1,5 +1,6 @@
 """Which runs a page shows, and what it says of them at a glance."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,21 @@ def test_a_run_has_its_stages_evaluations_and_files(tmp_path: Path) -> None:
         ("rl1", "training", "000004.jsonl"),
         ("rl1", "evaluation", "rl1.jsonl"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("splits", "name"), [({"heldout": 3}, "heldout"), ({"heldout": 3, "known": 3}, "all")]
+)
+def test_an_evaluation_of_one_split_has_its_name(
+    tmp_path: Path, splits: dict[str, int], name: str
+) -> None:
+    run = write_run(tmp_path / "one", evaluation={"splits": splits})
+    file = run / "evaluations" / "rl1.json"
+    record = json.loads(file.read_text())
+    del record["summary"]["splits"]
+    file.write_text(json.dumps(record))
+    [found] = open_runs([run])
+    assert list(summary(found)["evaluations"]["rl1"]) == [name]
 
 
 def test_what_cannot_be_read_is_a_sentence_and_the_rest_goes_on(tmp_path: Path) -> None:

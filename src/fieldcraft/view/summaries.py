@@ -64,10 +64,16 @@ def _evaluations(run: Viewed, notes: list[str]) -> dict[str, Any]:
             notes.append(str(error))
             continue
         whole = record.get("summary", {})
-        splits = whole.get("splits") or {whole.get("split") or "all": whole}
+        splits = whole.get("splits") or {_only_split(run): whole}
         found[path.stem] = {name: _figures(part) for name, part in splits.items()}
     order = [*run.stages, *found]
     return {name: found[name] for name in dict.fromkeys(order) if name in found}
+
+
+def _only_split(run: Viewed) -> str:
+    """What the questions of a summary without splits are called."""
+    asked = [] if run.recipe is None else list(run.recipe.evaluation.splits)
+    return asked[0] if len(asked) == 1 else "all"
 
 
 def _figures(part: Mapping[str, Any]) -> dict[str, Any]:
