@@ -2,8 +2,8 @@
 
 The blocks of a document are run in their order, in one folder that holds small versions of what a
 reader brings. A block of Python or YAML whose first line is a comment with a file's name is written
-to that file. Commands and programs that would take long are made shorter by SHORTER and SMALLER;
-nothing else is changed.
+to that file. Other blocks of YAML are parts of recipes, whose keys are checked. Commands and
+programs that would take long are made shorter by SHORTER and SMALLER; nothing else is changed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from pathlib import Path
 import httpx
 import pytest
 import torch
+import yaml
 
 from checkpoints import write_tiny_checkpoint
 from fieldcraft.cli import main as cli
+from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.steps_io import StepPair, write_pairs
-from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.recipes.loading import load_recipe, parse_recipe
 from fieldcraft.runs.inputs import make_inputs
 from fieldcraft.types import Action, Answer, Task, Thought
 
@@ -48,6 +50,7 @@ def shrink(kind: str, *stages: str) -> list[str]:
 CODE = ["scratch.layers=2", "scratch.width=32", "scratch.heads=2", "budget.turn_tokens=12"]
 CODE += [f"evaluation.splits.{n}=2" for n in ("heldout", "mixed", "known", "traps", "four_steps")]
 CODE += [*("world.notes=40", "world.heldout_notes=40"), *shrink("sft", "base", "sft")]
+SHOP = ["budget.turn_tokens=12", "budget.total_tokens=2048", "evaluation.workflows=[]"]
 SHORTER = {  # what a command begins with -> what is added to it
     "fieldcraft run autocoa-mini": [
         *TINY,
@@ -105,6 +108,8 @@ SHORTER = {  # what a command begins with -> what is added to it
         *("budget.turn_tokens=12", "budget.total_tokens=2048", "dialect=afm-mhqa"),
         *("select.samples=2", "select.rollouts=1"),
     ],
+    "fieldcraft run my-shop.yaml": [*SHOP, *shrink("rl", "rl")],
+    "fieldcraft run my-game.yaml": [*SHOP, *shrink("rl", "rl")],
     "fieldcraft run autocoa-data": ["collect.questions=20", "collect.contrast=8"],
     "fieldcraft run smoke": [*TINY, *shrink("sft", "base", "sft2"), *shrink("rl", "rl2")],
     "fieldcraft run hotpotqa": [
@@ -135,6 +140,36 @@ NOT_RUN = ("fieldcraft bench ",)  # minutes, and data that is not part of the pr
 def blocks(document: Path) -> list[tuple[str, str]]:
     """(language, text) of every fenced block."""
     return re.findall(r"^```(\w+)\n(.*?)^```$", document.read_text("utf-8"), re.DOTALL | re.M)
+
+
+BASE = {"recipe": "part", "model": "my-model", "tasks": "questions.jsonl", "corpus": "corpus.jsonl"}
+STAGE = {"type": "rl", "steps": 1, "optim": {"lr": 1e-6}}
+
+
+def check_keys(text):
+    """A part of a recipe, or a stage by its name, in a recipe that is complete otherwise: all keys
+    and values must be right."""
+    part = yaml.safe_load(text)
+    if not part.keys() & Recipe.model_fields.keys():
+        part = {"stages": part}
+    stages = part.get("stages", {"rl": {}})
+    whole = {
+        name: {**STAGE, **stage, "optim": {**STAGE["optim"], **stage.get("optim", {})}}
+        for name, stage in stages.items()
+    }
+    before = {name: STAGE for stage in whole.values() for name in stages_named_in(stage)}
+    if "teacher" in part:  # only a run that collects has one
+        whole, part["collect"] = {}, {"questions": 2}
+    parse_recipe({**BASE, **part, "stages": before | whole})
+
+
+def stages_named_in(stage):
+    named = (
+        stage.get("start"),
+        stage.get("simulator_stage"),
+        stage.get("teacher", {}).get("stage"),
+    )
+    return [name for name in named if name is not None]
 
 
 def commands(text: str) -> list[str]:
@@ -255,6 +290,8 @@ def test_what_a_document_tells_to_type_works(document, folder, terminal):
                 terminal.type(line)
         elif file := re.match(r"# ([\w.-]+\.(?:py|yaml))\n", text):
             Path(file[1]).write_text(text, "utf-8")
+        elif language == "yaml":
+            check_keys(text)
         elif language == "python":
             for long, short in SMALLER.items():
                 text = text.replace(long, short)

@@ -136,10 +136,7 @@ def test_what_is_written_for_verl(tmp_path):
         },
     }
     assert other["extra_info"] == {"index": 1, "split": "train", "metadata": "{}"}
-    assert read_tasks(path) == [
-        Task("a", "Film: who?", ("A", "B"), {"data_source": "nq", "split": "test"}),
-        Task("b", "Film: when?", ("C",)),
-    ]
+    assert read_tasks(path) == [task, Task("b", "Film: when?", ("C",))]
 
 
 def test_ids_that_come_again_are_numbered(tmp_path):

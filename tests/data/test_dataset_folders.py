@@ -1,0 +1,49 @@
+"""Folders of Hugging Face's datasets, and tables, as places of records."""
+
+from pathlib import Path
+
+import pytest
+
+from fieldcraft.data.formats.tables import write_records
+from fieldcraft.data.sources import read_tasks
+from fieldcraft.types import UserError
+
+
+def test_folders_of_parquet_and_their_splits(tmp_path: Path) -> None:
+    rows = [{"question": f"Q{n}?", "answer": str(n)} for n in range(4)]
+    for number, split in enumerate(["train", "train", "test"]):
+        (tmp_path / "hub" / "data").mkdir(parents=True, exist_ok=True)
+        write_records(
+            [rows[number]], tmp_path / "hub" / "data" / f"{split}-0000{number}-of-2.parquet"
+        )
+    asked = [task.question for task in read_tasks(tmp_path / "hub" / "train")]
+    assert asked == ["Q0?", "Q1?"]
+    with pytest.raises(
+        UserError, match=r"has the splits test, train: give one of them, as in .*hub/test"
+    ):
+        read_tasks(tmp_path / "hub")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="a folder without a dataset"):
+        read_tasks(tmp_path / "empty")
+
+
+def test_folders_of_save_to_disk(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_list(
+        [{"question": "Q?", "answer": "A"}, {"question": "R?", "answer": "B"}]
+    )
+    datasets.DatasetDict(train=rows, test=rows.select([1])).save_to_disk(str(tmp_path / "both"))
+    assert [task.question for task in read_tasks(tmp_path / "both" / "test")] == ["R?"]
+    with pytest.raises(UserError, match="has the splits test, train"):
+        read_tasks(tmp_path / "both")
+    (tmp_path / "both" / "test" / "state.json").write_text("{")
+    with pytest.raises(UserError, match="save the dataset again"):
+        read_tasks(tmp_path / "both" / "test")
+
+
+def test_what_has_no_place_in_a_table_is_a_sentence(tmp_path: Path) -> None:
+    empty = [{"messages": [{"arguments": {}}]}]
+    with pytest.raises(UserError, match=r"do not fit into one table .*: write out\.jsonl"):
+        write_records(empty, tmp_path / "out.parquet")
+    with pytest.raises(UserError, match=r"no ending that says how to write it"):
+        write_records(empty, tmp_path / "out.txt")

@@ -1,0 +1,56 @@
+"""The documents as a site: it builds without a warning, has every page, asks no other server."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("material")
+    out = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},  # about a later version of another project
+        capture_output=True,
+        text=True,
+    )
+    assert built.returncode == 0, built.stderr
+    assert "WARNING" not in built.stderr
+    return out
+
+
+def test_every_document_is_in_the_navigation(site: Path) -> None:
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    named = [
+        page
+        for entry in nav
+        for page in ([entry] if isinstance(entry, str) else next(iter(entry.values())))
+    ]
+    assert sorted(named) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+    assert all((site / name.removesuffix(".md") / "index.html").exists() for name in named[1:])
+
+
+def test_a_page_loads_nothing_from_elsewhere(site: Path) -> None:
+    """A link that a reader may click is no load: a script, a style, a font or a picture is."""
+    pages = [*site.rglob("*.html"), *site.rglob("*.css")]
+    assert len(pages) > 20
+    loads = re.compile(
+        r"""<(?:script|img|iframe)[^>]+src="?https?://|<link[^>]+rel="?(?:stylesheet|preconnect)"""
+        r"""[^>]+https?://|url\(["']?https?://|@import ["']https?://"""
+    )
+    found = {page.name: loads.findall(page.read_text("utf-8")) for page in pages}
+    assert {name: hits for name, hits in found.items() if hits} == {}
+
+
+def test_the_search_finds_words_of_the_documents(site: Path) -> None:
+    index = (site / "search" / "search_index.json").read_text("utf-8")
+    assert "A recipe names the model, the questions, the tools" in index
