@@ -62,10 +62,10 @@ def trained_as_sampled(rows: list[dict[str, Any]]) -> None:
     assert max(gaps) < 1e-4, gaps
 
 
-def rises(rows: list[dict[str, Any]]) -> None:
+def rises(rows: list[dict[str, Any]], by: float = 0.3) -> None:
     """The mean reward of the first three and of the last three steps, clearly apart."""
     rewards = [row["reward_mean"] for row in rows]
     begin, end = sum(rewards[:3]) / 3, sum(rewards[-3:]) / 3
     print(f"mean reward from {begin:.2f} to {end:.2f}")
     assert begin < 0.2, rewards
-    assert end > begin + 0.3, rewards
+    assert end > begin + by, rewards

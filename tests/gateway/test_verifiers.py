@@ -160,5 +160,5 @@ def test_a_task_of_others_is_refused() -> None:
 def test_the_reward_rises(tmp_path: Path) -> None:
     choice = {"name": "verifiers", "taskset": "partners_taskset"}
     rows = learn(tmp_path, choice | ({"python": PYTHON} if PYTHON else {}))
-    rises(rows)
+    rises(rows, by=0.15)  # one name for all letters pays 0.25
     trained_as_sampled(rows)
