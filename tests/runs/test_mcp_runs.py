@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,12 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that calls the server, and its questions."""
     folder = tmp_path_factory.mktemp("taught")
     call = {"action": "note", "arguments": {"text": "a"}}
+    # those that are held out have no letter that is not trained
+    words = ["".join(letters) for letters in product("xyz", repeat=2)]
     records = [
-        {"id": str(i), "question": f"Question {i}?", "golden_answers": ["a"], "metadata": {}}
+        {"id": word, "question": f"Where is {word}?", "golden_answers": ["a"], "metadata": {}}
         | {"steps": [call, {"observation": "a"}, {"answer": "a"}]}
-        for i in range(6)
+        for word in words
     ]
     for name in ("questions", "demonstrations"):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
@@ -101,7 +104,7 @@ def test_from_a_check_to_an_answer(
     one, other = (load_file(run / "rl" / "model" / "model.safetensors") for run in (whole, killed))
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
     capsys.readouterr()
-    assert status("ask", "--model", whole, "Question 1?") == 0
+    assert status("ask", "--model", whole, "Where is xz?") == 0
     assert "calls " in capsys.readouterr().out
     assert not any(map(lives, started(tmp_path)))
 
