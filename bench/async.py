@@ -128,6 +128,9 @@ def main(
     out: Path = Path("runs/async"),
     picture: Path | None = None,
 ) -> None:
+    for run in runs:
+        if not (run / "rl1" / "model").is_dir() or not (run / "index").is_dir():
+            raise typer.BadParameter(f"{run} is no finished run of autocoa-mini.")
     print(
         "| run | max_staleness | s a step | rollouts/s | of turns | staleness | dropped | clipped"
         " | EM |\n|---|---|---|---|---|---|---|---|---|"

@@ -15,6 +15,7 @@ from fieldcraft.rewards.answers import ExactMatch, StatelessReward
 from fieldcraft.rewards.rubric import AskingReward, Rubric
 from fieldcraft.train.batch import Sample, Unit
 from fieldcraft.train.stages.rl import RlStage
+from fieldcraft.train.trainer import Look
 from fieldcraft.types import (
     Completion,
     Reward,
@@ -77,7 +78,12 @@ class RecordingTrainer:
         pass
 
     def step(
-        self, units: Sequence[Unit], objective: Objective, total: float, temperature: float
+        self,
+        units: Sequence[Unit],
+        objective: Objective,
+        total: float,
+        temperature: float,
+        look: Look,
     ) -> dict[str, float]:
         self.samples = [sample for unit in units for sample in unit]
         self.parts.append(self.samples)

@@ -89,6 +89,8 @@ SHORTER = {  # what a command begins with -> what is added to it
     "fieldcraft run unseen-search-mini": [*TINY[:-2], TINY[-1], *shrink("sft", "base", "sft")],
     "fieldcraft run my-names.yaml": ["budget.turn_tokens=12", *shrink("rl", "rl")],
     "fieldcraft run my-team.yaml": ["budget.turn_tokens=12"],
+    "fieldcraft run my-agent.yaml": ["budget.turn_tokens=12", *shrink("rl", "rl")],
+    "fieldcraft run my-game.yaml": ["evaluation.splits.heldout=1", *shrink("rl", "rl")],
     "fieldcraft run my-site.yaml": [*TINY[:-2], *shrink("sft", "base", "sft")],
     "fieldcraft run my-afm.yaml": [*TINY, *shrink("sft", "base", "sft")],
     "fieldcraft run my-selection.yaml": [
@@ -207,7 +209,9 @@ class Terminal:
         arguments = shlex.split(line.replace("8000", str(self.port)))[1:]
         for begin, added in SHORTER.items():
             arguments += added if line.startswith(begin) else []
-        if arguments[0] == "serve" or "--serve" in arguments:
+        if arguments[0] == "view":
+            arguments += ["--port", str(self.port)]
+        if arguments[0] in ("serve", "view") or "--serve" in arguments:
             self.serve(arguments)
             return
         with pytest.raises(SystemExit) as end:
@@ -215,8 +219,10 @@ class Terminal:
         assert end.value.code in (0, None), line
 
     def serve(self, arguments):
+        """Start a server. A reader has stopped the one before: they use the same port."""
+        self.close()
         self.servers.append(subprocess.Popen([sys.executable, "-m", "fieldcraft", *arguments]))
-        for _ in range(300):
+        for _ in range(900):
             try:
                 httpx.get(f"http://127.0.0.1:{self.port}/health").raise_for_status()
                 return
@@ -226,7 +232,8 @@ class Terminal:
         raise AssertionError(f"no answer from {arguments}")
 
     def close(self):
-        for server in self.servers:
+        while self.servers:
+            server = self.servers.pop()
             server.terminate()
             server.wait()
 
@@ -251,6 +258,7 @@ def test_what_a_document_tells_to_type_works(document, folder, terminal):
         elif language == "python":
             for long, short in SMALLER.items():
                 text = text.replace(long, short)
+            text = text.replace("localhost:8000", f"127.0.0.1:{terminal.port}")
             exec(compile(text, document.name, "exec"), names)
 
 

@@ -1,7 +1,6 @@
 """Branches of a scripted policy, whose success rates are known by hand."""
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,92 +8,34 @@ from typing import Any
 
 import pytest
 
-from checkpoints import tiny_tokenizer
-from fieldcraft.branching.branch import Edit, Sampler
-from fieldcraft.branching.kept import Kept, open_kept
+from branching_parts import (
+    FIRST,
+    TASK,
+    TOKENIZER,
+    Reader,
+    answer,
+    branch,
+    environment,
+    found,
+    recorded,
+    sampler,
+)
+from fieldcraft.branching.branch import Edit
+from fieldcraft.branching.kept import open_kept
 from fieldcraft.branching.steps import state_after, steps_of
-from fieldcraft.config.sections import Limits
-from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.evals.run import answer_rubric
-from fieldcraft.records.events import Event
 from fieldcraft.records.transcript import Entry, Kind, transcript
 from fieldcraft.rollout.loop import Policy, rollout
 from fieldcraft.train.batch import to_sample
 from fieldcraft.types import (
-    AnyTool,
     Author,
-    Completion,
     Sampling,
     Task,
     Tool,
     ToolUnavailable,
-    Trajectory,
     UserError,
 )
 from training_parts import FixedTool
-
-TOKENIZER = tiny_tokenizer()
-TASK = Task("t", "Where was the director born?", ("Northport",))
-FIRST, SECOND = (f"<begin_search> {word} </end_search>" for word in ("film", "director"))
-
-
-def answer(town: str) -> str:
-    return f"So.\n</think>\n\n\\boxed{{{town}}}"
-
-
-class Reader(ScriptedEngine):
-    """Searches twice and then answers. It is right if it has read `born in Northport`, if its turn
-    was begun with `I know`, and else in one of four cases."""
-
-    def __init__(self) -> None:
-        super().__init__(TOKENIZER, [])
-        self.asked = 0
-
-    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
-        text = TOKENIZER.decode(list(ids))
-        self.asked += 1
-        searches = text.count("</end_search>")
-        sure = "born in Northport" in text or "I know" in text
-        lucky = random.Random(sampling.seed).random() < 0.25
-        town = "Northport" if sure or lucky else "Southport"
-        said = (FIRST, SECOND)[searches] if searches < 2 and "I know" not in text else answer(town)
-        self.turns, self._played = [said], {}
-        return await super().generate(ids, sampling, session)
-
-
-def environment(*tools: AnyTool, **budget: Any) -> ToolEnvironment:
-    dialect = get_dialect("autocoa", TOKENIZER, "")
-    return ToolEnvironment(dialect, tools or [FixedTool(found)], Limits.model_validate(budget))
-
-
-def found(query: str) -> str:
-    return {"film": "Ada directed it.", "director": "Ada was born in Southport."}[query]
-
-
-def recorded(env: ToolEnvironment) -> Trajectory:
-    policy = Policy(engine=Reader(), seed=3)
-    played = asyncio.run(rollout(TASK, policy, env, "key"))
-    answer_rubric().score([played])
-    return played
-
-
-def sampler(env: ToolEnvironment, samples: int = 40, **others: Any) -> Sampler:
-    return Sampler(
-        policy=Policy(engine=others.pop("engine", None) or Reader(), seed=5),
-        env=env,
-        rubric=answer_rubric(),
-        samples=samples,
-        **others,
-    )
-
-
-def branch(
-    env: ToolEnvironment, trajectory: Trajectory, step: int, edit: Edit | None = None, **how: Any
-) -> Any:
-    return asyncio.run(sampler(env, **how).branch(trajectory, step, edit))
-
 
 # -- prefixes ----------------------------------------------------------------------------------
 
@@ -330,81 +271,6 @@ def test_if_all_break_off_the_cause_is_said() -> None:
     whole = recorded(environment())
     with pytest.raises(UserError, match="all 4 samples broke off, the last with 'nobody is there'"):
         branch(environment(FixedTool(search)), whole, 1, samples=4)
-
-
-# -- what is kept ------------------------------------------------------------------------------
-
-
-def test_samples_are_kept_and_more_are_added(tmp_path: Path) -> None:
-    env = environment()
-    whole = recorded(env)
-    engine = Reader()
-    with open_kept(tmp_path / "b", {"seed": 5}, whole) as kept:
-        few = branch(env, whole, 2, samples=3, kept=kept, engine=engine)
-        assert engine.asked == 3
-        more = branch(env, whole, 2, samples=5, kept=kept, engine=engine)
-        assert engine.asked == 5
-    assert [t.ids for t in more.original[:3]] == [t.ids for t in few.original]
-    fresh = branch(env, whole, 2, samples=5)
-    assert [t.ids for t in more.original] == [t.ids for t in fresh.original]
-
-
-def test_what_was_sampled_before_ctrl_c_is_kept(tmp_path: Path) -> None:
-    env = environment()
-    whole = recorded(env)
-    told = []
-
-    def interrupt(event: Event) -> None:
-        told.append(event)
-        if len(told) == 3:  # the beginning, and two samples
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        branch(env, whole, 2, samples=6, kept=Kept(tmp_path), emit=interrupt)
-    assert (tmp_path / "after-2.jsonl").read_text().count("\n") == 2
-    engine = Reader()
-    again = branch(env, whole, 2, samples=6, kept=Kept(tmp_path), engine=engine)
-    assert engine.asked == 4
-    assert [t.ids for t in again.original] == [
-        t.ids for t in branch(env, whole, 2, samples=6).original
-    ]
-
-
-def test_a_line_that_a_kill_cut_short_is_sampled_again(tmp_path: Path) -> None:
-    env = environment()
-    whole = recorded(env)
-    kept = Kept(tmp_path)
-    first = branch(env, whole, 2, samples=3, kept=kept)
-    file = tmp_path / "after-2.jsonl"
-    file.write_bytes(file.read_bytes()[:-20])
-    engine = Reader()
-    again = branch(env, whole, 2, samples=3, kept=kept, engine=engine)
-    assert engine.asked == 1
-    assert [t.answer for t in again.original] == [t.answer for t in first.original]
-
-
-def test_other_settings_and_other_folders_are_refused(tmp_path: Path) -> None:
-    whole = recorded(environment())
-    with open_kept(tmp_path / "b", {"seed": 5}, whole):
-        pass
-    refused = pytest.raises(UserError, match="holds branches with seed=5, not 6: choose another")
-    with refused, open_kept(tmp_path / "b", {"seed": 6}, whole):
-        pass
-    (tmp_path / "c").mkdir()
-    (tmp_path / "c" / "mine.txt").touch()
-    refused = pytest.raises(UserError, match="exists and holds no branches")
-    with refused, open_kept(tmp_path / "c", {}, whole):
-        pass
-
-
-def test_two_at_once_are_refused(tmp_path: Path) -> None:
-    whole = recorded(environment())
-    with (
-        open_kept(tmp_path / "b", {}, whole),
-        pytest.raises(UserError, match="by another process"),
-        open_kept(tmp_path / "b", {}, whole),
-    ):
-        pass
 
 
 def test_another_tokenizer_is_refused() -> None:

@@ -48,7 +48,7 @@ from fieldcraft.types import UserError
             ["bench", "speed"],
             "there is no comparison 'speed': use one of answers, async, engine, graders,"
             " memory, output_layer, prefixes, rankings,"
-            " sandbox, search, sessions, train, vectors, vllm_engine, words.",
+            " sandbox, search, sessions, train, vectors, view, vllm_engine, words.",
         ),
     ],
 )

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fieldcraft.config.choices import ToolChoice
 from fieldcraft.config.recipe import dump_recipe
-from fieldcraft.config.sections import ToolChoice
 from fieldcraft.recipes.loading import load_recipe, parse_recipe
 from fieldcraft.types import UserError
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fieldcraft.data.sources import ensure_corpus, hash_of, read_tasks, write_tasks, write_verl
+from fieldcraft.data.records import hash_of
+from fieldcraft.data.sources import ensure_corpus, read_tasks, write_tasks, write_verl
 from fieldcraft.records.meta import COUNTED
 from fieldcraft.tools.search.index import build_index
 from fieldcraft.types import Task, UserError
@@ -128,13 +129,16 @@ def test_what_is_written_for_verl(tmp_path):
         "prompt": [{"role": "user", "content": "Answer:\nFilm: who?"}],
         "ability": "QA",
         "reward_model": {"ground_truth": "A<ans_split>B", "style": "rule"},
-        "extra_info": {"index": 0, "split": "test"},
+        "extra_info": {
+            "index": 0,
+            "split": "test",
+            "metadata": '{"data_source": "nq", "split": "test"}',
+        },
     }
-    assert other["extra_info"] == {"index": 1, "split": "train"}
-    meta = ({"data_source": "nq"}, {"data_source": "fieldcraft"})
+    assert other["extra_info"] == {"index": 1, "split": "train", "metadata": "{}"}
     assert read_tasks(path) == [
-        Task("a", "Film: who?", ("A", "B"), meta[0]),
-        Task("b", "Film: when?", ("C",), meta[1]),
+        Task("a", "Film: who?", ("A", "B"), {"data_source": "nq", "split": "test"}),
+        Task("b", "Film: when?", ("C",)),
     ]
 
 

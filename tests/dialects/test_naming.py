@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoints import tiny_tokenizer
-from fieldcraft.config.sections import ToolChoice
+from fieldcraft.config.choices import ToolChoice
 from fieldcraft.config.signatures import read_signature
 from fieldcraft.dialects import get_dialect
 from fieldcraft.dialects.demonstrations import encode_demonstration, encode_pair, reads_back

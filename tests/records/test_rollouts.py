@@ -21,13 +21,23 @@ def test_what_is_kept_of_a_stage() -> None:
 
 
 def test_the_rollouts_of_a_step_come_back_and_a_repeated_step_replaces_them(tmp_path: Path) -> None:
-    first = [Kept(0, [0.0, 0.5, -0.25], rollout("a")), Kept(0, None, rollout("a"))]
+    known = Kept(0, [0.0, 0.5, -0.25], rollout("a"), [0.0, 1.5, 0.25], [0.0, 1.0, 0.75])
+    first = [known, Kept(0, None, rollout("a"))]
     later = [Kept(10, [], rollout("b"))]
     write_rollouts(tmp_path, later)
     write_rollouts(tmp_path, [Kept(0, None, rollout("old"))])
     write_rollouts(tmp_path, first)
     assert [*read_rollouts(tmp_path)] == [*first, *later]
     assert [*read_rollouts(tmp_path / "none")] == []
+
+
+def test_what_an_earlier_version_kept_is_read(tmp_path: Path) -> None:
+    write_rollouts(tmp_path, [Kept(3, [0.0, 0.5], rollout("a"))])
+    file = tmp_path / "000003.jsonl"
+    line = file.read_text().replace(', "entropies": null, "ratios": null', "")
+    assert "ratios" not in line
+    file.write_text(line)
+    assert [*read_rollouts(tmp_path)] == [Kept(3, [0.0, 0.5], rollout("a"))]
 
 
 @pytest.mark.parametrize("line", ["{", '{"step": 1}', "[]", '{"step": 1, "advantages": null}'])

@@ -7,10 +7,10 @@ import pytest
 
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from cli_parts import TINY
+from fieldcraft.config.choices import ToolChoice
 from fieldcraft.config.distil import Distil
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import ToolChoice
 from fieldcraft.dialects import get_dialect
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.events import Events, write_metrics

@@ -151,11 +151,11 @@ def test_a_rollout_weighs_no_more_because_it_was_folded(
 
 def test_advantages_are_kept_along_the_whole_record() -> None:
     learned, _ = learn([folded(1.0), plain(2, 0.0)], loss_weight="token")
-    kept, other = learned.advantages[0]
+    kept, other = learned.tokens[0]
     half = 0.5
     first = [0, 0, half, half, 0, 0, 0, 0, half, half, half]
-    assert kept.tolist() == [*first, 0, 0, 0, 0, half]
-    assert other.tolist() == [0, 0, -half, -half]
+    assert kept.advantages.tolist() == [*first, 0, 0, 0, 0, half]
+    assert other.advantages.tolist() == [0, 0, -half, -half]
 
 
 def test_a_truncated_rollout_is_left_out_with_all_its_chains() -> None:

@@ -46,7 +46,7 @@ def ask(
     """Watch one agent think, act and answer, greedily."""
     if not question.strip():
         raise UserError("the question is empty: write one, in quotation marks.")
-    _check_agents([model], dialect, index, search_url)
+    check_agents([model], dialect, index, search_url)
     with loading():
         from fieldcraft.runs.agent import find_agent
 
@@ -119,7 +119,7 @@ def evaluate(
     if tasks is None and not simulator:
         raise UserError("there are no questions to grade: give a file with --tasks.")
     questions = read_tasks(tasks)[:limit] if tasks else []
-    _check_agents(model, dialect, index, search_url)
+    check_agents(model, dialect, index, search_url)
     with loading():
         from fieldcraft.runs.agent import find_agent
         from fieldcraft.runs.build import open_judge
@@ -156,7 +156,7 @@ def evaluate(
         print(out / "eval.json")
 
 
-def _check_agents(
+def check_agents(
     models: Sequence[Path], dialect: str | None, index: Path | None, search_url: str | None
 ) -> None:
     """Whatever can be wrong about them that needs no model to see."""

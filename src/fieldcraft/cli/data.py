@@ -1,7 +1,8 @@
-"""Commands about data and servers: world, synthesise, index, serve, bench."""
+"""Commands about data and servers: world, synthesise, convert, index, serve, bench."""
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 import tempfile
@@ -12,10 +13,15 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from fieldcraft.cli.agents import check_agents
 from fieldcraft.cli.app import (
+    Device,
+    Dialect,
+    Index,
     Out,
     Overrides,
     RecipeName,
+    SearchUrl,
     app,
     loading,
     refuse_used,
@@ -25,7 +31,8 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.recipes.loading import load_recipe, load_world
 from fieldcraft.records.events import Events
 from fieldcraft.records.files import atomic_folder, refuse_unwritable
-from fieldcraft.runs.folder import refuse_other_run
+from fieldcraft.records.reading import reading
+from fieldcraft.runs.beginning import refuse_other_run
 from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.types import UserError
 
@@ -104,6 +111,31 @@ def synthesise(
         print(made / name)
 
 
+@app.command()
+def convert(
+    source: Annotated[Path, typer.Argument(help="A file, or a folder of datasets.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            help="openai, trl, trl-prompt, sharegpt, afm, autocoa, steps, questions or verl."
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", help="What to write: .jsonl, .json, .parquet, or a folder.")
+    ],
+) -> None:
+    """Write demonstrations or questions of any format in another one."""
+    from fieldcraft.data.formats import convert as formats
+
+    if not out.suffix:
+        refuse_used(out)
+    refuse_unwritable(out)
+    written, reasons = formats.convert(source, to, out)
+    for reason, count in reasons.most_common():
+        print(f"{count} left out: {reason}")
+    print(f"{out}: {written} written")
+
+
 @app.command("index")
 def build(
     corpus: Annotated[Path, typer.Argument(help="Passages, or a HotpotQA or MuSiQue file.")],
@@ -163,6 +195,69 @@ def sandbox(
     from fieldcraft.tools.python.server import serve_sandbox
 
     serve_sandbox(host, port, concurrent, queue, waive or [])
+
+
+@serve_app.command("agent")
+def serve_trained_agent(
+    model: Annotated[Path, typer.Option(help="A run, a stage of it, or a checkpoint.")],
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    name: Annotated[
+        str | None, typer.Option(help="What clients call it; the folder's name by default.")
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests answered at once.")] = 64,
+    queue: Annotated[int, typer.Option(min=0, help="Requests that may wait for a place.")] = 256,
+    seconds: Annotated[float, typer.Option(min=0.1, help="For each request, waiting too.")] = 300,
+    grace: Annotated[
+        float, typer.Option(min=0, help="Seconds for what is under way when it is stopped.")
+    ] = 30,
+    token_env: Annotated[
+        str | None, typer.Option(help="The environment variable with the token clients must send.")
+    ] = None,
+    token_file: Annotated[Path | None, typer.Option(help="A file with that token.")] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="Keep every request, and feedback, in this folder.")
+    ] = None,
+    index: Index = None,
+    search_url: SearchUrl = None,
+    dialect: Dialect = None,
+    device: Device = "auto",
+) -> None:
+    """A trained agent with its tools behind OpenAI's interfaces, and as a tool of MCP."""
+    token = read_token(token_env, token_file)
+    check_agents([model], dialect, index, search_url)
+    with loading():
+        try:
+            from fieldcraft.serving.server import Address, serve_agent
+        except ModuleNotFoundError as error:
+            raise UserError(
+                f"serving an agent needs the package '{error.name}': pip install"
+                " 'fieldcraft[serve]'."
+            ) from error
+        from fieldcraft.runs.agent import find_agent
+        from fieldcraft.serving.service import Limits
+
+    agent = find_agent(model).with_options(dialect, index, search_url, device)
+    limits = Limits(concurrency=concurrency, queue=queue, seconds=seconds, grace=grace)
+    address = Address(host=host, port=port, token=token)
+    serve_agent(agent, name or model.resolve().name, address, limits, record)
+
+
+def read_token(variable: str | None, file: Path | None) -> str | None:
+    """The token of a server: never an argument, which every user of the machine can read."""
+    if variable is not None and file is not None:
+        raise UserError("there can be one token: give --token-env or --token-file, not both.")
+    if file is not None:
+        with reading(file, "give a file with a token"):
+            token = file.read_text("utf-8").strip()
+    elif variable is not None:
+        token = os.environ.get(variable, "").strip()
+    else:
+        return None
+    if not token:
+        where = file or f"the environment variable {variable}"
+        raise UserError(f"{where} holds no token: write one, or do without it.")
+    return token
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -27,7 +27,8 @@ from fieldcraft.recipes.loading import load_recipe, shipped
 from fieldcraft.records.events import Events, write_metrics
 from fieldcraft.records.files import refuse_unwritable
 from fieldcraft.records.reading import MAKE_ANEW, read_json, reading
-from fieldcraft.runs.folder import RunFolder, find_run, open_run, refuse_other_run
+from fieldcraft.runs.beginning import open_run, refuse_other_run
+from fieldcraft.runs.folder import RunFolder, find_run
 from fieldcraft.terminal.figures import Figures
 from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.terminal.trajectories import print_collection

@@ -38,6 +38,8 @@ class Kind(StrEnum):
     ALGORITHM = "algorithm"
     STAGE = "stage type"
     ENGINE = "engine"
+    ENVIRONMENT = "environment"
+    TRACKER = "tracker"
 
     @property
     def group(self) -> str:
@@ -46,6 +48,7 @@ class Kind(StrEnum):
 
 
 LOCAL, VLLM = "local", "vllm"
+TOOLS = "tools"  # the environment that a run has without one of others
 MCP = "mcp"  # a server whose tools have names of their own
 _ANSWERS, _COST = "fieldcraft.rewards.answers", "fieldcraft.rewards.tool_cost"
 _CODE = "fieldcraft.rewards.code_agents"
@@ -54,6 +57,7 @@ _AFM = "fieldcraft.dialects.afm"
 _STAGES = "fieldcraft.train.stages"
 _RULES = "fieldcraft.data.rules"
 _VERIFIERS = "fieldcraft.evals.verifiers"
+_TRACKERS = "fieldcraft.trackers"
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     Kind.TOOL: {
         "search": "fieldcraft.tools.search.tool:SearchTool",
@@ -77,6 +81,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "answer_format": f"{_CODE}:AnswerFormat",
         "plus_minus": f"{_CODE}:PlusMinus",
         "executable": f"{_CODE}:Executable",
+        "environment": "fieldcraft.rewards.environment:EnvironmentReward",
         "toolrl": f"{_CODE}:ToolRL",
         "toolrl_format": f"{_CODE}:ToolRLFormat",
         "toolrl_exact": f"{_CODE}:ToolRLExact",
@@ -137,6 +142,19 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         LOCAL: "fieldcraft.engine.local.engine:LocalEngine",
         VLLM: "fieldcraft.engine.vllm.engine:VllmEngine",
     },
+    Kind.ENVIRONMENT: {
+        TOOLS: "fieldcraft.envs.environment:ToolEnvironment",
+        "text": "fieldcraft.gateway.text:TextEnvironment",
+        "blackbox": "fieldcraft.gateway.blackbox:BlackBox",
+        "openenv": "fieldcraft.gateway.openenv:OpenEnv",
+        "verifiers": "fieldcraft.gateway.verifiers:Verifiers",
+    },
+    Kind.TRACKER: {
+        "tensorboard": f"{_TRACKERS}.tensorboard:TensorBoard",
+        "wandb": f"{_TRACKERS}.wandb:Wandb",
+        "trackio": f"{_TRACKERS}.trackio:Trackio",
+        "mlflow": f"{_TRACKERS}.mlflow:Mlflow",
+    },
 }
 
 
@@ -148,6 +166,7 @@ BASES: Mapping[Kind, tuple[str, Sequence[str]]] = {
     ),
     Kind.WORLD: ("fieldcraft.worlds.base:World", ("splits", "datasets")),
     Kind.STAGE: ("fieldcraft.train.stages.base:StageType", ("Settings",)),
+    Kind.TRACKER: ("fieldcraft.trackers.base:Tracker", ()),
 }
 
 

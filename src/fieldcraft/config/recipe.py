@@ -12,11 +12,19 @@ from pydantic import (
     InstanceOf,
     PositiveInt,
     SerializeAsAny,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 
+from fieldcraft.config.choices import (
+    EngineChoice,
+    EnvironmentChoice,
+    ToolChoice,
+    TrackerChoice,
+)
 from fieldcraft.config.distil import Distil, Scorer
+from fieldcraft.config.environment import fill_in, of_others
 from fieldcraft.config.names import Kind, PartError, find, known, require, settings_of, short
 from fieldcraft.config.rl import Async, Critic, Rl
 from fieldcraft.config.sections import (
@@ -24,7 +32,6 @@ from fieldcraft.config.sections import (
     Dtype,
     During,
     Endpoint,
-    EngineChoice,
     Evaluation,
     Fold,
     JudgeModel,
@@ -36,26 +43,28 @@ from fieldcraft.config.sections import (
     Section,
     Select,
     Teacher,
-    ToolChoice,
     World,
 )
 from fieldcraft.config.stages import Pairs, Sft, Stage
 from fieldcraft.types import VERDICT, UserError
 
-# What a run that is resumed may change: how a teacher or an engine is reached, and what decides how
-# much memory it takes. `*` is any name.
+# What a run that is resumed may change: how a teacher, an engine or an environment is reached, what
+# decides how much memory it takes, and who shows its curves. `*` is any name.
 FREE_KEYS = (
     ("max_rows",),
     ("stages", "*", "optim", "micro_tokens"),
     ("stages", "*", "optim", "activation_checkpointing"),
     *(("engine", key) for key in ("python", "urls", "exchange", "timeout_seconds")),
+    *(("environment", key) for key in ("python", "url", "sessions", "timeout_seconds")),
     *(("teacher", key) for key in ("url", "api_key_env", "prices")),
     *(("teacher", key) for key in ("concurrency", "timeout_seconds", "retries")),
     ("collect", "max_failed"),
+    ("trackers",),
 )
 
 
-MISMATCH_CAP = 2.0  # of the usual truncated importance sampling (verl, TRL)
+ROUNDING_CAP = 2.0  # of the usual truncated importance sampling (verl, TRL)
+STALE_CAP = 5.0  # of AReaL: what a policy learns in a few steps multiplies probabilities
 
 # The settings of the stage types that are built in: those of others are found with the type.
 STAGES: dict[str, type[Stage]] = {"sft": Sft, "contrastive": Pairs, "rl": Rl, "distil": Distil}
@@ -86,9 +95,11 @@ class Recipe(Section):
     instruction: str | None = None
     system: str | None = None  # a system prompt
     template: dict[str, Any] = Field(default={})  # variables of the model's chat template
+    environment: EnvironmentChoice = EnvironmentChoice()
     tools: tuple[ToolChoice, ...] = (ToolChoice(name="search"),)
     world: World | None = None
     scratch: Scratch = Scratch()
+    trackers: tuple[TrackerChoice, ...] = ()  # that show the curves of the run
     search: Search = Search()
     judge: JudgeModel = JudgeModel()
     correct: str = VERDICT  # the reward by which a right answer scores 1
@@ -111,6 +122,11 @@ class Recipe(Section):
         float32 adapter is added to it."""
         return self.dtype if self.lora is None else "float32"
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_for_an_environment(cls, data: Any) -> Any:
+        return fill_in(data)
+
     @field_validator("comparisons", mode="before")
     @classmethod
     def _two_rows_each(cls, comparisons: Any) -> Any:
@@ -120,6 +136,16 @@ class Recipe(Section):
                     raise ValueError(f"'{title}' must name two rows, as in [the first, the second]")
         return comparisons
 
+    @field_validator("trackers")
+    @classmethod
+    def _each_tracker_once(cls, trackers: tuple[TrackerChoice, ...]) -> tuple[TrackerChoice, ...]:
+        names = [tracker.name for tracker in trackers]
+        for name in names:
+            require(Kind.TRACKER, name)
+            if names.count(name) > 1:
+                raise ValueError(f"it names '{name}' twice, so remove one of the two")
+        return trackers
+
     @model_validator(mode="after")
     def _weigh_mismatch(self) -> Self:
         """Sampler and trainer round a decoded token and a batch differently, unless they compute in
@@ -128,8 +154,10 @@ class Recipe(Section):
         for name, stage in self.stages.items():
             if not isinstance(stage, Rl) or {"importance_cap", "reject"} & stage.model_fields_set:
                 continue
-            if self.dtype != "float32" or stage.asynchronous.max_staleness:
-                self.stages[name] = stage.model_copy(update={"importance_cap": MISMATCH_CAP})
+            if stage.asynchronous.max_staleness:
+                self.stages[name] = stage.model_copy(update={"importance_cap": STALE_CAP})
+            elif self.dtype != "float32":
+                self.stages[name] = stage.model_copy(update={"importance_cap": ROUNDING_CAP})
         return self
 
     @field_validator("correct")
@@ -140,7 +168,11 @@ class Recipe(Section):
 
     @field_validator("tools")
     @classmethod
-    def _each_tool_once(cls, tools: tuple[ToolChoice, ...]) -> tuple[ToolChoice, ...]:
+    def _each_tool_once(
+        cls, tools: tuple[ToolChoice, ...], info: ValidationInfo
+    ) -> tuple[ToolChoice, ...]:
+        if tools and of_others(info.data.get("environment")):
+            raise ValueError("an environment of others has none, so remove them")
         names = [name for tool in tools for name in tool.all_names]
         for name in names:
             if names.count(name) > 1:
@@ -226,7 +258,9 @@ def count_options(section: type[BaseModel] = Recipe) -> int:
         Limits,
         Fold,
         EngineChoice,
+        EnvironmentChoice,
         ToolChoice,
+        TrackerChoice,
         Lora,
         Optim,
         Async,

@@ -20,8 +20,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from fieldcraft.config.complaints import first_problem
-from fieldcraft.config.names import LOCAL, MCP, Kind, require, suggestion
-from fieldcraft.config.signatures import read_signature
+from fieldcraft.config.names import Kind, require, suggestion
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 Rate = Annotated[float, Field(ge=0)]
@@ -146,101 +145,6 @@ class Limits(Section):
                 f" set fold.at={self.fold.at} lower"
             )
         return self
-
-
-class ToolChoice(Section):
-    """A tool by name. Every key but those below is a setting of the tool; a name alone may be
-    written as text. With the key `mcp` it is a server, which lists its tools itself."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    name: str
-    # what the model calls it: one name, or several, of which each question has one; none: its own
-    called: tuple[str, ...] = ()
-    # names under which evaluations ask the leading split again, as the split `unseen`
-    unseen: tuple[str, ...] = ()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_text(cls, given: Any) -> Any:
-        match given:
-            case str():
-                return {"name": given}
-            case {"mcp": _}:
-                return {"name": MCP, **given}
-        return given
-
-    @field_validator("called", "unseen", mode="before")
-    @classmethod
-    def _one_or_several(cls, given: Any) -> Any:
-        match given:
-            case None:
-                return ()
-            case str():
-                return (given,)
-        return given
-
-    @field_validator("called", "unseen")
-    @classmethod
-    def _are_signatures(cls, given: tuple[str, ...]) -> tuple[str, ...]:
-        for text in given:
-            read_signature(text)
-        return given
-
-    @model_validator(mode="after")
-    def _unseen_is_unseen(self) -> Self:
-        if both := self.trained_names & {read_signature(text).name for text in self.unseen}:
-            raise ValueError(f"'{min(both)}' is a name of training, so remove it from unseen")
-        return self
-
-    @model_validator(mode="after")
-    def _servers_name_their_tools(self) -> Self:
-        if self.name == MCP and (self.called or self.unseen):
-            raise ValueError("an MCP server names its tools itself, so write prefix in place of it")
-        return self
-
-    @model_validator(mode="after")
-    def _search_has_a_section(self) -> Self:
-        if self.name == "search" and self.settings:
-            raise ValueError(
-                "the settings of the tool search are in the section search, so write"
-                f" search: {{{next(iter(self.settings))}: ...}}"
-            )
-        return self
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return dict(self.model_extra or {})
-
-    @property
-    def trained_names(self) -> set[str]:
-        """What training calls it. The tools of a server are not known before it is asked."""
-        if self.name == MCP:
-            return set()
-        return {read_signature(text).name for text in self.called} or {self.name}
-
-    @property
-    def all_names(self) -> set[str]:
-        """What training or an evaluation calls it."""
-        return self.trained_names | {read_signature(text).name for text in self.unseen}
-
-
-class EngineChoice(Section):
-    """What samples from the model in training, by name. Every key but the name is a setting of the
-    engine; a name alone may be written as text."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    name: str = LOCAL
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_text(cls, given: Any) -> Any:
-        return {"name": given} if isinstance(given, str) else given
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return dict(self.model_extra or {})
 
 
 class Optim(Section):

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from fieldcraft.data.records import Record, records, write_array
+from fieldcraft.data.records import Malformed, Record, records, write_array
 from fieldcraft.data.sources import asked
 from fieldcraft.data.steps_io import StepPair
-from fieldcraft.data.trajectories import AUTOCOA, Malformed, read_steps, task_of
+from fieldcraft.data.trajectories import AUTOCOA, read_steps, task_of
 from fieldcraft.dialects.autocoa import INSTRUCTION, AutoCoA
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.types import Action, Answer, Observation, Step, Task, Thought, UserError

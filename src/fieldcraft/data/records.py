@@ -1,7 +1,8 @@
-"""Records of files that others wrote: JSON lines, JSON arrays, parquet, CSV."""
+"""Records of files that others wrote: JSON lines, JSON arrays, parquet, CSV, and folders."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pyarrow.csv
 import pyarrow.parquet
 
+from fieldcraft.data.formats.tables import folder_records, is_folder
 from fieldcraft.records.files import write_text
 from fieldcraft.records.jsonl import read_json_lines
 from fieldcraft.records.reading import reading, require_file
@@ -18,8 +20,21 @@ from fieldcraft.types import UserError
 Record = dict[str, Any]
 
 
+class Malformed(Exception):
+    """Why a record is left out."""
+
+
+def hash_of(question: str) -> str:
+    """The id of a question that has none of its own."""
+    return hashlib.sha1(question.strip().encode(errors="replace")).hexdigest()[:16]
+
+
 def records(path: Path) -> Iterator[tuple[str, Record]]:
     """(where it stands, object) for each record of a file in any of the formats."""
+    if is_folder(path):
+        for number, row in enumerate(folder_records(path), start=1):
+            yield f"{path}, row {number}", row
+        return
     require_file(path, "give a .jsonl, .json, .parquet or .csv file")
     if path.suffix in (".parquet", ".csv"):
         for number, row in enumerate(_rows(path), start=1):

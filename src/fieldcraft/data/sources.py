@@ -8,7 +8,7 @@ passages, and the paragraphs of files of questions.
 
 from __future__ import annotations
 
-import hashlib
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -19,8 +19,10 @@ import pyarrow
 import pyarrow.parquet
 
 from fieldcraft.data.browsecomp import readable_record
+from fieldcraft.data.formats.kinds import chat_record
 from fieldcraft.data.programs import Meta, program_question
-from fieldcraft.data.records import Record, first, records
+from fieldcraft.data.records import Record, first, hash_of, records
+from fieldcraft.data.served import is_served, served_tasks
 from fieldcraft.data.toolrl import plain_record
 from fieldcraft.records.files import atomic_file
 from fieldcraft.records.jsonl import write_json_lines
@@ -45,7 +47,8 @@ _SEPARATOR = re.compile(r"<ans_split>|<\|answer_split\|>")
 
 
 def read_tasks(path: Path) -> list[Task]:
-    """Tasks of a .jsonl(.gz), .json, .parquet or .csv file, in the file's order.
+    """Tasks of a .jsonl(.gz), .json, .parquet or .csv file, in the file's order; of a folder, those
+    that a served agent recorded and whose answer its users know (`served.py`).
 
     A record holds its question in `question` or in verl's `prompt`, and its answers in
     `golden_answers` (numbers of `choices`, where it has some), `answers`, `answer` and
@@ -56,14 +59,17 @@ def read_tasks(path: Path) -> list[Task]:
     `Task.meta` gets `level` (of HLE the category), `type` and what is in `metadata`; of HotpotQA,
     2WikiMultiHopQA and MuSiQue also `gold_titles`, the titles of the paragraphs that hold the
     answer, and of MuSiQue `hops`; of a question for a program its tests; of one of ToolRL's
-    `calls`, those that are wanted. A question with tests or wanted calls needs no answer.
+    `calls`, those that are wanted. A question with tests or wanted calls needs no answer. A
+    demonstration (`data/formats`) that has no other answer gets the one that it ends in.
 
     Raises:
         UserError: the file is missing, empty or damaged, or a record lacks a question, or an answer
             and tests.
     """
+    if is_served(path):
+        return served_tasks(path)
     plain = (
-        (where, plain_record(readable_record(record, where), where))
+        (where, chat_record(plain_record(readable_record(record, where), where), where))
         for where, record in records(path)
     )
     found = [(where, record, program_question(record, where)) for where, record in plain]
@@ -110,7 +116,7 @@ def write_tasks(tasks: Iterable[Task], path: Path) -> None:
 
 def write_verl(tasks: Iterable[Task], path: Path, instruction: str = "") -> None:
     """Write tasks as a parquet file of verl's, with AutoCoA's way to join several answers;
-    `read_tasks` gives back all but what `meta` holds.
+    `read_tasks` gives them back as they were.
 
     Args:
         tasks: the questions.
@@ -125,7 +131,11 @@ def write_verl(tasks: Iterable[Task], path: Path, instruction: str = "") -> None
             "prompt": [{"role": "user", "content": instruction + task.question}],
             "ability": "QA",
             "reward_model": {"ground_truth": "<ans_split>".join(task.answers), "style": "rule"},
-            "extra_info": {"index": number, "split": str(task.meta.get("split", "train"))},
+            "extra_info": {
+                "index": number,
+                "split": str(task.meta.get("split", "train")),
+                "metadata": json.dumps(task.meta, ensure_ascii=False),
+            },
         }
         for number, task in enumerate(tasks)
     ]
@@ -135,7 +145,23 @@ def write_verl(tasks: Iterable[Task], path: Path, instruction: str = "") -> None
 
 def _stated(record: Record, program: tuple[str, Meta] | None) -> Any:
     """The question, if a field of the record is nothing else."""
-    return program[0] if program else first(record, _QUESTION)
+    if program:
+        return program[0]
+    reward = record.get("reward_model")
+    truth = _truth(reward.get("ground_truth")) if isinstance(reward, dict) else None
+    stated = truth.get("question") if isinstance(truth, dict) else None  # AFM's
+    return first(record, _QUESTION) or stated
+
+
+def _truth(given: Any) -> Any:
+    """What a ground truth of verl holds: AFM writes {"target": ..., "question": ...} as text."""
+    if not isinstance(given, str) or not given.lstrip().startswith("{"):
+        return given
+    try:
+        found = json.loads(given)
+    except ValueError:
+        return given
+    return found if isinstance(found, dict) and "target" in found else given
 
 
 def _prompt(record: Record) -> str:
@@ -183,7 +209,7 @@ def answers_of(record: Record, where: str) -> tuple[str, ...]:
 def _accepted(record: Record, where: str) -> tuple[str, ...]:
     given = first(record, _ANSWERS)
     if given is None and isinstance(reward := record.get("reward_model"), dict):
-        given = reward.get("ground_truth")
+        given = _truth(reward.get("ground_truth"))
         if isinstance(given, dict):  # Search-R1's {"target": [...]}
             given = given.get("target")
         if isinstance(given, str):
@@ -219,11 +245,11 @@ def _identity(record: Record, question: str) -> str:
     return hash_of(question) if given is None else str(given)
 
 
-def hash_of(question: str) -> str:
-    return hashlib.sha1(question.strip().encode(errors="replace")).hexdigest()[:16]
-
-
 def _meta(record: Record) -> dict[str, Any]:
+    extra = record.get("extra_info")
+    if isinstance(extra, dict) and isinstance(extra.get("metadata"), str):  # of `write_verl`
+        kept = json.loads(extra["metadata"])
+        return dict(kept) if isinstance(kept, dict) else {}
     meta = {key: record[key] for key in _META if isinstance(record.get(key), str | int | float)}
     info = record.get("info")  # of WebWalkerQA
     level = first(record | (info if isinstance(info, dict) else {}), _LEVEL)

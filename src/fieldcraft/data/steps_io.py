@@ -103,9 +103,12 @@ def _step(record: Any, where: str) -> Step:
 
 def write_demonstrations(path: Path, shown: Iterable[tuple[Task, Sequence[Step]]]) -> None:
     """Write demonstrations, whole or not at all."""
-    write_json_lines(
-        path, ({**_question(task), "steps": step_records(steps)} for task, steps in shown)
-    )
+    write_json_lines(path, (demonstration_record(task, steps) for task, steps in shown))
+
+
+def demonstration_record(task: Task, steps: Sequence[Step]) -> Record:
+    """The line of a demonstration."""
+    return {**_question(task), "steps": step_records(steps)}
 
 
 def write_pairs(path: Path, pairs: Iterable[StepPair]) -> None:

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from fieldcraft.agents.prompted import Attempt, Prompted
 from fieldcraft.agents.team import Seated
 from fieldcraft.data.funnel import Cut, Example
-from fieldcraft.data.sources import hash_of
+from fieldcraft.data.records import hash_of
 from fieldcraft.records.jsonl import parse_object, whole_lines
 from fieldcraft.records.reading import reading
 from fieldcraft.rewards.answers import compared, is_right

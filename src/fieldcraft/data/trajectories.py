@@ -8,17 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from fieldcraft.data.records import Record, records
-from fieldcraft.data.sources import answers_of, asked, hash_of, read_tasks
+from fieldcraft.data.records import Malformed, Record, hash_of, records
+from fieldcraft.data.sources import answers_of, asked, read_tasks
 from fieldcraft.data.toolrl import is_toolrl, read_turns
 from fieldcraft.dialects.autocoa import AutoCoA
 from fieldcraft.dialects.base import last_box
 from fieldcraft.tools.search.passages import Passage, format_passages
 from fieldcraft.types import Action, Answer, Observation, Step, Task, Thought, UserError
-
-
-class Malformed(Exception):
-    """Why a trajectory is left out."""
 
 
 def read_trajectories(path: Path) -> tuple[list[tuple[Task, list[Step]]], Counter[str]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fieldcraft.config.names import Kind, find
 from fieldcraft.dialects.base import BaseDialect, round_trip_problems
-from fieldcraft.types import Dialect, Tokenizer
+from fieldcraft.types import Tokenizer
 
 __all__ = ["BaseDialect", "dialect_class", "get_dialect", "round_trip_problems"]
 
@@ -20,7 +20,7 @@ def get_dialect(
     template: Mapping[str, Any] | None = None,
     system: str | None = None,
     request: str | None = None,
-) -> Dialect:
+) -> BaseDialect:
     """The dialect `name` bound to `tokenizer`.
 
     Args:

@@ -173,11 +173,18 @@ class BaseDialect(ABC):
         those of a complete trajectory."""
 
     def prompt_frame(self, tools: Sequence[dict[str, Any]]) -> tuple[str, str]:
-        """The prompt's text before and after the question. A tokenizer without a chat template is
-        a base model's; its prompt has the question as plain text, on its own line. The dialect
-        decides whether a `<think>` is prefilled, so the template's own is removed."""
+        """The prompt's text before and after the question."""
         own = self.own_instruction if self.instruction is None else self.instruction
-        content = f"{own}\n\n{MARK}" if own else MARK
+        return self.message_frame(own, tools)
+
+    def message_frame(
+        self, instruction: str, tools: Sequence[dict[str, Any]] = ()
+    ) -> tuple[str, str]:
+        """What stands before and after a first message of the user's that begins with an
+        instruction. A tokenizer without a chat template is a base model's; its prompt has the
+        message as plain text, on its own line. The dialect decides whether a `<think>` is
+        prefilled, so the template's own is removed."""
+        content = f"{instruction}\n\n{MARK}" if instruction else MARK
         if self.tokenizer.chat_template is None:
             return content.removesuffix(MARK), "\n"
         text = self.render([{"role": "user", "content": content}], tools)
@@ -202,7 +209,11 @@ class BaseDialect(ABC):
         return text
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
-        before, after = self.prompt_frame(tools)
+        return self.encode_prompt(self.prompt_frame(tools), question)
+
+    def encode_prompt(self, frame: tuple[str, str], question: str) -> list[int]:
+        """Token ids of a prompt; only what is around the question may hold special tokens."""
+        before, after = frame
         # Only a chat template writes the beginning-of-sequence token itself.
         bare = self.tokenizer.chat_template is None
         return [

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fieldcraft.config.environment import of_others
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.records.files import write_json
 from fieldcraft.records.reading import Damaged, read_json
@@ -74,7 +75,8 @@ def filled_from_model(data: dict[str, Any]) -> dict[str, Any]:
         return data
     agent, _ = found
     same_dialect = data.get("dialect", agent["dialect"]) == agent["dialect"]
-    whole = ("tools", "max_rows", *(PROMPT if same_dialect else ()))
+    tools = () if of_others(data.get("environment")) else ("tools",)
+    whole = (*tools, "max_rows", *(PROMPT if same_dialect else ()))
     sections = {"search": {"topk": agent["search"]["topk"]}, "budget": agent["budget"]}
     filled = {key: agent[key] for key in whole} | data
     for name, section in sections.items():

@@ -23,6 +23,7 @@ from fieldcraft.config.recipe import (
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import TEACHER, JudgeModel, Teacher, World, fields_of
 from fieldcraft.config.stages import Stage
+from fieldcraft.recipes.environments import check_environment
 from fieldcraft.recipes.exported import filled_from_model
 from fieldcraft.recipes.overrides import apply_override
 from fieldcraft.records.reading import MAKE_ANEW, parse_yaml, read_json, reading
@@ -120,6 +121,7 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
     _check_collection(recipe)
     _check_selection(recipe)
     _check_engine(recipe)
+    check_environment(recipe)
     recipe = _with_whole_world(recipe)
     _check_questions(recipe)
     return recipe
@@ -186,12 +188,13 @@ def _with_whole_world(recipe: Recipe) -> Recipe:
 
 def _check_questions(recipe: Recipe) -> None:
     """There must be questions, of splits that exist."""
-    if recipe.world is None and recipe.tasks is None:
+    named = recipe.world is not None or recipe.tasks is not None
+    if not named and not recipe.environment.of_others:
         raise UserError(
             f"recipe '{recipe.recipe}' has no questions: give tasks=FILE, or world.name= with one"
             f" of {', '.join(known(Kind.WORLD))}."
         )
-    splits = {*split_titles(recipe), *([] if recipe.tasks is None else ["heldout"])}
+    splits = {*split_titles(recipe), *(["heldout"] if recipe.world is None or recipe.tasks else [])}
     for name in recipe.evaluation.splits:
         if name not in splits:
             advice = suggestion(name, sorted(splits), "evaluation.splits.")
@@ -207,6 +210,7 @@ def check_names(recipe: Recipe) -> None:
     or that are rows of a table or compared in it, and do not exist."""
     require(Kind.DIALECT, recipe.dialect)
     require(Kind.ENGINE, recipe.engine.name)
+    require(Kind.ENVIRONMENT, recipe.environment.name)
     for tool in recipe.tools:
         require(Kind.TOOL, tool.name)
     if recipe.teacher.team is not None:

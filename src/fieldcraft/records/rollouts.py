@@ -24,12 +24,17 @@ class Kept:
     """A rollout that a step has trained on.
 
     `advantages` has a number for each of its tokens up to the last one that was trained, 0 for
-    those of others; it is None where the rollout could not be graded.
+    those of others; it is None where the rollout could not be graded. `entropies` (nats) and
+    `ratios` are those of the last optimiser step that used a token: the entropy of the policy's
+    distribution there, and pi / pi_old of the token. They are None where the rollout had no part
+    in a step, as in a group of equal rewards, and in files of earlier versions.
     """
 
     step: int
     advantages: list[float] | None
     trajectory: Trajectory
+    entropies: list[float] | None = None
+    ratios: list[float] | None = None
 
 
 def is_kept(number: int, steps: int) -> bool:
@@ -60,9 +65,19 @@ def read_rollouts(folder: Path) -> Iterator[Kept]:
 
 
 def _line(kept: Kept) -> str:
-    advantages = kept.advantages and [round(value, _DECIMALS) for value in kept.advantages]
-    head = json.dumps({"step": kept.step, "advantages": advantages})
+    head = json.dumps(
+        {
+            "step": kept.step,
+            "advantages": _rounded(kept.advantages),
+            "entropies": _rounded(kept.entropies),
+            "ratios": _rounded(kept.ratios),
+        }
+    )
     return f'{head[:-1]}, "trajectory": {to_json(kept.trajectory)}}}\n'
+
+
+def _rounded(values: list[float] | None) -> list[float] | None:
+    return values and [round(value, _DECIMALS) for value in values]
 
 
 _ADAPTER = TypeAdapter(Kept)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fieldcraft.types import Call, Outcome, Trajectory
+from fieldcraft.types import Call, Outcome, Status, Trajectory
 
 
 def call_counts(trajectories: Iterable[Trajectory]) -> dict[str, int]:
@@ -84,6 +84,14 @@ def duplicate_calls(trajectory: Trajectory) -> int:
         if call.outcome is Outcome.OK:
             answered.add(key)
     return repeated
+
+
+def is_void(trajectory: Trajectory) -> bool:
+    """Whether a rollout has a void turn: one that holds neither a call that can be read nor an
+    answer (SimpleTIR, arXiv 2509.02479)."""
+    return trajectory.status is Status.NO_ANSWER or any(
+        call.outcome is Outcome.MALFORMED for call in trajectory.calls
+    )
 
 
 def mean(values: Iterable[float | None]) -> float | None:

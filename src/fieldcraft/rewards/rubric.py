@@ -111,7 +111,7 @@ class Rubric:
 
         One that ended in an error is not graded and no reward sees it; `reward` is also None where
         a part with a weight is None. Raises UserError if a reward fails, returns the wrong number
-        of scores, or one that is no finite number.
+        of scores, or one that is no finite number, and if `correct` gives one outside 0 to 1.
         """
         for trajectory in group:
             trajectory.correct = self.correct
@@ -122,10 +122,19 @@ class Rubric:
         for reward, _ in self.rewards:
             for trajectory, score in zip(sound, _scores(reward, sound), strict=True):
                 trajectory.rewards[reward.name] = score
+        for trajectory in sound:
+            self._refuse_verdict(trajectory.rewards.get(self.correct))
         for trajectory in group:
             trajectory.reward = self._total(trajectory.rewards)
         graded = sum(t.reward is not None for t in group)
         return Graded(graded, len(sound) - graded, len(errors))
+
+    def _refuse_verdict(self, score: float | None) -> None:
+        if score is not None and not 0.0 <= score <= 1.0:
+            raise UserError(
+                f"the reward '{self.correct}' says which answers are right, so its scores must be"
+                f" from 0 to 1, not {score:g}: set correct= to another reward."
+            )
 
     def _total(self, scores: dict[str, float | None]) -> float | None:
         total = 0.0

@@ -10,11 +10,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from fieldcraft.config.sections import Limits
 from fieldcraft.dialects import folding
 from fieldcraft.dialects.base import encode_written
 from fieldcraft.dialects.naming import Names
 from fieldcraft.envs.environment import Episode, ToolEnvironment
 from fieldcraft.records.chains import chains, context, turns_of
+from fieldcraft.records.timeline import at_work
 from fieldcraft.types import (
     Action,
     Answer,
@@ -53,9 +55,37 @@ class Policy:
 
 
 def seed_of(seed: int, key: str, trajectory: Trajectory) -> int:
-    """Of what is sampled next in a trajectory: 48 bits that no other place shares."""
-    place = f"{seed}:{key}:{len(trajectory.segments)}"
+    """Of what is sampled next in a trajectory."""
+    return seed_at(seed, key, len(trajectory.segments))
+
+
+def seed_at(seed: int, key: str, number: int) -> int:
+    """Of a place in a rollout: 48 bits that no other place shares."""
+    place = f"{seed}:{key}:{number}"
     return int.from_bytes(hashlib.blake2b(place.encode(), digest_size=6).digest())
+
+
+async def write_turn(
+    policy: Policy,
+    trajectory: Trajectory,
+    session: str,
+    key: str,
+    budget: Limits,
+    stop: Sequence[str] = (),
+) -> StopReason:
+    """Let the policy write a turn, up to a stop string or its end, and append it. Where the budget
+    ends it, the trajectory is truncated."""
+    room = min(budget.turn_tokens, budget.total_tokens - len(context(trajectory)))
+    reason = StopReason.LENGTH
+    if room >= 1:
+        with at_work("sampler"):
+            done = await policy.generate(trajectory, session, key, room, stop)
+        segment = Segment(Author.POLICY, done.ids, done.text, done.logprobs, done.versions)
+        trajectory.segments.append(segment)
+        reason = done.reason
+    if reason is StopReason.LENGTH:
+        trajectory.status = Status.TRUNCATED
+    return reason
 
 
 class Simulator(Protocol):
@@ -98,19 +128,9 @@ class Conversation:
         append_prompt(self.trajectory, question, self.episode)
 
     async def write(self, stop: Sequence[str]) -> StopReason:
-        """Let the policy write a turn, up to a stop string or its end. Where the budget ends it,
-        the trajectory is truncated."""
-        budget = self.episode.budget
-        room = min(budget.turn_tokens, budget.total_tokens - len(context(self.trajectory)))
-        reason = StopReason.LENGTH
-        if room >= 1:
-            done = await self.policy.generate(self.trajectory, self.session, self.key, room, stop)
-            segment = Segment(Author.POLICY, done.ids, done.text, done.logprobs, done.versions)
-            self.trajectory.segments.append(segment)
-            reason = done.reason
-        if reason is StopReason.LENGTH:
-            self.trajectory.status = Status.TRUNCATED
-        return reason
+        """Let the policy write a turn, as `write_turn` does."""
+        place = (self.trajectory, self.session, self.key)
+        return await write_turn(self.policy, *place, self.episode.budget, stop)
 
     def begin_turn(self, thought: str) -> None:
         """Let the next turn begin with a thought that the policy did not sample. It is part of the
@@ -126,16 +146,18 @@ class Conversation:
         names = Names(self.trajectory.task, self.episode.schemas)
         calls = tuple(names.meant(c) if isinstance(c, Action) else c for c in calls)
         if self.simulator is None:
-            answered = await self.episode.execute(calls, len(self.trajectory.calls))
+            with at_work("tools"):
+                answered = await self.episode.execute(calls, len(self.trajectory.calls))
             for index, call in enumerate(answered):
                 self._append_observation(call, Place(index, len(calls)))
             return
         for index, move in enumerate(calls):
             place, before = Place(index, len(calls)), len(self.trajectory.calls)
             if isinstance(move, Action) and before < self.episode.budget.max_calls:
-                call = await self.simulator.observe(
-                    self.trajectory, move, place, self.episode, self.session, self.key
-                )
+                with at_work("tools"):
+                    call = await self.simulator.observe(
+                        self.trajectory, move, place, self.episode, self.session, self.key
+                    )
                 self.trajectory.calls.append(call)
             else:
                 [call] = await self.episode.execute([move], before)
@@ -214,7 +236,7 @@ async def go_on(
     simulator: Simulator | None = None,
 ) -> Trajectory:
     """The same for a trajectory that has begun; one without segments begins with its prompt."""
-    async with _session_of(trajectory, policy.engine, key) as session:
+    async with session_of(trajectory, policy.engine, key) as session:
         if not trajectory.segments:
             append_prompt(trajectory, trajectory.task.question, env)
         try:
@@ -235,7 +257,7 @@ async def go_on(
 
 
 @asynccontextmanager
-async def _session_of(trajectory: Trajectory, engine: Engine, key: str) -> AsyncIterator[str]:
+async def session_of(trajectory: Trajectory, engine: Engine, key: str) -> AsyncIterator[str]:
     """A session of the engine's in which the trajectory grows; a defect in it ends it there."""
     session = f"{key}#{next(_sessions)}"
     start = time.perf_counter()

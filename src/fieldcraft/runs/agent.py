@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from fieldcraft.config.environment import WITH_TOOLS, of_others
 from fieldcraft.config.names import name_of
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.config.sections import SAME_SAMPLES, Dtype
@@ -26,22 +27,27 @@ from fieldcraft.recipes.loading import build_recipe, check_names, parse_recipe
 from fieldcraft.records.events import Events, Sink, nobody, write_metrics
 from fieldcraft.records.files import atomic_folder
 from fieldcraft.rewards.rubric import AskingReward
+from fieldcraft.rollout.environments import opened
 from fieldcraft.rollout.loop import Policy, rollout
+from fieldcraft.runs.beginning import refuse_other
 from fieldcraft.runs.build import (
     SEARCH,
     make_correct,
     make_dialect,
     make_environment,
+    make_environment_of_others,
     open_search,
     open_tools,
     with_files,
 )
 from fieldcraft.runs.check import refuse_unsound
 from fieldcraft.runs.engines import make_local_engine
-from fieldcraft.runs.folder import RunFolder, find_model, refuse_other
-from fieldcraft.runs.inputs import Inputs, make_inputs
+from fieldcraft.runs.folder import RunFolder, find_model
+from fieldcraft.runs.inputs import make_inputs
 from fieldcraft.runs.loop import run_async
+from fieldcraft.runs.model_card import Exported, write_card
 from fieldcraft.runs.run import run_recipe
+from fieldcraft.runs.sources import Inputs
 from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.tools.search.index import require_one_search
 from fieldcraft.tools.search.tool import SearchTool
@@ -116,6 +122,8 @@ class Agent:
             **handed_on(self.recipe),
             **settings,
         }
+        if of_others(settings.get("environment")):
+            keys = {key: keys[key] for key in keys if key in settings or key not in WITH_TOOLS}
         refuse_other(folder)
         with _file_of(tasks, folder) as file:
             recipe = parse_recipe({**keys, "tasks": str(file)})
@@ -180,25 +188,40 @@ class Agent:
 
     async def trajectory(self, task: Task) -> Trajectory:
         """The greedy rollout of one question."""
-        env = await self.environment()
-        return await rollout(task, Policy(engine=self.engine, temperature=0.0), env, task.id)
+        async with self.playing(temperature=0.0) as play:
+            return await play(task, task.id)
+
+    @asynccontextmanager
+    async def playing(
+        self, temperature: float
+    ) -> AsyncIterator[Callable[[Task, str], Awaitable[Trajectory]]]:
+        """What plays the rollout of a task and a key inside the block: with its tools, or in its
+        environment of others."""
+        policy = Policy(engine=self.engine, temperature=temperature)
+        others = make_environment_of_others(self.recipe)
+        if others is None:
+            env = await self.environment()
+            yield lambda task, key: rollout(task, policy, env, key)
+            return
+        dialect = make_dialect(self.recipe, load_tokenizer(self.model))
+        async with opened(others, dialect, self.recipe.budget) as play:
+            yield lambda task, key: play(task, policy, key)
 
     async def answer(
         self, tasks: Sequence[Task], judge: AskingReward | None, name: str, emit: Sink
     ) -> list[Trajectory]:
         """Answer and grade questions, greedily unless the recipe's evaluation has a temperature."""
-        env = await self.environment()
         settings = self.recipe.evaluation
-        policy = Policy(engine=self.engine, temperature=settings.temperature)
-        return await evaluate(
-            tasks,
-            lambda task, key: rollout(task, policy, env, key),
-            answer_rubric(judge, make_correct(self.recipe, judge)),
-            settings.concurrency,
-            name,
-            emit,
-            settings.samples,
-        )
+        async with self.playing(settings.temperature) as play:
+            return await evaluate(
+                tasks,
+                play,
+                answer_rubric(judge, make_correct(self.recipe, judge)),
+                settings.concurrency,
+                name,
+                emit,
+                settings.samples,
+            )
 
     async def _tools(self) -> list[AnyTool]:
         """Those of the recipe; without an index or a server there is no search."""
@@ -288,13 +311,18 @@ def find_agent(path: Path) -> Agent:
 
 def export(path: Path, out: Path, dtype: Dtype) -> None:
     """Write the model of a run, a stage or a checkpoint as a checkpoint of its own, which is new,
-    and beside it what the agent acts under, see `recipes.exported`.
+    and beside it what the agent acts under, see `recipes.exported`, and a model card.
 
     Raises UserError where there is no model.
     """
     agent = find_agent(path)
     model = load_model(agent.model, torch.device("cpu"), dtype)
     tokenizer = load_tokenizer(agent.model)
+    run, folder = find_model(path)
+    acts = run is not None or read_agent(folder) is not None
+    dialect = make_dialect(agent.recipe, tokenizer) if acts else None
+    stage = folder.absolute().parent.name
     with atomic_folder(out) as draft:
         save_model(draft, model, tokenizer)
         write_agent(draft, agent.recipe, agent.index)
+        write_card(draft, Exported(out.name, agent.recipe, tokenizer, dialect, run, stage))

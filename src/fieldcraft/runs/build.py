@@ -7,12 +7,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
+from fieldcraft.config.choices import ToolChoice
 from fieldcraft.config.making import make_part
 from fieldcraft.config.names import MCP, Kind, find
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import Endpoint, JudgeModel, Limits, ToolChoice, World
-from fieldcraft.dialects import get_dialect
+from fieldcraft.config.sections import Endpoint, JudgeModel, Limits, World
+from fieldcraft.dialects import BaseDialect, get_dialect
 from fieldcraft.endpoints.opening import open_endpoint
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.verifiers import AskedModel, Verifier
@@ -21,6 +22,7 @@ from fieldcraft.rewards.judge import Judge
 from fieldcraft.rewards.length import SoftOverlong
 from fieldcraft.rewards.named import make_reward
 from fieldcraft.rewards.rubric import AskingReward, Rubric
+from fieldcraft.rollout.environments import Environment
 from fieldcraft.runs.loop import run_async
 from fieldcraft.tools.http import NO_SITES, Sites
 from fieldcraft.tools.named import make_tool, with_signatures
@@ -29,7 +31,7 @@ from fieldcraft.tools.search.client import RemoteSearchTool
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.passages import Passage
 from fieldcraft.tools.search.tool import SearchTool, search_function
-from fieldcraft.types import VERDICT, AnyTool, Dialect, Reward, Tokenizer, Tool
+from fieldcraft.types import VERDICT, AnyTool, Dialect, Reward, Tokenizer, Tool, UserError
 from fieldcraft.worlds.base import make_world
 from fieldcraft.worlds.site import open_site
 
@@ -105,9 +107,8 @@ async def _make_tools(recipe: Recipe, search: Tool | None, sites: Sites) -> list
         if choice.name == MCP:
             made += await server_tools(recipe, choice)
             continue
-        tool: AnyTool
         if choice.name == SEARCH and search is not None:
-            tool = search
+            tool: AnyTool = search
         else:
             tool = make_tool(choice.name, choice.settings, sites)
         made.append(with_signatures(tool, choice))
@@ -130,7 +131,7 @@ async def _nothing(query: str) -> list[Passage]:
     return []
 
 
-def make_dialect(recipe: Recipe, tokenizer: Tokenizer) -> Dialect:
+def make_dialect(recipe: Recipe, tokenizer: Tokenizer) -> BaseDialect:
     """The dialect of a recipe, bound to a tokenizer."""
     return get_dialect(
         recipe.dialect,
@@ -145,6 +146,25 @@ def make_dialect(recipe: Recipe, tokenizer: Tokenizer) -> Dialect:
 def make_environment(recipe: Recipe, dialect: Dialect, tools: Sequence[AnyTool]) -> ToolEnvironment:
     """The environment of a recipe with the given tools."""
     return ToolEnvironment(dialect, tools, recipe.budget)
+
+
+def make_environment_of_others(recipe: Recipe) -> Environment | None:
+    """The environment of others that a recipe names, None where that acts with tools. Raises
+    UserError for wrong settings, and for something that is no environment."""
+    choice = recipe.environment
+    if not choice.of_others:
+        return None
+    factory = find(Kind.ENVIRONMENT, choice.name)
+    if not callable(factory):
+        raise UserError(f"'{choice.name}' is no environment: write a class with tasks and open.")
+    made = make_part(Kind.ENVIRONMENT, choice.name, factory, choice.settings, {}, ["name"])
+    if lacks := [part for part in ("tasks", "open") if part not in dir(made)]:
+        raise UserError(
+            f"the environment '{choice.name}' has no {' and no '.join(lacks)}: write them as"
+            " docs/extending.md shows."
+        )
+    environment: Environment = made
+    return environment
 
 
 def make_correct(recipe: Recipe, judge: AskingReward | None = None) -> Reward:

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from fieldcraft.config.names import BUILT_IN, Kind
 from fieldcraft.config.recipe import Recipe
@@ -26,29 +23,23 @@ from fieldcraft.dialects.demonstrations import encode_turn
 from fieldcraft.dialects.folding import fold_problems
 from fieldcraft.dialects.naming import Names
 from fieldcraft.endpoints.opening import open_endpoint
-from fieldcraft.engine.attention import refuse_special_attention
-from fieldcraft.envs.environment import same_names
 from fieldcraft.rewards.answers import is_right
-from fieldcraft.rewards.judge import Judge
+from fieldcraft.rollout.environments import opened
 from fieldcraft.runs.build import (
     SEARCH,
-    make_dialect,
+    make_environment_of_others,
     make_rubric,
     make_runner,
-    open_judge,
 )
 from fieldcraft.runs.engines import engine_problems
 from fieldcraft.runs.evaluating import find_workflow
 from fieldcraft.runs.filtering import filter_shown, refuse_bad_filters
-from fieldcraft.runs.first_model import write_first_model
-from fieldcraft.runs.inputs import Inputs, make_inputs
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.memory import disk_problems, memory_problems
+from fieldcraft.runs.setup import Setup
 from fieldcraft.runs.teachers import model_problems, teacher_problems
-from fieldcraft.runs.tool_notes import look_at_tool
+from fieldcraft.runs.tracking import tracker_problems
 from fieldcraft.runs.training import stage_type
-from fieldcraft.train.lora import Adapter
-from fieldcraft.train.model import choose_device, empty_model, load_model, load_tokenizer
 from fieldcraft.train.stages.base import Pair
 from fieldcraft.types import Answer, Dialect, Task, Trajectory, UserError
 
@@ -85,6 +76,7 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
         setup = Setup(recipe, Path(draft))
         sound = [look("device", setup.find_device), look("questions", setup.find_questions)]
         sound += [look("tools", setup.find_tools)]
+        look("trackers", partial(tracker_problems, recipe))
         if recipe.collect is not None:
             look("teacher", partial(teacher_problems, recipe))
             if recipe.collect.filters:
@@ -104,10 +96,13 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
         if has_model:
             look("weights", setup.find_weights)
         if all(sound):
-            look("dialect", partial(dialect_problems, setup))
-            look("gold answers", partial(gold_problems, setup))
-            look("budget", partial(budget_problems, setup))
-            look("workflows", partial(workflow_problems, recipe))
+            if recipe.environment.of_others:
+                look("environment", partial(environment_problems, setup))
+            else:
+                look("dialect", partial(dialect_problems, setup))
+                look("gold answers", partial(gold_problems, setup))
+                look("budget", partial(budget_problems, setup))
+                look("workflows", partial(workflow_problems, recipe))
             for name, stage in recipe.stages.items():
                 look(f"stage {name}", partial(stage_problems, setup, name, stage))
             look("memory", partial(memory_problems, setup))
@@ -134,106 +129,6 @@ class Unsound(UserError):
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__(problems[0])
         self.problems = list(problems)
-
-
-@dataclass
-class Setup:
-    """What the checks look at, found piece by piece. Each step notes what it found and yields or
-    raises what is wrong."""
-
-    recipe: Recipe
-    draft: Path
-    device: torch.device = field(init=False)
-    inputs: Inputs = field(init=False)
-    tasks: list[Task] = field(init=False)  # to train and to test on
-    schemas: list[dict[str, Any]] = field(init=False)  # of the tools
-    judge: Judge | None = field(init=False)
-    dialect: Dialect = field(init=False)
-    shapes: Any = field(init=False)  # the model without its weights
-    config: Any = field(init=False)  # transformers' text configuration
-    parameters: int = field(init=False)
-    trained: int = field(init=False)  # of the parameters, or those of an adapter on them
-
-    def find_device(self, notes: list[str]) -> Iterator[str]:
-        self.device = choose_device(self.recipe.device)
-        notes.append(str(self.device))
-        yield from ()
-
-    def find_questions(self, notes: list[str]) -> Iterator[str]:
-        self.inputs = make_inputs(self.recipe).reduced()
-        train, test = self.inputs.train_tasks(), self.inputs.evaluation_tasks()
-        notes += [f"{len(train)} to train", f"{len(test)} to test", *self.inputs.remarks()]
-        if not train or not test:
-            raise UserError(
-                f"there are {len(train)} questions to train on and {len(test)} to test on: give"
-                " tasks=FILE more of them, or the world a split that has some."
-            )
-        self.tasks = train + test
-        heldout = {t.question for t in test if t.meta["split"] == "heldout"}
-        if both := heldout & {t.question for t in train}:
-            yield (
-                f"{len(both)} questions are both trained and held out, such as '{min(both)}':"
-                " remove repeated questions."
-            )
-
-    def find_tools(self, notes: list[str]) -> Iterator[str]:
-        """A tool with a problem hides no other one."""
-        self.schemas = []
-        for choice in self.recipe.tools:
-            try:
-                tools, noted = look_at_tool(self.recipe, choice, self.draft)
-            except UserError as error:
-                yield str(error)
-                continue
-            notes += noted
-            self.schemas += [tool.schema for tool in tools]
-        yield from same_names([schema["function"]["name"] for schema in self.schemas])
-
-    def find_judge(self, notes: list[str]) -> Iterator[str]:
-        judge = self.recipe.judge
-        self.judge = run_async(open_judge(judge, cache=None))
-        if self.judge is not None:
-            notes.append(f"{judge.model} at {judge.url} answers, {judge.votes} votes an answer")
-        else:
-            notes.append("none")
-        yield from ()
-
-    def find_model(self, notes: list[str]) -> Iterator[str]:
-        folder = self.recipe.model
-        if folder is None:
-            folder = self.draft / "model"
-            write_first_model(self.inputs, folder)
-        shapes = self.shapes = empty_model(folder)
-        refuse_special_attention(shapes)
-        tokenizer = load_tokenizer(folder)
-        self.config = shapes.config.get_text_config()
-        self.parameters = sum(p.numel() for p in shapes.parameters())
-        if self.recipe.lora is not None:
-            Adapter(shapes, self.recipe.lora, self.recipe.seed)  # freezes all but itself
-        self.trained = sum(p.numel() for p in shapes.parameters() if p.requires_grad)
-        self.dialect = make_dialect(self.recipe, tokenizer)
-        notes.append(f"{self.config.model_type}, {self.parameters:,} parameters")
-        if self.recipe.lora is not None:
-            notes.append(f"{self.trained:,} of an adapter")
-        if len(tokenizer) > self.config.vocab_size:
-            yield (
-                f"the tokenizer of {folder} has {len(tokenizer)} tokens and the model only"
-                f" {self.config.vocab_size}: take the tokenizer that belongs to the model."
-            )
-
-    @property
-    def has_weights(self) -> bool:
-        """Where they are missing, nothing can be run yet, so memory and disk of this machine are
-        not held against the recipe."""
-        folder = self.recipe.model
-        return folder is None or any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
-
-    def find_weights(self, notes: list[str]) -> Iterator[str]:
-        """They must be there, whole and finite; those of a model that is made here are."""
-        if not self.has_weights:
-            yield f"{self.recipe.model} holds no weights: copy its .safetensors files there."
-        elif self.recipe.model is not None:
-            load_model(self.recipe.model, torch.device("cpu"), "bfloat16")
 
 
 # -- dialect and questions ---------------------------------------------------------------------
@@ -284,12 +179,7 @@ def _scores(dialect: Dialect, task: Task) -> Iterator[bool]:
 def budget_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
     """The model must be able to read a whole rollout, and a rollout to hold more than a prompt."""
     budget = setup.recipe.budget
-    positions = getattr(setup.config, "max_position_embeddings", None)
-    if positions is not None and budget.total_tokens > positions:
-        yield (
-            f"budget.total_tokens={budget.total_tokens} is more than the {positions} positions of"
-            f" the model: set budget.total_tokens={positions} or less."
-        )
+    yield from _position_problems(setup)
     longest = max(setup.tasks, key=lambda task: len(task.question))
     prompt = len(setup.dialect.prompt(longest.question, Names(longest, setup.schemas).schemas))
     yield from fold_problems(budget, setup.dialect, prompt)
@@ -301,6 +191,30 @@ def budget_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
             f" {room_for} of {budget.turn_tokens} tokens{' each' if turns > 1 else ''} within"
             f" budget.total_tokens={budget.total_tokens}: raise it."
         )
+
+
+def _position_problems(setup: Setup) -> Iterator[str]:
+    budget = setup.recipe.budget
+    positions = getattr(setup.config, "max_position_embeddings", None)
+    if positions is not None and budget.total_tokens > positions:
+        yield (
+            f"budget.total_tokens={budget.total_tokens} is more than the {positions} positions of"
+            f" the model: set budget.total_tokens={positions} or less."
+        )
+
+
+def environment_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
+    """An environment of others must open, and a rollout fit into the model."""
+    recipe = setup.recipe
+    yield from _position_problems(setup)
+    environment = make_environment_of_others(recipe)
+    assert environment is not None, "it is only asked where there is one"
+
+    async def open_once() -> None:
+        async with opened(environment, setup.dialect, recipe.budget):
+            notes.append(recipe.environment.name)
+
+    run_async(open_once())
 
 
 def workflow_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:

@@ -15,6 +15,7 @@ import transformers
 from pydantic import BaseModel, Field
 
 from fieldcraft.config.recipe import Recipe
+from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.home import Home
 from fieldcraft.engine.threads import Threads, fastest_threads
 from fieldcraft.envs.environment import ToolEnvironment
@@ -23,19 +24,24 @@ from fieldcraft.records.files import write_json
 from fieldcraft.records.reading import read_json
 from fieldcraft.rewards.answers import RULES
 from fieldcraft.rewards.judge import VERDICT_RULE, Judge
+from fieldcraft.rollout.environments import Play, opened
+from fieldcraft.runs.beginning import open_run
 from fieldcraft.runs.build import (
     SEARCH,
     make_correct,
     make_dialect,
     make_environment,
+    make_environment_of_others,
     open_judge,
     open_tools,
     with_files,
 )
 from fieldcraft.runs.engines import make_engine
 from fieldcraft.runs.first_model import write_first_model
-from fieldcraft.runs.folder import RunFolder, open_run
-from fieldcraft.runs.inputs import Inputs, make_inputs
+from fieldcraft.runs.folder import RunFolder
+from fieldcraft.runs.inputs import make_inputs
+from fieldcraft.runs.sources import Inputs
+from fieldcraft.runs.tracking import tracking
 from fieldcraft.tools.search.client import RemoteSearchTool
 from fieldcraft.tools.search.index import MANIFEST, build_index, read_manifest
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
@@ -68,6 +74,7 @@ class Context:
 
     def __post_init__(self) -> None:
         self.home = Home(self.folder.engine, self.emit)
+        self.environment_of_others = make_environment_of_others(self.recipe)
 
     def write_world(self) -> None:
         """Write what the run is about: corpus and questions."""
@@ -126,13 +133,23 @@ class Context:
         """Of the tools, as a prompt shows them."""
         return [tool.schema for tool in self.tools]
 
-    def dialect(self, model: Path) -> Dialect:
+    def dialect(self, model: Path) -> BaseDialect:
         """The recipe's, bound to the tokenizer of a model."""
         return make_dialect(self.recipe, load_tokenizer(model))
 
     def environment(self, dialect: Dialect) -> ToolEnvironment:
         """With all tools of the recipe."""
         return make_environment(self.recipe, dialect, self.tools)
+
+    @asynccontextmanager
+    async def play(self, dialect: BaseDialect) -> AsyncIterator[Play | None]:
+        """What plays rollouts in the recipe's environment of others, inside the block; None where
+        the recipe has tools."""
+        if self.environment_of_others is None:
+            yield None
+            return
+        async with opened(self.environment_of_others, dialect, self.recipe.budget) as play:
+            yield play
 
     def engine(self, model: Any, dialect: Dialect) -> PolicyEngine:
         """The recipe's, which samples from a model of this process."""
@@ -175,6 +192,7 @@ async def open_context(recipe: Recipe, out: Path, events: Events) -> AsyncIterat
         judge = await open_judge(recipe.judge, folder.judge_replies)
         context = Context(recipe, folder, inputs, device, judge, events)
         try:
-            yield context
+            with tracking(folder, events):
+                yield context
         finally:
             await context.close()

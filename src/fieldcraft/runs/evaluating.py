@@ -17,6 +17,7 @@ from fieldcraft.evals.verifiers import note_picks
 from fieldcraft.records.events import Evaluated
 from fieldcraft.records.files import write_json
 from fieldcraft.records.trajectories import write_trajectories
+from fieldcraft.rollout.environments import Play
 from fieldcraft.rollout.loop import Policy, rollout
 from fieldcraft.runs.answering import answering
 from fieldcraft.runs.build import make_environment, make_verifier
@@ -95,7 +96,17 @@ async def _evaluate(
     env = make_environment(recipe, dialect, tools)
     engine = context.engine(context.policy(model), dialect)
     policy = Policy(engine=engine, temperature=recipe.evaluation.temperature)
-    await _grade(context, name, lambda task, key: run(task, policy, env, key))
+    async with context.play(dialect) as play:
+        await _grade(context, name, playing(play, env, policy, run))
+
+
+def playing(
+    play: Play | None, env: ToolEnvironment, policy: Policy, run: Workflow = rollout
+) -> Callable[[Task, str], Awaitable[Trajectory]]:
+    """What plays the rollout of a task and a key: `play`, or `run` with tools."""
+    if play is not None:
+        return lambda task, key: play(task, policy, key)
+    return lambda task, key: run(task, policy, env, key)
 
 
 async def _grade(

@@ -3,6 +3,7 @@
 recipe.json          the resolved recipe; another one in the same folder is refused
 world/               corpus.jsonl, train.jsonl, evaluation.jsonl
 threads.json         CPU threads, measured at the first start
+trackers.json        how far trackers have been told, see runs/tracking.py
 start/model/         the first model, where the recipe names none
 index/               the search index
 engine/              with engine: vllm, the server's log
@@ -26,11 +27,12 @@ from typing import Any
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, Field
 
-from fieldcraft.config.recipe import FREE_KEYS, Recipe, dump_recipe, evaluations
+from fieldcraft.config.recipe import Recipe, evaluations
 from fieldcraft.recipes.loading import recipe_of_run
-from fieldcraft.records.files import atomic_folder, draft_of, refuse_unwritable, write_json
-from fieldcraft.records.reading import MAKE_ANEW, Damaged, read_json
+from fieldcraft.records.files import atomic_folder
+from fieldcraft.records.reading import Damaged, read_json
 from fieldcraft.records.rollouts import ROLLOUTS
+from fieldcraft.records.timeline import TIMELINE
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.types import Trajectory, UserError
 
@@ -46,6 +48,11 @@ class StageFolder:
     def metrics(self) -> Path:
         """One row a step."""
         return self.path / "metrics.jsonl"
+
+    @property
+    def timeline(self) -> Path:
+        """Of a stage of reinforcement learning: who was at work in each step, a row each."""
+        return self.path / TIMELINE
 
     @property
     def rollouts(self) -> Path:
@@ -113,6 +120,11 @@ class EvaluationFiles:
                 f" {self._advice}."
             )
 
+    def read_summary(self) -> dict[str, Any]:
+        """The figures. Raises UserError for a file that is damaged."""
+        found: dict[str, Any] = self._record()["summary"]
+        return found
+
     def _record(self) -> dict[str, Any]:
         found: dict[str, Any] = read_json(self.summary, _EvaluationRecord, self._advice)
         return found
@@ -137,7 +149,8 @@ class _EvaluationRecord(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """The layout of a run's folder. `open_run` begins or resumes one, `find_run` reads one."""
+    """The layout of a run's folder. `runs/beginning.py` begins or resumes one,
+    `find_run` reads one."""
 
     path: Path
     recipe: Recipe
@@ -168,6 +181,11 @@ class RunFolder:
     @property
     def threads(self) -> Path:
         return self.path / "threads.json"
+
+    @property
+    def trackers(self) -> Path:
+        """How far the trackers of the run have been told."""
+        return self.path / "trackers.json"
 
     @property
     def judge_replies(self) -> Path:
@@ -285,50 +303,6 @@ class RunFolder:
             ) from error
 
 
-def open_run(path: Path, recipe: Recipe) -> RunFolder:
-    """Begin a run, or resume one of the same settings.
-
-    Raises UserError if the folder belongs to a run with other settings, or is not a run's.
-    """
-    refuse_other_run(path, recipe)
-    manifest, wanted = path / "recipe.json", dump_recipe(recipe)
-    if not manifest.exists() or read_json(manifest, dict[str, Any], MAKE_ANEW) != wanted:
-        write_json(manifest, wanted)
-    return RunFolder(path, recipe)
-
-
-def refuse_other_run(path: Path, recipe: Recipe) -> None:
-    """Raises UserError for a folder in which a run of these settings can neither begin nor be
-    resumed."""
-    refuse_other(path)
-    manifest = path / "recipe.json"
-    if not manifest.exists():
-        return
-    found = _bound(read_json(manifest, dict[str, Any], MAKE_ANEW))
-    wanted = _bound(dump_recipe(recipe))
-    if found != wanted:
-        raise UserError(
-            f"{path} holds a run of recipe '{found.get('recipe')}' with other settings"
-            f" ({_difference(found, wanted)}): choose another folder with --out."
-        )
-
-
-def refuse_other(path: Path) -> None:
-    """Raises UserError for a folder that holds something else than a run, and for a place where
-    none can be written."""
-    if not path.exists():
-        refuse_unwritable(path)
-    elif not (path / "recipe.json").exists() and (
-        not path.is_dir() or {*path.iterdir()} - {*_before(path)}
-    ):
-        raise UserError(f"{path} exists and is not a run: choose another folder with --out.")
-
-
-def _before(path: Path) -> tuple[Path, Path]:
-    """What a folder may hold before a run begins in it."""
-    return draft_of(path / "recipe.json"), RunFolder.questions_in(path)
-
-
 def find_run(path: Path) -> RunFolder:
     """The run in a folder. Raises UserError where there is none."""
     return RunFolder(path, recipe_of_run(path))
@@ -361,29 +335,3 @@ def _last_finished(run: RunFolder) -> str:
     if not finished:
         raise UserError(f"{run.path} has no finished stage yet: let 'fieldcraft run' resume it.")
     return finished[-1]
-
-
-def _bound(settings: Any, place: tuple[str, ...] = ()) -> Any:
-    """The settings that a run cannot change any more."""
-    if not isinstance(settings, dict):
-        return settings
-    return {
-        key: _bound(inner, (*place, key))
-        for key, inner in settings.items()
-        if not any(_fits((*place, key), free) for free in FREE_KEYS)
-    }
-
-
-def _fits(place: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
-    return len(place) == len(pattern) and all(
-        wanted in ("*", key) for key, wanted in zip(place, pattern, strict=True)
-    )
-
-
-def _difference(found: Any, wanted: Any, place: str = "") -> str:
-    """The first key in which two recipes differ."""
-    if isinstance(found, dict) and isinstance(wanted, dict):
-        for key in dict.fromkeys([*found, *wanted]):
-            if found.get(key) != wanted.get(key):
-                return _difference(found.get(key), wanted.get(key), f"{place}.{key}".strip("."))
-    return f"{place}={found} there, {wanted} here"

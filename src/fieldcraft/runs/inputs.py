@@ -3,144 +3,43 @@
 from __future__ import annotations
 
 import random
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data import autocoa
+from fieldcraft.data.formats.convert import read_shown
 from fieldcraft.data.sources import ensure_corpus, read_tasks, write_tasks
-from fieldcraft.data.steps_io import holds_steps, read_demonstrations, read_pairs
-from fieldcraft.data.trajectories import read_trajectories
-from fieldcraft.data.unseen import asked_again
+from fieldcraft.data.steps_io import read_pairs
 from fieldcraft.dialects.demonstrations import encode_demonstration, encode_pair, reads_back
 from fieldcraft.records.chains import longest_chain
 from fieldcraft.records.files import write_text
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.rewards.answers import is_right
-from fieldcraft.types import Action, Answer, Dialect, Step, Task, Thought, Trajectory, UserError
+from fieldcraft.rollout.environments import Environment
+from fieldcraft.runs.build import make_environment_of_others
+from fieldcraft.runs.sources import Inputs, Schemas
+from fieldcraft.types import Answer, Dialect, Step, Task, Trajectory, UserError
 from fieldcraft.worlds.base import Oracle, TrajectoryPair, Verdicts, World, make_world
 
 TRAIN_TASKS = 4000
 T = TypeVar("T")
-Schemas = Sequence[dict[str, Any]]  # of tools, as `Dialect.prompt` takes them
-
-
-class Inputs(ABC):
-    """What stages ask for. Every method is a function of the recipe."""
-
-    recipe: Recipe
-
-    @abstractmethod
-    def write_world(self, folder: Path) -> None:
-        """Write what the run is about as files: `corpus.jsonl` and questions."""
-
-    @abstractmethod
-    def trajectories(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
-    ) -> list[Trajectory]:
-        """At most `count` of the data set `data` of a stage. Raises UserError if it is unknown."""
-
-    @abstractmethod
-    def shown(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
-    ) -> list[tuple[Task, list[Step]]]:
-        """The same as questions and steps, right or wrong, which filters look at. Raises UserError
-        if it is unknown or has no steps."""
-
-    def encoded(
-        self, shown: Sequence[tuple[Task, Sequence[Step]]], dialect: Dialect, tools: Schemas
-    ) -> list[Trajectory]:
-        """Filtered demonstrations as trajectories. Raises UserError if none can be used."""
-        return [encode_demonstration(*each, dialect, tools) for each in shown]
-
-    @abstractmethod
-    def pairs(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
-    ) -> list[TrajectoryPair]:
-        """At most `count` of the pairs `data` of a stage. Raises UserError if they are unknown."""
-
-    def left_out(self, dialect: Dialect, tools: Schemas) -> Counter[str]:
-        """How many demonstrations cannot be used, by the reason."""
-        return Counter()
-
-    @abstractmethod
-    def train_tasks(self) -> list[Task]: ...
-
-    def evaluation_tasks(self) -> list[Task]:
-        """To test on. Those of the leading split are asked once more with tools under names that no
-        training shows, where the recipe has such names."""
-        asked, leading = self.test_tasks(), self.recipe.evaluation.leading
-        if not any(tool.unseen for tool in self.recipe.tools):
-            return asked
-        return asked + asked_again(task for task in asked if task.meta["split"] == leading)
-
-    @abstractmethod
-    def test_tasks(self) -> list[Task]:
-        """Questions of the splits of the evaluation."""
-
-    @property
-    def oracle(self) -> Oracle:
-        """Who knows the best way to answer. Raises UserError where there is none."""
-        raise UserError("the questions have no oracle: set teacher.model to have one as teacher.")
-
-    def plan(self, task: Task, dialect: Dialect) -> str:
-        """A way to the answer of a question: `plan` of its metadata, or the thoughts and calls of
-        the oracle, a line each. Raises UserError where there is neither."""
-        if "plan" in task.meta:
-            return str(task.meta["plan"])
-        try:
-            oracle = self.oracle
-        except UserError as error:
-            raise UserError(
-                f"task '{task.id}' has no plan that a teacher could be shown: give the questions a"
-                " plan in their metadata, or set teacher.shown: answer."
-            ) from error
-        return written_way(oracle.demonstration(task), dialect)
-
-    def team_chain(self, task: Task, rng: random.Random) -> list[Step]:
-        """How a team of scripted agents answers. Raises UserError where there is none."""
-        raise UserError("the questions have no team: set teacher.model to have models as one.")
-
-    def lone_chain(self, task: Task, rng: random.Random) -> list[Step]:
-        """How one scripted agent answers. Raises UserError where there is none."""
-        raise UserError("the questions have no agent: set teacher.model to have a model as one.")
-
-    def judge(self, trajectory: Trajectory) -> Verdicts | None:
-        """A verdict on each simulated call; None where only the real tool can tell."""
-        return None
-
-    def remarks(self) -> list[str]:
-        """What is not as the recipe asks, a sentence each."""
-        return []
-
-    def reduced(self) -> Inputs:
-        """The same with less to make, of which examples are looked at before a run."""
-        return self
-
-
-def written_way(steps: Sequence[Step], dialect: Dialect) -> str:
-    """The thoughts and calls among the steps of a demonstration."""
-    lines = []
-    for step in steps:
-        match step:
-            case Thought(text):
-                lines.append(text)
-            case Action():
-                lines.append(dialect.write_action(step))
-    return "\n".join(lines)
 
 
 def make_inputs(recipe: Recipe) -> Inputs:
     """Files of the user where the recipe names them, its world where it does not."""
     if recipe.tasks is not None:
         return FileInputs(recipe)
-    assert recipe.world is not None, "parse_recipe sees to that"
-    return WorldInputs(recipe, make_world(recipe.world.name, recipe.world.settings, recipe.seed))
+    if recipe.world is not None:
+        world = make_world(recipe.world.name, recipe.world.settings, recipe.seed)
+        return WorldInputs(recipe, world)
+    environment = make_environment_of_others(recipe)
+    assert environment is not None, "parse_recipe sees to that"
+    return EnvironmentInputs(recipe, environment)
 
 
 class WorldInputs(Inputs):
@@ -223,6 +122,60 @@ class WorldInputs(Inputs):
         return WorldInputs(self.recipe, self.world.reduced())
 
 
+class EnvironmentInputs(Inputs):
+    """The tasks of an environment of others; it has nothing else."""
+
+    def __init__(self, recipe: Recipe, environment: Environment) -> None:
+        self.recipe = recipe
+        self.environment = environment
+        if recipe.model is None:
+            raise UserError(
+                f"environment '{recipe.environment.name}' needs model=DIR, a checkpoint folder to"
+                " start from."
+            )
+
+    def write_world(self, folder: Path) -> None:
+        write_tasks(self.test_tasks(), folder / "evaluation.jsonl")
+        write_tasks(self.train_tasks(), folder / "train.jsonl")
+
+    def trajectories(
+        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+    ) -> list[Trajectory]:
+        raise self._unknown(data)
+
+    def shown(
+        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+    ) -> list[tuple[Task, list[Step]]]:
+        raise self._unknown(data)
+
+    def pairs(
+        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+    ) -> list[TrajectoryPair]:
+        raise self._unknown(data)
+
+    def _unknown(self, data: str) -> UserError:
+        return UserError(
+            f"data set '{data}' is unknown here, because an environment has no demonstrations:"
+            " use stages of the type rl."
+        )
+
+    @cached_property
+    def _tasks(self) -> tuple[Sequence[Task], Sequence[Task]]:
+        train, test = self.environment.tasks(self.recipe.evaluation.splits["heldout"])
+        if not train:
+            raise UserError(
+                f"environment '{self.recipe.environment.name}' has no tasks of its own: give"
+                " tasks=FILE, or world.name= with the name of a world."
+            )
+        return train, test
+
+    def train_tasks(self) -> list[Task]:
+        return list(self._tasks[0])
+
+    def test_tasks(self) -> list[Task]:
+        return [replace(task, meta={**task.meta, "split": "heldout"}) for task in self._tasks[1]]
+
+
 class FileInputs(Inputs):
     """Questions, passages and demonstrations of the user's files."""
 
@@ -283,9 +236,7 @@ class FileInputs(Inputs):
 
     def _read(self) -> tuple[list[tuple[Task, list[Step]]], Counter[str]]:
         assert self.recipe.demonstrations is not None
-        if holds_steps(self.recipe.demonstrations):
-            return read_demonstrations(self.recipe.demonstrations), Counter()
-        return read_trajectories(self.recipe.demonstrations)
+        return read_shown(self.recipe.demonstrations)
 
     def _usable(
         self, read: Sequence[tuple[Task, Sequence[Step]]], dialect: Dialect, tools: Schemas

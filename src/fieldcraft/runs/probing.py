@@ -5,14 +5,16 @@ from __future__ import annotations
 from fieldcraft.evals.metrics import summarise
 from fieldcraft.evals.run import answer_rubric, evaluate
 from fieldcraft.records.events import nobody
-from fieldcraft.rollout.loop import Policy, rollout
+from fieldcraft.rollout.environments import Play
+from fieldcraft.rollout.loop import Policy
 from fieldcraft.runs.context import Context
+from fieldcraft.runs.evaluating import playing
 from fieldcraft.train.loop import Probe, no_probe
 from fieldcraft.train.stages.base import Row, StageType
 from fieldcraft.types import Dialect
 
 
-def make_probe(context: Context, dialect: Dialect, stage: StageType) -> Probe:
+def make_probe(context: Context, dialect: Dialect, stage: StageType, play: Play | None) -> Probe:
     """What `evaluation.during` asks for: the model answers the first questions of the leading
     split, greedily and with the run's tools. Exact match and calls become `heldout_em` and
     `heldout_calls` of the step's metrics. A stage that samples lends its engine."""
@@ -33,7 +35,7 @@ def make_probe(context: Context, dialect: Dialect, stage: StageType) -> Probe:
         policy = Policy(engine=engine, temperature=0.0)
         done = await evaluate(
             asked[:most],
-            lambda task, key: rollout(task, policy, env, key),
+            playing(play, env, policy),
             answer_rubric(correct=context.correct),
             settings.concurrency,
             "during training",

@@ -22,7 +22,8 @@ from fieldcraft.evals.seeds import build_table, compare_rows, write_page
 from fieldcraft.records.files import write_text
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.reading import reading
-from fieldcraft.runs.folder import RunFolder, open_run
+from fieldcraft.runs.beginning import open_run
+from fieldcraft.runs.folder import RunFolder
 from fieldcraft.runs.loop import run_async
 from fieldcraft.types import Trajectory, UserError
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from fieldcraft.config.choices import ToolChoice
 from fieldcraft.config.names import MCP
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.config.sections import ToolChoice
 from fieldcraft.data.sources import ensure_corpus
 from fieldcraft.runs.build import SEARCH, closed_tools
 from fieldcraft.runs.loop import run_async

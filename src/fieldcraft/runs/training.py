@@ -24,6 +24,7 @@ from fieldcraft.evals.fidelity import fidelity_row
 from fieldcraft.records.events import Sink
 from fieldcraft.records.files import write_json
 from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.rollout.environments import Play
 from fieldcraft.runs.build import make_rubric, make_runner
 from fieldcraft.runs.context import Context
 from fieldcraft.runs.filtering import DEMONSTRATIONS, filter_shown, write_filtered
@@ -53,15 +54,17 @@ async def train_stage(context: Context, name: str, settings: Stage, start: Path)
 async def _train(context: Context, name: str, settings: Stage, start: Path) -> None:
     began = time.perf_counter()
     folder = context.folder.stage(name)
-    material = StageMaterial(context, name, start)
-    stage = await stage_type(settings).open(settings, material)
-    prepared = time.perf_counter() - began
-    tokenizer = material.dialect.tokenizer
-    try:
-        probe = make_probe(context, material.dialect, stage)
-        rows = await run_steps(stage, settings, folder.path, tokenizer, context.emit, probe)
-    finally:
-        await stage.close()
+    dialect = context.dialect(start)
+    tokenizer = dialect.tokenizer
+    async with context.play(dialect) as play:
+        material = StageMaterial(context, name, start, dialect, play)
+        stage = await stage_type(settings).open(settings, material)
+        prepared = time.perf_counter() - began
+        try:
+            probe = make_probe(context, dialect, stage, play)
+            rows = await run_steps(stage, settings, folder.path, tokenizer, context.emit, probe)
+        finally:
+            await stage.close()
     adapter = stage.trainer.adapter
     if adapter is not None:
         context.folder.once(f"{name}/{folder.adapter.name}", adapter.save)
@@ -96,13 +99,14 @@ class StageMaterial:
     context: Context
     name: str
     start: Path
+    dialect: Dialect
+    play: Play | None  # in an environment of others
 
     def __post_init__(self) -> None:
         self.recipe: Recipe = self.context.recipe
         self.emit: Sink = self.context.emit
         self.seed = zlib.crc32(f"{self.recipe.seed}:{self.name}".encode())
         self.folder: Path = self.context.folder.stage(self.name).path
-        self.dialect: Dialect = self.context.dialect(self.start)
 
     def trajectories(self, data: str, count: int | None) -> Sequence[Trajectory]:
         found = self.context.inputs.trajectories(data, count, self.dialect, self.context.schemas)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, get_args, get_type_hints
 
+from fieldcraft.config.choices import ToolChoice
 from fieldcraft.config.making import make_part
 from fieldcraft.config.names import Kind, find
-from fieldcraft.config.sections import ToolChoice
 from fieldcraft.dialects.naming import with_names
 from fieldcraft.tools.base import FunctionTool
 from fieldcraft.tools.http import NO_SITES, Sites

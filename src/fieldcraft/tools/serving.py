@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
@@ -25,8 +25,44 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve(app: Starlette, name: str, host: str, port: int) -> None:
-    """Serve until Ctrl-C. Port 0 takes a free one, which is printed.
+class _Server(uvicorn.Server):
+    """Calls `on_end` before it waits for answers under way: those that go on until they are told,
+    as streams of events do, end then."""
+
+    def __init__(self, config: uvicorn.Config, on_end: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.on_end = on_end
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.on_end()
+        await super().shutdown(sockets)
+
+
+def nothing() -> None:
+    """What most servers have to do before they end."""
+
+
+def serve(
+    app: Starlette,
+    name: str,
+    host: str,
+    port: int,
+    path: str = "",
+    on_end: Callable[[], None] = nothing,
+) -> None:
+    """Serve until Ctrl-C. For address and path see `bound`.
+
+    Raises:
+        UserError: the address cannot be listened on.
+    """
+    server = _Server(uvicorn.Config(app, access_log=False), on_end)
+    with bound(name, host, port, path) as listener, contextlib.suppress(KeyboardInterrupt):
+        server.run(sockets=[listener])
+
+
+def bound(name: str, host: str, port: int, path: str = "") -> socket.socket:
+    """A socket that listens for a server, and says so. Port 0 takes a free one, which is printed,
+    with the `path` behind it.
 
     Raises:
         UserError: the address cannot be listened on.
@@ -40,18 +76,16 @@ def serve(app: Starlette, name: str, host: str, port: int) -> None:
             f"Cannot listen on {host}:{port} ({error}); stop what uses it or choose another port."
         ) from error
     # uvicorn is silent about a socket that it is given.
-    print(f"{name} server at http://{host}:{listener.getsockname()[1]}", flush=True)
-    server = uvicorn.Server(uvicorn.Config(app, access_log=False))
-    with listener, contextlib.suppress(KeyboardInterrupt):
-        server.run(sockets=[listener])
+    print(f"{name} server at http://{host}:{listener.getsockname()[1]}{path}", flush=True)
+    return listener
 
 
 @contextlib.contextmanager
-def serving(app: Any, port: int = 0) -> Iterator[str]:
+def serving(app: Any, port: int = 0, on_end: Callable[[], None] = nothing) -> Iterator[str]:
     """Serve an ASGI application on the loopback, in a thread; gives its url. Port 0 takes a free
     one. Raises OSError if the port is taken."""
     with listen("127.0.0.1", port) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        server = _Server(uvicorn.Config(app, log_level="error"), on_end)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

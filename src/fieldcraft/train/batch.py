@@ -40,7 +40,8 @@ class Sample:
     `target` (the return from t on) only where there is a critic, which fills them, and
     `teacher_logp` only where there is a teacher. `seen` is what that reads in place of this sample,
     if it is another text: the same trained tokens after another prompt. `version` is that of the
-    policy that sampled a token, and 0 for all others.
+    policy that sampled a token, and 0 for all others. `entropy` and `new_logp` are what the model
+    said of a token when it was last trained, where the learner asks for them.
     """
 
     ids: NDArray[np.int64]
@@ -54,6 +55,8 @@ class Sample:
     teacher_logp: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
     version: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     seen: Sample | None = None
+    entropy: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
+    new_logp: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
 
     def __post_init__(self) -> None:
         if not self.version.size:
@@ -151,6 +154,14 @@ class PackedBatch:
         return torch.from_numpy(
             np.concatenate([getattr(s, name)[s.weight > 0] for s in self.samples])
         )
+
+    def write(self, name: str, values_T: Tensor) -> None:
+        """The inverse: a value for each listed token into a field of the samples."""
+        values, start = values_T.detach().cpu().numpy(), 0
+        for sample in self.samples:
+            count = int((sample.weight > 0).sum())
+            setattr(sample, name, sample.spread(values[start : start + count]))
+            start += count
 
 
 def pack(samples: Sequence[Sample]) -> PackedBatch:

@@ -11,7 +11,7 @@ from fieldcraft.algos.distillation import Distillation, sampled_advantages
 from fieldcraft.config.distil import Distil
 from fieldcraft.train.batch import Floats, Sample, Unit
 from fieldcraft.train.credit import Scored
-from fieldcraft.train.learner import PolicyLearner, surrogate
+from fieldcraft.train.learner import PolicyLearner, note, surrogate
 from fieldcraft.train.stages.base import Row
 from fieldcraft.train.teacher import Teacher
 from fieldcraft.train.trainer import Guide
@@ -73,7 +73,7 @@ class Distiller(PolicyLearner):
             return super()._step(part, divisor)
         guide = Guide(self.teacher.predict, s.top_k)
         return self.trainer.step(
-            part, Distillation(surrogate=surrogate(s)), divisor, s.temperature, guide
+            part, Distillation(surrogate=surrogate(s)), divisor, s.temperature, guide, note
         )
 
 

@@ -12,18 +12,19 @@ from typing import Protocol
 
 import numpy as np
 
-from fieldcraft.algos.losses import Surrogate
+from fieldcraft.algos.losses import LIMIT, Surrogate
 from fieldcraft.config.rl import Rl
 from fieldcraft.records.chains import chains, ids_of
-from fieldcraft.train.batch import Floats, Sample, Unit, to_samples
+from fieldcraft.records.tool_use import is_void
+from fieldcraft.train.batch import Floats, PackedBatch, Sample, Unit, to_samples
 from fieldcraft.train.credit import Scored, assign_advantages
 from fieldcraft.train.critic import Critic
 from fieldcraft.train.lora import Adapter
-from fieldcraft.train.output_layer import Predictions
+from fieldcraft.train.output_layer import Predictions, Scores
 from fieldcraft.train.sampler import Group, equal
 from fieldcraft.train.stages.base import Row
 from fieldcraft.train.trainer import Trainer
-from fieldcraft.types import Author, Outcome, Status, Trajectory
+from fieldcraft.types import Author, Status, Trajectory
 
 # Metrics that are means over the tokens trained on; those of equal groups have no part in them.
 OF_TRAINED = (
@@ -62,12 +63,22 @@ class AdapterStart:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """A number for each token of a rollout, 0 for those that are not trained. `entropies` and
+    `ratios` are None where the rollout had no part in an optimiser step."""
+
+    advantages: Floats
+    entropies: Floats | None = None
+    ratios: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Learned:
-    """The metrics of a step, and the advantages of the tokens of every rollout, by group: up to the
+    """The metrics of a step, and what it knew of the tokens of every rollout, by group: up to the
     last token that was trained; None where a rollout could not be graded."""
 
     row: Row
-    advantages: list[list[Floats | None]]
+    tokens: list[list[Told | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,14 +105,14 @@ class PolicyLearner:
         row = self._train(units, total, number) if units else {}
         if row:
             row["right_negative_rate"] = right_negative_rate(graded)
-        advantages = [
+        tokens = [
             [
-                None if member is None else along(member, trajectory)
+                None if member is None else told(member, trajectory)
                 for member, trajectory in zip(members, group, strict=True)
             ]
             for members, group in zip(scored, groups, strict=True)
         ]
-        return Learned(row, advantages)
+        return Learned(row, tokens)
 
     def _scored(self, trajectory: Trajectory) -> Scored | None:
         if trajectory.reward is None:
@@ -191,7 +202,7 @@ class PolicyLearner:
     def _step(self, part: Sequence[Unit], divisor: float) -> Row:
         """One optimiser step of the policy."""
         s = self.settings
-        return self.trainer.step(part, surrogate(s), divisor, s.temperature)
+        return self.trainer.step(part, surrogate(s), divisor, s.temperature, look=note)
 
     def _parts(self, units: list[Unit], number: int) -> Iterator[tuple[list[Unit], float]]:
         """(mini-batch, its share of an epoch), dealt anew in every epoch."""
@@ -205,11 +216,38 @@ class PolicyLearner:
                 yield dealt[part::count], 1 / count
 
 
-def along(member: Scored, trajectory: Trajectory) -> Floats:
-    """The advantages of a rollout's tokens, in the order of its ids."""
-    *before, last = zip(member.samples, chains(trajectory), strict=True)
-    padded = [np.pad(s.advantage, (0, len(ids_of(chain)) - len(s))) for s, chain in before]
-    return np.concatenate([*padded, last[0].advantage])
+def note(batch: PackedBatch, scores: Scores) -> None:
+    """Keep what the policy says of the tokens that it is trained on."""
+    batch.write("entropy", scores.entropy_T)
+    batch.write("new_logp", scores.logp_T)
+
+
+def told(member: Scored, trajectory: Trajectory) -> Told:
+    """What is known of a rollout's tokens after a step. The ratio is that of each token, also where
+    the loss takes that of the sequence."""
+    advantages = along(trajectory, [sample.advantage for sample in member.samples])
+    if not any(sample.entropy.size for sample in member.samples):
+        return Told(advantages)
+    trained = [sample if sample.entropy.size else blank(sample) for sample in member.samples]
+    ratios = [
+        np.where(s.weight > 0, np.exp((s.new_logp - s.old_logp).clip(-LIMIT, LIMIT)), 0)
+        for s in trained
+    ]
+    entropies = [s.entropy for s in trained]
+    return Told(advantages, along(trajectory, entropies), along(trajectory, ratios))
+
+
+def blank(sample: Sample) -> Sample:
+    """A chain without a trained token, of which nothing was said."""
+    zeros = np.zeros(len(sample), np.float32)
+    return replace(sample, entropy=zeros, new_logp=zeros)
+
+
+def along(trajectory: Trajectory, values: Sequence[Floats]) -> Floats:
+    """A number for each token of a rollout, in the order of its ids, from those of each chain."""
+    *before, last = zip(values, chains(trajectory), strict=True)
+    padded = [np.pad(found, (0, len(ids_of(chain)) - len(found))) for found, chain in before]
+    return np.concatenate([*padded, last[0]])
 
 
 def as_means(row: Row, part: Sequence[Unit], divisor: float, version: int) -> Row:
@@ -236,14 +274,6 @@ def right_negative_rate(groups: Sequence[Sequence[Scored]]) -> float:
     right = [member for group in groups for member in group if member.right]
     negative = sum(member.gather("advantage").sum() < 0 for member in right)
     return float(negative) / max(len(right), 1)
-
-
-def is_void(trajectory: Trajectory) -> bool:
-    """Whether a rollout has a void turn: one that holds neither a call that can be read nor an
-    answer (SimpleTIR, arXiv 2509.02479)."""
-    return trajectory.status is Status.NO_ANSWER or any(
-        call.outcome is Outcome.MALFORMED for call in trajectory.calls
-    )
 
 
 def surrogate(s: Rl) -> Surrogate:

@@ -16,7 +16,9 @@ from typing import Any, TypeVar
 from fieldcraft.config.rl import Rl
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.events import Sink, TrajectoryDone, nobody
+from fieldcraft.records.timeline import Timeline
 from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.rollout.environments import Play
 from fieldcraft.rollout.loop import Policy, Simulator, rollout, rollouts
 from fieldcraft.rollout.simulators import PolicySimulator
 from fieldcraft.train.epochs import draw
@@ -45,7 +47,7 @@ class Sampler:
     `drawn` is its position in the stream of questions, which a checkpoint keeps, and `version` the
     policy that the engine samples from, where that is known: as many steps as it has behind it.
     `frozen`, an engine, simulates for `simulator: frozen`, and `remote` writes observations for
-    `simulator: endpoint`.
+    `simulator: endpoint`. `play` plays the rollouts in an environment of others.
     """
 
     settings: Rl
@@ -56,8 +58,10 @@ class Sampler:
     seed: int
     frozen: PolicyEngine | None = None
     remote: Simulator | None = None
+    play: Play | None = None
     name: str = "rl"  # of the stage, in events
     emit: Sink = nobody
+    timeline: Timeline = field(default_factory=Timeline)  # of rollouts, and of who waits for them
     drawn: int = 0  # batches of questions so far
     version: int | None = None
 
@@ -149,7 +153,14 @@ class Sampler:
         if simulated:
             frozen = PolicySimulator(replace(policy, engine=self.frozen or policy.engine))
             simulator = self.remote or frozen
-        return lambda task, key: rollout(task, policy, self.env, key, simulator)
+
+        async def play(task: Task, key: str) -> Trajectory:
+            with self.timeline.follow():
+                if self.play is not None:
+                    return await self.play(task, policy, key)
+                return await rollout(task, policy, self.env, key, simulator)
+
+        return play
 
     def _resampled(self, groups: Sequence[Group], number: int, batch: int) -> Sequence[Group]:
         rng = random.Random(f"resample:{self.seed}:{number}:{batch}")

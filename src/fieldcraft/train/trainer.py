@@ -43,6 +43,13 @@ class Guide:
     top_k: int | None = None
 
 
+Look = Callable[[PackedBatch, Scores], None]
+
+
+def nobody_looks(batch: PackedBatch, scores: Scores) -> None:
+    """What a step does with what the model says, apart from the loss."""
+
+
 class Learner:
     """Weights and their optimiser: a step is gradients accumulated over micro-batches.
 
@@ -101,12 +108,7 @@ class Learner:
     ) -> None:
         """Write a value for every trained token into a field of the samples."""
         for batch in self._micro_batches(units):
-            values_T = values_of(batch).cpu().numpy()
-            start = 0
-            for sample in batch.samples:
-                count = int((sample.weight > 0).sum())
-                setattr(sample, field, sample.spread(values_T[start : start + count]))
-                start += count
+            batch.write(field, values_of(batch))
 
     def _micro_batches(self, units: Sequence[Unit]) -> Iterator[PackedBatch]:
         return micro_batches(units, self.optim.micro_tokens)
@@ -163,6 +165,7 @@ class Trainer(Learner):
         total: float,
         temperature: float = 1.0,
         guide: Guide | None = None,
+        look: Look = nobody_looks,
     ) -> dict[str, float]:
         """One optimiser step.
 
@@ -173,6 +176,7 @@ class Trainer(Learner):
             temperature: of the sampling distribution whose log-probabilities are trained.
             guide: the teacher that the objective compares with. It is asked before the model is
                 run, so that only its hidden states are in memory together with the activations.
+            look: is shown what the model says of each micro-batch.
 
         Raises:
             UserError: the loss or a gradient is not finite; the weights are left untouched.
@@ -184,6 +188,7 @@ class Trainer(Learner):
             said = self._predict(batch, temperature)
             targets_T = batch.ids_T.to(self.device)
             scores = score(said, targets_T, teacher, None if guide is None else guide.top_k)
+            look(batch, scores)
             return objective(self._token_batch(batch, scores), total)
 
         return self.descend(units, loss_of)

@@ -324,6 +324,17 @@ def test_sessions_end_at_max_len(model) -> None:
         gather(engine.generate([*PROMPT, *completion.ids], Sampling(1), "a"))
 
 
+def test_a_follower_hears_of_each_token_when_it_is_sampled(engine: LocalEngine) -> None:
+    heard: list[int] = []
+    followed = engine.generate(PROMPT, Sampling(12, 1.0, seed=1), "a", heard.append)
+    other = engine.generate(PROMPT, Sampling(30, 1.0, seed=2), "b")
+    done, _ = gather(followed, other)
+    assert heard == done.ids
+    assert engine.sessions == 2
+    engine.release("a")
+    assert engine.sessions == 1
+
+
 # ---- sampling
 
 

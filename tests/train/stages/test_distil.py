@@ -298,7 +298,7 @@ def test_what_a_simulator_wrote_is_not_scored(monkeypatch: pytest.MonkeyPatch) -
     stage = distil(good_teacher(), observations="simulated")
     trained: list[Sample] = []
 
-    def keep(units: Sequence[Unit], *_: Any) -> Row:
+    def keep(units: Sequence[Unit], *_: Any, **__: Any) -> Row:
         trained.extend(sample for unit in units for sample in unit)
         return {"loss": 0.0}
 

@@ -12,6 +12,7 @@ from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.rollouts import Kept
+from fieldcraft.records.timeline import StepTimes
 from fieldcraft.rewards.answers import F1, ExactMatch
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rewards.tool_cost import OtcPpo
@@ -99,6 +100,19 @@ def test_a_group_that_differs_is_kept_with_the_advantages_of_its_tokens() -> Non
     graded_by(ungraded, ExactMatch(), Asked())
     step(ungraded, 8)
     assert [kept.advantages is None for kept in found[-1]] == [True, False]
+
+
+def test_a_step_notes_who_was_at_work() -> None:
+    rl, _, _ = stage({**MIXED, "0/0": [WRONG], "1/0": [SEARCH, RIGHT]})
+    found: list[StepTimes] = []
+    rl.note = found.append
+    step(rl, 3)
+    [times] = found
+    assert times.step == 3
+    assert [name for name, _, _ in times.trainer] == ["wait", "train", "publish"]
+    edges = [edge for _, begin, end in times.trainer for edge in (begin, end)]
+    assert edges == sorted(edges)
+    assert sum(times.sampler) > 0
 
 
 def test_weights_of_sequences_sum_to_one_each() -> None:

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Limits
 from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.records.rollouts import Kept
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.train.batch import Sample
@@ -70,6 +72,40 @@ def test_a_step_on_policy_has_ratio_one_and_moves_the_policy(
         assert row["grad_norm"] > 0
         after = weights(rl.trainer.model)
         assert any((before[name] != after[name]).any() for name in before)
+
+
+def test_entropies_and_ratios_of_tokens_are_kept(tmp_path: Path) -> None:
+    """With two epochs the second one sees weights that have moved, so its ratios are not 1."""
+    rl = real_stage(tmp_path, SaysMuch(), epochs=2, temperature=1.0)
+    found: list[Sequence[Kept]] = []
+    rl.keep = found.append
+    before = {name: value.clone() for name, value in rl.trainer.model.state_dict().items()}
+    step(rl, 0)
+    [[kept, *_]] = found
+    assert kept.ratios is not None
+    assert kept.entropies is not None
+    assert kept.advantages is not None
+    rl.trainer.model.load_state_dict(before)
+    ids = kept.trajectory.ids
+    with torch.no_grad():
+        rl.trainer.model.eval()
+        logp = rl.trainer.model(torch.tensor([ids])).logits[0].float().log_softmax(-1)
+    entropy = -(logp.exp() * logp).sum(-1)
+    trained = [place for place, advantage in enumerate(kept.advantages) if advantage]
+    assert trained
+    others = [place for place in range(len(kept.ratios)) if place not in trained]
+    assert all(kept.ratios[place] == kept.entropies[place] == 0 for place in others)
+    assert any(abs(kept.ratios[place] - 1) > 1e-3 for place in trained)
+    apart = [kept.entropies[place] - float(entropy[place - 1]) for place in trained]
+    assert 1e-5 < max(map(abs, apart)) < 0.5  # those of the second epoch, near those before
+
+    once = real_stage(tmp_path, SaysMuch(), temperature=1.0)
+    once.keep = found.append
+    step(once, 0)
+    first = found[-1][0]
+    assert first.entropies is not None
+    exact = [float(entropy[place - 1]) for place in trained]
+    assert [first.entropies[place] for place in trained] == pytest.approx(exact, abs=1e-4)
 
 
 def test_equal_rewards_leave_the_weights_bit_for_bit(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fieldcraft.config.sections import Limits, ToolChoice
+from fieldcraft.config.choices import ToolChoice
+from fieldcraft.config.sections import Limits
 from fieldcraft.dialects import get_dialect
 from fieldcraft.dialects.demonstrations import encode_demonstration
 from fieldcraft.engine.scripted import ScriptedEngine

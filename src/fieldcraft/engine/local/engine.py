@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,10 +84,17 @@ class LocalEngine:
         self._task: asyncio.Task[None] | None = None
         self._forget()
 
-    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+    async def generate(
+        self,
+        ids: Sequence[int],
+        sampling: Sampling,
+        session: str,
+        follow: Callable[[int], None] | None = None,
+    ) -> Completion:
         """Continue `ids` until an end-of-sequence token, a stop string or `max_tokens`.
 
-        Of a session's cache, what `ids` begins with is kept and the rest dropped.
+        Of a session's cache, what `ids` begins with is kept and the rest dropped. `follow` is
+        called with each token as soon as it is sampled.
 
         Raises:
             UserError: `ids` leave no room below `max_len`, or the device's memory is exhausted.
@@ -108,7 +115,7 @@ class LocalEngine:
             raise RuntimeError(f"session {session!r} is already generating")
         future = asyncio.get_running_loop().create_future()
         stop_set = self._stops.index(sampling.stop)
-        request = Request(tokens, sampling, stop_set, session, future)
+        request = Request(tokens, sampling, stop_set, session, future, follow)
         self._calls[session] = request
         self._waiting.append(request)
         if self._task is None or self._task.done():
@@ -132,6 +139,11 @@ class LocalEngine:
         row = self._rows.of.get(session)
         if row is not None:
             self._rows.release(row)
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions hold a cache or wait for one."""
+        return len(self._rows.of.keys() | self._calls.keys())
 
     async def sleep(self) -> None:
         """Drop every cached session and free its memory.
@@ -271,7 +283,16 @@ class LocalEngine:
         self.stats.sampled += len(sampling)
         self.stats.prefilled += int((table.turn_start[rows] - starts).clip(0, counts).sum())
         self.stats.forwards += 1
+        self._tell(sampling, ids)
         return self._end_turns(sampling, ids, logprobs)
+
+    def _tell(self, rows: Ints, ids: Ints) -> None:
+        """The followers of calls hear of the tokens just sampled for them."""
+        for call in self._calls.values():
+            row = self._rows.of.get(call.session)
+            if call.follow is not None and row is not None and not call.future.done():
+                for token in ids[rows == row].tolist():
+                    call.follow(token)
 
     def _gather_blocks(self, rows: Ints, starts: Ints) -> None:
         """Move the blocks of rows that decode to the front, if too many others lie between them:

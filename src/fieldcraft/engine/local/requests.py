@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,7 @@ class Request:
     stop_set: int  # row of StopStrings.completing
     session: str
     future: asyncio.Future[Completion]
+    follow: Callable[[int], None] | None = None  # hears of each token
     logprobs: list[float] = field(default_factory=list)
     versions: list[Span] = field(default_factory=list)
 

@@ -18,6 +18,7 @@ from fieldcraft.config.stages import Stage
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.events import Sink
 from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.rollout.environments import Play
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.train.watch import Watch
 from fieldcraft.types import Dialect, PolicyEngine, Task, Trajectory
@@ -98,6 +99,12 @@ class Material(Data, Protocol):
 
     def environment(self) -> ToolEnvironment:
         """With the tools of the recipe."""
+        ...
+
+    @property
+    def play(self) -> Play | None:
+        """What plays rollouts in an environment of others; None where they are played with the
+        tools of the recipe."""
         ...
 
     def engine(self, model: Any) -> PolicyEngine:

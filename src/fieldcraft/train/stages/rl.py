@@ -11,10 +11,11 @@ from fieldcraft.config.names import short
 from fieldcraft.config.rl import Rl
 from fieldcraft.endpoints.opening import open_endpoint
 from fieldcraft.records.rollouts import ROLLOUTS, Kept, is_kept, write_rollouts
+from fieldcraft.records.timeline import TIMELINE, StepTimes, append_times
 from fieldcraft.rollout.health import ToolWatch, check_rollouts
 from fieldcraft.rollout.simulators import ChatSimulator
 from fieldcraft.train.critic import Critic
-from fieldcraft.train.learner import AdapterStart, Learned, PolicyLearner, Reference
+from fieldcraft.train.learner import AdapterStart, Learned, PolicyLearner, Reference, Told
 from fieldcraft.train.model import torch_type
 from fieldcraft.train.rollout_metrics import rollout_metrics, silence
 from fieldcraft.train.sampler import Group, Sampler, equal, simulates
@@ -31,7 +32,7 @@ class RlStage(StageType):
     """One policy that is sampled and trained, in turns or, by a `Stream`, at the same time.
 
     `learner` makes the learner. `fidelity` measures the rollouts of a simulated step. `keep` is
-    given a group of a few steps, to be looked at later.
+    given a group of a few steps, and `note` the times of every step, to be looked at later.
     Raises UserError where the settings need a reference, a critic, a simulator or a reward that is
     not there.
     """
@@ -48,6 +49,7 @@ class RlStage(StageType):
         learner: Callable[..., PolicyLearner] = PolicyLearner,
         fidelity: Callable[[Sequence[Trajectory]], Row] = lambda _: {},
         keep: Callable[[Sequence[Kept]], None] = lambda _: None,
+        note: Callable[[StepTimes], None] = lambda _: None,
     ) -> None:
         s = sampler.settings
         if (s.baseline == "critic") != (critic is not None):
@@ -69,6 +71,7 @@ class RlStage(StageType):
         self.trainer = trainer
         self.fidelity = fidelity
         self.keep = keep
+        self.note = note
         self.watch = make_watch(s, correct)
         self.tools = ToolWatch(s.max_tool_failures, simulated_too=sampler.remote is not None)
         self.learner = learner(
@@ -104,6 +107,7 @@ class RlStage(StageType):
             if settings.simulator == "frozen"
             else None,
             remote=await _remote(settings, material),
+            play=material.play,
             name=material.name,
             emit=material.emit,
         )
@@ -116,6 +120,7 @@ class RlStage(StageType):
             learner=cls.learner_type(settings, material, trainer, reference),
             fidelity=material.fidelity,
             keep=partial(write_rollouts, material.folder / ROLLOUTS),
+            note=partial(append_times, material.folder / TIMELINE),
         )
 
     @classmethod
@@ -128,7 +133,9 @@ class RlStage(StageType):
     async def step(self, number: int) -> Row:
         """Sample groups, score them, and train on what their members differ in."""
         s = self.settings
-        sampled = await self.sampler.sample(number)
+        timeline = self.sampler.timeline
+        with timeline.phase("wait"):
+            sampled = await self.sampler.sample(number)
         flat = sampled.trajectories
         check_rollouts(flat, number)
         self.tools.check(flat, number)
@@ -141,12 +148,15 @@ class RlStage(StageType):
         }
         if simulates(s, number):
             row |= self.fidelity(flat)
-        learned = await self.sampler.train(partial(self.learner.learn, sampled.groups, number))
+        with timeline.phase("train"):
+            learned = await self.sampler.train(partial(self.learner.learn, sampled.groups, number))
         row |= sampled.row | learned.row
         self._stop_at_gap(row)
         if sampled.groups and is_kept(number, s.steps):
             self.keep(_telling(sampled.groups, learned, number))
-        await self.sampler.publish(number + 1)
+        with timeline.phase("publish"):
+            await self.sampler.publish(number + 1)
+        self.note(timeline.cut(number))
         return row
 
     def _stop_at_gap(self, row: Row) -> None:
@@ -227,9 +237,17 @@ def _telling(groups: Sequence[Group], learned: Learned, number: int) -> list[Kep
     """The first group whose rewards differ, or the first one."""
     place = next((place for place, group in enumerate(groups) if not equal(group)), 0)
     return [
-        Kept(number, None if advantages is None else advantages.tolist(), trajectory)
-        for trajectory, advantages in zip(groups[place], learned.advantages[place], strict=True)
+        _kept(number, trajectory, told)
+        for trajectory, told in zip(groups[place], learned.tokens[place], strict=True)
     ]
+
+
+def _kept(number: int, trajectory: Trajectory, told: Told | None) -> Kept:
+    if told is None:
+        return Kept(number, None, trajectory)
+    found = (told.advantages, told.entropies, told.ratios)
+    advantages, entropies, ratios = (None if v is None else v.tolist() for v in found)
+    return Kept(number, advantages, trajectory, entropies, ratios)
 
 
 async def _remote(settings: Rl, material: Material) -> ChatSimulator | None:

@@ -1,0 +1,82 @@
+"""Fetch the libraries of the page of `fieldcraft view`: these versions, with their licences.
+
+python scripts/vendor.py            writes them into src/fieldcraft/view/static/vendor
+python scripts/vendor.py --check    exits with 1 if other files are there
+
+It needs npm, which also fetches esbuild: that joins the modules of a library to one file, minified.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from filecmp import dircmp
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+TARGET = Path(__file__).resolve().parent.parent / "src/fieldcraft/view/static/vendor"
+ESBUILD = "esbuild@0.25.12"
+# The package, the file of it that the page loads or that is built, and what it is called there.
+COPIED = {
+    "lit-html@3.3.3": {"lit-html.js": "lit-html.js", "LICENSE": "lit-html.LICENSE"},
+    "uplot@1.6.32": {
+        "dist/uPlot.iife.min.js": "uplot.js",
+        "dist/uPlot.min.css": "uplot.css",
+        "LICENSE": "uplot.LICENSE",
+    },
+    "@tanstack/virtual-core@3.19.11": {"LICENSE": "virtual-core.LICENSE"},
+}
+BUILT = {"@tanstack/virtual-core@3.19.11": ("dist/esm/index.js", "virtual-core.js")}
+
+
+def fetch(package: str, folder: Path) -> Path:
+    """The unpacked contents of a package of the registry."""
+    place = folder / package.replace("/", "-")
+    place.mkdir()
+    command = ["npm", "pack", "--silent", "--pack-destination", str(place), package]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    [archive] = place.glob("*.tgz")
+    shutil.unpack_archive(archive, place, filter="data")
+    return place / "package"
+
+
+def build(source: Path, target: Path) -> None:
+    """Join a module and what it imports to one file."""
+    options = ["--bundle", "--minify", "--format=esm", "--charset=utf8", "--legal-comments=none"]
+    defined = '--define:process.env.NODE_ENV="production"'
+    command = ["npx", "--yes", ESBUILD, str(source), *options, defined, f"--outfile={target}"]
+    subprocess.run([*command, "--log-level=error"], check=True)
+
+
+def write(target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory() as scratch:
+        for package, files in COPIED.items():
+            contents = fetch(package, Path(scratch))
+            for source, name in files.items():
+                text = (contents / source).read_text("utf-8")
+                lines = [line for line in text.splitlines() if "sourceMappingURL" not in line]
+                (target / name).write_text("\n".join(lines) + "\n", "utf-8")
+            if package in BUILT:
+                source, name = BUILT[package]
+                build(contents / source, target / name)
+
+
+def main(arguments: list[str]) -> int:
+    if arguments not in ([], ["--check"]):
+        print(__doc__, file=sys.stderr)
+        return 2
+    if not arguments:
+        write(TARGET)
+        return 0
+    with TemporaryDirectory() as scratch:
+        write(Path(scratch, "vendor"))
+        compared = dircmp(TARGET, Path(scratch, "vendor"), ignore=[])
+        other = [*compared.left_only, *compared.right_only, *compared.diff_files]
+    print("\n".join(f"{name} is another file" for name in other) or "all files are as published")
+    return 1 if other else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,38 @@
+"""The command view: a page in the browser that shows runs while they train and afterwards."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fieldcraft.cli.app import app
+
+
+@app.command()
+def view(
+    runs: Annotated[list[Path], typer.Argument(help="The folders of one run or several.")],
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; beyond this machine a token is needed.")
+    ] = "127.0.0.1",
+    port: int = 8001,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="FIELDCRAFT_VIEW_TOKEN", help="By default a new one at each start."),
+    ] = None,
+) -> None:
+    """Runs in the browser: curves, trajectories and their tokens, and who waited for whom."""
+    from fieldcraft.tools.serving import serve
+    from fieldcraft.view.access import hosts_of, is_loopback
+    from fieldcraft.view.index import Index, index_path
+    from fieldcraft.view.server import create_app
+    from fieldcraft.view.viewed import open_runs
+
+    viewed = open_runs(runs)
+    if token is None and not is_loopback(host):
+        token = secrets.token_urlsafe(24)
+    page = create_app(viewed, Index(index_path()), hosts=hosts_of(host, token), token=token)
+    path = "/" if token is None else f"/?token={token}"
+    serve(page, "view", host, port, path, page.state.end)

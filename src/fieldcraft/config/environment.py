@@ -1,0 +1,36 @@
+"""What a recipe with an environment of others leaves out: tools, workflows, and the exact rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fieldcraft.config.choices import EnvironmentChoice
+from fieldcraft.config.names import TOOLS
+
+REWARD = "environment"  # the reward that an environment of others gave itself
+
+WITH_TOOLS = ("tools", "correct", "evaluation")  # keys that mean something else with tools
+
+
+def of_others(environment: Any) -> bool:
+    """Whether the key `environment` of a recipe, as it is written, names an environment of
+    others."""
+    match environment:
+        case EnvironmentChoice():
+            return environment.of_others
+        case Mapping():
+            return environment.get("name", TOOLS) != TOOLS
+    return environment not in (None, TOOLS)
+
+
+def fill_in(data: Any) -> Any:
+    """The keys of a recipe. An environment of others has actions of its own, so there are neither
+    tools nor workflows, and its own reward says what is right, unless the recipe says otherwise.
+    """
+    if not isinstance(data, Mapping) or not of_others(data.get("environment")):
+        return data
+    evaluation = data.get("evaluation", {})
+    if isinstance(evaluation, Mapping):
+        evaluation = {"workflows": (), **evaluation}
+    return {"correct": REWARD, "tools": (), **data, "evaluation": evaluation}

@@ -1,0 +1,287 @@
+"""Formats of demonstrations, each with a way to know, to read and to write one record.
+
+`steps` is this project's own (`data/steps_io.py`). The others are what trainers of models take:
+OpenAI's messages, TRL's, ShareGPT as LLaMA-Factory has it, and AFM's. The records also get the
+fields of a FlashRAG question, which the others pass over.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from fieldcraft.data.formats import blocks
+from fieldcraft.data.formats.chat import (
+    Chat,
+    Message,
+    filled,
+    messages_of,
+    read_chat,
+    read_thoughts,
+    written_thoughts,
+)
+from fieldcraft.data.records import Malformed, Record, hash_of
+from fieldcraft.dialects.hermes import read_call
+from fieldcraft.records.meta import checked_meta
+from fieldcraft.types import Action, Answer, Step, Task, Thought, UserError
+
+Shown = tuple[Task, list[Step]]
+SYSTEM, TOOLS = "system", "tools"  # what a task's `meta` keeps of a chat
+_ROLES = {
+    "system": "system",
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "function_call": "function_call",
+    "observation": "observation",
+    "tool": "tool",
+    "function_response": "tool",
+}
+
+
+class Format(ABC):
+    """How somebody writes one demonstration."""
+
+    @abstractmethod
+    def fits(self, record: Record) -> bool:
+        """Whether a record looks like one of this format."""
+
+    @abstractmethod
+    def chat(self, record: Record) -> Chat:
+        """The question of a record and its steps. Raises Malformed where they cannot be read."""
+
+    @abstractmethod
+    def write(self, task: Task, steps: Sequence[Step], tools: list[Any]) -> Record:
+        """A record, without the fields of a question. Raises Malformed for steps that the format
+        has no place for."""
+
+    def read(self, record: Record) -> Shown:
+        """The question and the steps of a record. Raises Malformed where they cannot be read."""
+        chat = self.chat(record)
+        return _task(record, chat), chat.steps
+
+
+class OpenAI(Format):
+    """`messages` and `tools`; the arguments of a call are a JSON text."""
+
+    def fits(self, record: Record) -> bool:
+        return isinstance(record.get("messages"), list)
+
+    def chat(self, record: Record) -> Chat:
+        return read_chat(record.get("messages"))
+
+    def write(self, task: Task, steps: Sequence[Step], tools: list[Any]) -> Record:
+        messages = [*_asked(task), *map(_with_texts, messages_of(steps))]
+        return {"messages": messages, **_tools(tools)}
+
+
+class Trl(OpenAI):
+    """The same, with objects as arguments, which chat templates show."""
+
+    def write(self, task: Task, steps: Sequence[Step], tools: list[Any]) -> Record:
+        return {"messages": [*_asked(task), *messages_of(steps)], **_tools(tools)}
+
+
+class PromptCompletion(Format):
+    """TRL's `prompt` and `completion`, of messages; texts are read, too."""
+
+    def fits(self, record: Record) -> bool:
+        return "prompt" in record and "completion" in record
+
+    def chat(self, record: Record) -> Chat:
+        match record:
+            case {"prompt": list(prompt), "completion": list(completion)}:
+                return read_chat([*prompt, *completion])
+            case {"prompt": str(prompt), "completion": str(completion)}:
+                said = {"role": "assistant", "content": completion}
+                return read_chat([{"role": "user", "content": prompt}, said])
+        raise Malformed("no prompt with its completion")
+
+    def write(self, task: Task, steps: Sequence[Step], tools: list[Any]) -> Record:
+        return {"prompt": _asked(task), "completion": messages_of(steps), **_tools(tools)}
+
+
+class ShareGpt(Format):
+    """`conversations` of human, gpt, function_call and observation, and `tools` as a JSON text. The
+    calls of one turn are one message, and so are their observations."""
+
+    def fits(self, record: Record) -> bool:
+        return isinstance(record.get("conversations"), list)
+
+    def chat(self, record: Record) -> Chat:
+        messages: list[Message] = []
+        if isinstance(system := record.get("system"), str) and system:
+            messages.append({"role": "system", "content": system})
+        for turn in record.get("conversations") or []:
+            match turn:
+                case {"from": str(origin), "value": str(value)} if origin in _ROLES:
+                    messages += self._messages(_ROLES[origin], value, messages)
+                case _:
+                    raise Malformed("a turn that is not from human, gpt, function_call or a tool")
+        return read_chat(messages)
+
+    def _messages(self, role: str, value: str, before: Sequence[Message]) -> list[Message]:
+        if role == "function_call":
+            thoughts, rest = read_thoughts(value)
+            calls = _json(rest)
+            calls = calls if isinstance(calls, list) else [calls]
+            content = written_thoughts([t for t in thoughts if isinstance(t, Thought)])
+            made = [{"function": _function(call)} for call in calls]
+            return [{"role": "assistant", "content": content, "tool_calls": made}]
+        if role == "observation":
+            count = len(before[-1].get("tool_calls", ())) if before else 0
+            texts = _json(value) if count > 1 else [value]
+            if not isinstance(texts, list) or len(texts) != max(count, 1):
+                raise Malformed("observations that are not as many as the calls")
+            return [{"role": "tool", "content": text} for text in texts]
+        return [{"role": role, "content": value}]
+
+    def write(self, task: Task, steps: Sequence[Step], tools: list[Any]) -> Record:
+        turns = [{"from": "human", "value": task.question}]
+        waiting: list[str] = []  # observations of a turn with several calls
+        for message in messages_of(steps):
+            calls = [call["function"] for call in message.get("tool_calls", ())]
+            if message["role"] == "tool":
+                waiting.append(message["content"])
+                continue
+            turns += _observed(waiting)
+            waiting = []
+            if not calls:
+                turns.append({"from": "gpt", "value": message["content"]})
+                continue
+            text = json.dumps(calls[0] if len(calls) == 1 else calls, ensure_ascii=False)
+            value = f"{message['content']}\n\n{text}".strip()
+            turns.append({"from": "function_call", "value": value})
+        turns += _observed(waiting)
+        system = {"system": task.meta[SYSTEM]} if SYSTEM in task.meta else {}
+        shown = {"tools": json.dumps(tools, ensure_ascii=False)} if tools else {}
+        return {"conversations": turns, **system, **shown}
+
+
+class Afm(Format):
+    """AFM's `instruction`, `input` and `output`: one text in blocks."""
+
+    def fits(self, record: Record) -> bool:
+        output = record.get("output")
+        return isinstance(output, str) and "instruction" in record and blocks.fits(output)
+
+    def chat(self, record: Record) -> Chat:
+        match record:
+            case {"instruction": str(instruction), "output": str(output)}:
+                given = record.get("input")
+                asked = given if isinstance(given, str) and given.strip() else instruction
+                question = re.split(r"(?:^|\n)(?:Question|Task):", asked)[-1].strip()
+                system = record.get("system")
+                return Chat(system if system else None, question, blocks.read(output))
+        raise Malformed("no instruction with its output")
+
+    def write(self, task: Task, steps: Sequence[Step], tools: list[Any]) -> Record:
+        output = blocks.write(steps)
+        instruction = f"{blocks.instruction(steps)} {task.question}"
+        return {"instruction": instruction, "input": "", "output": output}
+
+
+FORMATS: dict[str, Format] = {
+    "openai": OpenAI(),
+    "trl": Trl(),
+    "trl-prompt": PromptCompletion(),
+    "sharegpt": ShareGpt(),
+    "afm": Afm(),
+}
+
+
+def format_of(record: Record) -> Format | None:
+    """The format of a record, None if it is another."""
+    return next((f for f in FORMATS.values() if f.fits(record)), None)
+
+
+def chat_record(record: Record, where: str) -> Record:
+    """A demonstration that does not say its question as one that does, with the answer that it ends
+    in as an accepted one; any other record as it is. Raises UserError for one that cannot be
+    read."""
+    found = format_of(record) if not record.get("question") else None
+    if found is None:
+        return record
+    try:
+        task, steps = found.read(record)
+    except Malformed as error:
+        raise UserError(f"{where}: there are {error}; remove the record.") from error
+    ended = steps[-1] if steps else None
+    answers = task.answers or ((ended.text,) if isinstance(ended, Answer) else ())
+    return record | {"question": task.question, "golden_answers": list(answers)}
+
+
+# -- parts of records --------------------------------------------------------------------------
+
+
+def question_fields(task: Task) -> Record:
+    """What the records of every format hold beside their own keys."""
+    meta = {key: value for key, value in task.meta.items() if key not in (SYSTEM, TOOLS)}
+    fields = {"id": task.id, "question": task.question, "golden_answers": list(task.answers)}
+    return fields | ({"metadata": meta} if meta else {})
+
+
+def _task(record: Record, chat: Chat) -> Task:
+    written = record.get("question")
+    question = written.strip() if isinstance(written, str) and written.strip() else chat.question
+    given = record.get("golden_answers")
+    answers = tuple(map(str, given)) if isinstance(given, list) else ()
+    meta = record.get("metadata")
+    meta = _json(meta) if isinstance(meta, str) else filled(meta)
+    meta = dict(meta) if isinstance(meta, dict) else {}
+    try:
+        checked_meta(meta)
+    except ValueError as error:
+        raise Malformed("metadata that cannot be counted with") from error
+    meta |= {SYSTEM: chat.system} if chat.system else {}
+    tools = record.get("tools")
+    tools = _json(tools) if isinstance(tools, str) and tools.strip() else filled(tools)
+    meta |= {TOOLS: tools} if tools else {}
+    return Task(str(record.get("id") or hash_of(question)), question, answers, meta)
+
+
+def _asked(task: Task) -> list[Message]:
+    """The messages before the assistant's first."""
+    system = [{"role": "system", "content": task.meta[SYSTEM]}] if SYSTEM in task.meta else []
+    return [*system, {"role": "user", "content": task.question}]
+
+
+def _tools(tools: list[Any]) -> Record:
+    return {"tools": tools} if tools else {}
+
+
+def _with_texts(message: Message) -> Message:
+    """A message whose calls have their arguments as JSON texts."""
+    if "tool_calls" not in message:
+        return message
+    calls = []
+    for call in message["tool_calls"]:
+        function = call["function"]
+        text = json.dumps(function["arguments"], ensure_ascii=False)
+        calls.append({**call, "function": {**function, "arguments": text}})
+    return {**message, "tool_calls": calls}
+
+
+def _observed(texts: Sequence[str]) -> list[Record]:
+    if not texts:
+        return []
+    value = texts[0] if len(texts) == 1 else json.dumps(list(texts), ensure_ascii=False)
+    return [{"from": "observation", "value": value}]
+
+
+def _function(call: Any) -> Record:
+    read = read_call(json.dumps(call))
+    if not isinstance(read, Action):
+        raise Malformed("a call that cannot be read")
+    return {"name": read.tool, "arguments": read.arguments}
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Malformed("a field that is no JSON") from error

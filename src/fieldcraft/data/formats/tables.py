@@ -1,0 +1,155 @@
+"""Files and folders of records: JSON, parquet, and folders of Hugging Face's datasets.
+
+A folder is one of `save_to_disk`, which the library datasets reads and writes, or one of parquet
+files, as hubs have them, whose names begin with their split.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+
+from fieldcraft.records.files import atomic_file, atomic_folder, write_text
+from fieldcraft.records.jsonl import write_json_lines
+from fieldcraft.records.reading import reading
+from fieldcraft.types import UserError
+
+Record = dict[str, Any]
+# Objects whose keys differ from row to row, which a table would fill up with empty ones.
+_AS_TEXT = ("tools", "metadata")
+
+
+# -- folders -----------------------------------------------------------------------------------
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a path is a folder of datasets, or FOLDER/SPLIT of one."""
+    return path.is_dir() or (not path.exists() and bool(_parquet(path.parent, path.name)))
+
+
+def folder_records(path: Path) -> list[Record]:
+    """The rows of FOLDER, or of FOLDER/SPLIT. Raises UserError for a folder with several splits,
+    with no data, or with damaged files."""
+    if (path / "state.json").exists() or (path / "dataset_dict.json").exists():
+        return _saved(path)
+    files = _parquet(path, "") if path.is_dir() else _parquet(path.parent, path.name)
+    if not files:
+        raise UserError(
+            f"{path} is a folder without a dataset: give a file, or a folder that datasets or a hub"
+            " wrote."
+        )
+    _refuse_several(path, {file.stem.partition("-")[0] for file in files})
+    with reading(path, "fetch the folder again"):
+        tables = [pyarrow.parquet.read_table(file) for file in files]
+        rows: list[Record] = pyarrow.concat_tables(tables, promote_options="default").to_pylist()
+    return rows
+
+
+def _parquet(folder: Path, split: str) -> list[Path]:
+    """The parquet files of a folder, or of its folder `data`, that belong to a split."""
+    if not folder.is_dir():
+        return []
+    found = [*folder.glob("*.parquet"), *folder.glob("data/*.parquet")]
+    return sorted(file for file in found if split in ("", file.stem.partition("-")[0]))
+
+
+def _saved(path: Path) -> list[Record]:
+    """Of `save_to_disk`."""
+    library = _datasets()
+    with reading(path, "save the dataset again"):
+        found = library.load_from_disk(str(path))
+    if isinstance(found, library.DatasetDict):
+        _refuse_several(path, set(found))
+        found = next(iter(found.values()))
+    rows: list[Record] = found.to_list()
+    return rows
+
+
+def _refuse_several(path: Path, splits: set[str]) -> None:
+    if len(splits) > 1:
+        names = ", ".join(sorted(splits))
+        raise UserError(
+            f"{path} has the splits {names}: give one of them, as in {path / min(splits)}."
+        )
+
+
+def _datasets() -> ModuleType:
+    try:
+        import datasets
+    except ImportError as error:
+        raise UserError(
+            "a folder of save_to_disk needs the package datasets: pip install"
+            " 'fieldcraft[datasets]', or use a .parquet file."
+        ) from error
+    return datasets
+
+
+# -- writing -----------------------------------------------------------------------------------
+
+
+def write_records(found: Sequence[Record], out: Path) -> None:
+    """Write records as the name of `out` says: .jsonl, .json (an array), .parquet, or none for a
+    folder of `save_to_disk`, which must be new. Raises UserError for another name, and for records
+    that have no place in a table."""
+    writers: dict[str, Callable[[Path, Sequence[Record]], None]] = {
+        ".jsonl": write_json_lines,
+        ".json": _write_array,
+        ".parquet": _write_parquet,
+        "": _write_folder,
+    }
+    if out.suffix not in writers:
+        raise UserError(
+            f"{out} has no ending that says how to write it: use .jsonl, .json, .parquet, or none"
+            " for a folder of Hugging Face's datasets."
+        )
+    writers[out.suffix](out, found)
+
+
+def _write_array(out: Path, found: Sequence[Record]) -> None:
+    write_text(out, [json.dumps(list(found), ensure_ascii=False, indent=1) + "\n"])
+
+
+def _write_parquet(out: Path, found: Sequence[Record]) -> None:
+    table = _table(found, out)
+    with atomic_file(out) as draft:
+        pyarrow.parquet.write_table(table, draft)
+
+
+def _write_folder(out: Path, found: Sequence[Record]) -> None:
+    dataset = _datasets().Dataset(_table(found, out))
+    with atomic_folder(out) as draft:
+        dataset.save_to_disk(str(draft))
+
+
+def _table(found: Sequence[Record], out: Path) -> pyarrow.Table:
+    rows = [
+        {
+            key: json.dumps(value, ensure_ascii=False)
+            if key in _AS_TEXT and not isinstance(value, str)
+            else value
+            for key, value in record.items()
+        }
+        for record in found
+    ]
+    keys = dict.fromkeys(key for row in rows for key in row)
+    try:
+        columns = {key: pyarrow.array([row.get(key) for row in rows]) for key in keys}
+        _refuse_empty(columns)
+    except pyarrow.ArrowException as error:
+        raise UserError(
+            f"the records do not fit into one table ({error}): write {out.stem}.jsonl."
+        ) from error
+    return pyarrow.table(columns)
+
+
+def _refuse_empty(columns: dict[str, pyarrow.Array]) -> None:
+    """Raises ArrowInvalid for a column of objects without a key, which parquet has no place for."""
+    for name, column in columns.items():
+        if "struct<>" in str(column.type):
+            raise pyarrow.ArrowInvalid(f"objects in '{name}' have no keys")

@@ -1,0 +1,1 @@
+"""Environments of others, and the routes over which they reach an engine."""

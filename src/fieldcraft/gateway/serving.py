@@ -1,0 +1,35 @@
+"""A server on the loopback, in the event loop of the run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import uvicorn
+from starlette.applications import Starlette
+
+from fieldcraft.tools.serving import listen
+
+
+class _Server(uvicorn.Server):
+    """One that leaves Ctrl-C to the run."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def serving_here(app: Starlette) -> AsyncIterator[str]:
+    """Serve an application inside the block, which gets its url. The engine belongs to this event
+    loop, so the server does, too."""
+    with listen("127.0.0.1", 0) as listener:
+        server = _Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        running = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            server.force_exit = True  # nobody waits for what is still being sampled
+            await running

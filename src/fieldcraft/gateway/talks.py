@@ -1,0 +1,149 @@
+"""What a program of others says to the policy during one rollout, as chains of a trajectory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fieldcraft.config.sections import Limits
+from fieldcraft.gateway.generate import Refused
+from fieldcraft.gateway.messages import ChatRequest, Says, Scribe
+from fieldcraft.records.chains import ids_of
+from fieldcraft.rollout.turns import Policy, write_turn
+from fieldcraft.types import Author, Segment, StopReason, Task, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A turn as a message, and its tokens."""
+
+    says: Says
+    reason: StopReason
+    read: int
+    written: int
+
+
+@dataclass(slots=True, eq=False)
+class Chain:
+    """What the policy read and wrote, one after the other. Nobody else goes on with it while it is
+    being written."""
+
+    trajectory: Trajectory
+    session: str
+    key: str
+    busy: bool = False
+
+    @property
+    def ids(self) -> list[int]:
+        return ids_of(self.trajectory.segments)
+
+
+@dataclass
+class Talk:
+    """All requests of one rollout.
+
+    A request whose ids begin with all the ids of a chain goes on with that chain: the longest one.
+    Any other begins a chain of its own. So each token is kept once, right behind those that the
+    policy read when it sampled it.
+    """
+
+    task: Task
+    policy: Policy
+    scribe: Scribe
+    budget: Limits
+    turns: int  # how many the rollout may have
+    session: str
+    key: str
+    full: bool = False  # the budget ended a turn, or refused one
+    failure: Exception | None = None  # what the engine raised, which the agent does not understand
+    chains: list[Chain] = field(default_factory=list)
+    reward: float | None = None  # that was posted
+    _said: dict[Says, str] = field(default_factory=dict)
+    _sampled: dict[tuple[tuple[int, ...], Says], list[int]] = field(default_factory=dict)
+    _asking: set[asyncio.Task[Reply]] = field(default_factory=set)
+
+    async def ask(self, request: ChatRequest) -> Reply:
+        """The policy's next turn. Raises Refused where the budget leaves no room for one, when the
+        engine failed, and when the rollout is over."""
+        asking = asyncio.create_task(self._ask(request))
+        self._asking.add(asking)
+        asking.add_done_callback(self._asking.discard)
+        await asyncio.wait([asking])
+        if asking.cancelled():
+            raise Refused("the rollout is over.")
+        failure = asking.exception()
+        if isinstance(failure, Exception) and not isinstance(failure, Refused):
+            self.failure = failure
+            raise Refused("the engine failed.") from failure
+        return asking.result()
+
+    async def _ask(self, request: ChatRequest) -> Reply:
+        ids = self.scribe.prompt(request.messages, request.tools, self._said, self._known)
+        self._refuse_more(ids)
+        chain = self._chain_of(ids)
+        room = min(self.budget.turn_tokens, self.budget.total_tokens - len(ids))
+        most = min(room, request.max_completion_tokens or request.max_tokens or room)
+        limits = self.budget.model_copy(update={"turn_tokens": most})
+        chain.busy = True
+        try:
+            reason = await write_turn(
+                self.policy, chain.trajectory, chain.session, chain.key, limits, request.stops
+            )
+        finally:
+            chain.busy = False
+        turn = chain.trajectory.segments[-1]
+        self.full |= reason is StopReason.LENGTH and len(turn.ids) == room
+        text, says = self.scribe.read(turn.text, request.stops, request.tools)
+        self._said[says] = text
+        self._sampled[tuple(ids), says] = turn.ids
+        return Reply(says, reason, len(ids), len(turn.ids))
+
+    def _known(self, ids: Sequence[int], says: Says) -> list[int] | None:
+        return self._sampled.get((tuple(ids), says))
+
+    def _refuse_more(self, ids: Sequence[int]) -> None:
+        if sum(len(chain.trajectory.policy_texts) for chain in self.chains) >= self.turns:
+            self.full = True
+            raise Refused(f"the rollout has had its {self.turns} turns.")
+        if len(ids) >= self.budget.total_tokens:
+            self.full = True
+            raise Refused(
+                f"the context length of {self.budget.total_tokens} tokens is used up, so there is"
+                " no room for an answer."
+            )
+
+    def _chain_of(self, ids: list[int]) -> Chain:
+        """The chain that ends where the policy is to write."""
+        begun = [c for c in self.chains if not c.busy and ids[: len(c.ids)] == c.ids]
+        if begun:
+            chain = max(begun, key=lambda chain: len(chain.ids))
+            self._append(chain, Author.TOOL, ids[len(chain.ids) :])
+        else:
+            number = len(self.chains)
+            chain = Chain(Trajectory(self.task), f"{self.session}/{number}", f"{self.key}/{number}")
+            self.chains.append(chain)
+            self._append(chain, Author.PROMPT, ids)
+        return chain
+
+    def _append(self, chain: Chain, author: Author, ids: list[int]) -> None:
+        if not ids:  # the same request again, because the engine failed
+            return
+        text = self.scribe.dialect.tokenizer.decode(ids)
+        chain.trajectory.segments.append(Segment(author, ids, text))
+
+    async def end(self, trajectory: Trajectory) -> None:
+        """Stop what is still asked, and append the chains to a trajectory: each up to its last
+        turn, in the order in which they began."""
+        for asking in self._asking:
+            asking.cancel()
+        if self._asking:
+            await asyncio.wait(self._asking)
+        for chain in self.chains:
+            self.policy.engine.release(chain.session)
+            segments = chain.trajectory.segments
+            while segments and segments[-1].author is not Author.POLICY:
+                segments.pop()  # its turn was never written
+            if segments and trajectory.segments:
+                trajectory.folds.append(len(trajectory.segments))
+            trajectory.segments += segments

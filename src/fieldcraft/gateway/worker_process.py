@@ -1,0 +1,116 @@
+"""A worker in a Python of its own, which is asked and answers in lines of JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fieldcraft.types import UserError
+
+LONGEST = 2**28  # bytes of an answer: a trace has the ids of all its tokens
+PATIENCE = 10  # seconds for a worker to end before it is killed
+
+
+class WorkerEnded(Exception):
+    """The worker is no more, so what it was asked has no answer."""
+
+
+class WorkerProcess:
+    """A process that answers requests by their `id`, in any order. It ends with this process,
+    because its input does.
+
+    Args:
+        command: of the process.
+        opening: its first line.
+        log: the file that gets what it prints.
+    """
+
+    def __init__(self, command: Sequence[str], opening: Mapping[str, Any], log: Path) -> None:
+        self.command, self.opening, self.log = command, opening, log
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._number = 0
+
+    async def start(self) -> dict[str, Any]:
+        """Its answer to the opening. Raises UserError if it does not begin."""
+        try:
+            with self.log.open("ab") as output:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self.command,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=output,
+                    limit=LONGEST,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise UserError(
+                f"environment.python={self.command[0]} is no Python that runs ({error}): give the"
+                " path of the interpreter that has verifiers."
+            ) from error
+        self._write(self.opening)
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if not line:
+            await self.close()
+            raise UserError(f"the environment did not open ({self.cause()}): correct that.")
+        self._reading = asyncio.create_task(self._read(self._process.stdout))
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    @property
+    def alive(self) -> bool:
+        return self._process.returncode is None and not self._reading.done()
+
+    async def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a request; it is cancelled there where it is cancelled here. Raises
+        WorkerEnded."""
+        if not self.alive:
+            raise WorkerEnded(self.cause())
+        self._number += 1
+        number = self._number
+        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._write({**request, "id": number})
+            return await answer
+        except asyncio.CancelledError:
+            self._write({"cancel": number})
+            raise
+        finally:
+            self._waiting.pop(number, None)
+
+    async def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                await self._process.wait()
+        with suppress(ProcessLookupError):  # what it has started, too
+            os.killpg(self._process.pid, signal.SIGKILL)
+        await self._process.wait()
+
+    def cause(self) -> str:
+        """The last line that it printed."""
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1].strip()[:200] if lines else "it printed nothing"
+
+    def _write(self, request: Mapping[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+
+    async def _read(self, lines: asyncio.StreamReader) -> None:
+        try:
+            while line := await lines.readline():
+                answer = json.loads(line)
+                waiting = self._waiting.get(answer["id"])
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(answer)
+        finally:
+            for waiting in self._waiting.values():
+                if not waiting.done():
+                    waiting.set_exception(WorkerEnded(self.cause()))

@@ -1,0 +1,36 @@
+"""What cannot be beside an environment of others in a recipe."""
+
+from __future__ import annotations
+
+from fieldcraft.config.distil import Distil
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.rl import Rl
+from fieldcraft.types import UserError
+
+
+def check_environment(recipe: Recipe) -> None:
+    """Raises UserError for what needs tools and questions of the framework's own."""
+    if not recipe.environment.of_others:
+        return
+    name = recipe.environment.name
+    parts = {
+        "collect": recipe.collect,
+        "select": recipe.select,
+        "evaluation.teachers": recipe.evaluation.teachers,
+        "evaluation.workflows": recipe.evaluation.workflows,
+        "budget.fold": recipe.budget.fold,
+    }
+    for part, given in parts.items():
+        if given:
+            raise UserError(f"{part} does not work in environment '{name}', so remove it.")
+    for stage, settings in recipe.stages.items():
+        if isinstance(settings, Rl) and settings.observations != "real":
+            raise UserError(
+                f"stage '{stage}' simulates observations, which environment '{name}' writes itself:"
+                " set observations: real."
+            )
+        if isinstance(settings, Distil) and settings.teacher.shown is not None:
+            raise UserError(
+                f"stage '{stage}' shows its teacher more of a question, which environment '{name}'"
+                " asks itself: remove teacher.shown."
+            )

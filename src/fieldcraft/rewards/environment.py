@@ -1,0 +1,18 @@
+"""The reward that an environment of others gave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fieldcraft.config.environment import REWARD
+from fieldcraft.rewards.answers import StatelessReward
+from fieldcraft.types import Trajectory
+
+
+class EnvironmentReward(StatelessReward):
+    """What the environment left in `Trajectory.rewards`; None where it left nothing."""
+
+    name = REWARD
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+        return [trajectory.rewards.get(REWARD) for trajectory in group]

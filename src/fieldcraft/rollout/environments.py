@@ -1,0 +1,73 @@
+"""Environments of others: what a recipe's `environment` has to be, and what keeps it in bounds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol
+
+from fieldcraft.config.environment import REWARD
+from fieldcraft.config.sections import Limits
+from fieldcraft.dialects.base import BaseDialect
+from fieldcraft.rollout.turns import Policy
+from fieldcraft.types import Status, Task, Trajectory, UserError
+
+
+class Play(Protocol):
+    """Plays one rollout of a task. `key` names it: with the policy's seed it fixes every random
+    choice. Many are played side by side in one event loop."""
+
+    async def __call__(self, task: Task, policy: Policy, key: str) -> Trajectory:
+        """The rollout's trajectory.
+
+        Its segments are in the order in which the policy read and wrote them. What the policy
+        wrote has the author POLICY, with ids, log-probabilities and versions as the engine gave
+        them; what the environment wrote has the author PROMPT or TOOL, and holds special tokens
+        only where a chat template puts them. The environment's own reward is
+        `rewards["environment"]`.
+
+        An exception ends this rollout alone; a UserError ends the run.
+        """
+        ...
+
+
+class Environment(Protocol):
+    """An environment of others, made from the settings of the recipe."""
+
+    def tasks(self, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
+        """Tasks to train on, and at most `heldout` others to test on. Without any, a recipe has to
+        name them (`tasks` or `world`)."""
+        ...
+
+    def open(self, dialect: BaseDialect, budget: Limits) -> AbstractAsyncContextManager[Play]:
+        """What plays the rollouts of a stage or an evaluation: entered before the first one, and
+        exited after the last. Servers and processes that all rollouts share belong in here.
+
+        `dialect` is bound to the tokenizer of the model, and knows its chat template. Raises
+        UserError where something that it needs is missing.
+        """
+        ...
+
+
+@asynccontextmanager
+async def opened(
+    environment: Environment, dialect: BaseDialect, budget: Limits
+) -> AsyncIterator[Play]:
+    """The environment's `Play`, whose exceptions end one rollout and not the run."""
+    async with environment.open(dialect, budget) as play:
+
+        async def guarded(task: Task, policy: Policy, key: str) -> Trajectory:
+            try:
+                return await play(task, policy, key)
+            except UserError:
+                raise
+            except Exception as error:  # noqa: BLE001 - a bad rollout is data
+                cause = f"{type(error).__name__}: {error}"
+                return Trajectory(task, status=Status.ERROR, error=cause)
+
+        yield guarded
+
+
+def reward_of(trajectory: Trajectory, reward: float) -> None:
+    """Keep what the environment gave."""
+    trajectory.rewards[REWARD] = reward

@@ -1,0 +1,126 @@
+"""What the checks before a run look at: device, questions, tools, judge and model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.dialects import BaseDialect
+from fieldcraft.engine.attention import refuse_special_attention
+from fieldcraft.envs.environment import same_names
+from fieldcraft.rewards.judge import Judge
+from fieldcraft.runs.build import make_dialect, open_judge
+from fieldcraft.runs.first_model import write_first_model
+from fieldcraft.runs.inputs import EnvironmentInputs, make_inputs
+from fieldcraft.runs.loop import run_async
+from fieldcraft.runs.sources import Inputs
+from fieldcraft.runs.tool_notes import look_at_tool
+from fieldcraft.train.lora import Adapter
+from fieldcraft.train.model import choose_device, empty_model, load_model, load_tokenizer
+from fieldcraft.types import Task, UserError
+
+
+@dataclass
+class Setup:
+    """What the checks look at, found piece by piece. Each step notes what it found and yields or
+    raises what is wrong."""
+
+    recipe: Recipe
+    draft: Path
+    device: torch.device = field(init=False)
+    inputs: Inputs = field(init=False)
+    tasks: list[Task] = field(init=False)  # to train and to test on
+    schemas: list[dict[str, Any]] = field(init=False)  # of the tools
+    judge: Judge | None = field(init=False)
+    dialect: BaseDialect = field(init=False)
+    shapes: Any = field(init=False)  # the model without its weights
+    config: Any = field(init=False)  # transformers' text configuration
+    parameters: int = field(init=False)
+    trained: int = field(init=False)  # of the parameters, or those of an adapter on them
+
+    def find_device(self, notes: list[str]) -> Iterator[str]:
+        self.device = choose_device(self.recipe.device)
+        notes.append(str(self.device))
+        yield from ()
+
+    def find_questions(self, notes: list[str]) -> Iterator[str]:
+        self.inputs = make_inputs(self.recipe).reduced()
+        train, test = self.inputs.train_tasks(), self.inputs.evaluation_tasks()
+        notes += [f"{len(train)} to train", f"{len(test)} to test", *self.inputs.remarks()]
+        if not train or not test:
+            raise UserError(
+                f"there are {len(train)} questions to train on and {len(test)} to test on: give"
+                " tasks=FILE more of them, or the world a split that has some."
+            )
+        self.tasks = train + test
+        heldout = {t.question for t in test if t.meta["split"] == "heldout"}
+        both = heldout & {t.question for t in train}
+        if both and not isinstance(self.inputs, EnvironmentInputs):  # its games may begin alike
+            yield (
+                f"{len(both)} questions are both trained and held out, such as '{min(both)}':"
+                " remove repeated questions."
+            )
+
+    def find_tools(self, notes: list[str]) -> Iterator[str]:
+        """A tool with a problem hides no other one."""
+        self.schemas = []
+        for choice in self.recipe.tools:
+            try:
+                tools, noted = look_at_tool(self.recipe, choice, self.draft)
+            except UserError as error:
+                yield str(error)
+                continue
+            notes += noted
+            self.schemas += [tool.schema for tool in tools]
+        yield from same_names([schema["function"]["name"] for schema in self.schemas])
+
+    def find_judge(self, notes: list[str]) -> Iterator[str]:
+        judge = self.recipe.judge
+        self.judge = run_async(open_judge(judge, cache=None))
+        if self.judge is not None:
+            notes.append(f"{judge.model} at {judge.url} answers, {judge.votes} votes an answer")
+        else:
+            notes.append("none")
+        yield from ()
+
+    def find_model(self, notes: list[str]) -> Iterator[str]:
+        folder = self.recipe.model
+        if folder is None:
+            folder = self.draft / "model"
+            write_first_model(self.inputs, folder)
+        shapes = self.shapes = empty_model(folder)
+        refuse_special_attention(shapes)
+        tokenizer = load_tokenizer(folder)
+        self.config = shapes.config.get_text_config()
+        self.parameters = sum(p.numel() for p in shapes.parameters())
+        if self.recipe.lora is not None:
+            Adapter(shapes, self.recipe.lora, self.recipe.seed)  # freezes all but itself
+        self.trained = sum(p.numel() for p in shapes.parameters() if p.requires_grad)
+        self.dialect = make_dialect(self.recipe, tokenizer)
+        notes.append(f"{self.config.model_type}, {self.parameters:,} parameters")
+        if self.recipe.lora is not None:
+            notes.append(f"{self.trained:,} of an adapter")
+        if len(tokenizer) > self.config.vocab_size:
+            yield (
+                f"the tokenizer of {folder} has {len(tokenizer)} tokens and the model only"
+                f" {self.config.vocab_size}: take the tokenizer that belongs to the model."
+            )
+
+    @property
+    def has_weights(self) -> bool:
+        """Where they are missing, nothing can be run yet, so memory and disk of this machine are
+        not held against the recipe."""
+        folder = self.recipe.model
+        return folder is None or any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
+
+    def find_weights(self, notes: list[str]) -> Iterator[str]:
+        """They must be there, whole and finite; those of a model that is made here are."""
+        if not self.has_weights:
+            yield f"{self.recipe.model} holds no weights: copy its .safetensors files there."
+        elif self.recipe.model is not None:
+            load_model(self.recipe.model, torch.device("cpu"), "bfloat16")

@@ -1,0 +1,123 @@
+"""What the stages of a run ask for, wherever it comes from."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.data.unseen import asked_again
+from fieldcraft.dialects.demonstrations import encode_demonstration
+from fieldcraft.types import Action, Dialect, Step, Task, Thought, Trajectory, UserError
+from fieldcraft.worlds.base import Oracle, TrajectoryPair, Verdicts
+
+Schemas = Sequence[dict[str, Any]]  # of tools, as `Dialect.prompt` takes them
+
+
+class Inputs(ABC):
+    """What stages ask for. Every method is a function of the recipe."""
+
+    recipe: Recipe
+
+    @abstractmethod
+    def write_world(self, folder: Path) -> None:
+        """Write what the run is about as files: `corpus.jsonl` and questions."""
+
+    @abstractmethod
+    def trajectories(
+        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+    ) -> list[Trajectory]:
+        """At most `count` of the data set `data` of a stage. Raises UserError if it is unknown."""
+
+    @abstractmethod
+    def shown(
+        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+    ) -> list[tuple[Task, list[Step]]]:
+        """The same as questions and steps, right or wrong, which filters look at. Raises UserError
+        if it is unknown or has no steps."""
+
+    def encoded(
+        self, shown: Sequence[tuple[Task, Sequence[Step]]], dialect: Dialect, tools: Schemas
+    ) -> list[Trajectory]:
+        """Filtered demonstrations as trajectories. Raises UserError if none can be used."""
+        return [encode_demonstration(*each, dialect, tools) for each in shown]
+
+    @abstractmethod
+    def pairs(
+        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+    ) -> list[TrajectoryPair]:
+        """At most `count` of the pairs `data` of a stage. Raises UserError if they are unknown."""
+
+    def left_out(self, dialect: Dialect, tools: Schemas) -> Counter[str]:
+        """How many demonstrations cannot be used, by the reason."""
+        return Counter()
+
+    @abstractmethod
+    def train_tasks(self) -> list[Task]: ...
+
+    def evaluation_tasks(self) -> list[Task]:
+        """To test on. Those of the leading split are asked once more with tools under names that no
+        training shows, where the recipe has such names."""
+        asked, leading = self.test_tasks(), self.recipe.evaluation.leading
+        if not any(tool.unseen for tool in self.recipe.tools):
+            return asked
+        return asked + asked_again(task for task in asked if task.meta["split"] == leading)
+
+    @abstractmethod
+    def test_tasks(self) -> list[Task]:
+        """Questions of the splits of the evaluation."""
+
+    @property
+    def oracle(self) -> Oracle:
+        """Who knows the best way to answer. Raises UserError where there is none."""
+        raise UserError("the questions have no oracle: set teacher.model to have one as teacher.")
+
+    def plan(self, task: Task, dialect: Dialect) -> str:
+        """A way to the answer of a question: `plan` of its metadata, or the thoughts and calls of
+        the oracle, a line each. Raises UserError where there is neither."""
+        if "plan" in task.meta:
+            return str(task.meta["plan"])
+        try:
+            oracle = self.oracle
+        except UserError as error:
+            raise UserError(
+                f"task '{task.id}' has no plan that a teacher could be shown: give the questions a"
+                " plan in their metadata, or set teacher.shown: answer."
+            ) from error
+        return written_way(oracle.demonstration(task), dialect)
+
+    def team_chain(self, task: Task, rng: random.Random) -> list[Step]:
+        """How a team of scripted agents answers. Raises UserError where there is none."""
+        raise UserError("the questions have no team: set teacher.model to have models as one.")
+
+    def lone_chain(self, task: Task, rng: random.Random) -> list[Step]:
+        """How one scripted agent answers. Raises UserError where there is none."""
+        raise UserError("the questions have no agent: set teacher.model to have a model as one.")
+
+    def judge(self, trajectory: Trajectory) -> Verdicts | None:
+        """A verdict on each simulated call; None where only the real tool can tell."""
+        return None
+
+    def remarks(self) -> list[str]:
+        """What is not as the recipe asks, a sentence each."""
+        return []
+
+    def reduced(self) -> Inputs:
+        """The same with less to make, of which examples are looked at before a run."""
+        return self
+
+
+def written_way(steps: Sequence[Step], dialect: Dialect) -> str:
+    """The thoughts and calls among the steps of a demonstration."""
+    lines = []
+    for step in steps:
+        match step:
+            case Thought(text):
+                lines.append(text)
+            case Action():
+                lines.append(dialect.write_action(step))
+    return "\n".join(lines)

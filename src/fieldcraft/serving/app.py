@@ -1,0 +1,193 @@
+"""The routes of a served agent.
+
+POST /v1/chat/completions   OpenAI's chat completions
+POST /v1/responses          OpenAI's Responses
+GET  /v1/models             the one model
+POST /v1/feedback           {"id", "score": 0 to 1, "answer", "comment"}, if requests are kept
+POST /mcp                   the agent as a tool of the Model Context Protocol
+GET  /health, /metrics      for whoever watches the server; they need no token
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from fieldcraft.data.served import Feedback
+from fieldcraft.serving import chat, responses
+from fieldcraft.serving.asked import Asked, read_chat, read_response
+from fieldcraft.serving.chat import Record
+from fieldcraft.serving.errors import Refused
+from fieldcraft.serving.mcp import mcp_app
+from fieldcraft.serving.service import Running, Service
+
+MOST_BODY = 4 * 2**20
+OPEN = ("/health", "/metrics")
+Whole = Callable[[Running, Asked, Service], Awaitable[Record]]
+Pieces = Callable[[Running, Asked, Service], AsyncIterator[Record]]
+
+
+def create_app(service: Service, token: str | None = None, host: str = "127.0.0.1") -> Starlette:
+    """The server as an ASGI application."""
+    tools, tool_routes = mcp_app(service, host)
+
+    async def completions(request: Request) -> Response:
+        asked = read_chat(await _body(request))
+        running = service.begin(asked, "chatcmpl")
+        if asked.stream:
+            return _stream(running, chat.chunks(running, asked, service), _plain, _DONE)
+        return await _whole(request, running, chat.completion(running, asked, service))
+
+    async def respond(request: Request) -> Response:
+        asked = read_response(await _body(request))
+        running = service.begin(asked, "resp")
+        if asked.stream:
+            return _stream(running, responses.response_events(running, asked, service), _typed)
+        return await _whole(request, running, responses.response(running, asked, service))
+
+    async def models(request: Request) -> Response:
+        model = {"id": service.name, "object": "model", "created": 0, "owned_by": "fieldcraft"}
+        return JSONResponse({"object": "list", "data": [model]})
+
+    async def feedback(request: Request) -> Response:
+        said = await _feedback(request)
+        if service.recording is None:
+            raise Refused(404, "This server keeps no requests; start it with --record FOLDER.")
+        if not service.recording.knows(said.id):
+            raise Refused(404, f"There is no request '{said.id}' here.", param="id")
+        service.recording.say(said)
+        return JSONResponse({"id": said.id, "object": "feedback"})
+
+    async def health(request: Request) -> Response:
+        status = "closing" if service.closed else "ok"
+        record = {"status": status, "model": service.name, "under_way": service.under_way}
+        return JSONResponse(record, 503 if service.closed else 200)
+
+    async def metrics(request: Request) -> Response:
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, Refused)
+        service.metrics.refused.labels(error.status).inc()
+        return error.response()
+
+    async def unknown(request: Request, error: Exception) -> Response:
+        told = f"There is no route {request.method} {request.url.path} here."
+        return Refused(404, told).response()
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with tools.session_manager.run():
+            yield
+
+    return Starlette(
+        routes=[
+            Route("/v1/chat/completions", completions, methods=["POST"]),
+            Route("/v1/responses", respond, methods=["POST"]),
+            Route("/v1/models", models, methods=["GET"]),
+            Route("/v1/feedback", feedback, methods=["POST"]),
+            Route("/health", health, methods=["GET"]),
+            Route("/metrics", metrics, methods=["GET"]),
+            *tool_routes.routes,
+        ],
+        middleware=[Middleware(_Token, token=token, service=service)] if token else [],
+        exception_handlers={Refused: refused, 404: unknown, 405: unknown},
+        lifespan=lifespan,
+    )
+
+
+class _Token:
+    """Lets in who knows the token."""
+
+    def __init__(self, app: ASGIApp, token: str, service: Service) -> None:
+        self.app, self.service = app, service
+        self.wanted = f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in OPEN:
+            given = dict(scope["headers"]).get(b"authorization", b"")
+            if not secrets.compare_digest(given, self.wanted):
+                told = "This server wants a token: send the header 'Authorization: Bearer TOKEN'."
+                self.service.metrics.refused.labels(401).inc()
+                await Refused(401, told, code="invalid_api_key").response()(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MOST_BODY:
+            raise Refused(413, f"The body has more than {MOST_BODY} bytes; send a shorter one.")
+    return bytes(body)
+
+
+async def _feedback(request: Request) -> Feedback:
+    try:
+        return Feedback.model_validate_json(await _body(request))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "The body"
+        raise Refused(400, f"{where}: {first['msg']}.", param=where) from error
+
+
+async def _whole(request: Request, running: Running, work: Awaitable[Record]) -> Response:
+    """The answer in one piece. If the client hangs up, nothing goes on working for it."""
+    answer = asyncio.ensure_future(work)
+    gone = asyncio.create_task(_hang_up(request))
+    try:
+        await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            return Response(status_code=499)  # nobody reads it
+        return JSONResponse(answer.result())
+    finally:
+        answer.cancel()
+        gone.cancel()
+        await running.leave()
+
+
+async def _hang_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+_DONE = "data: [DONE]\n\n"
+
+
+def _plain(record: Record) -> str:
+    return f"data: {json.dumps(record)}\n\n"
+
+
+def _typed(record: Record) -> str:
+    return f"event: {record['type']}\n{_plain(record)}"
+
+
+def _stream(
+    running: Running, pieces: AsyncIterator[Record], write: Callable[[Record], str], end: str = ""
+) -> Response:
+    """Server-sent events. Starlette closes them when the client hangs up."""
+
+    async def lines() -> AsyncIterator[str]:
+        try:
+            async for piece in pieces:
+                yield write(piece)
+            yield end
+        except Refused as error:
+            yield f"event: error\n{_plain({'error': error.error})}"
+        finally:
+            await running.leave()
+
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    return StreamingResponse(lines(), media_type="text/event-stream", headers=headers)

@@ -1,0 +1,170 @@
+"""What a client asks: requests of both interfaces become one question and how to sample its answer.
+
+What an agent cannot do is refused with a sentence, never ignored: an agent has tools and stop
+strings of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fieldcraft.serving.errors import Refused
+
+# Keys that change nothing about an answer.
+HARMLESS = (
+    *("user", "metadata", "store", "safety_identifier", "service_tier", "stream_options"),
+    *("prompt_cache_key", "prompt_cache_retention", "parallel_tool_calls", "include"),
+    "truncation",
+)
+# Keys that are there with a value that asks for nothing.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "top_p": (1,),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "tools": ([],),
+    "tool_choice": ("auto", "none"),
+    "stop": ([],),
+    "logit_bias": ({},),
+    "modalities": (["text"],),
+    "response_format": ({"type": "text"},),
+    "text": ({"format": {"type": "text"}}, {}),
+    "background": (False,),
+    "reasoning": ({},),
+}
+SPEAKERS = {"system": "System", "developer": "System", "user": "User", "assistant": "Assistant"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A question and how its answer is sampled. None: the server decides."""
+
+    model: str
+    question: str
+    temperature: float | None = None
+    seed: int | None = None
+    most_tokens: int | None = None  # that the agent may write in all its turns
+    stream: bool = False
+    with_usage: bool = False  # whether the last piece of a stream of chat says what was used
+
+
+class _Part(BaseModel):
+    type: Literal["text", "input_text", "output_text"]
+    text: str
+
+
+class _Message(BaseModel):
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[_Part]
+
+    @property
+    def words(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(part.text for part in self.content)
+
+
+class _Step(BaseModel):
+    """An item of an earlier response that is a step of the agent's, on the way to its answer."""
+
+    type: Literal["reasoning", "mcp_call"]
+
+
+class _StreamOptions(BaseModel):
+    include_usage: bool | None = None
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+    model: str
+    stream: bool | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    seed: int | None = None
+
+
+class _Chat(_Request):
+    messages: list[_Message]
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    stream_options: _StreamOptions | None = None
+
+
+class _Response(_Request):
+    input: str | list[_Step | _Message]
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+
+
+R = TypeVar("R", bound=_Request)
+
+
+def read_chat(body: bytes) -> Asked:
+    """A request of chat completions. Raises Refused."""
+    read = _checked(_Chat, body)
+    options = read.stream_options
+    return Asked(
+        model=read.model,
+        question=question_of([(message.role, message.words) for message in read.messages]),
+        temperature=read.temperature,
+        seed=read.seed,
+        most_tokens=read.max_completion_tokens or read.max_tokens,
+        stream=bool(read.stream),
+        with_usage=options is not None and bool(options.include_usage),
+    )
+
+
+def read_response(body: bytes) -> Asked:
+    """A request of the Responses interface. Raises Refused."""
+    read = _checked(_Response, body)
+    said = [("system", read.instructions)] if read.instructions else []
+    if isinstance(read.input, str):
+        said.append(("user", read.input))
+    else:
+        said += [(item.role, item.words) for item in read.input if isinstance(item, _Message)]
+    return Asked(
+        model=read.model,
+        question=question_of(said),
+        temperature=read.temperature,
+        seed=read.seed,
+        most_tokens=read.max_output_tokens,
+        stream=bool(read.stream),
+    )
+
+
+def question_of(said: Sequence[tuple[str, str]]) -> str:
+    """The question that (role, text) pairs ask.
+
+    A single message of a user is the question. What was said before is put into the question as
+    plain text, because an agent was trained on questions and its prompt has no place for more.
+    """
+    if not said or said[-1][0] != "user":
+        raise Refused(400, "The last message must be the user's question.", param="messages")
+    if not said[-1][1].strip():
+        raise Refused(400, "The question is empty; write one.", param="messages")
+    if len(said) == 1:
+        return said[0][1]
+    return "\n\n".join(f"{SPEAKERS[role]}: {text.strip()}" for role, text in said)
+
+
+def _checked(kind: type[R], body: bytes) -> R:
+    try:
+        read = kind.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        told = f"{where}: {first['msg']}." if where else f"The body: {first['msg']}."
+        raise Refused(400, told, param=where or None) from error
+    for key, value in (read.model_extra or {}).items():
+        if value is None or key in HARMLESS or value in NEUTRAL.get(key, ()):
+            continue
+        told = f"This agent does not support '{key}' with this value; leave it out."
+        raise Refused(400, told, code="unsupported_parameter", param=key)
+    return read

@@ -1,0 +1,58 @@
+"""What /metrics shows, in Prometheus' format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 100, 300)  # seconds
+
+
+class Metrics:
+    """Counters of one server."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "fieldcraft_agent_requests",
+            "Requests that have ended, by interface and how they ended",
+            ["interface", "outcome"],
+            registry=self.registry,
+        )
+        self.refused = Counter(
+            "fieldcraft_agent_refused",
+            "Requests that were refused, by the status of the answer",
+            ["status"],
+            registry=self.registry,
+        )
+        self.tokens = Counter(
+            "fieldcraft_agent_tokens",
+            "Tokens of rollouts, by their author",
+            ["author"],
+            registry=self.registry,
+        )
+        self.calls = Counter(
+            "fieldcraft_agent_tool_calls",
+            "Calls of tools, by their outcome",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self.unrecorded = Counter(
+            "fieldcraft_agent_unrecorded",
+            "Requests that could not be kept, as on a full disk",
+            registry=self.registry,
+        )
+        self.seconds = Histogram(
+            "fieldcraft_agent_seconds",
+            "From the arrival of a request to its end",
+            buckets=BUCKETS,
+            registry=self.registry,
+        )
+
+    def watch(self, name: str, description: str, number: Callable[[], int]) -> None:
+        """Show a number as it is whenever somebody asks."""
+        Gauge(name, description, registry=self.registry).set_function(number)
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)

@@ -1,0 +1,47 @@
+"""Keeps every request as a trajectory, and what its user said of it; `data/served.py` reads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from fieldcraft.data.served import DEMONSTRATIONS, FEEDBACK, TRAJECTORIES, Feedback
+from fieldcraft.data.steps_io import demonstration_record
+from fieldcraft.records.files import refuse_unwritable
+from fieldcraft.records.jsonl import read_json_lines, whole_lines
+from fieldcraft.records.trajectories import to_json
+from fieldcraft.types import Step, Trajectory
+
+
+class Recording:
+    """A folder with the journals of a server. A line is appended by one write, whole."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises UserError for a folder that cannot be written, or that holds something else."""
+        refuse_unwritable(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (TRAJECTORIES, DEMONSTRATIONS, FEEDBACK):
+            whole_lines(folder / name)  # what a kill cut short is removed
+        self.folder = folder
+        shown = folder / DEMONSTRATIONS
+        known = read_json_lines(shown) if shown.exists() else ()
+        self._ids = {str(record.get("id")) for _, record in known}
+
+    def add(self, trajectory: Trajectory, steps: Sequence[Step]) -> None:
+        """Keep a request. `steps` are none where they are not worth imitating. Raises OSError."""
+        record = demonstration_record(trajectory.task, steps)
+        self._append(TRAJECTORIES, to_json(trajectory))
+        self._append(DEMONSTRATIONS, json.dumps(record, ensure_ascii=False))
+        self._ids.add(trajectory.task.id)
+
+    def knows(self, request: str) -> bool:
+        return request in self._ids
+
+    def say(self, feedback: Feedback) -> None:
+        """Keep what a user said. Raises OSError."""
+        self._append(FEEDBACK, feedback.model_dump_json(exclude_none=True))
+
+    def _append(self, name: str, line: str) -> None:
+        with (self.folder / name).open("ab", buffering=0) as journal:
+            journal.write(f"{line}\n".encode(errors="replace"))

@@ -1,0 +1,66 @@
+"""What a tracker is: a place beside the run folder that shows the curves of runs."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Points = dict[str, float]  # the name of a curve -> its value
+
+# What every tracker takes in a name; MLflow takes the least.
+_UNUSUAL = re.compile(r"[^\w\-. /]")
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedRun:
+    """The run whose curves a tracker shows."""
+
+    id: str  # of this run alone, and the same when it is resumed
+    name: str
+    group: str | None  # the name of a run with several seeds, of which this is one
+    folder: Path
+    config: dict[str, Any]  # the resolved recipe
+
+
+class Tracker(ABC):
+    """One tracker of one run.
+
+    Its constructor takes the settings of the recipe, and raises UserError for what would fail. It
+    is called before the run begins and writes nothing. The methods are called in a thread of the
+    tracker's own, one after the other. They may raise anything and take any time: the run goes on.
+    """
+
+    @abstractmethod
+    def open(self, run: TrackedRun) -> str:
+        """Begin the run in the tracker, or continue it. Returns how its curves are looked at."""
+
+    @abstractmethod
+    def log(self, part: str, points: Points, step: int) -> None:
+        """Add a point to each curve.
+
+        Args:
+            part: the stage, or `eval`, with which the names of its curves begin.
+            points: by the whole name of the curve, as in `sft/loss`.
+            step: of the stage; of an evaluation, the number of steps trained before it.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Write what is not written yet. It is called if `open` has returned."""
+
+
+def points(prefix: str, row: Mapping[str, Any]) -> Points:
+    """The numbers of a row, those of mappings inside it too, under names that begin with a prefix.
+    Letters that some tracker refuses become `_`, so that a curve has one name everywhere."""
+    found: Points = {}
+    for key, value in row.items():
+        name = _UNUSUAL.sub("_", f"{prefix}/{key}")
+        if isinstance(value, Mapping):
+            found |= points(name, value)
+        elif isinstance(value, int | float):
+            found[name] = float(value)
+    return found

@@ -1,0 +1,38 @@
+"""TensorBoard: event files in the run folder, written by tensorboardX, which needs no torch."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import yaml
+from tensorboardX import SummaryWriter
+
+from fieldcraft.trackers.base import Points, TrackedRun, Tracker
+
+
+class TensorBoard(Tracker):
+    """Each start of the run adds an event file to one folder, and TensorBoard joins them.
+
+    `folder` is the folder of all runs; null is the run's own, RUN/tensorboard.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+
+    def open(self, run: TrackedRun) -> str:
+        shown = self.folder or run.folder / "tensorboard"
+        name = Path(run.group or "", run.name) if self.folder else Path()
+        # event files are named by the second: one of a run resumed at once must not replace another
+        self.writer = SummaryWriter(str(shown / name), filename_suffix=f".{time.time_ns()}")
+        recipe = yaml.safe_dump(run.config, sort_keys=False)
+        self.writer.add_text("recipe", f"```yaml\n{recipe}```", 0)
+        return f"tensorboard --logdir {shown}"
+
+    def log(self, part: str, points: Points, step: int) -> None:
+        for name, value in points.items():
+            self.writer.add_scalar(name, value, step)
+        self.writer.flush()
+
+    def close(self) -> None:
+        self.writer.close()

@@ -1,0 +1,40 @@
+"""Trackio: a database and a dashboard on this machine, or on a server or Space of one's own."""
+
+from __future__ import annotations
+
+import trackio
+
+from fieldcraft.trackers.base import Points, TrackedRun, Tracker
+
+
+class Trackio(Tracker):
+    """A run of the project, in the folder that TRACKIO_DIR names."""
+
+    def __init__(
+        self,
+        project: str = "fieldcraft",
+        space_id: str | None = None,
+        server_url: str | None = None,
+    ) -> None:
+        self.project, self.space_id, self.server_url = project, space_id, server_url
+
+    def open(self, run: TrackedRun) -> str:
+        self.run = trackio.init(
+            project=self.project,
+            name=f"{run.name}-{run.id}",  # it finds a run again by its name
+            group=run.group,
+            space_id=self.space_id,
+            server_url=self.server_url,
+            config=run.config,
+            resume="allow",
+            embed=False,
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+        )
+        return f"trackio show --project {self.project}"
+
+    def log(self, part: str, points: Points, step: int) -> None:
+        self.run.log(points, step)
+
+    def close(self) -> None:
+        self.run.finish()

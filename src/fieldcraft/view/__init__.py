@@ -1,0 +1,1 @@
+"""A local page that shows what runs did, while they train and afterwards."""

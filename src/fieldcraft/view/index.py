@@ -1,0 +1,173 @@
+"""An index of trajectories on the disk: 100,000 of them can be filtered, sorted and searched.
+
+It has a row of columns for each trajectory, its place in its file, and the words of its text. A
+file is indexed piece by piece in the background, and goes on where it has grown. The index is never
+in a run folder: it can be deleted at any time, and is made anew.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import astuple, fields
+from pathlib import Path
+
+from fieldcraft.types import UserError
+from fieldcraft.view.lines import Columns, columns, read_line, text
+from fieldcraft.view.viewed import TrajectoryFile
+
+FORMAT = 1  # of the tables; an index of another one is left alone
+FIRST_PIECE, PIECE = 64 * 1024, 512 * 1024  # bytes that are indexed at once
+NAMES = [field.name for field in fields(Columns)]
+
+_TABLES = f"""
+CREATE TABLE IF NOT EXISTS files (
+  id INTEGER PRIMARY KEY, path TEXT UNIQUE, inode INTEGER, changed INTEGER,
+  done INTEGER, lines INTEGER, trouble TEXT);
+CREATE TABLE IF NOT EXISTS rows (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER, number INTEGER, begin INTEGER, size INTEGER,
+  {", ".join(NAMES)});
+CREATE INDEX IF NOT EXISTS rows_of_file ON rows (file, number);
+CREATE INDEX IF NOT EXISTS rows_of_task ON rows (task);
+CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(text, content='');
+"""
+_ROW = f"INSERT INTO rows (file, number, begin, size, {', '.join(NAMES)}) VALUES (?, ?, ?, ?" + (
+    ", ?" * len(NAMES) + ")"
+)
+
+
+def index_path() -> Path:
+    """Where the index of this user is: in the folder for caches, or, if nothing can be written
+    there, in a temporary one."""
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(caches, "fieldcraft")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder / f"view-{FORMAT}.sqlite"
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="fieldcraft-")) / f"view-{FORMAT}.sqlite"
+
+
+class Index:
+    """The index at a path. Any thread or process may use it at the same time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self.open() as database:
+            database.executescript(f"PRAGMA journal_mode=WAL; {_TABLES}")
+
+    @contextmanager
+    def open(self) -> Iterator[sqlite3.Connection]:
+        """A connection; what was written is kept only if the block ends well."""
+        with closing(sqlite3.connect(self.path, timeout=60, isolation_level=None)) as database:
+            database.execute("PRAGMA synchronous=OFF")
+            yield database
+
+    def forget_lost(self) -> None:
+        """Drop the files that are no longer there."""
+        with self.open() as database:
+            known = database.execute("SELECT id, path FROM files").fetchall()
+            for number, path in known:
+                if not os.path.exists(path):
+                    _forget(database, number)
+
+    def advance(self, file: TrajectoryFile) -> bool:
+        """Index the next piece of a file. Returns whether there was one."""
+        try:
+            stat = file.path.stat()
+        except OSError:
+            return False
+        with self.open() as database:
+            database.execute("BEGIN IMMEDIATE")
+            try:
+                moved = _advance(database, file, stat)
+            except BaseException:
+                database.execute("ROLLBACK")
+                raise
+            database.execute("COMMIT")
+        return moved
+
+
+def _advance(database: sqlite3.Connection, file: TrajectoryFile, stat: os.stat_result) -> bool:
+    path, found = str(file.path), (stat.st_ino, stat.st_mtime_ns)
+    query = "SELECT id, inode, changed, done, lines FROM files WHERE path = ?"
+    row = database.execute(query, (path,)).fetchone()
+    if row is not None:
+        number, inode, changed, done, _ = row
+        rewritten = stat.st_size == done and changed != stat.st_mtime_ns
+        if inode != stat.st_ino or stat.st_size < done or rewritten:
+            _forget(database, number)
+            row = None
+    if row is None:
+        insert = "INSERT INTO files (path, inode, changed, done, lines) VALUES (?, ?, ?, 0, 0)"
+        database.execute(insert, (path, *found))
+        row = database.execute(query, (path,)).fetchone()
+    number, _, _, done, lines = row
+    piece = _whole_lines(file.path, done)
+    if not piece:
+        return False
+    trouble = _insert(database, file, number, lines, done, piece)
+    database.execute(
+        "UPDATE files SET changed = ?, done = ?, lines = ?, trouble = coalesce(trouble, ?)"
+        " WHERE id = ?",
+        (stat.st_mtime_ns, done + len(piece), lines + piece.count(b"\n"), trouble, number),
+    )
+    return True
+
+
+def _whole_lines(path: Path, begin: int) -> bytes:
+    """The next complete lines of a file; none if the last one is still being written."""
+    size, found = PIECE if begin else FIRST_PIECE, b""
+    with path.open("rb") as file:
+        file.seek(begin)
+        while more := file.read(size):
+            found += more
+            if (end := found.rfind(b"\n")) >= 0:
+                return found[: end + 1]
+    return b""
+
+
+def _insert(
+    database: sqlite3.Connection,
+    file: TrajectoryFile,
+    file_id: int,
+    lines: int,
+    begin: int,
+    piece: bytes,
+) -> str | None:
+    """Index lines; returns what is wrong with the first one that holds no trajectory."""
+    trouble = None
+    for number, line in enumerate(piece.splitlines(keepends=True), start=lines):
+        place, begin = begin, begin + len(line)
+        if not line.strip():
+            continue
+        try:
+            trajectory, kept = read_line(line, file.kind)
+            found = columns(trajectory, kept)
+        except ValueError:
+            trouble = trouble or f"{file.path}, line {number + 1} holds no trajectory."
+            continue
+        done = database.execute(_ROW, (file_id, number, place, len(line), *astuple(found)))
+        words = text(trajectory).encode(errors="replace").decode()
+        database.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (done.lastrowid, words))
+    return trouble
+
+
+def _forget(database: sqlite3.Connection, file_id: int) -> None:
+    """Its words stay, because no row has their number again."""
+    database.execute("DELETE FROM rows WHERE file = ?", (file_id,))
+    database.execute("DELETE FROM files WHERE id = ?", (file_id,))
+
+
+def read_record(path: Path, begin: int, size: int) -> bytes:
+    """The line of a trajectory. Raises UserError for a file that is gone."""
+    try:
+        with path.open("rb") as file:
+            file.seek(begin)
+            return file.read(size)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): reload the page.") from error

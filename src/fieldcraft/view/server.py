@@ -1,0 +1,226 @@
+"""The page's server: what is in runs as JSON, downloads, and an event when something changes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from fieldcraft.types import UserError
+from fieldcraft.view.access import Guard
+from fieldcraft.view.details import brief, details, read
+from fieldcraft.view.exports import csv_lines, json_lines
+from fieldcraft.view.follow import Follower
+from fieldcraft.view.index import Index
+from fieldcraft.view.queries import Library, Query, parse_query
+from fieldcraft.view.summaries import differences, summary
+from fieldcraft.view.viewed import Viewed
+
+STATIC = Path(__file__).parent / "static"
+MOST_BESIDE = 120  # rollouts of a question on one page
+TOLD = 0.5  # seconds between two looks for something to tell a page
+
+
+def create_app(
+    runs: Sequence[Viewed], index: Index, *, hosts: Sequence[str], token: str | None = None
+) -> Starlette:
+    """The page as an ASGI application; call its `state.end` before it ends. Browsers may call it by
+    these `hosts` only: a page from elsewhere whose name was pointed here (DNS rebinding) is
+    refused."""
+    page = _Page(runs, index)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        page.follower.start()
+        yield
+        await asyncio.to_thread(page.follower.stop)
+
+    async def health(request: Request) -> Response:
+        return _json({"status": "ok", "runs": len(runs)})
+
+    async def home(request: Request) -> Response:
+        return FileResponse(STATIC / "index.html")
+
+    answers = {
+        "runs": page.runs_now,
+        "metrics": page.metrics,
+        "rows": page.rows,
+        "values": page.values,
+        "trajectory": page.trajectory,
+        "question": page.question,
+        "timeline": page.timeline,
+    }
+    app = Starlette(
+        routes=[
+            Route("/", home),
+            Route("/health", health),
+            *(Route(f"/api/{name}", _answer(make)) for name, make in answers.items()),
+            Route("/api/export.jsonl", page.export_jsonl),
+            Route("/api/export.csv", page.export_csv),
+            Route("/events", page.events),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ],
+        middleware=[
+            Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
+            Middleware(Guard, token=token),
+        ],
+        exception_handlers={UserError: _mistake, HTTPException: _missing},
+        lifespan=lifespan,
+    )
+    app.state.end = page.end
+    return app
+
+
+class _Page:
+    """The answers to what the page asks."""
+
+    def __init__(self, runs: Sequence[Viewed], index: Index) -> None:
+        self.viewed = {run.name: run for run in runs}
+        self.library = Library(runs, index)
+        self.follower = Follower(self.library, index)
+        self.ended = False
+
+    def end(self) -> None:
+        """End the streams of events."""
+        self.ended = True
+
+    def run(self, request: Request) -> Viewed:
+        name = request.query_params.get("run", "")
+        if name not in self.viewed:
+            raise UserError(f"there is no run '{name}' on this page.")
+        return self.viewed[name]
+
+    def runs_now(self, request: Request) -> Any:
+        runs = list(self.viewed.values())
+        return {"runs": [summary(run) for run in runs], "differences": differences(runs)}
+
+    def metrics(self, request: Request) -> Any:
+        stage, after = request.query_params.get("stage", ""), _number(request, "after")
+        rows = self.run(request).metrics(stage)
+        new = rows[after:]
+        keys = dict.fromkeys(key for row in new for key in row)
+        columns = {key: [row.get(key) for row in new] for key in keys}
+        return {"columns": columns, "total": len(rows)}
+
+    def rows(self, request: Request) -> Any:
+        query = parse_query(request.query_params)
+        offset, limit = _number(request, "offset"), _number(request, "limit", 100)
+        return {
+            "total": self.library.count(query),
+            "revision": self.library.revision,
+            "rows": self.library.rows(query, offset, limit),
+        }
+
+    def values(self, request: Request) -> Any:
+        return self.library.values()
+
+    def trajectory(self, request: Request) -> Any:
+        [found] = self.library.lines(self._place(request))
+        return details(self.run(request), *found)
+
+    def question(self, request: Request) -> Any:
+        """All rollouts of a question, without their tokens: at most `MOST_BESIDE`."""
+        ids = self.library.ids(Query((("task", request.query_params.get("task", "")),)))
+        shown = ids[:MOST_BESIDE]
+        rollouts = [
+            row | brief(file, number, *read(file, number, line))
+            for row, (file, number, line) in zip(
+                self.library.rows_of(shown), self.library.lines(shown), strict=True
+            )
+        ]
+        return {"rollouts": rollouts, "left": len(ids) - len(shown)}
+
+    def timeline(self, request: Request) -> Any:
+        times = self.run(request).times(request.query_params.get("stage", ""))
+        return {"steps": [asdict(step) for step in times]}
+
+    def export_jsonl(self, request: Request) -> Response:
+        lines = json_lines(self.library, self.library.ids(parse_query(request.query_params)))
+        return _download(lines, "trajectories.jsonl", "application/x-ndjson")
+
+    def export_csv(self, request: Request) -> Response:
+        lines = csv_lines(self.library, self.library.ids(parse_query(request.query_params)))
+        return _download(lines, "trajectories.csv", "text/csv")
+
+    def _place(self, request: Request) -> Sequence[int]:
+        """The row of a trajectory, named by its run, part, kind, step and number."""
+        names = ("run", "part", "kind", "step", "number")
+        given = {name: request.query_params[name] for name in names if name in request.query_params}
+        found = self.library.ids(parse_query(given))
+        if len(found) != 1:
+            raise UserError("there is no such trajectory any more: close it, and open another.")
+        return found
+
+    async def events(self, request: Request) -> Response:
+        async def told() -> AsyncIterator[str]:
+            last = ""
+            while not self.ended:
+                state = json.dumps(self.follower.state)
+                if state != last:
+                    last = state
+                    yield f"data: {state}\n\n"
+                await asyncio.sleep(TOLD)
+
+        headers = {"Cache-Control": "no-store"}
+        return StreamingResponse(told(), media_type="text/event-stream", headers=headers)
+
+
+def _answer(make: Callable[[Request], Any]) -> Callable[[Request], Response]:
+    """An endpoint that runs in a thread and answers with JSON."""
+
+    def endpoint(request: Request) -> Response:
+        return _json(make(request))
+
+    return endpoint
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    """A number that is not finite becomes null, as browsers read no other JSON."""
+    text = json.dumps(_plain(value), separators=(",", ":"))
+    headers = {"Cache-Control": "no-store"}
+    return Response(text, status, headers=headers, media_type="application/json")
+
+
+def _download(lines: Iterator[bytes] | Iterator[str], name: str, kind: str) -> Response:
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
+    return StreamingResponse(lines, headers=headers, media_type=kind)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+def _number(request: Request, name: str, default: int = 0) -> int:
+    value = request.query_params.get(name, str(default))
+    if not value.isdecimal() or len(value) > 12:
+        raise UserError(f"{name}={value} is not a number: give one.")
+    return int(value)
+
+
+async def _mistake(request: Request, error: Exception) -> Response:
+    return _json({"error": str(error)}, 422)
+
+
+async def _missing(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return PlainTextResponse("There is nothing at this address: open the page at /.\n", 404)

@@ -1,0 +1,47 @@
+// Small parts of templates, and how numbers are written. Texts come in as values of templates, so
+// they are never markup.
+
+import { html, nothing } from "./vendor/lit-html.js";
+
+export const number = (value, digits = 3) =>
+  value === null || value === undefined
+    ? "–"
+    : Number.isInteger(value)
+      ? value.toLocaleString("en")
+      : Math.abs(value) >= 1000
+        ? Math.round(value).toLocaleString("en")
+        : String(Number(value.toPrecision(digits)));
+
+export const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`);
+
+export const seconds = (value) => {
+  if (value === null || value === undefined) return "–";
+  if (value < 120) return `${number(value)} s`;
+  return value < 7200 ? `${number(value / 60)} min` : `${number(value / 3600)} h`;
+};
+
+export const grade = (right) => (right === null || right === undefined ? "ungraded" : right ? "right" : "wrong");
+
+export const mark = (right) =>
+  html`<span class="mark ${grade(right)}" title=${grade(right)}>${{ right: "✓", wrong: "✗", ungraded: "–" }[grade(right)]}</span>`;
+
+export const note = (text) => (text ? html`<p class="note" role="status">${text}</p>` : nothing);
+
+export const waiting = (entry, show) =>
+  entry.error ? note(entry.error) : entry.value === undefined ? html`<p class="quiet">Loading …</p>` : show(entry.value);
+
+export const badge = (name, value, kind = "") =>
+  value === null || value === undefined || value === ""
+    ? nothing
+    : html`<span class="badge ${kind}"><small>${name}</small> ${value}</span>`;
+
+/** The colour of the run with this place on the page; `--run` is its custom property. */
+export const colour = (place) => `--run: var(--run${place % 8})`;
+
+export const select = (label, value, options, onChoice, any = "all") => html`
+  <label class="choice">${label}
+    <select aria-label=${label} @change=${(event) => onChoice(event.target.value || null)}>
+      ${any === null ? nothing : html`<option value="" ?selected=${!value}>${any}</option>`}
+      ${options.map(([key, title]) => html`<option value=${key} ?selected=${value === key}>${title}</option>`)}
+    </select>
+  </label>`;

@@ -1,0 +1,76 @@
+// Series of numbers: from rows of metrics to what a chart draws.
+
+/** An exponential moving average without the bias of its beginning; gaps stay gaps. */
+export function smooth(values, strength) {
+  if (!strength) return values;
+  let sum = 0;
+  let weight = 0;
+  return values.map((value) => {
+    if (typeof value !== "number") return null;
+    sum = strength * sum + (1 - strength) * value;
+    weight = strength * weight + (1 - strength);
+    return sum / weight;
+  });
+}
+
+/** Steps, or hours since the beginning of the stage. */
+export function positions(columns, axis) {
+  if (axis !== "time") return columns.step;
+  let sum = 0;
+  return (columns.seconds ?? columns.step.map(() => 0)).map((value) => (sum += value ?? 0) / 3600);
+}
+
+/** Several series over one axis, as uPlot takes them: [positions, values, values, ...]. */
+export function joined(series) {
+  const places = [...new Set(series.flatMap(({ x }) => x))].sort((a, b) => a - b);
+  const at = new Map(places.map((place, index) => [place, index]));
+  const columns = series.map(({ x, y }) => {
+    const values = places.map(() => undefined);
+    x.forEach((place, index) => (values[at.get(place)] = typeof y[index] === "number" ? y[index] : null));
+    return values;
+  });
+  return [places, ...columns];
+}
+
+const FIRST = [
+  ...["reward_mean", "em", "heldout_em", "calls_mean", "heldout_calls", "policy_tokens_mean", "loss", "entropy", "ratio"],
+  ...["clip_fraction", "kl_ref", "teacher_kl", "grad_norm", "sampler_gap", "staleness_mean", "waited_seconds", "seconds"],
+];
+
+/** The names of metrics that are numbers, the most telling ones first. */
+export function metricNames(allColumns) {
+  const names = new Set(allColumns.flatMap((columns) =>
+    Object.keys(columns).filter((name) => name !== "step" && columns[name].some((v) => typeof v === "number"))));
+  const rest = [...names].filter((name) => !FIRST.includes(name)).sort();
+  return [...FIRST.filter((name) => names.has(name)), ...rest];
+}
+
+/** Exact match on held-out questions over all steps of a run: measured during stages, and after
+ * each of them. `stages` are those of a run with their columns, in their order. */
+export function heldout(run, stages, split) {
+  const x = [];
+  const y = [];
+  const ends = [];
+  let before = 0;
+  for (const { name, columns } of stages) {
+    const steps = columns?.step ?? [];
+    steps.forEach((step, index) => {
+      const value = columns.heldout_em?.[index];
+      if (typeof value === "number") {
+        x.push(before + step + 1);
+        y.push(value);
+      }
+    });
+    before += steps.length;
+    const found = run.evaluations[name]?.[split]?.em;
+    if (typeof found === "number" && steps.length) {
+      if (x.at(-1) === before) y[y.length - 1] = found;
+      else {
+        x.push(before);
+        y.push(found);
+      }
+      ends.push({ at: before, name });
+    }
+  }
+  return { x, y, ends };
+}

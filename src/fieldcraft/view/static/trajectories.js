@@ -1,0 +1,70 @@
+// The list of trajectories: filters, a search, an order, and downloads of what they leave.
+
+import { html, nothing } from "./vendor/lit-html.js";
+import { load } from "./api.js";
+import { List } from "./list.js";
+import { note, select } from "./parts.js";
+import { go } from "./state.js";
+
+export const FILTERS = ["run", "part", "kind", "split", "status", "right", "calls", "reward", "step"];
+const TITLES = { run: "Run", part: "Stage", kind: "From", split: "Split", status: "Status", right: "Answer", calls: "Calls", reward: "Reward", step: "Step" };
+const NAMES = {
+  kind: { evaluation: "evaluations", training: "training", other: "other files" },
+  right: { 1: "right", 0: "wrong", none: "ungraded" },
+};
+
+let list;
+let typing;
+
+/** What the server is asked for: filters, words and order. */
+export function query(shown) {
+  const keys = [...FILTERS, "task", "q", "sort"];
+  return Object.fromEntries(keys.filter((key) => shown[key] !== undefined).map((key) => [key, shown[key]]));
+}
+
+export function listView(shown, { runs, live }) {
+  list ??= new List();
+  const revision = live.index.revision;
+  const values = load("api/values", {}, revision);
+  const asked = query(shown);
+  const total = list.show(asked, revision, runs, shown);
+  const address = new URLSearchParams(asked);
+  return html`
+    <h1>Trajectories</h1>
+    <form class="card filters" role="search" @submit=${(event) => event.preventDefault()}>
+      <label class="choice search">Search
+        <input type="search" name="q" .value=${shown.q ?? ""} placeholder="words of the text" @input=${search}></label>
+      ${FILTERS.map((name) => filter(name, values.value?.[name] ?? [], shown))}
+      <button type="button" @click=${reset}>Reset</button>
+    </form>
+    ${note(values.error ?? list.error)}
+    <div class="bar">
+      <output class="quiet">${total === undefined ? "…" : `${total.toLocaleString("en")} trajectories`}</output>
+      <span class="downloads">
+        <a href=${`api/export.jsonl?${address}`} download>JSON lines</a>
+        <a href=${`api/export.csv?${address}`} download>CSV</a>
+      </span>
+    </div>
+    ${list.element}`;
+}
+
+function filter(name, values, shown) {
+  if (values.filter((value) => value !== null).length < 2 && shown[name] === undefined) return nothing;
+  const keys = values.map((value) => (value === null ? "none" : String(value)));
+  if (shown[name] !== undefined && !keys.includes(shown[name])) keys.push(shown[name]);
+  const options = keys.map((key) => [key, NAMES[name]?.[key] ?? key]);
+  return select(TITLES[name], shown[name], options, (value) => go({ [name]: value }));
+}
+
+function search(event) {
+  const words = event.target.value;
+  clearTimeout(typing);
+  typing = setTimeout(() => go({ q: words || null }, { replace: true }), 150);
+}
+
+function reset() {
+  go(Object.fromEntries([...FILTERS, "task", "q", "sort"].map((key) => [key, null])));
+}
+
+/** The list, once it was shown: its rows have a trajectory before and after an open one. */
+export const openList = () => list;

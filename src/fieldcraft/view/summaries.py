@@ -1,0 +1,105 @@
+"""What the page says of runs at a glance: how far they are, how they differ, what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from textwrap import shorten
+from typing import Any
+
+from fieldcraft.config.recipe import dump_recipe
+from fieldcraft.records.reading import read_json
+from fieldcraft.runs.folder import StageFolder
+from fieldcraft.types import UserError
+from fieldcraft.view.viewed import Viewed
+
+FIGURES = ("n", "em", "em_ci95", "f1", "calls_mean", "tokens_mean", "tool_productivity")
+MOST_SHOWN = 60  # characters of a section that another run lacks
+MISSING = "not set"  # of a key that another run's recipe has
+
+
+def summary(run: Viewed) -> dict[str, Any]:
+    """A run's stages, evaluations and notes: sentences about what cannot be read."""
+    notes = [run.trouble] if run.trouble else []
+    recipe = run.recipe
+    return {
+        "name": run.name,
+        "path": str(run.path),
+        "recipe": recipe and recipe.recipe,
+        "seed": recipe and recipe.seed,
+        "done": run.folder is not None and run.folder.report_json.exists(),
+        "stages": [_stage(run, name, notes) for name in run.stages],
+        "evaluations": _evaluations(run, notes),
+        "notes": notes,
+    }
+
+
+def _stage(run: Viewed, name: str, notes: list[str]) -> dict[str, Any]:
+    assert run.recipe is not None
+    settings, folder = run.recipe.stages[name], StageFolder(run.path / name)
+    steps, seconds = 0, None
+    try:
+        steps = len(run.metrics(name))
+        seconds = folder.read_record()["seconds"] if folder.done else None
+    except UserError as error:
+        notes.append(str(error))
+    of = getattr(settings, "steps", None)
+    return {
+        "name": name,
+        "type": settings.type,
+        "steps": steps,
+        "of": steps if folder.done else of,
+        "done": folder.done,
+        "seconds": seconds,
+    }
+
+
+def _evaluations(run: Viewed, notes: list[str]) -> dict[str, Any]:
+    """The figures of the evaluations that are done: of each split, or of the whole."""
+    found: dict[str, Any] = {}
+    for path in sorted(run.path.glob("evaluations/*.json")):
+        try:
+            record = read_json(path, dict[str, Any], "delete it to evaluate again")
+        except UserError as error:
+            notes.append(str(error))
+            continue
+        whole = record.get("summary", {})
+        splits = whole.get("splits") or {whole.get("split") or "all": whole}
+        found[path.stem] = {name: _figures(part) for name, part in splits.items()}
+    order = [*run.stages, *found]
+    return {name: found[name] for name in dict.fromkeys(order) if name in found}
+
+
+def _figures(part: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: part[name] for name in FIGURES if name in part}
+
+
+def differences(runs: Sequence[Viewed]) -> list[dict[str, Any]]:
+    """The keys in which the recipes of runs differ, each with its value in every run; None for a
+    run without a recipe."""
+    known = [dump_recipe(run.recipe) for run in runs if run.recipe is not None]
+    rows = []
+    for key, values in _apart(known):
+        left = iter(values)
+        shown = [None if run.recipe is None else _written(next(left)) for run in runs]
+        rows.append({"key": key, "values": shown})
+    return rows
+
+
+def _apart(values: Sequence[Any], place: str = "") -> Iterator[tuple[str, Sequence[Any]]]:
+    """The dotted keys, as a user writes them, in which values differ. A section that one of them
+    lacks is one key."""
+    if all(value == values[0] for value in values):
+        return
+    if not all(isinstance(value, dict) for value in values):
+        yield place, values
+        return
+    for key in dict.fromkeys(key for value in values for key in value):
+        inner = [value.get(key, MISSING) for value in values]
+        yield from _apart(inner, f"{place}.{key}" if place else key)
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return shorten(json.dumps(value, ensure_ascii=False), MOST_SHOWN, placeholder=" ...")

@@ -1,0 +1,83 @@
+"""A scripted policy that reads what is found, and how to branch from its rollouts."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from checkpoints import tiny_tokenizer
+from fieldcraft.branching.branch import Edit, Sampler
+from fieldcraft.config.sections import Limits
+from fieldcraft.dialects import get_dialect
+from fieldcraft.engine.scripted import ScriptedEngine
+from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.evals.run import answer_rubric
+from fieldcraft.rollout.loop import Policy, rollout
+from fieldcraft.types import (
+    AnyTool,
+    Completion,
+    Sampling,
+    Task,
+    Trajectory,
+)
+from training_parts import FixedTool
+
+TOKENIZER = tiny_tokenizer()
+TASK = Task("t", "Where was the director born?", ("Northport",))
+FIRST, SECOND = (f"<begin_search> {word} </end_search>" for word in ("film", "director"))
+
+
+def answer(town: str) -> str:
+    return f"So.\n</think>\n\n\\boxed{{{town}}}"
+
+
+class Reader(ScriptedEngine):
+    """Searches twice and then answers. It is right if it has read `born in Northport`, if its turn
+    was begun with `I know`, and else in one of four cases."""
+
+    def __init__(self) -> None:
+        super().__init__(TOKENIZER, [])
+        self.asked = 0
+
+    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+        text = TOKENIZER.decode(list(ids))
+        self.asked += 1
+        searches = text.count("</end_search>")
+        sure = "born in Northport" in text or "I know" in text
+        lucky = random.Random(sampling.seed).random() < 0.25
+        town = "Northport" if sure or lucky else "Southport"
+        said = (FIRST, SECOND)[searches] if searches < 2 and "I know" not in text else answer(town)
+        self.turns, self._played = [said], {}
+        return await super().generate(ids, sampling, session)
+
+
+def environment(*tools: AnyTool, **budget: Any) -> ToolEnvironment:
+    dialect = get_dialect("autocoa", TOKENIZER, "")
+    return ToolEnvironment(dialect, tools or [FixedTool(found)], Limits.model_validate(budget))
+
+
+def found(query: str) -> str:
+    return {"film": "Ada directed it.", "director": "Ada was born in Southport."}[query]
+
+
+def recorded(env: ToolEnvironment) -> Trajectory:
+    policy = Policy(engine=Reader(), seed=3)
+    played = asyncio.run(rollout(TASK, policy, env, "key"))
+    answer_rubric().score([played])
+    return played
+
+
+def sampler(env: ToolEnvironment, samples: int = 40, **others: Any) -> Sampler:
+    return Sampler(
+        policy=Policy(engine=others.pop("engine", None) or Reader(), seed=5),
+        env=env,
+        rubric=answer_rubric(),
+        samples=samples,
+        **others,
+    )
+
+
+def branch(
+    env: ToolEnvironment, trajectory: Trajectory, step: int, edit: Edit | None = None, **how: Any
+) -> Any:
+    return asyncio.run(sampler(env, **how).branch(trajectory, step, edit))

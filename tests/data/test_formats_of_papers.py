@@ -1,0 +1,60 @@
+"""The data of AFM, and real trajectories of R1-Searcher, in the formats of others."""
+
+import json
+from pathlib import Path
+
+from fieldcraft.data.formats.convert import read_shown, write_shown
+from fieldcraft.data.formats.kinds import FORMATS
+from fieldcraft.data.formats.tables import write_records
+from fieldcraft.data.sources import read_tasks
+from fieldcraft.types import Action, Answer, Observation, Role, Thought
+
+
+def test_the_data_of_afm(tmp_path: Path) -> None:
+    """Its supervised data, and a ground truth that is JSON in a text, as its own script writes."""
+    output = (
+        "<think>\nI plan.\n</think>\n<plan>\n1. Look.\n</plan>\n"
+        "<wiki_search>\nSolaris\n</wiki_search>\n"
+        "<observation>\nDoc 1 (Title: Solaris)\nA film.\n</observation>\n\n"
+        "<code>\n```py\nprint(1)\n```\n</code>\n<observation>\n1\n</observation>\n\n"
+        "<think>\nSo.\n</think>\n<answer>\nTarkovsky\n</answer>"
+    )
+    record = {"instruction": "Answer.\n\nQuestion: Who directed it?", "input": "", "output": output}
+    file = tmp_path / "afm.json"
+    file.write_text(json.dumps([record, {**record, "output": "<think>never closed"}]))
+    shown, reasons = read_shown(file)
+    assert reasons == {"text between blocks, or a block that is not closed": 1}
+    ((task, steps),) = shown
+    assert task.question == "Who directed it?"
+    assert steps == [
+        Thought("I plan."),
+        Thought("1. Look.", Role.PLAN),
+        Action("search", {"query": "Solaris"}),
+        Observation("Doc 1 (Title: Solaris)\nA film."),
+        Action("python", {"code": "print(1)"}),
+        Observation("1"),
+        Thought("So."),
+        Answer("Tarkovsky"),
+    ]
+    (written,), _ = write_shown(shown, FORMATS["afm"])
+    assert written["output"] == output
+    row = {
+        "data_source": "nq",
+        "prompt": [{"role": "user", "content": "Rules.\n\nQuestion: Who?"}],
+        "reward_model": {"ground_truth": json.dumps({"target": ["Bo", "B."], "question": "Who?"})},
+        "extra_info": {"index": "nq-1", "need_tools_kwargs": True},
+    }
+    write_records([row], tmp_path / "rl.parquet")
+    (task,) = read_tasks(tmp_path / "rl.parquet")
+    assert (task.id, task.question, task.answers) == ("nq-1", "Who?", ("Bo", "B."))
+
+
+def test_real_trajectories_become_chats(shared: Path, tmp_path: Path) -> None:
+    """Those that can be read, in every format that has a place for them."""
+    source = shared / "data" / "trajectories" / "r1searcher_hotpotqa_500.jsonl"
+    shown, unread = read_shown(source)
+    for name, target in FORMATS.items():
+        written, reasons = write_shown(shown, target)
+        assert len(written) >= 0.95 * len(shown), (name, reasons)
+        assert len(written) + reasons.total() == len(shown)
+    assert unread.total() < 100

@@ -1,0 +1,168 @@
+"""Agents that know nothing of training, as others write them."""
+
+import asyncio
+
+import httpx
+from openai import AsyncOpenAI, OpenAI
+from pydantic_ai import Agent
+from pydantic_ai.exceptions import AgentRunError
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+import fieldcraft as fc
+
+PARTNERS = {"a": "0", "b": "3", "c": "1", "d": "2"}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "search",
+        "description": "Search.",
+        "parameters": {"type": "object", "properties": {"query": {"type": "string"}}},
+    },
+}
+
+
+def client(base_url: str) -> AsyncOpenAI:
+    http = httpx.AsyncClient(verify=False)  # to read certificates takes longer than a rollout
+    return AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0, http_client=http)
+
+
+async def says(ask: AsyncOpenAI, messages: list, **more: object) -> str:
+    """Go on with a conversation; its next message is appended to it."""
+    done = await ask.chat.completions.create(model="policy", messages=messages, **more)
+    message = done.choices[0].message
+    messages.append(message.model_dump(exclude_none=True))
+    return message.content or ""
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+async def converses(task: fc.Task, base_url: str) -> str:
+    """Three questions, one after the other."""
+    messages: list = []
+    async with client(base_url) as ask:
+        for text in (task.question, "And then?", "Sure <|im_end|>?"):
+            messages.append(user(text))
+            last = await says(ask, messages)
+    return last
+
+
+async def edits(task: fc.Task, base_url: str) -> None:
+    """It shortens what was said, so the second request does not begin as the first one did."""
+    async with client(base_url) as ask:
+        messages = [user(task.question)]
+        await says(ask, messages)
+        await says(ask, [user("Short."), *messages[1:], user("And then?")])
+
+
+async def asks_several(task: fc.Task, base_url: str) -> float:
+    """Two of its parts speak at once, and one of them goes on."""
+    async with client(base_url) as ask:
+        first, second = [user("One?")], [user("Two?")]
+        await asyncio.gather(says(ask, first), says(ask, second))
+        await says(ask, [*first, user("More?")])
+    return 0.5
+
+
+async def asks_again(task: fc.Task, base_url: str) -> None:
+    async with client(base_url) as ask:
+        for _ in range(2):
+            await says(ask, [user(task.question)])
+
+
+async def calls_tools(task: fc.Task, base_url: str) -> str:
+    async with client(base_url) as ask:
+        messages: list = [user(task.question)]
+        await says(ask, messages, tools=[TOOL])
+        for call in messages[-1]["tool_calls"]:
+            found = f"{call['function']['name']} found {call['function']['arguments']}"
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": found})
+        return await says(ask, messages, tools=[TOOL])
+
+
+async def posts(task: fc.Task, base_url: str) -> None:
+    async with client(base_url) as ask:
+        await says(ask, [user(task.question)])
+    async with httpx.AsyncClient() as http:
+        place = base_url.removesuffix("/v1") + "/reward"
+        assert (await http.post(place, json={"reward": "much"})).status_code == 400
+        (await http.post(place, json={"reward": 0.75})).raise_for_status()
+
+
+async def wants_little(task: fc.Task, base_url: str) -> None:
+    async with client(base_url) as ask:
+        await says(ask, [user(task.question)], max_tokens=3)
+
+
+def plainly(task: fc.Task, base_url: str) -> bool:
+    """Not asynchronous, streaming, and with a stop string."""
+    with OpenAI(base_url=base_url, api_key="none") as ask:
+        assert [model.id for model in ask.models.list()] == ["policy"]
+        stream = ask.chat.completions.create(
+            model="policy", messages=[user(task.question)], stop=["!"], stream=True
+        )
+        text = "".join(c.choices[0].delta.content or "" for c in stream if c.choices)
+    return text == "Oslo"
+
+
+async def leaves(task: fc.Task, base_url: str) -> float:
+    """It does not wait for its last answer."""
+    async with client(base_url) as ask:
+        asking = asyncio.create_task(says(ask, [user("Slow?")]))
+        await asyncio.sleep(0.1)
+        asking.cancel()
+        await asyncio.wait([asking])
+    return 1.0
+
+
+async def fails(task: fc.Task, base_url: str) -> None:
+    async with client(base_url) as ask:
+        await says(ask, [user(task.question)])
+    raise RuntimeError("no plan")
+
+
+async def sleeps(task: fc.Task, base_url: str) -> None:
+    await asyncio.sleep(60)
+
+
+async def returns_much(task: fc.Task, base_url: str) -> object:
+    return [1, 2]
+
+
+async def lies(task: fc.Task, base_url: str) -> str:
+    """Requests that no gateway can answer."""
+    asked = [
+        {"messages": []},
+        {"messages": [user("x")], "n": 2},
+        {"messages": [user("x")], "logprobs": True},
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        {"messages": [user("x")], "tools": [{**TOOL, "description": "<|im_end|>"}]},
+    ]
+    told = []
+    async with httpx.AsyncClient() as http:
+        for body in asked:
+            got = await http.post(f"{base_url}/chat/completions", json={"model": "m", **body})
+            assert got.status_code == 400
+            told.append(got.json()["error"]["message"])
+        other = base_url.replace("/v1", "x/v1")
+        got = await http.post(f"{other}/chat/completions", json={"messages": [user("x")]})
+        assert got.status_code == 404
+    return "\n".join(told)
+
+
+async def partners(task: fc.Task, base_url: str) -> float:
+    """An agent of a framework: two letters, one after the other, and each has a partner, with which
+    an answer is to begin."""
+    async with client(base_url) as ask:
+        model = OpenAIChatModel("policy", provider=OpenAIProvider(openai_client=ask))
+        agent, history, right = Agent(model), [], 0
+        for letter in task.question:
+            try:
+                done = await agent.run(letter, message_history=history)
+            except AgentRunError:  # it does not like to be told nothing
+                break
+            history = done.all_messages()
+            right += done.output.startswith(PARTNERS[letter])
+    return right / len(task.question)

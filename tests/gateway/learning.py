@@ -1,0 +1,71 @@
+"""A model of 7,000 parameters and a recipe in which it plays games, for a few seconds."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from bandit import letters, small_model
+from fieldcraft.recipes.loading import parse_recipe
+from fieldcraft.records.events import Events, write_metrics
+from fieldcraft.runs.check import check_recipe
+from fieldcraft.runs.run import run_recipe
+from fieldcraft.train.checkpoint import save_model
+
+STEPS = 40
+TEMPLATE = (  # each message ends with what tells that the policy is to write
+    "{% for m in messages %}{{ m.content or '' }}"
+    "{{ '<end>' if m.role == 'assistant' else '>' }}{% endfor %}"
+)
+STAGE: dict[str, Any] = {
+    "type": "rl",
+    "steps": STEPS,
+    "questions": 4,
+    "group": 12,
+    "rewards": {"environment": 1.0},
+    "optim": {"lr": 0.01},
+    "collapse_share": None,
+}
+
+
+def write_player(folder: Path, seed: int) -> Path:
+    """A model that knows digits and a few letters."""
+    tokenizer = letters()
+    tokenizer.chat_template = TEMPLATE
+    save_model(folder, small_model(seed), tokenizer)
+    return folder
+
+
+def learn(folder: Path, environment: Any, seed: int = 0, **stage: Any) -> list[dict[str, Any]]:
+    """The metrics of a run of a recipe with this environment, which `check` finds sound."""
+    recipe = parse_recipe(
+        {
+            "recipe": "play",
+            "seed": seed,
+            "device": "cpu",
+            "model": str(write_player(folder / "player", seed)),
+            "environment": environment,
+            "budget": {"turn_tokens": 4, "total_tokens": 40, "max_calls": 2},
+            "stages": {"rl": STAGE | stage},
+            "evaluation": {"splits": {"heldout": 4}},
+        }
+    )
+    assert check_recipe(recipe, folder, lambda *_: None) == []
+    run_recipe(recipe, folder / "run", Events([write_metrics]))
+    lines = (folder / "run" / "rl" / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def trained_as_sampled(rows: list[dict[str, Any]]) -> None:
+    """The trainer gives every token the log-probability that the engine sampled it with."""
+    gaps = [row["sampler_gap"] for row in rows if "loss" in row]
+    assert len(gaps) > len(rows) / 2
+    assert max(gaps) < 1e-4, gaps
+
+
+def rises(rows: list[dict[str, Any]]) -> None:
+    """The mean reward of the first three and of the last three steps, clearly apart."""
+    rewards = [row["reward_mean"] for row in rows]
+    begin, end = sum(rewards[:3]) / 3, sum(rewards[-3:]) / 3
+    print(f"mean reward from {begin:.2f} to {end:.2f}")
+    assert begin < 0.2, rewards
+    assert end > begin + 0.3, rewards

@@ -1,0 +1,261 @@
+"""Agents of others: how their requests become chains, and what becomes of bad ones."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpoints import tiny_tokenizer
+from fieldcraft.config.sections import Limits
+from fieldcraft.dialects import get_dialect
+from fieldcraft.engine.scripted import ScriptedEngine
+from fieldcraft.gateway.blackbox import BlackBox
+from fieldcraft.records.chains import chains, check_folds
+from fieldcraft.rollout.environments import opened
+from fieldcraft.rollout.turns import Policy
+from fieldcraft.types import Author, Completion, Sampling, Status, Task, Trajectory, UserError
+
+TOKENIZER = tiny_tokenizer()
+END = TOKENIZER.eos_token
+TASK = Task("q", "Who?", ("Ada",))
+
+
+class InOrder(ScriptedEngine):
+    """Plays its script over all sessions, and knows which are open."""
+
+    def __init__(self, turns: Sequence[str]) -> None:
+        super().__init__(TOKENIZER, turns)
+        self.sessions: set[str] = set()
+        self.slow = False
+        self.broken: Exception | None = None
+
+    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+        self.sessions.add(session)
+        turn, self.turns = self.turns[:1], self.turns[1:]
+        if self.slow:
+            await asyncio.sleep(60)
+        if self.broken is not None:
+            raise self.broken
+        return await ScriptedEngine(TOKENIZER, turn).generate(ids, sampling, "alone")
+
+    def release(self, session: str) -> None:
+        self.sessions.discard(session)
+
+
+def play(
+    agent: str | None,
+    turns: Sequence[str],
+    settings: Any = None,
+    slow: bool = False,
+    broken: Exception | None = None,
+    **budget: Any,
+) -> tuple[Trajectory, InOrder]:
+    name = None if agent is None else f"blackbox_agents:{agent}"
+    environment = BlackBox(name, **(settings or {}))
+    engine = InOrder(turns)
+    engine.slow, engine.broken = slow, broken
+    limits = Limits.model_validate({"total_tokens": 600, **budget})
+
+    async def one() -> Trajectory:
+        async with opened(environment, get_dialect("hermes", TOKENIZER), limits) as go:
+            return await go(TASK, Policy(engine=engine), "k")
+
+    done = asyncio.run(one())
+    assert engine.sessions == set()
+    check_folds(done)
+    return done, engine
+
+
+def authors(trajectory: Trajectory) -> list[list[Author]]:
+    return [[segment.author for segment in chain] for chain in chains(trajectory)]
+
+
+ONE_TURN = [Author.PROMPT, Author.POLICY]
+TWO_TURNS = [*ONE_TURN, Author.TOOL, Author.POLICY]
+
+
+def test_a_conversation_that_goes_on_is_one_chain() -> None:
+    done, _ = play("converses", ["Ada", "Bo", "Cy"])
+    assert authors(done) == [[*TWO_TURNS, Author.TOOL, Author.POLICY]]
+    assert [s.text for s in done.segments if s.author is Author.POLICY] == [
+        f"{name}{END}" for name in ("Ada", "Bo", "Cy")
+    ]
+    assert (done.status, done.answer, done.well_formed) == (Status.ANSWERED, "Cy", True)
+    asked = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ada"}]
+    asked.append({"role": "user", "content": "And then?"})
+    whole = TOKENIZER.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+    assert "".join(segment.text for segment in done.segments[:3]) == whole
+    last = done.segments[4]
+    assert f"Sure {END}?" in last.text
+    assert last.ids.count(TOKENIZER.eos_token_id) == 1  # of the template, not of the agent
+
+
+def test_an_edited_conversation_is_another_chain() -> None:
+    done, _ = play("edits", ["Ada", "Bo"])
+    assert authors(done) == [ONE_TURN, ONE_TURN]
+    assert f"Short.{END}" in done.segments[2].text
+    assert "Ada" in done.segments[2].text
+
+
+def test_parts_of_an_agent_that_speak_at_once_are_chains_side_by_side() -> None:
+    done, _ = play("asks_several", ["Ada", "Bo", "Cy"])
+    first, second = chains(done)
+    assert authors(done) == [TWO_TURNS, ONE_TURN]
+    assert ("One?" in first[0].text, "Two?" in second[0].text) == (True, True)
+    assert (done.rewards, done.answer) == ({"environment": 0.5}, "Bo")
+
+
+def test_the_same_request_again_is_another_sample() -> None:
+    done, _ = play("asks_again", ["Ada", "Bo"])
+    assert authors(done) == [ONE_TURN, ONE_TURN]
+    assert done.segments[0].ids == done.segments[2].ids
+
+
+def test_calls_are_read_and_their_turn_stays_as_it_was_sampled() -> None:
+    query = '{ "name": "search",  "arguments": {"query": "Ada"}}'  # not as a template writes it
+    calls = f"I look.\n<tool_call>\n{query}\n</tool_call>"
+    done, _ = play("calls_tools", [calls, "Ada"])
+    assert authors(done) == [TWO_TURNS]
+    prompt, turn, result, _ = done.segments
+    assert '"name": "search"' in prompt.text
+    assert turn.text == f"{calls}{END}"
+    assert 'search found {"query": "Ada"}' in result.text
+    assert done.answer == "Ada"
+
+
+def test_calls_that_cannot_be_read_are_text() -> None:
+    done, _ = play("calls_tools", ["<tool_call>\n{\n</tool_call>"])
+    assert done.status is Status.ERROR  # this agent expected a call
+    assert "tool_calls" in done.error
+
+
+def test_a_reward_may_be_posted() -> None:
+    done, _ = play("posts", ["Ada"])
+    assert (done.rewards, done.answer) == ({"environment": 0.75}, "Ada")
+
+
+def test_agents_in_threads_streams_and_stop_strings() -> None:
+    done, _ = play("plainly", ["Oslo! And Rome"])
+    assert (done.rewards, done.policy_texts) == ({"environment": 1.0}, ["Oslo!"])
+
+
+def test_who_does_not_wait_for_an_answer_ends_all_the_same() -> None:
+    done, _ = play("leaves", ["Ada"], slow=True)
+    assert (done.segments, done.rewards) == ([], {"environment": 1.0})
+    assert done.status is Status.NO_ANSWER
+
+
+@pytest.mark.parametrize(
+    ("agent", "turns", "budget", "settings"),
+    [
+        ("converses", ["Ada", "Bo", "Cy"], {"max_calls": 2}, {}),
+        ("converses", ["Ada", "Bo", "Cy"], {}, {"max_turns": 2}),
+        ("converses", ["Ada", "Bo", "Cy"], {"total_tokens": 70}, {}),
+    ],
+)
+def test_the_budget_ends_a_rollout(
+    agent: str, turns: list[str], budget: Any, settings: Any
+) -> None:
+    done, _ = play(agent, turns, settings, **budget)
+    assert done.status is Status.TRUNCATED
+    assert 1 <= len(done.policy_texts) <= 2
+    assert done.rewards == {"environment": 0.0}
+    assert not done.well_formed
+
+
+def test_a_turn_that_is_cut_is_truncated() -> None:
+    done, _ = play("posts", ["a long answer that is cut"], turn_tokens=4)
+    assert (done.status, len(done.segments[1].ids)) == (Status.TRUNCATED, 4)
+    assert done.rewards == {"environment": 0.75}
+
+
+def test_a_limit_of_the_agents_own_truncates_nothing() -> None:
+    done, _ = play("wants_little", ["a long answer that is cut"])
+    assert (done.status, len(done.segments[1].ids)) == (Status.ANSWERED, 3)
+
+
+@pytest.mark.parametrize(
+    ("agent", "settings", "cause"),
+    [
+        ("fails", {}, "RuntimeError: no plan"),
+        ("sleeps", {"timeout_seconds": 0.2}, "did not end within 0.2 s"),
+        ("returns_much", {}, "not a reward, an answer or None"),
+    ],
+)
+def test_a_bad_agent_is_an_error_of_its_rollout(agent: str, settings: Any, cause: str) -> None:
+    done, _ = play(agent, ["Ada"], settings)
+    assert done.status is Status.ERROR
+    assert cause in done.error
+    assert done.rewards == {}
+
+
+def test_what_the_engine_raises_is_the_cause_whatever_the_agent_makes_of_it() -> None:
+    done, _ = play("fails", ["Ada"], broken=FloatingPointError("not finite"))
+    assert (done.status, done.error) == (Status.ERROR, "FloatingPointError: not finite")
+    with pytest.raises(UserError, match="raise max_len"):
+        play("fails", ["Ada"], broken=UserError("raise max_len"))
+
+
+def test_requests_that_cannot_be_answered_are_refused_in_a_sentence() -> None:
+    done, engine = play("lies", [])
+    assert engine.prompts == []
+    told = (done.answer or "").splitlines()
+    assert len(told) == 5
+    for part, sentence in zip(
+        ("'messages'", "'n'", "'logprobs'", "content", END), told, strict=True
+    ):
+        assert part in sentence
+
+
+PROGRAM = """\
+import json, os, sys, urllib.request
+task = json.load(sys.stdin)
+body = {"model": "policy", "messages": [{"role": "user", "content": task["question"]}]}
+asked = urllib.request.Request(
+    os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+    json.dumps(body).encode(), {"Content-Type": "application/json"},
+)
+print(json.load(urllib.request.urlopen(asked))["choices"][0]["message"]["content"].upper())
+"""
+
+
+def test_a_program_of_any_language(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(PROGRAM)
+    done, _ = play(None, ["Ada"], {"command": [sys.executable, str(tmp_path / "agent.py")]})
+    assert (done.answer, done.policy_texts) == ("ADA", [f"Ada{END}"])
+    broken, _ = play(None, [], {"command": [sys.executable, "-c", "raise SystemExit('no plan')"]})
+    assert "the agent ended with 1: no plan" in broken.error
+
+
+def test_settings_that_name_no_agent() -> None:
+    for settings in ({}, {"agent": "a:b", "command": ["c"]}):
+        with pytest.raises(UserError, match="needs one of agent and command"):
+            BlackBox(**settings)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="write agent as module:name"):
+        BlackBox("alone")
+    with pytest.raises(UserError, match="a function of a task and a base_url"):
+        BlackBox("blackbox_agents:user")
+    bare = tiny_tokenizer()
+    bare.chat_template = None
+
+    async def open_it() -> None:
+        dialect = get_dialect("autocoa", bare)
+        async with opened(BlackBox("blackbox_agents:posts"), dialect, Limits()):
+            pass
+
+    with pytest.raises(UserError, match="needs a model with a chat template"):
+        asyncio.run(open_it())
+
+
+def test_its_task_is_json_for_a_program() -> None:
+    done, _ = play(None, [], {"command": [sys.executable, "-c", "print(input())"]})
+    assert json.loads(done.answer or "") == {
+        "id": "q",
+        "question": "Who?",
+        "answers": ["Ada"],
+        "meta": {},
+    }

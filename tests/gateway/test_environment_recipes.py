@@ -1,0 +1,131 @@
+"""What a recipe with an environment of others may say, and what it leaves out."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from learning import STAGE, write_player
+
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.recipes.exported import write_agent
+from fieldcraft.recipes.loading import parse_recipe
+from fieldcraft.rewards.environment import EnvironmentReward
+from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.runs.check import check_recipe
+from fieldcraft.runs.inputs import EnvironmentInputs, FileInputs, make_inputs
+from fieldcraft.types import Task, Trajectory, UserError
+
+GAME = {"name": "text", "env": "games_parts:Guess", "games": 6}
+
+
+def recipe(folder: Path, environment: Any = GAME, **keys: Any) -> Recipe:
+    if not (folder / "player").exists():
+        write_player(folder / "player", 0)
+    return parse_recipe(
+        {
+            "recipe": "play",
+            "device": "cpu",
+            "model": str(folder / "player"),
+            "environment": environment,
+            "budget": {"total_tokens": 40},
+            "stages": {"rl": STAGE},
+            "evaluation": {"splits": {"heldout": 2}},
+        }
+        | keys
+    )
+
+
+def problems(folder: Path, environment: Any) -> list[str]:
+    return check_recipe(recipe(folder, environment), folder, lambda *_: None)
+
+
+def test_it_has_no_tools_and_its_own_verdict(tmp_path: Path) -> None:
+    made = recipe(tmp_path)
+    assert (made.tools, made.evaluation.workflows, made.correct) == ((), (), "environment")
+    assert recipe(tmp_path, correct="em").correct == "em"
+    dumped = made.model_dump(mode="json")
+    assert dumped["environment"] == GAME
+    assert parse_recipe(dumped) == made
+
+
+def test_a_recipe_with_tools_is_as_it_was(tmp_path: Path) -> None:
+    made = recipe(tmp_path, "tools", tasks=str(questions(tmp_path)), search={"url": "http://x"})
+    assert [tool.name for tool in made.tools] == ["search"]
+    assert (made.correct, made.evaluation.workflows) == ("em", ("workflow",))
+
+
+def questions(folder: Path) -> Path:
+    file = folder / "questions.jsonl"
+    lines = [f'{{"question": "Who is {i}?", "golden_answers": ["{i}"]}}\n' for i in range(4)]
+    file.write_text("".join(lines))
+    return file
+
+
+def test_seeds_are_its_tasks_unless_the_recipe_has_questions(tmp_path: Path) -> None:
+    own = make_inputs(recipe(tmp_path))
+    assert isinstance(own, EnvironmentInputs)
+    assert [task.meta["seed"] for task in own.train_tasks()] == [0, 1, 2, 3, 4, 5]
+    asked = own.evaluation_tasks()
+    assert [(task.meta["seed"], task.meta["split"]) for task in asked] == [
+        (6, "heldout"),
+        (7, "heldout"),
+    ]
+    assert isinstance(make_inputs(recipe(tmp_path, tasks=str(questions(tmp_path)))), FileInputs)
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"tools": ["search"]}, "'tools' is wrong: an environment of others has none"),
+        ({"environment": "texts"}, "there is no environment 'texts'"),
+        ({"evaluation": {"workflows": ["rag"]}}, "evaluation.workflows does not work in"),
+        ({"budget": {"fold": {"at": 9}}}, "budget.fold does not work in environment 'text'"),
+        ({"stages": {"rl": STAGE | {"observations": "simulated"}}}, "set observations: real"),
+        ({"evaluation": {"splits": {"easy": 3}}}, "unknown key 'evaluation.splits.easy'"),
+    ],
+)
+def test_what_does_not_fit_is_a_sentence(
+    tmp_path: Path, keys: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        recipe(tmp_path, **keys)
+    assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("environment", "sentence"),
+    [
+        ("text", "the environment 'text' needs the setting 'env'"),
+        (GAME | {"game": 3}, "the environment 'text' has no setting 'game'; did you mean 'games'?"),
+        (GAME | {"env": "Guess"}, "write env as module:Name"),
+        (GAME | {"env": "games_parts:CannotBeMade"}, "the environment cannot be opened"),
+        ({"name": "games_parts:Guess"}, "has no tasks and no open"),
+        ({"name": "games_parts:WORDS"}, "'games_parts:WORDS' is no environment"),
+    ],
+)
+def test_check_finds_a_bad_environment(tmp_path: Path, environment: Any, sentence: str) -> None:
+    found = problems(tmp_path, environment)
+    assert found
+    assert sentence in found[0]
+
+
+def test_check_finds_nothing_wrong_with_a_good_one(tmp_path: Path) -> None:
+    assert problems(tmp_path, GAME) == []
+
+
+def test_an_exported_agent_with_tools_can_play(tmp_path: Path) -> None:
+    player = write_player(tmp_path / "player", 0)
+    write_agent(player, Recipe(recipe="r", stages={}), None)
+    assert recipe(tmp_path).tools == ()
+
+
+def test_a_model_is_needed(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="needs model=DIR"):
+        make_inputs(recipe(tmp_path).model_copy(update={"model": None}))
+
+
+def test_a_verdict_outside_0_to_1_is_refused() -> None:
+    done = Trajectory(Task("q", "?", ()), rewards={"environment": 3.0})
+    rubric = Rubric([(EnvironmentReward(), 1.0)], "environment")
+    with pytest.raises(UserError, match="must be from 0 to 1, not 3: set correct= to another"):
+        rubric.score([done])

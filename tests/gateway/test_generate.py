@@ -1,0 +1,72 @@
+"""The route /inference/v1/generate over an engine, as vLLM's clients ask it."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from bandit import letters, small_model
+from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.engine.scripted import ScriptedEngine
+from fieldcraft.gateway.generate import PATH, from_engine, generate_app
+from fieldcraft.gateway.serving import serving_here
+from fieldcraft.types import Engine, Sampling
+
+TOKENIZER = letters()
+IDS = TOKENIZER.encode("ab")
+
+
+def ask(engine: Engine, body: Any) -> httpx.Response:
+    """One request to a server on the loopback."""
+
+    async def once() -> httpx.Response:
+        async with (
+            serving_here(generate_app(from_engine(engine, TOKENIZER))) as url,
+            httpx.AsyncClient(timeout=600) as client,
+        ):
+            return await client.post(f"{url}{PATH}", json=body)
+
+    return asyncio.run(once())
+
+
+def test_ids_and_log_probabilities_are_those_of_the_engine() -> None:
+    engine = LocalEngine(small_model(), TOKENIZER, max_rows=4)
+    params = {"max_tokens": 6, "temperature": 0.7, "seed": 5, "logprobs": 1}
+    answer = ask(engine, {"model": "m", "token_ids": IDS, "sampling_params": params}).json()
+    wanted = asyncio.run(engine.generate(IDS, Sampling(6, 0.7, (), 5), "s"))
+    [choice] = answer["choices"]
+    assert choice["token_ids"] == wanted.ids
+    content = choice["logprobs"]["content"]
+    assert [entry["token"] for entry in content] == [f"token_id:{i}" for i in wanted.ids]
+    assert [entry["logprob"] for entry in content] == pytest.approx(wanted.logprobs, abs=1e-6)
+
+
+def test_an_answer_ends_with_its_token_a_string_or_its_length() -> None:
+    def reason(**params: Any) -> tuple[str, str]:
+        body = {"token_ids": IDS, "sampling_params": params}
+        [choice] = ask(ScriptedEngine(TOKENIZER, ["0123"]), body).json()["choices"]
+        return choice["finish_reason"], TOKENIZER.decode(choice["token_ids"])
+
+    assert reason(max_tokens=9) == ("stop", "0123<end>")
+    assert reason(max_tokens=9, stop=["2"]) == ("stop", "012")
+    assert reason(max_tokens=9, stop="1") == ("stop", "01")
+    three = TOKENIZER.convert_tokens_to_ids("3")
+    assert reason(max_tokens=9, stop_token_ids=[0, three]) == ("stop", "0123")
+    assert reason(max_tokens=2) == ("length", "01")
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ({"token_ids": []}, "'token_ids' is wrong"),
+        ({"token_ids": ["a"]}, "'token_ids.0' is wrong: it must be a whole number"),
+        ({"token_ids": [1], "sampling_params": {"top_p": 0.9}}, "'sampling_params.top_p' is wrong"),
+        ({"token_ids": [1], "sampling_params": {"n": 2}}, "'sampling_params.n' is wrong"),
+        (["?"], "is wrong"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused(body: Any, sentence: str) -> None:
+    answer = ask(ScriptedEngine(TOKENIZER, ["0"]), body)
+    assert answer.status_code == 400
+    assert sentence in answer.json()["error"]["message"]

@@ -1,0 +1,40 @@
+"""Trackers of a user's own: they keep lines in the run folder, or fail."""
+
+import threading
+from pathlib import Path
+
+from fieldcraft.trackers.base import Points, TrackedRun, Tracker
+
+NEVER = threading.Event()
+
+
+class Lines(Tracker):
+    """A line for every point; `fails_at` fails at that step of `sft`."""
+
+    def __init__(self, file: str = "lines.txt", fails_at: int | None = None) -> None:
+        self.file, self.fails_at = file, fails_at
+
+    def open(self, run: TrackedRun) -> str:
+        self.path = Path(run.folder, self.file)
+        self._write(f"open {run.id} {run.name} {run.group}")
+        return f"cat {self.file}"
+
+    def log(self, part: str, points: Points, step: int) -> None:
+        if step == self.fails_at:
+            raise ConnectionError("nobody there")
+        for name, value in points.items():
+            self._write(f"{name} {step} {value}")
+
+    def close(self) -> None:
+        self._write("close")
+
+    def _write(self, line: str) -> None:
+        with self.path.open("a") as file:
+            file.write(f"{line}\n")
+
+
+class Stuck(Lines):
+    """A server that never answers."""
+
+    def log(self, part: str, points: Points, step: int) -> None:
+        NEVER.wait()

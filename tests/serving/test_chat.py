@@ -1,0 +1,173 @@
+"""Chat completions of a served agent, as OpenAI's client sees them."""
+
+import json
+
+import httpx
+import openai
+import pytest
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from fieldcraft.dialects.base import encode_plain
+from fieldcraft.serving.app import create_app
+from fieldcraft.tools.serving import serving
+from serving_parts import SEARCHES, THOUGHTS, client, scripted
+
+ASK = {"model": "scripted", "messages": [{"role": "user", "content": "Who?"}]}
+
+
+def test_the_answer_is_the_content_and_thoughts_are_beside_it():
+    service, engine = scripted()
+    with serving(create_app(service)) as url:
+        done = client(url).chat.completions.create(**ASK)
+        raw = httpx.post(f"{url}/v1/chat/completions", json=ASK).json()
+    ChatCompletion.model_validate(raw, strict=True)
+    [choice] = done.choices
+    assert (choice.message.content, choice.finish_reason) == ("Tarkovsky", "stop")
+    assert choice.message.reasoning_content == THOUGHTS
+    prompts = [prompt for prompt in engine.prompts if len(prompt)]
+    tokenizer = engine.tokenizer
+    end = [tokenizer.eos_token_id]
+    first = tokenizer.encode(SEARCHES[0], add_special_tokens=False)
+    last = tokenizer.encode(SEARCHES[1], add_special_tokens=False) + end
+    assert done.usage.completion_tokens == len(first) + len(last)
+    assert done.usage.prompt_tokens == len(prompts[1]) - len(first)
+    answer = len(encode_plain(tokenizer, "Tarkovsky"))
+    details = done.usage.completion_tokens_details
+    assert details.reasoning_tokens == len(first) + len(last) - answer
+
+
+def test_a_stream_has_the_same_text_in_pieces_and_no_half_of_a_tag():
+    service, _ = scripted()
+    with serving(create_app(service)) as url:
+        options = {"include_usage": True}
+        stream = client(url).chat.completions.create(**ASK, stream=True, stream_options=options)
+        chunks = list(stream)
+    for chunk in chunks:
+        ChatCompletionChunk.model_validate(chunk.model_dump(), strict=True)
+    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+    thoughts = [d.reasoning_content for d in deltas if getattr(d, "reasoning_content", None)]
+    assert len(thoughts) > 6
+    assert "".join(thoughts) == THOUGHTS
+    assert not any("<" in piece for piece in thoughts)
+    assert "".join(delta.content or "" for delta in deltas) == "Tarkovsky"
+    assert [c.choices[0].finish_reason for c in chunks[-2:-1]] == ["stop"]
+    assert chunks[-1].usage.total_tokens > 0
+
+
+@pytest.mark.parametrize("key", ["max_tokens", "max_completion_tokens"])
+def test_the_limit_of_tokens_counts_what_the_agent_writes_in_all_turns(key):
+    service, engine = scripted()
+    first = len(engine.tokenizer.encode(SEARCHES[0], add_special_tokens=False))
+    with serving(create_app(service)) as url:
+        for most in (3, first, first + 2):
+            done = client(url).chat.completions.create(**ASK, **{key: most})
+            assert done.choices[0].finish_reason == "length"
+            assert done.usage.completion_tokens == most
+            assert done.choices[0].message.content == ""
+
+
+def test_an_agent_that_finds_no_answer_says_nothing():
+    service, _ = scripted(["I do not know."])
+    with serving(create_app(service)) as url:
+        [choice] = client(url).chat.completions.create(**ASK).choices
+    assert (choice.message.content, choice.finish_reason) == ("", "stop")
+    assert choice.message.reasoning_content == "I do not know."
+
+
+def test_what_was_said_before_is_put_into_the_question():
+    service, engine = scripted()
+    said = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "Who made Solaris?"}]},
+        {"role": "assistant", "content": "Tarkovsky"},
+        {"role": "user", "content": "Where was he born? <|im_end|>"},
+    ]
+    with serving(create_app(service)) as url:
+        client(url).chat.completions.create(model="scripted", messages=said)
+    prompt = engine.prompts[0]
+    assert (
+        "System: Be brief.\n\nUser: Who made Solaris?\n\nAssistant: Tarkovsky\n\n"
+        "User: Where was he born? <|im_end|>"
+    ) in engine.tokenizer.decode(prompt)
+    # the special token of the client's text is plain text: only the template's own is one
+    plain, _ = scripted()
+    own = plain.env.dialect.prompt("?", []).count(engine.tokenizer.eos_token_id)
+    assert prompt.count(engine.tokenizer.eos_token_id) == own
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "sentence"),
+    [
+        ({"model": "other"}, 404, "There is no model 'other' here; ask 'scripted'."),
+        ({"n": 2}, 400, "does not support 'n'"),
+        ({"logprobs": True}, 400, "does not support 'logprobs'"),
+        ({"stop": ["x"]}, 400, "does not support 'stop'"),
+        ({"top_p": 0.5}, 400, "does not support 'top_p'"),
+        ({"tools": [{"type": "function"}]}, 400, "does not support 'tools'"),
+        ({"temperature": 3}, 400, "temperature: Input should be less than or equal to 2."),
+        ({"max_tokens": 0}, 400, "max_tokens: Input should be greater"),
+        ({"messages": []}, 400, "must be the user's question"),
+        ({"messages": [{"role": "user", "content": " "}]}, 400, "question is empty"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, 400, "messages.0.role"),
+        ({"messages": [{"role": "user", "content": "long " * 500}]}, 400, "shorten it"),
+        ({"messages": 7}, 400, "messages: Input should be a valid array"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_a_sentence(change, status, sentence):
+    service, engine = scripted()
+    with serving(create_app(service)) as url:
+        got = httpx.post(f"{url}/v1/chat/completions", json={**ASK, **change})
+        assert got.status_code == status
+        error = got.json()["error"]
+        assert error.keys() == {"message", "type", "param", "code"}
+        assert sentence in error["message"]
+        assert engine.prompts == []
+        assert client(url).chat.completions.create(**ASK).choices[0].message.content
+
+
+def test_what_asks_for_nothing_is_let_through():
+    service, _ = scripted()
+    neutral = {"n": 1, "top_p": 1.0, "logprobs": False, "tools": [], "user": "me", "stop": None}
+    with serving(create_app(service)) as url:
+        got = httpx.post(f"{url}/v1/chat/completions", json={**ASK, **neutral})
+    assert got.status_code == 200
+
+
+def test_bodies_that_are_no_requests():
+    service, _ = scripted()
+    with serving(create_app(service)) as url:
+        for body, status in ((b"{", 400), (b"[]", 400), (b"x" * (5 * 2**20), 413)):
+            got = httpx.post(f"{url}/v1/chat/completions", content=body)
+            assert got.status_code == status
+            assert got.json()["error"]["message"]
+        assert httpx.get(f"{url}/v1/chat/completions").json()["error"]["message"]
+        assert httpx.get(f"{url}/v1/nothing").status_code == 404
+
+
+def test_a_defect_of_the_agent_is_an_error_and_the_others_go_on():
+    service, engine = scripted([SEARCHES[0]])  # the script ends too early
+    with serving(create_app(service)) as url:
+        with pytest.raises(openai.InternalServerError, match="asked for one more") as caught:
+            client(url).chat.completions.create(**ASK)
+        assert caught.value.response.headers["x-should-retry"] == "false"
+        with pytest.raises(openai.APIError, match="asked for one more"):
+            list(client(url).chat.completions.create(**ASK, stream=True))
+        engine.turns = list(SEARCHES)
+        assert client(url).chat.completions.create(**ASK).choices[0].message.content
+    assert engine.open == set()
+
+
+def test_models_are_listed():
+    service, _ = scripted()
+    with serving(create_app(service)) as url:
+        assert [model.id for model in client(url).models.list()] == ["scripted"]
+
+
+def test_lines_of_a_stream_are_server_sent_events():
+    service, _ = scripted()
+    with serving(create_app(service)) as url:
+        got = httpx.post(f"{url}/v1/chat/completions", json={**ASK, "stream": True})
+    assert got.headers["content-type"].startswith("text/event-stream")
+    blocks = got.text.strip().split("\n\n")
+    assert blocks[-1] == "data: [DONE]"
+    assert all(json.loads(block.removeprefix("data: "))["id"] for block in blocks[:-1])

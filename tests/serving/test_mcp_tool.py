@@ -1,0 +1,58 @@
+"""A served agent as a tool, as the official client of MCP sees it."""
+
+import asyncio
+
+from mcp import Client
+
+from fieldcraft.serving.app import create_app
+from fieldcraft.tools.serving import serving
+from serving_parts import SEARCHES, scripted
+
+
+async def call(url: str, question: str):
+    async with Client(f"{url}/mcp") as mcp:
+        listed = (await mcp.list_tools()).tools
+        return listed, await mcp.call_tool("ask", {"question": question})
+
+
+def test_the_agent_is_one_tool():
+    service, _ = scripted()
+    with serving(create_app(service)) as url:
+        [tool], result = asyncio.run(call(url, "Who?"))
+    assert (tool.name, tool.input_schema["required"]) == ("ask", ["question"])
+    assert "search" in tool.description
+    assert not result.is_error
+    assert result.content[0].text == "Tarkovsky"
+
+
+def test_what_goes_wrong_is_an_error_of_the_tool():
+    service, engine = scripted([SEARCHES[0]])
+    with serving(create_app(service)) as url:
+        _, broken = asyncio.run(call(url, "Who?"))
+        _, long = asyncio.run(call(url, "long " * 500))
+        service.closed = True
+        _, stopped = asyncio.run(call(url, "Who?"))
+    told = [result.content[0].text for result in (broken, long, stopped)]
+    assert all(result.is_error for result in (broken, long, stopped))
+    assert "asked for one more" in told[0]
+    assert "shorten it" in told[1]
+    assert "being stopped" in told[2]
+    assert engine.open == set()
+
+
+def test_a_client_that_hangs_up_is_worked_for_no_more():
+    service, engine = scripted()
+    engine.go_on.clear()
+
+    async def ask_and_leave(url: str) -> None:
+        asking = asyncio.create_task(call(url, "Who?"))
+        while not engine.open:
+            await asyncio.sleep(0.005)
+        asking.cancel()
+        await asyncio.wait([asking])
+        while engine.open:  # the test hangs if nobody tells the server
+            await asyncio.sleep(0.005)
+
+    with serving(create_app(service)) as url:
+        asyncio.run(asyncio.wait_for(ask_and_leave(url), 60))
+    assert service.under_way == 0

@@ -1,0 +1,159 @@
+"""Places, the queue, time limits, tokens of access, clients that hang up, and the end."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import openai
+import pytest
+
+from fieldcraft.serving.app import create_app
+from fieldcraft.serving.asked import Asked
+from fieldcraft.tools.serving import serving
+from serving_parts import client, scripted
+
+ASK = {"model": "scripted", "messages": [{"role": "user", "content": "Who?"}]}
+SECONDS = 60  # after which a test that waits fails
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def metric(url: str, line: str) -> float:
+    """The value of a line of /metrics; 0 if it is not there."""
+    shown = httpx.get(f"{url}/metrics").text.splitlines()
+    return next((float(text.split()[-1]) for text in shown if text.startswith(line)), 0.0)
+
+
+def test_who_finds_no_place_is_told_when_to_come_again():
+    service, engine = scripted(concurrency=1, queue=1)
+    engine.go_on.clear()
+    with serving(create_app(service)) as url, ThreadPoolExecutor() as pool:
+        ask = client(url).chat.completions.create
+        first = pool.submit(ask, **ASK)
+        until(lambda: len(engine.open) == 1)
+        second = pool.submit(ask, **ASK)
+        until(lambda: service.under_way == 2)
+        with pytest.raises(openai.RateLimitError) as refused:
+            ask(**ASK)
+        assert refused.value.response.headers["Retry-After"] == "1"
+        with pytest.raises(openai.RateLimitError):
+            ask(**ASK, stream=True)
+        assert len(engine.open) == 1  # the second one waits
+        engine.go_on.set()
+        assert first.result(SECONDS).choices[0].message.content == "Tarkovsky"
+        assert second.result(SECONDS).choices[0].message.content == "Tarkovsky"
+        assert metric(url, 'fieldcraft_agent_refused_total{status="429"}') == 2
+        assert metric(url, "fieldcraft_agent_under_way") == 0
+
+
+def test_a_client_that_comes_again_finds_a_place():
+    service, engine = scripted(concurrency=1, queue=0)
+    engine.go_on.clear()
+    with serving(create_app(service)) as url, ThreadPoolExecutor() as pool:
+        ask = client(url).with_options(max_retries=8).chat.completions.create
+        first = pool.submit(ask, **ASK)
+        until(lambda: len(engine.open) == 1)
+        second = pool.submit(ask, **ASK)
+        until(lambda: metric(url, 'fieldcraft_agent_refused_total{status="429"}') > 0)
+        engine.go_on.set()
+        for asked in (first, second):
+            assert asked.result(SECONDS).choices[0].message.content == "Tarkovsky"
+
+
+def test_a_request_has_its_time_and_no_more():
+    service, engine = scripted(seconds=0.5)
+    engine.go_on.clear()
+    with serving(create_app(service)) as url:
+        with pytest.raises(
+            openai.InternalServerError, match=r"did not answer within 0\.5 s"
+        ) as late:
+            client(url).chat.completions.create(**ASK)
+        assert late.value.status_code == 504
+        with pytest.raises(openai.APIError, match="did not answer"):
+            list(client(url).chat.completions.create(**ASK, stream=True))
+        until(lambda: not engine.open)
+        assert (
+            metric(url, 'fieldcraft_agent_requests_total{interface="chatcmpl",outcome="late"}') == 2
+        )
+        engine.go_on.set()
+        service.limits = type(service.limits)(seconds=SECONDS)
+        assert client(url).chat.completions.create(**ASK).choices[0].message.content
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("route", ["chat/completions", "responses"])
+def test_a_client_that_hangs_up_is_worked_for_no_more(route, stream):
+    service, engine = scripted()
+    engine.go_on.clear()
+    body = {"model": "scripted", "input": "Who?"} if route == "responses" else ASK
+
+    async def ask_and_leave(url: str) -> None:
+        async with httpx.AsyncClient(timeout=SECONDS) as http:
+            asking = asyncio.create_task(
+                http.post(f"{url}/v1/{route}", json={**body, "stream": stream})
+            )
+            while not engine.open:
+                await asyncio.sleep(0.005)
+            asking.cancel()
+            await asyncio.wait([asking])
+
+    with serving(create_app(service)) as url:
+        asyncio.run(ask_and_leave(url))
+        until(lambda: not engine.open and service.under_way == 0)
+        interface = {"responses": "resp"}.get(route, "chatcmpl")
+        left = f'fieldcraft_agent_requests_total{{interface="{interface}",outcome="left"}}'
+        assert metric(url, left) == 1
+        engine.go_on.set()
+        assert client(url).chat.completions.create(**ASK).choices[0].message.content
+
+
+def test_without_the_token_nobody_is_let_in():
+    service, engine = scripted()
+    with serving(create_app(service, token="sesame")) as url:
+        for path in ("/v1/chat/completions", "/v1/responses", "/v1/feedback", "/mcp"):
+            got = httpx.post(f"{url}{path}", json=ASK)
+            assert got.status_code == 401
+            assert got.json()["error"]["code"] == "invalid_api_key"
+        with pytest.raises(openai.AuthenticationError, match="wants a token"):
+            client(url, token="wrong").models.list()
+        assert engine.prompts == []
+        assert httpx.get(f"{url}/health").status_code == 200
+        assert metric(url, 'fieldcraft_agent_refused_total{status="401"}') == 5
+        assert client(url, token="sesame").chat.completions.create(**ASK)
+
+
+def test_what_is_under_way_ends_and_what_is_new_is_refused():
+    service, engine = scripted()
+    engine.go_on.clear()
+    with serving(create_app(service)) as url, ThreadPoolExecutor() as pool:
+        first = pool.submit(client(url).chat.completions.create, **ASK)
+        until(lambda: len(engine.open) == 1)
+        service.closed = True
+        with pytest.raises(openai.InternalServerError, match="being stopped") as refused:
+            client(url).chat.completions.create(**ASK)
+        assert refused.value.status_code == 503
+        assert httpx.get(f"{url}/health").status_code == 503
+        engine.go_on.set()
+        assert first.result(SECONDS).choices[0].message.content == "Tarkovsky"
+
+
+def test_whoever_is_not_done_in_time_is_stopped():
+    service, engine = scripted()
+
+    async def close() -> None:
+        engine.go_on.clear()
+        running = service.begin(Asked(model="scripted", question="Who?"), "chatcmpl")
+        await asyncio.sleep(0.05)
+        await service.close(0.05)
+        assert running.task is not None
+        assert running.task.cancelled()
+
+    asyncio.run(close())
+    assert engine.open == set()

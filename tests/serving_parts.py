@@ -1,0 +1,104 @@
+"""Served agents, as the tests need them: a script, or a tiny model."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from openai import AsyncOpenAI, OpenAI
+
+from checkpoints import tiny_tokenizer
+from fieldcraft.config.sections import Limits as Budget
+from fieldcraft.dialects.autocoa import AutoCoA
+from fieldcraft.engine.scripted import ScriptedEngine
+from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.serving.recording import Recording
+from fieldcraft.serving.service import Limits, Service
+from fieldcraft.tools.base import tool
+from fieldcraft.types import ToolError
+
+SEARCHES = (
+    "I need the director.\n<begin_search> Solaris </end_search>",
+    "It is he & nobody else.\n</think>\n\n\\boxed{Tarkovsky}",
+)
+THOUGHTS = "I need the director.\n\nIt is he & nobody else."
+
+
+@tool
+def search(query: str) -> str:
+    """Search.
+
+    Args:
+        query: what for.
+    """
+    if query == "nothing":
+        raise ToolError("found nothing")
+    return f"{query} is a film by Tarkovsky"
+
+
+class TypingEngine(ScriptedEngine):
+    """Writes its script token by token, and lets others work between two of them.
+
+    With `held` set, it writes nothing more until `go_on`. `open` has the sessions it knows.
+    """
+
+    def __init__(self, turns: Sequence[str]) -> None:
+        super().__init__(tiny_tokenizer(), turns)
+        self.open: set[str] = set()
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.max_len = 4096
+
+    async def generate(self, ids, sampling, session, follow=None):  # type: ignore[no-untyped-def,override]
+        self.open.add(session)
+        done = await super().generate(ids, sampling, session)
+        for token in done.ids:
+            while not self.go_on.is_set():
+                await asyncio.sleep(0.005)
+            if follow is not None:
+                follow(token)
+            await asyncio.sleep(0)
+        return done
+
+    def release(self, session: str) -> None:
+        self.open.discard(session)
+        super().release(session)
+
+
+def scripted(
+    turns: Sequence[str] = SEARCHES,
+    recording: Recording | None = None,
+    most_calls: int = 4,
+    **limits: Any,
+) -> tuple[Service, TypingEngine]:
+    """A service whose agent plays a script for each question."""
+    engine = TypingEngine(turns)
+    budget = Budget(max_calls=most_calls, total_tokens=400, turn_tokens=200)
+    env = ToolEnvironment(AutoCoA(engine.tokenizer, instruction=""), [search], budget)
+    service = Service(
+        name="scripted",
+        env=env,
+        engine=engine,
+        limits=Limits(**limits),
+        room=budget.total_tokens,
+        recording=recording,
+    )
+    return service, engine
+
+
+_opened: list[OpenAI] = []
+
+
+def client(url: str, token: str = "none") -> OpenAI:
+    """Closed after the test."""
+    _opened.append(OpenAI(base_url=f"{url}/v1", api_key=token, max_retries=0, timeout=300))
+    return _opened[-1]
+
+
+def close_clients() -> None:
+    while _opened:
+        _opened.pop().close()
+
+
+def asyncs(url: str) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=600)

@@ -1,0 +1,187 @@
+"""The trackers with their real libraries: what was written is read back from their own files."""
+
+import json
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tracking_parts import CURVES, Played, open_folder, play_stopped_run
+
+from fieldcraft.runs.tracking import tracking
+from fieldcraft.types import UserError
+
+Curve = tuple[str, int, float]
+
+
+def refused_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+# -- TensorBoard -------------------------------------------------------------------------------
+
+
+def event_curves(folder: Path) -> list[Curve]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    return sorted(
+        (tag, event.step, event.value)
+        for tag in events.Tags()["scalars"]
+        for event in events.Scalars(tag)
+    )
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    played = play_stopped_run(open_folder(tmp_path / "out", ["tensorboard"]))
+    shown = tmp_path / "out" / "tensorboard"
+    assert event_curves(shown) == CURVES
+    assert played.said == [f"tensorboard: tensorboard --logdir {shown}"] * 2
+
+
+def test_tensorboard_in_one_folder_for_all_runs(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    chosen = {"name": "tensorboard", "folder": str(tmp_path / "all")}
+    play_stopped_run(open_folder(tmp_path / "out", [chosen]))
+    assert event_curves(tmp_path / "all" / "out") == CURVES
+
+
+# -- Weights & Biases --------------------------------------------------------------------------
+
+
+def wandb_records(folder: Path) -> Iterator[Any]:
+    """Every record of the offline runs of a folder, in their order."""
+    from wandb.proto import wandb_internal_pb2
+
+    files = folder.glob("wandb/offline-run-*/run-*.wandb")
+    for file in sorted(files, key=lambda f: f.stat().st_mtime_ns):
+        for data in log_records(file.read_bytes()):
+            yield wandb_internal_pb2.Record.FromString(data)
+
+
+def log_records(data: bytes) -> Iterator[bytes]:
+    """The records of a file of wandb: a header of 7 bytes, then LevelDB's log format, in which
+    blocks of 32 KiB hold pieces of records, each with a checksum, a length and a kind."""
+    assert data.startswith(b":W&B")
+    place, record = 7, b""
+    while place + 7 <= len(data):
+        if (left := 32768 - place % 32768) < 7:
+            place += left
+            continue
+        length, kind = struct.unpack("<HB", data[place + 4 : place + 7])
+        record += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # whole, or the last piece
+            yield record
+            record = b""
+
+
+def wandb_history(folder: Path) -> Iterator[dict[str, Any]]:
+    for record in wandb_records(folder):
+        if record.WhichOneof("record_type") == "history":
+            yield {
+                "/".join(item.nested_key) or item.key: json.loads(item.value_json)
+                for item in record.history.item
+            }
+
+
+def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    chosen = {"name": "wandb", "mode": "offline", "project": "tests"}
+    folder = open_folder(tmp_path / "out", [chosen])
+    play_stopped_run(folder)
+    found = [
+        (name, int(row[f"{part}/step"]), value)
+        for row in wandb_history(folder.path)
+        for part in ("sft", "rl", "eval")
+        if f"{part}/step" in row
+        for name, value in row.items()
+        if name.startswith(f"{part}/") and name != f"{part}/step"
+    ]
+    assert sorted(found) == CURVES
+    runs = [r.run for r in wandb_records(folder.path) if r.WhichOneof("record_type") == "run"]
+    assert {run.run_id for run in runs} == {json.loads(folder.trackers.read_text())["id"]}
+    assert {(run.project, run.display_name) for run in runs} == {("tests", "out")}
+    config = {item.key: json.loads(item.value_json) for item in runs[0].config.update}
+    assert config["recipe"] == "tracked"
+    axes = {(r.metric.glob_name, r.metric.step_metric) for r in wandb_records(folder.path)}
+    assert {("sft/*", "sft/step"), ("rl/*", "rl/step"), ("eval/*", "eval/step")} <= axes
+
+
+def test_wandb_without_a_key_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = open_folder(tmp_path / "out", ["wandb"])
+    with pytest.raises(UserError, match="run 'wandb login', set WANDB_API_KEY, or write"):  # noqa: SIM117
+        with tracking(folder, Played(folder).events):
+            pass
+
+
+# -- Trackio -----------------------------------------------------------------------------------
+
+
+def test_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    pytest.importorskip("trackio")
+    from trackio.sqlite_storage import SQLiteStorage
+
+    folder = open_folder(tmp_path / "out", [{"name": "trackio", "project": "tests"}])
+    play_stopped_run(folder)
+    (run,) = SQLiteStorage.get_runs("tests")
+    assert run == f"out-{json.loads(folder.trackers.read_text())['id']}"
+    found = [
+        (name, row["step"], value)
+        for row in SQLiteStorage.get_logs("tests", run)
+        for name, value in row.items()
+        if "/" in name
+    ]
+    assert sorted(found) == CURVES
+
+
+# -- MLflow ------------------------------------------------------------------------------------
+
+
+def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    from mlflow import MlflowClient
+
+    uri = (tmp_path / "mlruns").as_uri()
+    folder = open_folder(tmp_path / "out", [{"name": "mlflow", "project": "tests", "uri": uri}])
+    played = play_stopped_run(folder)
+    assert played.said == [f"mlflow: MLflow, experiment tests, at {uri}"] * 2
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("tests")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert (run.info.run_name, run.info.status) == ("out", "FINISHED")
+    assert run.data.params["stages.sft.optim.lr"] == "0.001"
+    found = [
+        (name, point.step, point.value)
+        for name in run.data.metrics
+        for point in client.get_metric_history(run.info.run_id, name)
+    ]
+    assert sorted(found) == CURVES
+
+
+def test_an_mlflow_server_that_is_down_stops_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    uri = f"http://127.0.0.1:{refused_port()}"
+    folder = open_folder(tmp_path / "out", [{"name": "mlflow", "uri": uri}])
+    played = play_stopped_run(folder)
+    assert len(played.said) == 2  # once in each of the two parts of the run
+    assert all("the tracker 'mlflow' failed (MlflowException" in text for text in played.said)
+    assert json.loads(folder.trackers.read_text())["told"]["mlflow"]["steps"] == {}

@@ -1,0 +1,215 @@
+"""The index of trajectories: what is found, in which order, and what happens when files change."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fieldcraft.records.trajectories import to_json
+from fieldcraft.types import Status, UserError
+from fieldcraft.view.exports import csv_lines, json_lines
+from fieldcraft.view.index import Index, index_path
+from fieldcraft.view.queries import Library, match, parse_query
+from fieldcraft.view.viewed import open_runs
+from view_parts import HOSTILE, append, trajectory, write_run
+
+
+def library(*runs: Path, index: Path) -> Library:
+    made = Library(open_runs(runs), Index(index))
+    advance(made)
+    return made
+
+
+def advance(shown: Library) -> None:
+    for run in shown.runs:
+        for file in run.files():
+            while shown.index.advance(file):
+                pass
+    shown.refresh()
+
+
+def found(shown: Library, **parameters: str) -> list[tuple[Any, ...]]:
+    rows = shown.rows(parse_query(parameters))
+    return [(row["part"], row["step"], row["number"], row["task"]) for row in rows]
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> Library:
+    return library(write_run(tmp_path / "one"), index=tmp_path / "index.sqlite")
+
+
+def test_rows_come_in_the_order_of_the_run(shown: Library) -> None:
+    rows = found(shown)
+    assert [part for part, *_ in rows] == ["sft1"] * 3 + ["rl1"] * 11
+    assert rows[3] == ("rl1", 0, 0, "q0")
+    assert rows[-1] == ("rl1", None, 2, "t2")
+    assert shown.count(parse_query({})) == 14
+    assert found(shown) == [
+        (row["part"], row["step"], row["number"], row["task"])
+        for page in range(0, 14, 5)
+        for row in shown.rows(parse_query({}), page, 5)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "count"),
+    [
+        ({"part": "sft1"}, 3),
+        ({"kind": "training"}, 8),
+        ({"kind": "training", "step": "4"}, 4),
+        ({"split": "train"}, 8),
+        ({"split": "no such"}, 0),
+        ({"status": "answered", "right": "1"}, 7),
+        ({"calls": "2"}, 2),
+        ({"reward": "0"}, 7),
+        ({"reward": "none"}, 0),
+        ({"step": "none"}, 6),
+        ({"task": "t1"}, 2),
+        ({"run": "one"}, 14),
+        ({"run": "two"}, 0),
+        ({"q": "dro"}, 2),  # questions are part of the text
+        ({"q": "sor KEL"}, 14),  # the last word, of any case, may be a beginning
+        ({"q": '"lies in"'}, 12),
+        ({"q": '"in lies"'}, 0),
+        ({"q": "ELM"}, 0),
+        ({"q": "'; DROP TABLE rows --"}, 0),
+        ({"q": '"'}, 14),
+    ],
+)
+def test_filters_and_the_search(shown: Library, parameters: dict[str, str], count: int) -> None:
+    assert shown.count(parse_query(parameters)) == count
+    assert len(found(shown, **parameters)) == count
+
+
+def test_every_column_sorts_both_ways(shown: Library) -> None:
+    up = [row["calls"] for row in shown.rows(parse_query({"sort": "calls"}))]
+    assert up == sorted(up)
+    down = [row["calls"] for row in shown.rows(parse_query({"sort": "-calls"}))]
+    assert down == up[::-1]
+    steps = [row["step"] for row in shown.rows(parse_query({"sort": "-step"}))]
+    assert steps == [4] * 4 + [0] * 4 + [None] * 6  # what is not known comes last
+    with pytest.raises(UserError, match="there is no column 'id; DROP'"):
+        parse_query({"sort": "id; DROP"})
+    with pytest.raises(UserError, match="calls=x is not a number"):
+        shown.count(parse_query({"calls": "x"}))
+
+
+def test_advantages_and_versions_are_columns(shown: Library) -> None:
+    rows = shown.rows(parse_query({"kind": "training", "step": "4"}))
+    # of the policy's four tokens
+    assert [row["advantage"] for row in rows] == [-0.5, 0.5, -0.5, 0.5]
+    assert {row["version"] for row in rows} == {4}
+
+
+def test_a_file_that_grows_is_read_on_and_half_a_line_waits(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "one")
+    shown = library(run, index=tmp_path / "index.sqlite")
+    file = run / "evaluations" / "rl1.jsonl"
+    whole = to_json(trajectory("late"))
+    with file.open("a") as grown:
+        grown.write(whole[:50])
+    advance(shown)
+    assert found(shown, task="late") == []
+    with file.open("a") as grown:
+        grown.write(f"{whole[50:]}\n")
+    advance(shown)
+    assert found(shown, task="late") == [("rl1", None, 3, "late")]
+    assert shown.count(parse_query({})) == 15
+
+
+def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "one")
+    shown = library(run, index=tmp_path / "index.sqlite")
+    file = run / "evaluations" / "rl1.jsonl"
+    draft = tmp_path / "draft"
+    append(draft, trajectory("new", question="Where is Zor?"))
+    draft.replace(file)
+    advance(shown)
+    assert found(shown, part="rl1", kind="evaluation") == [("rl1", None, 0, "new")]
+    assert found(shown, q="zor") == [("rl1", None, 0, "new")]
+    assert found(shown, q="dro", part="rl1") == []  # its row is gone
+    file.unlink()
+    advance(shown)
+    assert found(shown, part="rl1", kind="evaluation") == []
+    shown.index.forget_lost()
+    assert shown.count(parse_query({})) == 11
+
+
+def test_a_damaged_line_is_named_and_the_others_are_there(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "one")
+    file = run / "evaluations" / "rl1.jsonl"
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([lines[0], '{"task": 1', "", lines[2], ""]))
+    shown = library(run, index=tmp_path / "index.sqlite")
+    assert [row[2] for row in found(shown, part="rl1", kind="evaluation")] == [0, 3]
+    assert shown.progress()["notes"] == [f"{file}, line 2 holds no trajectory."]
+
+
+def test_two_pages_share_an_index_and_each_sees_its_runs(tmp_path: Path) -> None:
+    one = library(write_run(tmp_path / "one"), index=tmp_path / "index.sqlite")
+    two = library(write_run(tmp_path / "two"), index=tmp_path / "index.sqlite")
+    assert {row["run"] for row in two.rows(parse_query({}))} == {"two"}
+    assert {row["run"] for row in one.rows(parse_query({}))} == {"one"}
+    assert one.count(parse_query({"q": "dro"})) == two.count(parse_query({"q": "dro"})) == 2
+
+
+def test_nothing_is_written_into_a_run(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "one")
+
+    def contents() -> dict[str, bytes]:
+        return {str(p): p.read_bytes() for p in run.rglob("*") if p.is_file()}
+
+    before = contents()
+    library(run, index=tmp_path / "index.sqlite")
+    assert contents() == before
+
+
+def test_the_index_is_in_the_folder_for_caches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert index_path().parent == tmp_path / "fieldcraft"
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert index_path().parent.exists()
+
+
+@given(st.text(max_size=40))
+def test_any_search_is_a_query(tmp_path_factory: pytest.TempPathFactory, words: str) -> None:
+    """No text that a reader types is an error of the search."""
+    global _any
+    if _any is None:
+        place = tmp_path_factory.mktemp("any")
+        _any = library(write_run(place / "one"), index=place / "index.sqlite")
+    assert 0 <= _any.count(parse_query({"q": words})) <= 14
+
+
+_any: Library | None = None
+
+
+def test_words_of_a_search() -> None:
+    assert match("who met") == '"who" "met"*'
+    assert match('"who met" dr') == '"who met" "dr"*'
+    assert match('met "who is"') == '"met" "who is"'
+    assert match('a"b') == '"ab"*'
+    assert match('""') == ""
+
+
+def test_downloads_are_the_records_and_the_columns(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "one")
+    odd = trajectory("=1+1", question=f"{HOSTILE}\n", status=Status.TRUNCATED)
+    append(run / "evaluations" / "rl1.jsonl", odd)
+    shown = library(run, index=tmp_path / "index.sqlite")
+    ids = shown.ids(parse_query({"part": "rl1", "kind": "evaluation"}))
+    lines = [json.loads(line) for line in json_lines(shown, ids)]
+    assert [line["task"]["id"] for line in lines] == ["t0", "t1", "t2", "=1+1"]
+    assert lines[-1]["segments"][0]["text"] == f"{HOSTILE}\n"
+    head, *rows = csv_lines(shown, ids)
+    assert head.startswith("run,part,kind,number,task,question")
+    assert rows[0].startswith(
+        "one,rl1,evaluation,0,t0,Where is Kelm?,Sor,Sor,heldout,answered,True"
+    )
+    assert ",'=1+1," in rows[-1]  # no formula

@@ -1,0 +1,84 @@
+"""Which runs a page shows, and what it says of them at a glance."""
+
+from pathlib import Path
+
+import pytest
+
+from fieldcraft.types import UserError
+from fieldcraft.view.summaries import differences, summary
+from fieldcraft.view.viewed import open_runs
+from view_parts import append, trajectory, write_recipe, write_run
+
+
+def test_a_run_has_its_stages_evaluations_and_files(tmp_path: Path) -> None:
+    [run] = open_runs([write_run(tmp_path / "one")])
+    said = summary(run)
+    assert [(s["name"], s["type"], s["steps"], s["of"]) for s in said["stages"]] == [
+        ("sft1", "sft", 3, 3),
+        ("rl1", "rl", 5, 5),
+    ]
+    assert said["evaluations"]["rl1"]["heldout"]["em"] == pytest.approx(2 / 3)
+    assert (said["notes"], said["done"], said["seed"]) == ([], False, 0)
+    assert [(f.part, f.kind, f.path.name) for f in run.files()] == [
+        ("sft1", "evaluation", "sft1.jsonl"),
+        ("rl1", "training", "000000.jsonl"),
+        ("rl1", "training", "000004.jsonl"),
+        ("rl1", "evaluation", "rl1.jsonl"),
+    ]
+
+
+def test_what_cannot_be_read_is_a_sentence_and_the_rest_goes_on(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "one")
+    (run / "evaluations" / "sft1.json").write_text('{"seconds"')
+    (run / "sft1" / "metrics.jsonl").write_text("[]\n")
+    other = write_run(tmp_path / "other")
+    (other / "recipe.json").write_text('{"recipe": "sm')
+    first, second = map(summary, open_runs([run, other]))
+    assert len(first["notes"]) == 2
+    assert "sft1/metrics.jsonl" in first["notes"][0]
+    assert "sft1.json is not JSON" in first["notes"][1]
+    assert [s["steps"] for s in first["stages"]] == [0, 5]
+    assert list(first["evaluations"]) == ["rl1"]
+    assert "recipe.json is not JSON" in second["notes"][0]
+    assert (second["recipe"], second["stages"]) == (None, [])
+    assert {f.part for f in open_runs([other])[0].files()} == {"sft1", "rl1"}
+
+
+def test_recipes_differ_in_keys_and_a_missing_section_is_one(tmp_path: Path) -> None:
+    one, two, odd = tmp_path / "one", tmp_path / "two", tmp_path / "odd"
+    write_recipe(one)
+    stages = {"rl1": {"type": "rl", "steps": 7, "optim": {"lr": 0.001}, "rewards": {"em": 1.0}}}
+    write_recipe(two, stages=stages, seed=3)
+    odd.mkdir()
+    append(odd / "trajectories.jsonl", trajectory())
+    found = {row["key"]: row["values"] for row in differences(open_runs([one, odd, two]))}
+    assert found.keys() == {"seed", "stages.sft1", "stages.rl1.steps"}
+    assert found["seed"] == ["0", None, "3"]
+    assert found["stages.rl1.steps"] == ["5", None, "7"]
+    assert found["stages.sft1"][2] == "not set"
+    assert differences(open_runs([one])) == []
+
+
+def test_names_are_short_and_differ(tmp_path: Path) -> None:
+    for place in ("a/seed-0", "b/seed-0"):
+        write_recipe(tmp_path / place)
+    runs = open_runs([tmp_path / "a/seed-0", tmp_path / "b/seed-0"])
+    assert [run.name for run in runs] == ["a/seed-0", "b/seed-0"]
+    (tmp_path / "a" / "recipe.json").write_text("{}")
+    assert [run.path.name for run in open_runs([tmp_path / "a"])] == ["seed-0"]
+    with pytest.raises(UserError, match="given twice"):
+        open_runs([tmp_path / "a/seed-0", tmp_path / "a"])
+
+
+def test_a_folder_of_trajectories_is_shown_too(tmp_path: Path) -> None:
+    append(tmp_path / "branches.jsonl", trajectory())
+    [run] = open_runs([tmp_path])
+    assert [(f.part, f.kind) for f in run.files()] == [("branches", "other")]
+    assert summary(run)["notes"] == []
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not a folder: give the folder of a run"):
+        open_runs([tmp_path / "none"])
+    with pytest.raises(UserError, match="holds neither a run nor trajectories"):
+        open_runs([tmp_path])

@@ -1,0 +1,128 @@
+"""Run folders as `fieldcraft run` leaves them, made in milliseconds."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from fieldcraft.config.recipe import dump_recipe
+from fieldcraft.recipes.loading import parse_recipe
+from fieldcraft.records.rollouts import Kept, write_rollouts
+from fieldcraft.records.timeline import SLOTS, StepTimes, append_times
+from fieldcraft.records.trajectories import to_json, write_trajectories
+from fieldcraft.types import Author, Call, Outcome, Segment, Status, Task, Trajectory
+
+HOSTILE = (
+    "<img src=x onerror=document.title='owned'><script>document.title='owned'</script>"
+    "<svg onload=alert(1)> javascript:alert(1) \"' &lt;b&gt; ${7*7} {{7*7}} </textarea>"
+)
+RECIPE = {
+    "recipe": "small",
+    "world": {"name": "atlas"},
+    "stages": {
+        "sft1": {"type": "sft", "data": "demonstrations", "steps": 3, "optim": {"lr": 0.001}},
+        "rl1": {"type": "rl", "steps": 5, "optim": {"lr": 0.001}, "rewards": {"em": 1.0}},
+    },
+}
+
+
+def trajectory(
+    task: str = "t0",
+    *,
+    right: bool | None = True,
+    calls: int = 1,
+    split: str = "heldout",
+    question: str = "Where is Kelm?",
+    found: str = "Kelm lies in Sor.",
+    status: Status = Status.ANSWERED,
+    version: int = 3,
+) -> Trajectory:
+    """One that calls a tool and answers; ids are as many as words."""
+    searched = [
+        (
+            Segment(Author.POLICY, [4, 5], "search Kelm", [-0.5, -2.0], [(version, 2)]),
+            Segment(Author.TOOL, [6, 7, 8], found),
+        )
+        for _ in range(calls)
+    ]
+    end = Segment(Author.POLICY, [9, 2], "answer Sor", [-0.1, -0.2], [(version, 2)])
+    score = None if right is None else float(right)
+    return Trajectory(
+        Task(task, question, ("Sor",), {"split": split, "hops": 1}),
+        [Segment(Author.PROMPT, [1, 3], question), *(s for pair in searched for s in pair), end],
+        [Call("search", {"query": "Kelm"}, found, Outcome.OK, 0.25) for _ in range(calls)],
+        status,
+        "Sor" if status is Status.ANSWERED else None,
+        True,
+        {"em": score},
+        score,
+        seconds=1.5,
+    )
+
+
+def write_recipe(run: Path, **changes: object) -> None:
+    run.mkdir(parents=True, exist_ok=True)
+    recipe = parse_recipe(json.loads(json.dumps(RECIPE | changes)))
+    (run / "recipe.json").write_text(json.dumps(dump_recipe(recipe)))
+
+
+def write_evaluation(run: Path, name: str, trajectories: Iterable[Trajectory]) -> None:
+    shown = list(trajectories)
+    folder = run / "evaluations"
+    folder.mkdir(exist_ok=True)
+    write_trajectories(folder / f"{name}.jsonl", shown)
+    right = sum(bool(t.right) for t in shown) / len(shown)
+    part = {"n": len(shown), "em": right, "em_ci95": [right / 2, right], "calls_mean": 1.0}
+    summary = part | {"splits": {"heldout": part}}
+    (folder / f"{name}.json").write_text(json.dumps({"seconds": 1.0, "summary": summary}))
+
+
+def write_metrics(run: Path, stage: str, steps: int) -> None:
+    folder = run / stage
+    folder.mkdir(exist_ok=True)
+    rows = [
+        {"step": n, "reward_mean": n / 10, "em": n / 10, "loss": 1 / (n + 1), "seconds": 2.0}
+        | ({"heldout_em": n / 10} if n % 2 else {})
+        for n in range(steps)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def kept(step: int, number: int, right: bool) -> Kept:
+    one = trajectory(f"q{step}", right=right, split="train", version=step)
+    size = 0.5 if right else -0.5
+    values = [0.0, 0.0, size, size, 0.0, 0.0, 0.0, size, size]
+    return Kept(step, values, one, [abs(v) + number for v in values], [1 + v / 2 for v in values])
+
+
+def step_times(step: int) -> StepTimes:
+    busy = [4.0] * (SLOTS // 2) + [0.0] * (SLOTS // 2)
+    phases = [("wait", 0.0, 5.0), ("train", 5.0, 9.0), ("publish", 9.0, 9.5)]
+    return StepTimes(step, 1000.0 + 10 * step, 10.0, phases, busy, [v / 4 for v in busy])
+
+
+def write_run(run: Path, **changes: object) -> Path:
+    """A run with two stages, their evaluations, and the rollouts of two steps."""
+    write_recipe(run, **changes)
+    write_metrics(run, "sft1", 3)
+    write_metrics(run, "rl1", 5)
+    asked = [("t0", "Where is Kelm?"), ("t1", "Who met Dro?"), ("t2", "What is Vel?")]
+    for stage, rights in (("sft1", (False, False, True)), ("rl1", (True, False, True))):
+        write_evaluation(
+            run,
+            stage,
+            [
+                trajectory(task, right=right, question=question, calls=calls)
+                for calls, ((task, question), right) in enumerate(zip(asked, rights, strict=True))
+            ],
+        )
+    for step in (0, 4):
+        group = [kept(step, number, bool(number % 2)) for number in range(4)]
+        write_rollouts(run / "rl1" / "rollouts", group)
+    for step in range(5):
+        append_times(run / "rl1" / "timeline.jsonl", step_times(step))
+    return run
+
+
+def append(path: Path, one: Trajectory) -> None:
+    with path.open("a") as file:
+        file.write(f"{to_json(one)}\n")
