@@ -1,7 +1,7 @@
 """A run whose tools are those of an MCP server: check, train, kill, resume, ask."""
 
 import json
-import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from checkpoints import write_tiny_checkpoint
 from cli_parts import sentence, status
 from fieldcraft.engine.threads import Threads
 from fieldcraft.records.metrics import MetricsLog
+from fieldcraft.records.rollouts import ROLLOUTS, read_rollouts
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.runs import context
 from mcp_parts import lives, started, write_server
@@ -24,10 +25,12 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that calls the server, and its questions."""
     folder = tmp_path_factory.mktemp("taught")
     call = {"action": "note", "arguments": {"text": "a"}}
+    # those that are held out have no letter that is not trained
+    words = ["".join(letters) for letters in product("xyz", repeat=2)]
     records = [
-        {"id": str(i), "question": f"Question {i}?", "golden_answers": ["a"], "metadata": {}}
+        {"id": word, "question": f"Where is {word}?", "golden_answers": ["a"], "metadata": {}}
         | {"steps": [call, {"observation": "a"}, {"answer": "a"}]}
-        for i in range(6)
+        for word in words
     ]
     for name in ("questions", "demonstrations"):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
@@ -84,7 +87,8 @@ def test_from_a_check_to_an_answer(
     assert "1 of '" in " ".join(capsys.readouterr().out.split())
     assert status("run", file, "--out", whole) == 0
     answered = list(read_trajectories(whole / "evaluations" / "rl.jsonl"))
-    assert [call.observation for t in answered for call in t.calls][:1] == ["a"]
+    asked = [c for kept in read_rollouts(whole / "rl" / ROLLOUTS) for c in kept.trajectory.calls]
+    assert "a" in [call.observation for call in asked]
     assert "All notes come back." in answered[0].segments[0].text  # the server's description
 
     append = MetricsLog.append
@@ -101,7 +105,7 @@ def test_from_a_check_to_an_answer(
     one, other = (load_file(run / "rl" / "model" / "model.safetensors") for run in (whole, killed))
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
     capsys.readouterr()
-    assert status("ask", "--model", whole, "Question 1?") == 0
+    assert status("ask", "--model", whole, "Where is xz?") == 0
     assert "calls " in capsys.readouterr().out
     assert not any(map(lives, started(tmp_path)))
 
@@ -119,37 +123,21 @@ def note(text: str) -> str:
 
     All notes come back.
     """
-    with open(FOLDER + "/calls", "a+") as file:
-        file.write(".")
-        file.flush()
-        if os.path.getsize(file.name) > ANSWERED:
-            os._exit(1)
-    return text
+    os._exit(1)
 
 
 server.run()
 '''
 
 
-@pytest.mark.parametrize(
-    ("answered", "complaint"),
-    [
-        (0, r"'base: evaluation' was stopped, .* the last with 'The server of note is not there"),
-        (2, r"tool calls of steps? .* failed, the last with 'The server of note is not there: it"),
-    ],
-)
 def test_a_server_that_breaks_stops_the_run_with_a_sentence(
-    answered: int,
-    complaint: str,
-    recipe: dict[str, Any],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    recipe: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The evaluation before training, or, after its two calls, the training."""
-    server = write_server(tmp_path, BREAKS.replace("ANSWERED", str(answered)))
-    recipe["tools"] = [{"mcp": server}]
+    """Whichever watch sees it first: that of an evaluation, or that of the training."""
+    recipe["tools"] = [{"mcp": write_server(tmp_path, BREAKS)}]
     assert status("run", write(tmp_path, recipe), "--out", tmp_path / "run") == 2
-    assert re.search(complaint, sentence(capsys))
+    said = sentence(capsys)
+    assert "the last with 'The server of note is not there: it ended'" in said
 
 
 def test_a_check_names_every_problem(
