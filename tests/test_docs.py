@@ -109,7 +109,7 @@ SHORTER = {  # what a command begins with -> what is added to it
         *("select.samples=2", "select.rollouts=1"),
     ],
     "fieldcraft run my-shop.yaml": [*SHOP, *shrink("rl", "rl")],
-    "fieldcraft run my-game.yaml": [*SHOP, *shrink("rl", "rl")],
+    "fieldcraft run my-own-game.yaml": [*SHOP, *shrink("rl", "rl")],
     "fieldcraft run autocoa-data": ["collect.questions=20", "collect.contrast=8"],
     "fieldcraft run smoke": [*TINY, *shrink("sft", "base", "sft2"), *shrink("rl", "rl2")],
     "fieldcraft run hotpotqa": [

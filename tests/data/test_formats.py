@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from fieldcraft.data.formats.chat import messages_of, normal, read_chat
 from fieldcraft.data.formats.convert import convert, read_shown, write_shown
 from fieldcraft.data.formats.kinds import FORMATS, Shown
-from fieldcraft.data.formats.tables import write_records
 from fieldcraft.data.records import Malformed
 from fieldcraft.data.sources import read_tasks, write_verl
 from fieldcraft.data.steps_io import write_demonstrations

@@ -99,6 +99,11 @@ class Sampling:
                 process.kill()
                 process.wait()
 
+    def close(self) -> None:
+        """Stop for good."""
+        self.stop()
+        self._folder.cleanup()
+
     @property
     def state(self) -> dict[str, Any]:
         """`status` is the exit status, None while the command runs; `said` its last line."""

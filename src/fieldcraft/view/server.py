@@ -56,7 +56,7 @@ def create_app(
         yield
         await asyncio.to_thread(page.follower.stop)
         if sampling is not None:
-            await asyncio.to_thread(sampling.stop)
+            await asyncio.to_thread(sampling.close)
 
     async def health(request: Request) -> Response:
         return _json({"status": "ok", "runs": len(runs)})

@@ -1,0 +1,189 @@
+"""Branches on the page: who may ask for them, what is asked, and what came of it."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from fieldcraft.records.trajectories import write_trajectories
+from fieldcraft.types import Author, Segment, UserError
+from fieldcraft.view.branches import Sampling, Wish, parse_wish, place_of, results, steps_of
+from fieldcraft.view.index import Index
+from fieldcraft.view.server import create_app
+from fieldcraft.view.viewed import open_runs
+from view_parts import trajectory, write_run
+
+PLACE = {"run": "one", "part": "rl1", "kind": "evaluation", "number": "1"}
+OWN = {"Origin": "http://127.0.0.1"}
+RATE = {"right": 8, "n": 32, "left_out": 0, "share": 0.25, "ci95": [0.13, 0.42]}
+
+
+def write_branch(run: Path) -> None:
+    """What `fieldcraft branch` leaves: a step as it was and with another thought."""
+    folder = run / "branches" / "rl1-1"
+    folder.mkdir(parents=True)
+    (folder / "branch.json").write_text(json.dumps({"stage": "rl1"}))
+    gain = {"share": 0.5, "ci95": [0.26, 0.67], "p_value": 0.0001}
+    record = {"step": 1, "original": RATE, "edit": "thought", "text": "I <b>must</b> search."}
+    record |= {"edited": RATE | {"right": 24, "share": 0.75}, "gain": gain, "differences": []}
+    (folder / "thought-1-0a.json").write_text(json.dumps(record))
+    (folder / "damaged.json").write_text('{"step": ')
+    write_trajectories(folder / "trajectory.jsonl", [trajectory("t1")])
+    write_trajectories(folder / "after-0.jsonl", [trajectory("t1", right=False)])
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "one")
+
+
+def until(found: Any) -> None:
+    for _ in range(1200):
+        if found():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it never came")
+
+
+def client(run: Path, sampling: Sampling | None = None) -> TestClient:
+    index = Index(run.parent / "i.sqlite")
+    app = create_app(open_runs([run]), index, hosts=["127.0.0.1"], sampling=sampling)
+    return TestClient(app, "http://127.0.0.1")
+
+
+@pytest.fixture
+def sampling() -> Iterator[Sampling]:
+    opened = Sampling()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def page(run: Path, sampling: Sampling) -> Iterator[TestClient]:
+    write_branch(run)
+    with client(run, sampling) as found:
+        until(lambda: found.get("/api/rows").json()["total"] == 15)
+        yield found
+
+
+def test_the_place_of_a_trajectory(run: Path) -> None:
+    """Of training, rollouts are counted over the files of all steps: each has four here."""
+    [viewed] = open_runs([run])
+    places = [(f.kind, f.part, place_of(viewed, f, 2)) for f in viewed.files()]
+    assert places == [
+        ("evaluation", "sft1", [str(run), "--trajectory", "2", "--stage", "sft1"]),
+        ("training", "rl1", [str(run), "--trajectory", "2", "--stage", "rl1", "--training"]),
+        ("training", "rl1", [str(run), "--trajectory", "6", "--stage", "rl1", "--training"]),
+        ("evaluation", "rl1", [str(run), "--trajectory", "2", "--stage", "rl1"]),
+    ]
+
+
+def test_steps_are_turns_and_a_summary_is_none() -> None:
+    whole = trajectory(calls=2)
+    assert steps_of(whole) == ["search Kelm", "search Kelm", "answer Sor"]
+    summary = Segment(Author.POLICY, [5], "a summary", [-0.1])
+    prompt = Segment(Author.PROMPT, [1], "Where?")
+    folded = replace(whole, segments=[*whole.segments[:3], summary, prompt, *whole.segments[3:]])
+    folded.folds = [4]
+    assert steps_of(folded) == ["search Kelm", "search Kelm", "answer Sor"]
+
+
+@pytest.mark.parametrize(
+    ("wish", "options"),
+    [
+        ({}, ["--samples", "32"]),
+        ({"at": 0, "samples": 4}, ["--step", "0", "--samples", "4"]),
+        (
+            {"at": 2, "edit": "thought", "text": "--step 9; rm", "model": "sft1"},
+            ["--step", "2", "--thought=--step 9; rm", "--model", "/r/sft1", "--samples", "32"],
+        ),
+    ],
+)
+def test_a_wish_becomes_options(wish: dict[str, Any], options: list[str]) -> None:
+    assert [*parse_wish(json.dumps(wish).encode()).options(Path("/r"))] == options
+
+
+@pytest.mark.parametrize(
+    ("wish", "sentence"),
+    [
+        (b"{", "is wrong"),
+        (b'{"at": -1}', "at is wrong"),
+        (b'{"samples": 0}', "samples is wrong"),
+        (b'{"out": "/tmp"}', "out is wrong"),
+    ],
+)
+def test_another_wish_is_a_sentence(wish: bytes, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        parse_wish(wish)
+
+
+def test_an_edit_needs_a_step_and_a_text() -> None:
+    for wish in (Wish(edit="thought", text="x"), Wish(at=1, edit="thought", text=" ")):
+        with pytest.raises(UserError, match="another thought needs a step and a text"):
+            list(wish.options(Path("/r")))
+
+
+def test_what_came_of_branches(run: Path, page: TestClient) -> None:
+    found = page.get("/api/branches", params=PLACE).json()
+    assert found["place"] == f"fieldcraft branch {run} --trajectory 1 --stage rl1"
+    assert found["steps"] == ["search Kelm", "answer Sor"]
+    assert found["may"] is True
+    [record] = found["results"]
+    assert (record["folder"], record["name"]) == ("rl1-1", "thought-1-0a")
+    assert (record["original"]["share"], record["edited"]["share"]) == (0.25, 0.75)
+    rows = page.get("/api/rows", params={"kind": "branch"}).json()["rows"]
+    assert [(row["part"], row["right"]) for row in rows] == [("rl1-1/after-0", False)]
+
+
+def test_branches_of_other_trajectories_are_not_taken(run: Path) -> None:
+    write_branch(run)
+    [viewed] = open_runs([run])
+    place = [str(run), "--trajectory", "11", "--stage", "rl1"]
+    assert results(viewed, place) == []
+    (run / "branches" / "rl1-1").rename(run / "branches" / "rl1-11-sft1")
+    assert [found["folder"] for found in results(viewed, place)] == ["rl1-11-sft1"]
+
+
+def test_nobody_else_may_ask(run: Path, page: TestClient) -> None:
+    """Neither a page from elsewhere, nor anybody where the page was started without it."""
+    for origin in ({}, {"Origin": "http://evil.example"}, {"Origin": "null"}):
+        got = page.post("/api/branch", params=PLACE, headers=origin, content=b"{}")
+        assert (got.status_code, got.text) == (403, "Only the page itself may ask for this.\n")
+    assert page.post("/api/rows", headers=OWN).status_code == 405
+    with client(run) as reading:
+        got = reading.post("/api/branch", params=PLACE, headers=OWN, content=b"{}")
+        assert got.status_code == 405
+
+
+def test_a_command_that_fails_says_why(page: TestClient, sampling: Sampling) -> None:
+    """The run has no model: the sentence of the command reaches the page."""
+    got = page.post("/api/branch", params=PLACE, headers=OWN, content=b'{"at": 0, "samples": 2}')
+    assert got.status_code == 202
+    assert got.json()["command"].endswith("--stage rl1 --step 0 --samples 2")
+    until(lambda: sampling.state["status"] is not None)
+    assert sampling.state["status"] == 2
+    assert "holds no model" in sampling.state["said"]
+
+
+def test_a_command_runs_alone_and_can_be_stopped(run: Path, sampling: Sampling) -> None:
+    assert sampling.state == {"command": "", "status": 0, "said": ""}
+    sampling.start(["branch", "/none", "--trajectory", "0"])
+    until(lambda: sampling.state["status"] is not None)
+    assert sampling.state["status"] == 2
+    assert "/none" in sampling.state["said"]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    sampling.start(["view", str(run), "--port", str(port)])
+    with pytest.raises(UserError, match="sampling already: wait for it, or stop it"):
+        sampling.start(["branch", "/none", "--trajectory", "0"])
+    until(lambda: "127.0.0.1" in sampling.state["said"] or "startup" in sampling.state["said"])
+    sampling.stop()
+    assert sampling.state["status"] is not None
+    sampling.stop()
