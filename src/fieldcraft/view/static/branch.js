@@ -113,15 +113,17 @@ const interval = ({ ci95: [low, high], share }) => html`
     <s .style=${`left: ${100 * low}%; width: ${100 * (high - low)}%`}></s>
   </span>`;
 
+const after = (step) => (step ? `after step ${step}` : "the question");
+
 function values(found, asked) {
   return found.steps.map((row) => html`<tr>
-    <th scope="row">${row.step ? `step ${row.step}` : "question"} <small>${row.what}</small></th>
+    <th scope="row">${after(row.step)} <small>${row.step ? row.what : ""}</small></th>
     <td>${samples(found, `after-${row.step}`, "what is there", asked)}</td>${cells(row)}</tr>`);
 }
 
 function branch(found, asked) {
-  const from = `step ${found.step}`;
   const before = found.edit === "thought" ? found.step - 1 : found.step;
+  const from = found.edit === "thought" ? `before step ${found.step}` : after(found.step);
   const original = html`<tr><th scope="row">${from}</th>
     <td>${samples(found, `after-${before}`, "what is there", asked)}</td>${cells(found.original)}</tr>`;
   if (!found.edit) return original;
