@@ -76,7 +76,8 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
         setup = Setup(recipe, Path(draft))
         sound = [look("device", setup.find_device), look("questions", setup.find_questions)]
         sound += [look("tools", setup.find_tools)]
-        look("trackers", partial(tracker_problems, recipe))
+        if recipe.trackers:
+            look("trackers", partial(tracker_problems, recipe))
         if recipe.collect is not None:
             look("teacher", partial(teacher_problems, recipe))
             if recipe.collect.filters:
