@@ -10,7 +10,8 @@ from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.records.files import atomic_folder, write_json
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.reading import read_json
-from fieldcraft.runs.folder import RunFolder, open_run
+from fieldcraft.runs.beginning import open_run
+from fieldcraft.runs.folder import RunFolder
 from fieldcraft.types import UserError
 
 SFT = {"type": "sft", "data": "d", "steps": 5, "optim": {"lr": 0.1, "warmup": 0}}

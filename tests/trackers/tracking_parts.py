@@ -8,7 +8,8 @@ from typing import Any
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.records.events import Evaluated, Event, Events, Said, StepDone, write_metrics
 from fieldcraft.records.files import write_json
-from fieldcraft.runs.folder import RunFolder, open_run
+from fieldcraft.runs.beginning import open_run
+from fieldcraft.runs.folder import RunFolder
 from fieldcraft.runs.tracking import tracking
 
 STAGES = {
