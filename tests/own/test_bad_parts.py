@@ -39,7 +39,10 @@ BAD: list[tuple[str, Mapping[str, Any], list[str]]] = [
     (
         "tool",
         {"tools": ["serch"]},
-        ["no tool 'serch' among search, python, web_search, crawl_page; did you mean 'search'"],
+        [
+            "no tool 'serch' among search, python, web_search, crawl_page, mcp; did you mean"
+            " 'search'"
+        ],
     ),
     ("reward", rewards("emm"), ["no reward 'emm' among em,", "did you mean 'em'"]),
     ("dialect", {"dialect": "hermess"}, ["no dialect 'hermess'", "did you mean 'hermes'"]),

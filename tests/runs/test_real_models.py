@@ -187,11 +187,11 @@ def execute(
     taken = []
     step = Trainer.step
 
-    def counted(*arguments: Any) -> dict[str, float]:
+    def counted(*arguments: Any, **named: Any) -> dict[str, float]:
         taken.append(1)
         if len(taken) == dies_at:
             raise Killed
-        return step(*arguments)
+        return step(*arguments, **named)
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "step", counted)
