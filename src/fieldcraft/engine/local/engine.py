@@ -81,6 +81,7 @@ class LocalEngine:
         self._is_eos[eos_ids(model, tokenizer)] = True
         self._waiting: list[Request] = []  # calls without a row, oldest first
         self._calls: dict[str, Request] = {}  # calls that have not returned, by session
+        self._followed: dict[str, Request] = {}  # those of them with a follower: none in training
         self._task: asyncio.Task[None] | None = None
         self._forget()
 
@@ -117,6 +118,8 @@ class LocalEngine:
         stop_set = self._stops.index(sampling.stop)
         request = Request(tokens, sampling, stop_set, session, future, follow)
         self._calls[session] = request
+        if follow is not None:
+            self._followed[session] = request
         self._waiting.append(request)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._work(), name="engine")
@@ -128,6 +131,7 @@ class LocalEngine:
             raise
         finally:
             del self._calls[session]
+            self._followed.pop(session, None)
 
     def release(self, session: str) -> None:
         """Forget a session's cache; a call that has not returned yet is cancelled."""
@@ -288,7 +292,7 @@ class LocalEngine:
 
     def _tell(self, rows: Ints, ids: Ints) -> None:
         """The followers of calls hear of the tokens just sampled for them."""
-        for call in self._calls.values():
+        for call in self._followed.values():
             row = self._rows.of.get(call.session)
             if call.follow is not None and row is not None and not call.future.done():
                 for token in ids[rows == row].tolist():
