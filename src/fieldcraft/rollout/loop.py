@@ -8,7 +8,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from fieldcraft.dialects.folding import is_well_formed
 from fieldcraft.envs.environment import Episode, ToolEnvironment
 from fieldcraft.records.chains import chains, turns_of
-from fieldcraft.rollout.turns import Conversation, Policy, Simulator, converse, go_on
+from fieldcraft.rollout.turns import (
+    Conversation,
+    Policy,
+    Simulator,
+    continue_conversation,
+    converse,
+)
 from fieldcraft.types import Answer, Author, StopReason, Task, Trajectory, UserError
 
 __all__ = ["Policy", "Simulator", "continuation", "rollout", "rollouts"]
@@ -62,7 +68,7 @@ async def continuation(
             conversation.begin_turn(thought)
         await _act_and_answer(conversation)
 
-    await go_on(trajectory, policy, env, key, play)
+    await continue_conversation(trajectory, policy, env, key, play)
     trajectory.well_formed = is_well_formed(env.dialect, trajectory)
     return trajectory
 

@@ -224,10 +224,10 @@ async def converse(
     The tools are open meanwhile, and the engine has a session. A defect of a tool or an engine ends
     this trajectory with Status.ERROR and its cause; a UserError is raised.
     """
-    return await go_on(Trajectory(task), policy, env, key, play, simulator)
+    return await continue_conversation(Trajectory(task), policy, env, key, play, simulator)
 
 
-async def go_on(
+async def continue_conversation(
     trajectory: Trajectory,
     policy: Policy,
     env: ToolEnvironment,
