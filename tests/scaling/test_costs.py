@@ -66,12 +66,16 @@ def test_weights_travel_over_the_slowest_wire() -> None:
 
 def test_sampling_is_tokens_over_throughput() -> None:
     """12 rollouts of 10 tokens on 2 engines of 3 rows: two rounds of three, 10 seconds each."""
-    rollouts = Rollouts(12, written=10, length=10)
+    rollouts = Rollouts(12, written=10, length=10, longest=10)
     assert sampling(Steady(), 2, 3, rollouts) == pytest.approx(20)
     assert sampling(Steady(), 2, 100, rollouts) == pytest.approx(10)
-    # none ends before its time, but with two steps side by side twice as many do
-    assert sampling(Steady(), 12, 100, Rollouts(12, 10, 10, waiting=6)) == pytest.approx(16)
-    assert sampling(Steady(), 12, 100, Rollouts(12, 10, 10, waiting=6), 1) == pytest.approx(8)
+    # the longest does not end before its time, in which two steps are done if they overlap
+    assert sampling(
+        Steady(), 12, 100, Rollouts(12, 10, 10, longest=30, waiting=6)
+    ) == pytest.approx(36)
+    assert sampling(
+        Steady(), 12, 100, Rollouts(12, 10, 10, longest=30, waiting=6), 1
+    ) == pytest.approx(18)
 
 
 def test_the_best_split_balances_both_sides() -> None:

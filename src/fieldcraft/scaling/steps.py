@@ -11,11 +11,13 @@ from fieldcraft.scaling.engines import Speed
 @dataclass(frozen=True, slots=True)
 class Rollouts:
     """The rollouts of a step: how many, and what one is in the mean. `written` are tokens of the
-    policy and `length` all of them; `waiting` are seconds for tools."""
+    policy and `length` all of them. The longest one writes `longest` tokens, and has to wait
+    `waiting` seconds for its tools."""
 
     count: int
     written: float
     length: float
+    longest: float
     waiting: float = 0.0
 
     @property
@@ -27,15 +29,15 @@ def sampling(speed: Speed, engines: int, rows: int, rollouts: Rollouts, ahead: i
     """Seconds in which `engines` engines sample the rollouts of a step, in the mean.
 
     An engine has as many rows as there is work for: those of this step, and of `ahead` further
-    ones. A text is half as long as in the end while it grows. A rollout takes its time alone, too:
-    of those that run side by side, the ones of 1 + `ahead` steps end in it.
+    ones. A text is half as long as in the end while it grows. The longest rollout takes its time,
+    however many engines there are: meanwhile 1 + `ahead` steps may be done.
     """
     together = rollouts.count * (1 + ahead) / engines
     busy = max(round(min(rows, together)), 1)
     step = speed.step(busy, busy * rollouts.length / 2)
     share = rollouts.count / engines
     reading = speed.prefill(share * (rollouts.length - rollouts.written))
-    alone = (rollouts.written * step + rollouts.waiting) / (1 + ahead)
+    alone = (rollouts.longest * step + rollouts.waiting) / (1 + ahead)
     return max(share * rollouts.written / busy * step + reading, alone)
 
 
