@@ -24,6 +24,13 @@ class Steady:
         return 0.0
 
 
+class Reading(Steady):
+    """A token of a prompt takes a tenth of a second."""
+
+    def prefill(self, tokens: float) -> float:
+        return tokens / 10
+
+
 def test_operations_of_a_forward_pass() -> None:
     assert SHAPE.operations(tokens=5, length=0) == 5 * 2 * 10
     assert SHAPE.operations(tokens=5, length=7) == 5 * (20 + 2 * 2 * 3 * 7)
@@ -76,6 +83,14 @@ def test_sampling_is_tokens_over_throughput() -> None:
     assert sampling(
         Steady(), 12, 100, Rollouts(12, 10, 10, longest=30, waiting=6), 1
     ) == pytest.approx(18)
+
+
+def test_what_is_read_is_the_prompt_and_once_more_what_is_under_way() -> None:
+    """Six rollouts an engine, of which 10 tokens are written and 10 read. With one step ahead 12
+    of them are half done when weights are published."""
+    rollouts = Rollouts(12, written=10, length=20, longest=10)
+    assert sampling(Reading(), 2, 12, rollouts) == pytest.approx(10 + 6 * 10 / 10)
+    assert sampling(Reading(), 2, 12, rollouts, 1) == pytest.approx(5 + (6 * 10 + 12 * 10) / 10)
 
 
 def test_the_best_split_balances_both_sides() -> None:

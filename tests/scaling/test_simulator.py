@@ -189,6 +189,14 @@ def test_working_ahead_hides_slow_tools() -> None:
     assert rates[1] > 1.5 * rates[0]
 
 
+def test_calls_wait_at_the_gate() -> None:
+    """Ten rollouts of two turns with a call of 3 s between them: all at once, or two by two."""
+    calls = Workload(10, Tail(100, 100), 1e9, 1, 5, Tail(3, 3))
+    assert simulate(pipeline(workload=calls)).rate == pytest.approx(10 / (1 + 3 + 1 + 0.5))
+    few = simulate(pipeline(workload=calls, concurrent_calls=2))
+    assert few.rate == pytest.approx(10 / (1 + 5 * 3 + 1 + 0.5))
+
+
 def test_a_step_gives_up_no_more_than_its_twentieth() -> None:
     """Of 40 rollouts two, and with them the groups of two that they are in."""
     steps = simulate(

@@ -15,6 +15,7 @@ from typing import Any, cast
 from aiotools import VirtualClock
 
 from fieldcraft.config.rl import Rl
+from fieldcraft.envs.guards import Gate
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.scaling.engines import Modelled, Several, Speed
@@ -41,6 +42,7 @@ class Pipeline:
     group: int
     max_staleness: int = 0
     rows: int = 256  # of each engine
+    concurrent_calls: int = 64  # as in a recipe's budget
     publish_seconds: float = 0.0
     steps: int = 8
     seed: int = 0
@@ -166,5 +168,9 @@ def _sampler(pipeline: Pipeline) -> Sampler:
         engine=Several(engines),
         rubric=Rubric([(Right(), 1.0)]),
         seed=pipeline.seed,
-        play=Player(pipeline.workload, random.Random(pipeline.seed).randrange(2**32)),
+        play=Player(
+            pipeline.workload,
+            Gate(pipeline.concurrent_calls),
+            random.Random(pipeline.seed).randrange(2**32),
+        ),
     )

@@ -29,14 +29,16 @@ def sampling(speed: Speed, engines: int, rows: int, rollouts: Rollouts, ahead: i
     """Seconds in which `engines` engines sample the rollouts of a step, in the mean.
 
     An engine has as many rows as there is work for: those of this step, and of `ahead` further
-    ones. A text is half as long as in the end while it grows. The longest rollout takes its time,
-    however many engines there are: meanwhile 1 + `ahead` steps may be done.
+    ones. A text is half as long as in the end while it grows. What is under way when new weights
+    are published is read again. The longest rollout takes its time, however many engines there are:
+    meanwhile 1 + `ahead` steps may be done.
     """
     together = rollouts.count * (1 + ahead) / engines
     busy = max(round(min(rows, together)), 1)
     step = speed.step(busy, busy * rollouts.length / 2)
     share = rollouts.count / engines
-    reading = speed.prefill(share * (rollouts.length - rollouts.written))
+    again = together * rollouts.length / 2 if ahead else 0.0
+    reading = speed.prefill(share * (rollouts.length - rollouts.written) + again)
     alone = (rollouts.longest * step + rollouts.waiting) / (1 + ahead)
     return max(share * rollouts.written / busy * step + reading, alone)
 

@@ -7,6 +7,7 @@ import math
 import random
 from dataclasses import dataclass, field
 
+from fieldcraft.envs.guards import Gate
 from fieldcraft.rollout.turns import Policy
 from fieldcraft.types import Author, Sampling, Segment, Status, Task, Trajectory
 
@@ -58,9 +59,10 @@ class Played(Trajectory):
 
 @dataclass(frozen=True)
 class Player:
-    """Plays rollouts; obeys `rollout.environments.Play`."""
+    """Plays rollouts; obeys `rollout.environments.Play`. Calls pass the gate."""
 
     workload: Workload
+    gate: Gate
     seed: int = 0
 
     async def __call__(self, task: Task, policy: Policy, key: str) -> Played:
@@ -70,7 +72,8 @@ class Player:
         try:
             for turn in range(calls + 1):
                 if turn:
-                    await asyncio.sleep(work.latency.draw(rng))
+                    async with self.gate.here():
+                        await asyncio.sleep(work.latency.draw(rng))
                     played.length += work.observation
                 tokens = max(round(work.turn.draw(rng)), 1)
                 ids = range(played.length)
