@@ -125,7 +125,7 @@ class Agent:
             **handed_on(self.recipe),
             **settings,
         }
-        if of_others(settings.get("environment")):
+        if of_others(settings.get("environment")):  # the tools of this agent are none of it
             keys = {key: keys[key] for key in keys if key in settings or key not in WITH_TOOLS}
         refuse_other(folder)
         with _file_of(tasks, folder) as file:
