@@ -155,7 +155,9 @@ def test_an_agent_with_the_real_vllm(tmp_path: Path) -> None:
                 pieces = list(client(url).chat.completions.create(**WISH, stream=True))
             told = [getattr(p.choices[0].delta, "reasoning_content", "") or "" for p in pieces]
             assert "".join(told) == done.choices[0].message.reasoning_content
-            turn = asyncio.run(service.engine.generate([5, 6, 7], Sampling(40, temperature=0.0), "s", hear))
+            turn = asyncio.run(
+                service.engine.generate([5, 6, 7], Sampling(40, temperature=0.0), "s", hear)
+            )
             found.append((done.choices[0].message, done.usage, turn.ids))
     finally:
         asyncio.run(home.close())
