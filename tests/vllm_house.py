@@ -59,7 +59,7 @@ def model_of(tied: bool) -> Any:
         num_attention_heads=2,
         num_key_value_heads=1,
         head_dim=32,
-        max_position_embeddings=512,
+        max_position_embeddings=1024,
         tie_word_embeddings=tied,
         eos_token_id=2,
         pad_token_id=0,

@@ -16,7 +16,7 @@ from fieldcraft.types import UserError
 EditKind = Literal["observation", "thought"]
 Number = Annotated[int, typer.Option(min=0, help="Its number, as in 'fieldcraft show'.")]
 AtStep = Annotated[
-    int | None, typer.Option(min=0, help="Continue from here; 0 is the question. By default every step.")
+    int | None, typer.Option(min=0, help="From here; 0 is the question. By default every step.")
 ]
 Observed = Annotated[
     str | None, typer.Option(help="What comes back at the step, in place of the recorded text.")
