@@ -181,8 +181,22 @@ def test_so_they_do_in_every_layout(case: str, layout: str, pool: Pool, tmp_path
     compare(CASES[case], pool, tmp_path, *LAYOUTS[layout])
 
 
+LORA = Lora(rank=4, alpha=8)
+
+
 @pytest.mark.parametrize(
-    ("layout", "lora"), [("2", None), ("1x2", None), ("2", Lora(rank=4, alpha=8))]
+    ("layout", "lora"),
+    [
+        *(("2", None), ("1x2", None), ("2", LORA)),
+        *(
+            pytest.param(layout, None, marks=pytest.mark.slow)
+            for layout in ("1", "4", "2x2", "1x4")
+        ),
+        *(
+            pytest.param(layout, LORA, marks=pytest.mark.slow)
+            for layout in ("1", "4", "2x2", "1x4")
+        ),
+    ],
 )
 def test_bfloat16_is_as_far_from_float32_as_in_one_process(
     layout: str, lora: Lora | None, pool: Pool, tmp_path: Path
