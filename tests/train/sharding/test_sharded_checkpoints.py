@@ -30,8 +30,8 @@ OPTIM = Optim(lr=1e-3, micro_tokens=120, schedule="linear")
 ALIKE = 1e-5
 
 
-def wish(folder: Path, **given: object) -> Wish:
-    start = write_model(folder / "start")
+def wish(folder: Path, tied: bool = False, **given: object) -> Wish:
+    start = write_model(folder / "start", tied=tied)
     tiny_tokenizer().save_pretrained(start)
     return Wish(start=start, optim=OPTIM, **given)  # type: ignore[arg-type]
 
@@ -68,6 +68,7 @@ def test_another_number_of_ranks_goes_on_where_two_were(
     with sharded(pool, tmp_path, asked, data, context) as models:
         assert models.critic is not None
         learn(models, range(7, 8))  # what it has learnt is forgotten
+        models.trainer.fill_logprobs(units(7), "old_logp", 1.0)  # leaves weights whole that are old
         models.critic.load_state_dict(models.trainer.load(target)["critic"])
         assert models.trainer.done == models.critic.done == 3
         assert learn(models, range(3, 6)) == pytest.approx(losses, abs=ALIKE)
@@ -96,11 +97,15 @@ def test_a_damaged_checkpoint_is_refused_with_a_sentence(pool: Pool, tmp_path: P
             models.trainer.load(tmp_path / "step-000000")
 
 
-@pytest.mark.parametrize("lora", [None, Lora(rank=4, alpha=8)], ids=["whole", "lora"])
+@pytest.mark.parametrize(
+    ("tied", "lora"),
+    [(False, None), (True, None), (False, Lora(rank=4, alpha=8))],
+    ids=["whole", "tied", "lora"],
+)
 def test_a_checkpoint_becomes_a_folder_of_transformers(
-    pool: Pool, tmp_path: Path, lora: Lora | None, capsys: pytest.CaptureFixture[str]
+    pool: Pool, tmp_path: Path, tied: bool, lora: Lora | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = wish(tmp_path, lora=lora)
+    asked = wish(tmp_path, tied, lora=lora)
     run = write_run(tmp_path / "run", asked)
     target = run / "only" / "step-000002"
     with sharded(pool, tmp_path, asked, 4) as models:
