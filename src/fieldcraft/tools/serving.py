@@ -25,6 +25,11 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+# Seconds that an idle connection is kept. Where many clients share a busy machine, the next request
+# of one may take longer than uvicorn's 5.
+KEEP_ALIVE = 75
+
+
 class _Server(uvicorn.Server):
     """Calls `on_end` before it waits for answers under way: those that go on until they are told,
     as streams of events do, end then."""
@@ -55,7 +60,7 @@ def serve(
     Raises:
         UserError: the address cannot be listened on.
     """
-    server = _Server(uvicorn.Config(app, access_log=False), on_end)
+    server = _Server(uvicorn.Config(app, access_log=False, timeout_keep_alive=KEEP_ALIVE), on_end)
     with bound(name, host, port, path) as listener, contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[listener])
 
@@ -85,7 +90,9 @@ def serving(app: Any, port: int = 0, on_end: Callable[[], None] = nothing) -> It
     """Serve an ASGI application on the loopback, in a thread; gives its url. Port 0 takes a free
     one. Raises OSError if the port is taken."""
     with listen("127.0.0.1", port) as listener:
-        server = _Server(uvicorn.Config(app, log_level="error"), on_end)
+        server = _Server(
+            uvicorn.Config(app, log_level="error", timeout_keep_alive=KEEP_ALIVE), on_end
+        )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
