@@ -141,11 +141,15 @@ def compare(case: Case, pool: Pool, folder: Path, data: int, context: int) -> No
         found, others = train(models, case)
         spread = written(models, folder / "spread")
     for row, other in zip(rows, found, strict=True):
+        counts = [name for name in row if name.endswith("fraction")]
+        for name in counts:  # a token at a threshold is on either side of it
+            assert other.pop(name) == pytest.approx(row.pop(name), abs=0.01)
         assert other == pytest.approx(row, rel=case.tolerance, abs=case.tolerance)
     for sample, other in zip(samples, others, strict=True):
         for name in FIELDS:
             mine, its = getattr(sample, name), getattr(other, name)
-            np.testing.assert_allclose(its, mine, rtol=case.tolerance, atol=case.tolerance)
+            # what differs in many weights adds up in one token
+            np.testing.assert_allclose(its, mine, rtol=1e-4, atol=1e-4)
     assert gap(before, weights) > 1e-3  # there is something to compare
     assert gap(weights, spread) < case.tolerance
 
