@@ -13,17 +13,20 @@ import torch
 from rich.console import Console
 
 from fieldcraft.config.environment import WITH_TOOLS, of_others
-from fieldcraft.config.names import name_of
+from fieldcraft.config.names import LOCAL, name_of
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.config.sections import SAME_SAMPLES
 from fieldcraft.config.stages import Stage
 from fieldcraft.data.sources import read_tasks, write_tasks
+from fieldcraft.engine.home import Home
 from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.engine.served import ServedEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.metrics import summarise
 from fieldcraft.evals.run import answer_rubric, evaluate
 from fieldcraft.recipes.exported import handed_on, read_agent
 from fieldcraft.recipes.loading import build_recipe, check_names, parse_recipe
+from fieldcraft.recipes.overrides import apply_override
 from fieldcraft.records.events import Events, Sink, nobody, write_metrics
 from fieldcraft.rewards.rubric import AskingReward
 from fieldcraft.rollout.environments import opened
@@ -40,7 +43,7 @@ from fieldcraft.runs.build import (
     with_files,
 )
 from fieldcraft.runs.check import refuse_unsound
-from fieldcraft.runs.engines import make_local_engine
+from fieldcraft.runs.engines import make_local_engine, make_served_engine
 from fieldcraft.runs.folder import RunFolder, find_model
 from fieldcraft.runs.inputs import make_inputs
 from fieldcraft.runs.loop import run_async
@@ -119,7 +122,7 @@ class Agent:
             **handed_on(self.recipe),
             **settings,
         }
-        if of_others(settings.get("environment")):
+        if of_others(settings.get("environment")):  # the tools of this agent are none of it
             keys = {key: keys[key] for key in keys if key in settings or key not in WITH_TOOLS}
         refuse_other(folder)
         with _file_of(tasks, folder) as file:
@@ -158,6 +161,14 @@ class Agent:
         check_names(recipe)
         return replace(self, recipe=recipe)
 
+    def overridden(self, overrides: Sequence[str]) -> Agent:
+        """The same agent with other keys of its recipe, as on the command line: engine=vllm. Raises
+        UserError for a wrong one."""
+        data = dump_recipe(self.recipe)
+        for override in overrides:
+            apply_override(data, override)
+        return self.with_settings(**data)
+
     def sampling(self, samples: int | None, temperature: float | None) -> Agent:
         """The same agent, evaluated with so many samples of each question at that temperature; None
         keeps what its recipe says. Raises UserError for several greedy samples."""
@@ -177,6 +188,15 @@ class Agent:
         """Its weights, ready to sample from; loaded once."""
         model = load_model(self.model, self.device).eval()
         return make_local_engine(self.recipe, model, load_tokenizer(self.model), threads=None)
+
+    def served_by(self, home: Home) -> ServedEngine:
+        """The engine that its recipe names, on its weights; `home` is of the server. Raises
+        UserError for settings that it does not have, and for one that cannot be served."""
+        if self.recipe.engine.name == LOCAL:
+            return self.engine
+        model = load_model(self.model, self.device, self.recipe.policy_dtype).eval()
+        tokenizer = load_tokenizer(self.model)
+        return make_served_engine(self.recipe, model, tokenizer, torch.get_num_threads(), home)
 
     async def environment(self) -> ToolEnvironment:
         """Where it acts; its tools are opened anew, but for the search over an index."""
