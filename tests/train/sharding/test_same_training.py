@@ -37,7 +37,7 @@ from fieldcraft.train.learning import Guide, note
 from fieldcraft.train.teacher import Teacher
 from rank_processes import Pool
 
-FEW, MANY = 6, 20  # steps: of the tests that always run, and of the others
+FEW, MANY = 4, 20  # steps: of the tests that always run, and of the others
 TEMPERATURE = 0.8
 TOKENS = Surrogate(clip_high=0.3, kl_coef=0.1, entropy_coef=0.01)
 SEQUENCES = Surrogate(
@@ -158,13 +158,13 @@ def compare(case: Case, layout: str, steps: int, pool: Pool, folder: Path) -> No
 LAYOUTS = {"2": (2, 1), "1x2": (1, 2), "4": (4, 1), "2x2": (2, 2), "1": (1, 1), "1x4": (1, 4)}
 # Of every case one layout, and few steps; the others take minutes.
 QUICK = {
-    "sft": "4",
+    "sft": "2",
     "sft-tied": "2x2",
     "contrastive": "2",
     "rl-tokens": "2",
-    "rl-sequences": "2x2",
+    "rl-sequences": "1x2",
     "distil-sampled": "1x2",
-    "distil-top-k": "2x2",
+    "distil-top-k": "1x2",
     "lora": "1x2",
     "activation-checkpointing": "1x2",
     "lora-distil": "2",

@@ -1,12 +1,26 @@
 """Checkpoints of ranks: written while they train, whole or not at all, for any number of them."""
 
+import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from sharded_parts import Models, Wish, gap, plain, sharded, units, weight_of, write_model, written
+from sharded_parts import (
+    WORDS,
+    Models,
+    Wish,
+    gap,
+    plain,
+    sharded,
+    units,
+    weight_of,
+    write_model,
+    written,
+)
+from torch.distributed.checkpoint.state_dict_loader import load
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from checkpoints import tiny_tokenizer
@@ -81,9 +95,9 @@ def test_a_checkpoint_is_there_when_it_is_whole(pool: Pool, tmp_path: Path) -> N
         learn(models, range(1))
         for _ in range(2):  # as at the end of a stage
             models.trainer.save(tmp_path / "saved" / "step-000001", None, {"kept": [1, 2]})
-        models.trainer.settle()
-        assert [path.name for path in (tmp_path / "saved").iterdir()] == ["step-000001"]
+        # it waits for what is being written
         assert models.trainer.load(tmp_path / "saved" / "step-000001") == {"kept": [1, 2]}
+        assert [path.name for path in (tmp_path / "saved").iterdir()] == ["step-000001"]
 
 
 def test_a_damaged_checkpoint_is_refused_with_a_sentence(pool: Pool, tmp_path: Path) -> None:
@@ -158,6 +172,21 @@ def test_one_process_and_ranks_do_not_read_each_others_checkpoints(
         learn(models, range(1))  # they go on
     with pytest.raises(UserError, match=f"{shards}"):
         alone.load(shards)
+
+
+def test_gradients_of_bfloat16_are_added_up_in_float32(pool: Pool, tmp_path: Path) -> None:
+    optim = Optim(lr=1e-3, micro_tokens=1000, beta1=0.0, clip_norm=1e6)
+    asked = replace(wish(tmp_path, dtype="bfloat16"), optim=optim)
+    with sharded(pool, tmp_path, asked, 2) as models:
+        learn(models, range(1))
+        models.trainer.save(tmp_path / "step-000001", None, {})
+    gradient = torch.zeros(WORDS, 24)  # without beta1 the first moment is it
+    moments = {"lm_head.weight": {"exp_avg": gradient}}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        load({"policy": {"moments": moments}}, checkpoint_id=tmp_path / "step-000001", no_dist=True)
+    assert gradient.abs().max() > 1e-3
+    assert (gradient != gradient.bfloat16()).any()
 
 
 class Steps(SupervisedStage):
