@@ -90,14 +90,15 @@ def test_another_number_of_ranks_goes_on_where_two_were(
 
 
 def test_a_checkpoint_is_there_when_it_is_whole(pool: Pool, tmp_path: Path) -> None:
-    asked = wish(tmp_path)
+    asked, target = wish(tmp_path), tmp_path / "saved" / "step-000001"
     with sharded(pool, tmp_path, asked, 2) as models:
         learn(models, range(1))
-        for _ in range(2):  # as at the end of a stage
-            models.trainer.save(tmp_path / "saved" / "step-000001", None, {"kept": [1, 2]})
-        # it waits for what is being written
-        assert models.trainer.load(tmp_path / "saved" / "step-000001") == {"kept": [1, 2]}
-        assert [path.name for path in (tmp_path / "saved").iterdir()] == ["step-000001"]
+        models.trainer.save(target, None, {"kept": [1, 2]})
+        assert models.trainer.load(target) == {"kept": [1, 2]}  # waits until it is written
+        models.trainer.save(target, None, {})  # as at the end of a stage
+        models.trainer.settle()
+        assert [path.name for path in target.parent.iterdir()] == ["step-000001"]
+        assert models.trainer.load(target) == {"kept": [1, 2]}
 
 
 def test_a_damaged_checkpoint_is_refused_with_a_sentence(pool: Pool, tmp_path: Path) -> None:
