@@ -65,5 +65,8 @@ class PartnersHarness(vf.Harness[vf.HarnessConfig]):
                 )
                 if answer.status_code != 200:
                     return vf.ProgramResult(exit_code=1, stdout="", stderr=answer.text)
-                messages.append(answer.json()["choices"][0]["message"])
+                [choice] = answer.json()["choices"]
+                messages.append(choice["message"])
+                if data.name == "strict" and choice["finish_reason"] == "length":
+                    break
         return vf.ProgramResult(exit_code=0, stdout="", stderr="")

@@ -137,8 +137,19 @@ def test_a_server_that_dies_ends_its_rollouts() -> None:
     assert [t.status for t in after] == [Status.ERROR] * 2
 
 
+def choice(url: str) -> dict[str, Any]:
+    """As many games as those in text have."""
+    shown = {"observation": "letter", "sessions": SESSIONS, "games": 8}
+    return {"name": "openenv", "url": url, **shown}
+
+
 def test_the_reward_rises(url: str, tmp_path: Any) -> None:
-    choice = {"name": "openenv", "url": url, "observation": "letter", "sessions": SESSIONS}
-    rows = learn(tmp_path, choice)
+    rows = learn(tmp_path, choice(url))
     rises(rows)
     trained_as_sampled(rows)
+
+
+@pytest.mark.slow
+def test_with_any_seed(url: str, tmp_path: Any) -> None:
+    for seed in range(3):
+        rises(learn(tmp_path / str(seed), choice(url), seed))

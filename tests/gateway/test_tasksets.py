@@ -157,8 +157,11 @@ def test_a_task_of_others_is_refused() -> None:
         asyncio.run(foreign())
 
 
-def test_the_reward_rises(tmp_path: Path) -> None:
-    choice = {"name": "verifiers", "taskset": "partners_taskset"}
-    rows = learn(tmp_path, choice | ({"python": PYTHON} if PYTHON else {}))
-    rises(rows, by=0.15)  # one name for all letters pays 0.25
+@pytest.mark.parametrize("seed", range(3))
+def test_the_reward_rises(seed: int, tmp_path: Path) -> None:
+    """As in the games in text, a turn that is cut ends the game."""
+    taskset = {"taskset": "partners_taskset", "config": {"taskset": {"mood": "strict"}}}
+    choice = {"name": "verifiers", **taskset, **({"python": PYTHON} if PYTHON else {})}
+    rows = learn(tmp_path, choice, seed)
+    rises(rows, by=0.15)  # one name for all letters pays 0.25, and seed 0 stops there
     trained_as_sampled(rows)
