@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -14,10 +15,15 @@ from torch import Tensor, nn
 from fieldcraft.algos.losses import Metrics, Objective, TokenBatch
 from fieldcraft.config.sections import Optim
 from fieldcraft.engine.attention import refuse_special_attention
-from fieldcraft.train.attention import NO_MASK, attend_by_runs
-from fieldcraft.train.batch import PackedBatch, Sample, Unit, micro_batches, pack
+from fieldcraft.records.files import atomic_folder, writing
+from fieldcraft.train.attention import attend_by_runs
+from fieldcraft.train.batch import PackedBatch, Sample, Unit, as_seen, pack
+from fieldcraft.train.learning import Guide, Look, Reference, nobody_looks
 from fieldcraft.train.lora import Adapter
-from fieldcraft.train.output_layer import OutputLayer, Predictions, Scores, hidden_states, score
+from fieldcraft.train.model import load_model
+from fieldcraft.train.output_layer import OutputLayer, Predictions, Scores, score
+from fieldcraft.train.saving import STATE, read_state, save_model
+from fieldcraft.train.spread import ALONE, Spread
 from fieldcraft.train.weights import Weights, make_adamw
 from fieldcraft.types import UserError
 
@@ -34,22 +40,6 @@ def learning_rate(optim: Optim, step: int, steps: int) -> float:
     return optim.lr * warm * falling[optim.schedule]
 
 
-@dataclass(frozen=True, slots=True)
-class Guide:
-    """A teacher whose distributions an objective compares the model's with. `predict` is that of a
-    `Trainer`; `top_k` is that of `algos.distillation.reverse_kl`."""
-
-    predict: Callable[[Sequence[Sample], float], Predictions]
-    top_k: int | None = None
-
-
-Look = Callable[[PackedBatch, Scores], None]
-
-
-def nobody_looks(batch: PackedBatch, scores: Scores) -> None:
-    """What a step does with what the model says, apart from the loss."""
-
-
 class Learner:
     """Weights and their optimiser: a step is gradients accumulated over micro-batches.
 
@@ -57,9 +47,11 @@ class Learner:
         weights: what is trained, changed in place.
         optim: settings.
         steps: length of the schedule.
+        spread: over which processes weights and tokens lie.
     """
 
-    def __init__(self, weights: Weights, optim: Optim, steps: int) -> None:
+    def __init__(self, weights: Weights, optim: Optim, steps: int, spread: Spread) -> None:
+        self.spread = spread
         self.optim = optim
         self.steps = steps
         self.done = 0
@@ -85,10 +77,13 @@ class Learner:
         sums: dict[str, Tensor] = {}
         for batch in self._micro_batches(units):
             loss, metrics = loss_of(batch)
+            if batch.idle:
+                loss, metrics = 0 * loss, {}
             loss.backward()
             for name, value in metrics.items():
                 sums[name] = sums[name] + value if name in sums else value
-        norm = nn.utils.clip_grad_norm_(self.weights.masters, self.optim.clip_norm)
+        clipped = nn.utils.clip_grad_norm_(self.weights.masters, self.optim.clip_norm)
+        norm = self.spread.whole(clipped)
         if not torch.isfinite(norm):
             raise UserError(
                 f"step {self.done} has a gradient that is not finite, and the weights were left as"
@@ -111,18 +106,7 @@ class Learner:
             batch.write(field, values_of(batch))
 
     def _micro_batches(self, units: Sequence[Unit]) -> Iterator[PackedBatch]:
-        return micro_batches(units, self.optim.micro_tokens)
-
-    def _forward(self, model: Callable[..., Any], batch: PackedBatch, **options: Any) -> Any:
-        """What a transformers model, or a part of it, says about a packed batch: one row."""
-        return model(
-            input_ids=batch.ids_N[None].to(self.device),
-            attention_mask=NO_MASK.to(self.device),
-            position_ids=batch.position_N[None].to(self.device),
-            use_cache=False,
-            runs=batch.runs,
-            **options,
-        )
+        return self.spread.batches(units, self.optim.micro_tokens)
 
 
 @final
@@ -135,6 +119,7 @@ class Trainer(Learner):
         steps: length of the schedule.
         adapter: on that model, if it is all that is trained.
         dtype: in which the model computes; see `Weights`.
+        spread: over which processes its weights and tokens lie.
 
     Raises:
         UserError: the model's attention is more than plain, so packed sequences would see each
@@ -148,15 +133,16 @@ class Trainer(Learner):
         steps: int,
         adapter: Adapter | None = None,
         dtype: torch.dtype | None = None,
+        spread: Spread = ALONE,
     ) -> None:
         refuse_special_attention(model)
         attend_by_runs(model)
-        super().__init__(Weights(model.parameters(), dtype), optim, steps)
         self.model = model
         self.output_layer = OutputLayer(model)
         self.adapter = adapter
         if optim.activation_checkpointing:
             model.activation_checkpointing_enable()
+        super().__init__(spread.weights(model, dtype), optim, steps, spread)
 
     def step(
         self,
@@ -183,11 +169,10 @@ class Trainer(Learner):
         """
 
         def loss_of(batch: PackedBatch) -> tuple[Tensor, Metrics]:
-            teacher = None if guide is None else guide.predict(batch.samples, temperature)
+            teacher = None if guide is None else self._ask(guide, batch, temperature)
+            top_k = None if guide is None else guide.top_k
             self.model.train()
-            said = self._predict(batch, temperature)
-            targets_T = batch.ids_T.to(self.device)
-            scores = score(said, targets_T, teacher, None if guide is None else guide.top_k)
+            scores = self._scores(batch, temperature, teacher, top_k)
             look(batch, scores)
             return objective(self._token_batch(batch, scores), total)
 
@@ -199,8 +184,7 @@ class Trainer(Learner):
         self.model.eval()
 
         def logp_of(batch: PackedBatch) -> Tensor:
-            said = self._predict(batch, temperature)
-            return score(said, batch.ids_T.to(self.device)).logp_T
+            return self._scores(batch, temperature).logp_T
 
         self._fill(units, field, logp_of)
 
@@ -209,7 +193,50 @@ class Trainer(Learner):
         """What this model predicts in the place of each trained token of the samples, one sample
         after the other."""
         self.model.eval()
-        return self._predict(pack(samples), temperature)
+        batch = pack(samples)
+        hidden_TH = self.spread.join(self._states(batch), batch)
+        return Predictions(hidden_TH, self.output_layer, temperature)
+
+    def at_start(self) -> Reference | None:
+        """See `learning.Learning`."""
+        if self.adapter is None:
+            return None
+        self.adapter.keep_start()
+        return AdapterStart(self, self.adapter)
+
+    def write(self, folder: Path, tokenizer: Any) -> None:
+        """Into a folder: the model with its masters, and the tokenizer, as transformers loads them,
+        or the adapter, as PEFT does."""
+        if self.adapter is None:
+            save_model(folder, self.model, tokenizer, self.weights.state_of(self.model))
+        else:
+            self.adapter.save(folder)
+
+    def save(self, target: Path, tokenizer: Any, extra: dict[str, Any]) -> None:
+        """Make the folder `target`: what is trained, `state_dict`, and `extra`, plain values."""
+        with atomic_folder(target) as draft, writing(target):
+            self.write(draft, tokenizer)
+            torch.save({"trainer": self.state_dict(), "extra": extra}, draft / STATE)
+
+    def load(self, folder: Path) -> dict[str, Any]:
+        """Take over what `save` wrote, and return its `extra`.
+
+        The weights are read by transformers, as they were written: it may have renamed them, cut
+        them into several files, or split the experts of a layer into tensors of their own.
+
+        Raises UserError if a file is damaged.
+        """
+        if self.adapter is None:
+            self.weights.load(self.model, load_model(folder, torch.device("cpu")).state_dict())
+        else:
+            self.adapter.load(folder)
+        with read_state(folder, self.device) as state:
+            self.load_state_dict(state["trainer"])
+            extra: dict[str, Any] = state["extra"]
+        return extra
+
+    def settle(self) -> None:
+        """Nothing is left to wait for: `save` has waited."""
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the weights: optimiser, position in the schedule, random state."""
@@ -224,12 +251,32 @@ class Trainer(Learner):
         self.done = state["done"]
         torch.set_rng_state(state["rng"].cpu())
 
-    def _predict(self, batch: PackedBatch, temperature: float) -> Predictions:
+    def _states(self, batch: PackedBatch) -> Tensor:
         """Run the model over a packed batch. Only positions that predict a trained token reach the
         output layer; the others would cost rows of vocabulary size for nothing."""
-        [hidden_NH] = self._forward(partial(hidden_states, self.model), batch)
-        hidden_TH = hidden_NH[batch.from_T.to(self.device)]
-        return Predictions(hidden_TH, self.output_layer, temperature)
+        return self.spread.states(self.model, batch, self.device)
+
+    def _scores(
+        self,
+        batch: PackedBatch,
+        temperature: float,
+        teacher: Predictions | None = None,
+        top_k: int | None = None,
+    ) -> Scores:
+        """What the model says of the trained tokens of a packed batch."""
+        said = Predictions(self._states(batch), self.output_layer, temperature)
+        targets_t = batch.ids_T[self.spread.here(batch)].to(self.device)
+        found = score(said, targets_t, teacher, top_k)
+        kl_t = found.teacher_kl_T
+        join = partial(self.spread.join, batch=batch)
+        return Scores(
+            join(found.logp_T), join(found.entropy_T), None if kl_t is None else join(kl_t)
+        )
+
+    def _ask(self, guide: Guide, batch: PackedBatch, temperature: float) -> Predictions:
+        """What a teacher, as it reads the samples, predicts in the place of each trained token."""
+        said: Predictions = guide.model.predict([as_seen(s) for s in batch.samples], temperature)
+        return replace(said, hidden_TH=said.hidden_TH[self.spread.here(batch)])
 
     def _token_batch(self, batch: PackedBatch, scores: Scores) -> TokenBatch:
         to = partial(Tensor.to, device=self.device)
@@ -247,3 +294,21 @@ class Trainer(Learner):
             num_sequences=len(batch.samples),
             fresh_T=to(batch.flat("version") == self.done),
         )
+
+
+class AdapterStart:
+    """The reference of a trainer with an adapter: the same model with the adapter as it was when
+    its start was kept, so there is no second copy of the model."""
+
+    def __init__(self, trainer: Trainer, adapter: Adapter) -> None:
+        self.trainer = trainer
+        self.adapter = adapter
+
+    def fill_logprobs(self, units: Sequence[Unit], field: str, temperature: float) -> None:
+        with self.adapter.at_start():
+            self.trainer.fill_logprobs(units, field, temperature)
+
+    def predict(self, samples: Sequence[Sample], temperature: float) -> Predictions:
+        with self.adapter.at_start():
+            said = self.trainer.predict(samples, temperature)
+        return replace(said, layer=said.layer.within(self.adapter.at_start))

@@ -1,0 +1,223 @@
+"""After 20 steps, ranks have the losses and the weights of one process, to 1e-5.
+
+Random tiny models and data: every weight that is trained has a gradient far above the noise of
+float32. AdamW would make a full step of noise alone, and then no two ways to add up would agree.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sharded_parts import (
+    WORDS,
+    Kind,
+    Models,
+    Wish,
+    gap,
+    pairs,
+    plain,
+    sharded,
+    units,
+    weight_of,
+    write_model,
+    written,
+)
+
+from fieldcraft.algos.distillation import Distillation
+from fieldcraft.algos.losses import Contrastive, CrossEntropy, Objective, Surrogate
+from fieldcraft.config.rl import Critic
+from fieldcraft.config.sections import Lora, Optim
+from fieldcraft.train.batch import Sample, Unit
+from fieldcraft.train.learning import Guide, note
+from fieldcraft.train.teacher import Teacher
+from rank_processes import Pool
+
+FEW, MANY = 4, 20  # steps: of the tests that always run, and of the others
+TEMPERATURE = 0.8
+TOKENS = Surrogate(clip_high=0.3, kl_coef=0.1, entropy_coef=0.01)
+SEQUENCES = Surrogate(
+    ratio="sequence", importance="sequence", importance_cap=1.5, llds_coef=0.3, clip="cispo"
+)
+FIELDS = ("entropy", "new_logp", "old_logp", "ref_logp", "value", "teacher_logp")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What is trained, and how."""
+
+    objective: Objective
+    units: Callable[[int], list[Unit]] = units
+    kind: Kind = "qwen3"
+    tied: bool = False
+    wish: dict[str, Any] = field(default_factory=dict)
+    optim: dict[str, Any] = field(default_factory=dict)
+    teacher: bool = False
+    guide: int | None = None  # words of the teacher that are compared
+    tolerance: float = 1e-5
+
+
+CASES = {
+    "sft": Case(objective=CrossEntropy()),
+    "sft-tied": Case(objective=CrossEntropy(), kind="llama", tied=True),
+    "contrastive": Case(objective=Contrastive(alpha=0.2), units=pairs),
+    "rl-tokens": Case(
+        objective=TOKENS, kind="llama", wish={"reference": True, "critic": Critic(backbone="own")}
+    ),
+    "rl-sequences": Case(objective=SEQUENCES, wish={"critic": Critic(backbone="policy")}),
+    "distil-sampled": Case(objective=Surrogate(), teacher=True),
+    "distil-top-k": Case(
+        objective=Distillation(surrogate=Surrogate()), teacher=True, guide=5, tied=True
+    ),
+    "lora": Case(objective=TOKENS, wish={"reference": True, "lora": Lora(rank=4, alpha=8)}),
+    "activation-checkpointing": Case(
+        objective=CrossEntropy(), optim={"activation_checkpointing": True}
+    ),
+    "lora-distil": Case(
+        objective=Distillation(surrogate=Surrogate()),
+        kind="llama",
+        wish={"reference": True, "lora": Lora(rank=4, alpha=8)},
+        guide=WORDS,
+    ),
+    "fewer-units-than-ranks": Case(objective=TOKENS, units=partial(units, groups=1)),
+}
+
+
+def train(models: Models, case: Case, steps: int) -> tuple[list[dict[str, float]], list[Sample]]:
+    """The metrics of all steps, and the samples of all of them as the models have filled them."""
+    rows, seen = [], []
+    for number in range(steps // 2):
+        chosen = case.units(number)
+        total = weight_of(chosen)
+        fill(models, chosen, case)
+        guide = Guide(models.teacher or models.reference, case.guide) if case.guide else None
+        for _ in range(2):  # so that in the second one the ratio is not 1
+            models.trainer.done = len(rows)
+            row = models.trainer.step(chosen, case.objective, total, TEMPERATURE, guide, note)
+            if models.critic:
+                models.critic.done = len(rows)
+                row |= {f"critic/{k}": v for k, v in models.critic.step(chosen, total).items()}
+            rows.append(row)
+        models.trainer.drop_gradients()
+        seen += [sample for unit in chosen for sample in unit]
+    return rows, seen
+
+
+def fill(models: Models, chosen: Sequence[Unit], case: Case) -> None:
+    """What the samples know of the models as they are before the steps."""
+    if not isinstance(case.objective, CrossEntropy | Contrastive):
+        models.trainer.fill_logprobs(chosen, "old_logp", TEMPERATURE)
+    if models.reference:
+        models.reference.fill_logprobs(chosen, "ref_logp", TEMPERATURE)
+    if models.critic:
+        models.critic.fill_values(chosen)
+    if models.teacher:
+        for sample in (sample for unit in chosen for sample in unit):
+            sample.seen = behind_a_hint(sample)
+        Teacher(model=models.teacher).fill_logprobs(chosen, TEMPERATURE)
+
+
+def behind_a_hint(sample: Sample) -> Sample:
+    """The same trained tokens in a longer text: other ranks hold them."""
+    hint = np.arange(1, 31, dtype=np.int64) % WORDS
+    none = np.zeros(30 + len(sample), np.float32)
+    weight = np.concatenate([np.zeros(30, np.float32), sample.weight])
+    return Sample(np.concatenate([hint, sample.ids]), weight, none, none, none, none)
+
+
+def compare(case: Case, layout: str, steps: int, pool: Pool, folder: Path) -> None:
+    data, context = LAYOUTS[layout]
+    start = write_model(folder / "start", case.kind, case.tied)
+    settings = {"lr": 1e-3, "micro_tokens": 120 // context, **case.optim}
+    teacher = write_model(folder / "teacher", case.kind, seed=1) if case.teacher else None
+    wish = Wish(start=start, optim=Optim(**settings), teacher=teacher, **case.wish)
+    alone = plain(wish)
+    rows, samples = train(alone, case, steps)
+    weights, before = written(alone, folder / "alone"), written(plain(wish), folder / "before")
+    with sharded(pool, folder, wish, data, context) as models:
+        found, others = train(models, case, steps)
+        spread = written(models, folder / "spread")
+    for row, other in zip(rows, found, strict=True):
+        counts = [name for name in row if name.endswith("fraction")]
+        for name in counts:  # a token at a threshold is on either side of it
+            assert other.pop(name) == pytest.approx(row.pop(name), abs=0.01)
+        assert other == pytest.approx(row, rel=case.tolerance, abs=case.tolerance)
+    for sample, other in zip(samples, others, strict=True):
+        for name in FIELDS:
+            mine, its = getattr(sample, name), getattr(other, name)
+            # what differs in many weights adds up in one token
+            np.testing.assert_allclose(its, mine, rtol=1e-4, atol=1e-4)
+    assert gap(before, weights) > 1e-3  # there is something to compare
+    assert gap(weights, spread) < case.tolerance
+
+
+LAYOUTS = {"2": (2, 1), "1x2": (1, 2), "4": (4, 1), "2x2": (2, 2), "1": (1, 1), "1x4": (1, 4)}
+# Of every case one layout, and few steps; the others take minutes.
+QUICK = {
+    "sft": "2",
+    "sft-tied": "2x2",
+    "contrastive": "2",
+    "rl-tokens": "2",
+    "rl-sequences": "1x2",
+    "distil-sampled": "1x2",
+    "distil-top-k": "1x2",
+    "lora": "1x2",
+    "activation-checkpointing": "1x2",
+    "lora-distil": "2",
+    "fewer-units-than-ranks": "4",
+}
+
+
+@pytest.mark.parametrize(("case", "layout"), QUICK.items())
+def test_ranks_train_as_one_process(case: str, layout: str, pool: Pool, tmp_path: Path) -> None:
+    compare(CASES[case], layout, FEW, pool, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_so_they_do_in_every_layout(case: str, layout: str, pool: Pool, tmp_path: Path) -> None:
+    compare(CASES[case], layout, MANY, pool, tmp_path)
+
+
+LORA = Lora(rank=4, alpha=8)
+
+
+@pytest.mark.parametrize(("layout", "lora"), [("1x2", None), ("2", LORA)])
+def test_bfloat16_is_as_far_from_float32_as_in_one_process(
+    layout: str, lora: Lora | None, pool: Pool, tmp_path: Path
+) -> None:
+    compare_roundings(layout, lora, pool, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lora", [None, LORA])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_so_it_is_in_every_layout(
+    layout: str, lora: Lora | None, pool: Pool, tmp_path: Path
+) -> None:
+    compare_roundings(layout, lora, pool, tmp_path)
+
+
+def compare_roundings(layout: str, lora: Lora | None, pool: Pool, tmp_path: Path) -> None:
+    """The roundings of ranks are others, as gradients are rounded before they are added up."""
+    case, start = CASES["sft"], write_model(tmp_path / "start")
+    exact = Wish(start=start, optim=Optim(lr=1e-3, micro_tokens=120), lora=lora)
+    wish = replace(exact, dtype="bfloat16")
+    expected, _ = train(plain(exact), case, MANY)
+    alone, _ = train(plain(wish), case, MANY)
+    with sharded(pool, tmp_path, wish, *LAYOUTS[layout]) as models:
+        found, _ = train(models, case, MANY)
+        weights = written(models, tmp_path / "spread")
+    for name in ("loss", "grad_norm"):
+        exactly = np.array([row[name] for row in expected])
+        apart = np.abs(exactly - [row[name] for row in alone])
+        spread = np.abs(exactly - [row[name] for row in found])
+        assert 0 < spread.mean() < 2 * apart.mean()
+    # what is kept are the masters, in float32
+    assert all(w.dtype == torch.float32 for w in weights.values())
+    assert any((w != w.bfloat16()).any() for w in weights.values())

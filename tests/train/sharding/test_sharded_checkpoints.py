@@ -1,0 +1,246 @@
+"""Checkpoints of ranks: written while they train, whole or not at all, for any number of them."""
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from sharded_parts import (
+    WORDS,
+    Models,
+    Wish,
+    gap,
+    plain,
+    sharded,
+    units,
+    weight_of,
+    write_model,
+    written,
+)
+from torch.distributed.checkpoint.state_dict_loader import load
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from checkpoints import tiny_tokenizer
+from cli_parts import sentence, status
+from fieldcraft.algos.losses import CrossEntropy
+from fieldcraft.config.recipe import dump_recipe
+from fieldcraft.config.rl import Critic
+from fieldcraft.config.sections import Lora, Optim
+from fieldcraft.config.stages import Sft
+from fieldcraft.recipes.loading import build_recipe
+from fieldcraft.records.files import write_json
+from fieldcraft.train.learning import Learning
+from fieldcraft.train.sharding.policies import read_policy
+from fieldcraft.train.stages.base import Material, Row
+from fieldcraft.train.stages.supervised import SupervisedStage
+from fieldcraft.types import UserError
+from rank_processes import Pool
+from training_parts import run_stage
+
+OPTIM = Optim(lr=1e-3, micro_tokens=120, schedule="linear")
+ALIKE = 1e-5
+
+
+def wish(folder: Path, tied: bool = False, **given: object) -> Wish:
+    start = write_model(folder / "start", tied=tied)
+    tiny_tokenizer().save_pretrained(start)
+    return Wish(start=start, optim=OPTIM, **given)  # type: ignore[arg-type]
+
+
+def learn(models: Models, numbers: range) -> list[float]:
+    """Steps of the policy and of its critic; their losses."""
+    losses = []
+    for number in numbers:
+        chosen = units(number)
+        total = weight_of(chosen)
+        if models.critic:
+            models.critic.fill_values(chosen)
+        losses.append(models.trainer.step(chosen, CrossEntropy(), total)["loss"])
+        if models.critic:
+            losses.append(models.critic.step(chosen, total)["loss"])
+    return losses
+
+
+@pytest.mark.parametrize(
+    ("data", "context", "backbone"), [(1, 1, "own"), (4, 1, "policy"), (1, 2, "own")]
+)
+def test_another_number_of_ranks_goes_on_where_two_were(
+    pool: Pool, tmp_path: Path, data: int, context: int, backbone: str
+) -> None:
+    asked = wish(tmp_path, critic=Critic(backbone=backbone))
+    target = tmp_path / "step-000003"
+    with sharded(pool, tmp_path, asked, 2) as models:
+        learn(models, range(3))
+        assert models.critic is not None
+        models.trainer.save(target, None, {"critic": models.critic.state_dict()})
+        losses = learn(models, range(3, 6))  # while it is written
+        models.trainer.settle()
+        weights = written(models, tmp_path / "whole")
+    with sharded(pool, tmp_path, asked, data, context) as models:
+        assert models.critic is not None
+        learn(models, range(7, 8))  # what it has learnt is forgotten
+        models.trainer.fill_logprobs(units(7), "old_logp", 1.0)  # leaves weights whole that are old
+        models.critic.load_state_dict(models.trainer.load(target)["critic"])
+        assert models.trainer.done == models.critic.done == 3
+        assert learn(models, range(3, 6)) == pytest.approx(losses, abs=ALIKE)
+        assert gap(weights, written(models, tmp_path / "resumed")) < ALIKE
+
+
+def test_a_checkpoint_is_there_when_it_is_whole(pool: Pool, tmp_path: Path) -> None:
+    asked, target = wish(tmp_path), tmp_path / "saved" / "step-000001"
+    with sharded(pool, tmp_path, asked, 2) as models:
+        learn(models, range(1))
+        models.trainer.save(target, None, {"kept": [1, 2]})
+        assert models.trainer.load(target) == {"kept": [1, 2]}  # waits until it is written
+        models.trainer.save(target, None, {})  # as at the end of a stage
+        models.trainer.settle()
+        assert [path.name for path in target.parent.iterdir()] == ["step-000001"]
+        assert models.trainer.load(target) == {"kept": [1, 2]}
+
+
+def test_a_damaged_checkpoint_is_refused_with_a_sentence(pool: Pool, tmp_path: Path) -> None:
+    asked = wish(tmp_path)
+    with sharded(pool, tmp_path, asked, 2) as models:
+        models.trainer.save(tmp_path / "step-000000", None, {})
+        models.trainer.settle()
+        shard = next((tmp_path / "step-000000").glob("*.distcp"))
+        shard.write_bytes(shard.read_bytes()[: shard.stat().st_size // 2])
+        with pytest.raises(UserError, match="step-000000"):
+            models.trainer.load(tmp_path / "step-000000")
+
+
+@pytest.mark.parametrize(
+    ("tied", "lora"),
+    [(False, None), (True, None), (False, Lora(rank=4, alpha=8))],
+    ids=["whole", "tied", "lora"],
+)
+def test_a_checkpoint_becomes_a_folder_of_transformers(
+    pool: Pool, tmp_path: Path, tied: bool, lora: Lora | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = wish(tmp_path, tied, lora=lora)
+    run = write_run(tmp_path / "run", asked)
+    target = run / "only" / "step-000002"
+    with sharded(pool, tmp_path, asked, 4) as models:
+        learn(models, range(2))
+        models.trainer.save(target, None, {})
+        expected = written(models, tmp_path / "expected")
+        learn(models, range(2, 4))
+        models.trainer.settle()
+    model, adapter = read_policy(target, asked.start, "float32", lora)
+    if adapter is None:
+        assert gap(dict(model.named_parameters()), expected) == 0
+    else:
+        adapter.save(tmp_path / "adapter")
+        assert gap(load_file(tmp_path / "adapter" / "adapter_model.safetensors"), expected) == 0
+        model = adapter.merged()
+    out = tmp_path / "exported"
+    assert status("export", target, "--out", out, "--dtype", "float32") == 0
+    exported = AutoModelForCausalLM.from_pretrained(out)
+    assert gap(exported.state_dict(), model.state_dict()) == 0
+    assert AutoTokenizer.from_pretrained(out).vocab_size == tiny_tokenizer().vocab_size
+    assert status("ask", "Who?", "--model", target) == 2
+    assert f"make a model of it with 'fieldcraft export {target} --out FOLDER'" in sentence(capsys)
+    moved = target.rename(tmp_path / "step-000002")
+    assert status("export", moved, "--out", tmp_path / "again") == 2
+    assert "without its run" in sentence(capsys)
+
+
+def write_run(folder: Path, asked: Wish) -> Path:
+    """The folder of a run whose ranks are at its only stage."""
+    lora = asked.lora and asked.lora.model_dump()
+    stage = {"type": "sft", "data": "d", "steps": 20, "optim": {"lr": 1e-3, "micro_tokens": 120}}
+    keys = {"model": str(asked.start), "lora": lora, "stages": {"only": stage}, "tools": []}
+    recipe = build_recipe({"recipe": "mine", "tasks": "t", "demonstrations": "d", **keys})
+    (folder / "only").mkdir(parents=True)
+    write_json(folder / "recipe.json", dump_recipe(recipe))
+    return folder
+
+
+def test_one_process_and_ranks_do_not_read_each_others_checkpoints(
+    pool: Pool, tmp_path: Path
+) -> None:
+    asked = wish(tmp_path)
+    shards, whole = tmp_path / "step-000001", tmp_path / "step-000002"
+    alone = plain(asked).trainer
+    alone.save(whole, tiny_tokenizer(), {})
+    with sharded(pool, tmp_path, asked, 2) as models:
+        models.trainer.save(shards, None, {})
+        with pytest.raises(UserError, match=f"delete the folder {whole}"):
+            models.trainer.load(whole)
+        learn(models, range(1))  # they go on
+    with pytest.raises(UserError, match=f"{shards}"):
+        alone.load(shards)
+
+
+def test_gradients_of_bfloat16_are_added_up_in_float32(pool: Pool, tmp_path: Path) -> None:
+    optim = Optim(lr=1e-3, micro_tokens=1000, beta1=0.0, clip_norm=1e6)
+    asked = replace(wish(tmp_path, dtype="bfloat16"), optim=optim)
+    with sharded(pool, tmp_path, asked, 2) as models:
+        learn(models, range(1))
+        models.trainer.save(tmp_path / "step-000001", None, {})
+    gradient = torch.zeros(WORDS, 24)  # without beta1 the first moment is it
+    moments = {"lm_head.weight": {"exp_avg": gradient}}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        load({"policy": {"moments": moments}}, checkpoint_id=tmp_path / "step-000001", no_dist=True)
+    assert gradient.abs().max() > 1e-3
+    assert (gradient != gradient.bfloat16()).any()
+
+
+class Steps(SupervisedStage):
+    """A stage over a few units, which is killed before one of its steps."""
+
+    def __init__(self, trainer: Learning, dies_in: int | None = None) -> None:
+        super().__init__(trainer, units(0, groups=5), CrossEntropy(), 4, 0)
+        self.dies_in = dies_in
+        self.done: list[int] = []
+
+    @classmethod
+    async def open(cls, settings: Any, material: Material) -> Self:
+        raise AssertionError("it is made by hand")
+
+    async def step(self, number: int) -> Row:
+        if number == self.dies_in:
+            raise KeyboardInterrupt
+        self.done.append(number)
+        return await super().step(number)
+
+
+def test_a_stage_that_was_killed_goes_on_with_other_ranks(pool: Pool, tmp_path: Path) -> None:
+    given = {"type": "sft", "data": "d", "steps": 8, "batch": 4, "checkpoint_every": 2}
+    settings = Sft.model_validate({**given, "optim": OPTIM})
+    asked, stage = wish(tmp_path, steps=8), tmp_path / "stage"
+    alone = plain(asked)
+    expected = run_stage(Steps(alone.trainer), settings, tmp_path / "alone")
+    with sharded(pool, tmp_path, asked, 2) as models, pytest.raises(KeyboardInterrupt):
+        run_stage(Steps(models.trainer, dies_in=5), settings, stage)
+    with sharded(pool, tmp_path, asked, 2, 2) as models:
+        second = Steps(models.trainer)
+        rows = run_stage(second, settings, stage)
+        found = written(models, tmp_path / "spread")
+    assert second.done == [4, 5, 6, 7]  # the newest checkpoint is that after four steps
+    for name in ("loss", "grad_norm", "lr", "tokens"):
+        assert [row[name] for row in rows] == pytest.approx(
+            [row[name] for row in expected], abs=ALIKE
+        )
+    assert gap(found, written(alone, tmp_path / "plain")) < ALIKE
+    assert [path.name for path in stage.glob("step-*")] == ["step-000008"]
+
+
+def test_a_gradient_that_is_not_finite_leaves_all_ranks_as_they_were(
+    pool: Pool, tmp_path: Path
+) -> None:
+    asked = wish(tmp_path)
+    with sharded(pool, tmp_path, asked, 2) as models:
+        learn(models, range(1))
+        before = written(models, tmp_path / "before")
+        chosen = units(1)
+        chosen[0][0].weight[-1] = torch.inf  # only one rank has it
+        with pytest.raises(UserError, match="step 1 has a gradient that is not finite"):
+            models.trainer.step(chosen, CrossEntropy(), 10.0)
+        assert gap(before, written(models, tmp_path / "after")) == 0
+        assert models.trainer.done == 1
+        learn(models, range(1, 2))
