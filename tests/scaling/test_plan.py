@@ -57,8 +57,22 @@ def test_a_rank_has_its_share() -> None:
     assert parts["gathered"] == EMBEDDINGS * 2 + 2 * 50_000 * 2 + 50_000 * 4
     assert parts["activations"] == activation_bytes(setup, stage, 4096)
     assert parts["process"] == PROCESS_BYTES
-    apart = rank_parts(setup, stage, cluster_of(trainers=4, context=2))
-    assert apart["activations"] == activation_bytes(setup, stage, 2048)
+
+
+def test_ranks_share_a_line_that_is_too_long_for_one() -> None:
+    """Of 10,000 tokens each has 5,000, and the keys and values of the others: 4 layers x 2 heads x
+    16 numbers of 4 bytes, twice."""
+    setup = sizes("budget.total_tokens=10000")
+    stage = setup.recipe.stages["rl2"]
+    parts = rank_parts(setup, stage, cluster_of(trainers=4, context=2))
+    others = 5000 * 2 * LAYERS * 2 * 16 * 4
+    assert parts["activations"] == activation_bytes(setup, stage, 5000) + others
+
+
+def test_gradients_outside_of_the_layers_count_where_they_are_more_than_activations() -> None:
+    setup = sizes("stages.rl2.optim.micro_tokens=1", "budget.total_tokens=1")
+    parts = rank_parts(setup, setup.recipe.stages["rl2"], cluster_of(trainers=2))
+    assert parts["activations"] == EMBEDDINGS * (4 + 4)
 
 
 def test_an_engine_has_whole_weights_and_its_rows() -> None:
@@ -158,7 +172,7 @@ def test_what_does_not_fit_is_told_with_what_to_set() -> None:
     narrow = sizes("cluster={trainers: 2, engines: 1}", "budget.total_tokens=60000")
     assert "its engine needs 10.4 GB" in (said := too_large(narrow, 8e9, 3))
     assert said.endswith("set cluster.engine_devices=2, or lower max_rows.")
-    many = ["cluster={trainers: 2}", "stages.base.optim.micro_tokens=1000000"]
+    many = ["cluster={trainers: 2}", "budget.total_tokens=1000000"]
     assert too_large(sizes(*many), 15e9, 2).endswith("set cluster.trainers=2 cluster.context=2.")
     assert "lower optim.micro_tokens, or set " in too_large(sizes(*many), 1e9, 2)
 

@@ -36,7 +36,8 @@ def root_parameters(config: Any) -> int:
 def rank_parts(setup: Sizes, stage: Stage, cluster: Cluster) -> Parts:
     """A trainer's share. What is trained, what is only read and the gradients are cut evenly. Whole
     at a time are two layers (one is computed, the next one gathered), the gradient of one, and all
-    that is outside of the layers. Of a line of tokens, a rank has its part of the context."""
+    that is outside of the layers. The gradient of the latter is whole when there are no activations
+    any more, so the larger of both counts."""
     recipe, footprint, ranks = setup.recipe, stage.footprint, max(cluster.trainers, 1)
     size = BYTES[recipe.dtype]
     critics = setup.parameters * footprint.critics
@@ -47,18 +48,32 @@ def rank_parts(setup: Sizes, stage: Stage, cluster: Cluster) -> Parts:
         read = setup.parameters * size * others
     else:
         read += setup.parameters * size + setup.trained * FLOAT * footprint.references
-    tokens = max(stage.optim.micro_tokens, recipe.budget.total_tokens)
     root = root_parameters(setup.config)
     layer = (setup.parameters - root) // setup.config.num_hidden_layers
     whole = 0 if ranks == 1 else (root + 2 * layer) * size + layer * FLOAT
+    root_gradient = 0 if ranks == 1 else root * (size + FLOAT)
     return {
         STATE: ceil(trained * (FLOAT + MOMENTS[stage.optim.moments]) / ranks),
         READ: ceil(read / ranks),
         GRADIENTS: ceil(trained * FLOAT / ranks),
         GATHERED: whole if ranks > 1 else _rounded(setup),
-        ACTIVATIONS: activation_bytes(setup, stage, ceil(tokens / cluster.context)),
+        ACTIVATIONS: max(_line_bytes(setup, stage, cluster.context), root_gradient),
         PROCESS: PROCESS_BYTES,
     }
+
+
+def _line_bytes(setup: Sizes, stage: Stage, context: int) -> int:
+    """What a rank keeps of a line of tokens, of which it has its part. Keys and values are those of
+    the whole line, in each layer that is kept."""
+    config = setup.config
+    mine = max(stage.optim.micro_tokens, ceil(setup.recipe.budget.total_tokens / context))
+    kept = activation_bytes(setup, stage, mine)
+    if context == 1:
+        return kept
+    layers = 1 if stage.optim.activation_checkpointing else config.num_hidden_layers
+    heads = config.num_key_value_heads / config.num_attention_heads
+    others = 2 * (context - 1) * mine * config.hidden_size * heads
+    return kept + ceil(layers * others * BYTES[setup.recipe.policy_dtype])
 
 
 def _rounded(setup: Sizes) -> int:
