@@ -107,6 +107,20 @@ def test_what_a_session_has_read_is_not_read_again_until_weights_change() -> Non
     assert virtually(calls) == pytest.approx([0.11, 0.01, 0.13], abs=0.002)
 
 
+def test_a_turn_under_way_is_read_again_when_weights_change() -> None:
+    """100 tokens are read and 50 of 100 written. Then 150 are read again, and 50 written."""
+
+    async def calls() -> float:
+        engine, loop = Modelled(Growing(), 10), asyncio.get_running_loop()
+        turn = asyncio.create_task(engine.generate(range(100), Sampling(100), "one"))
+        await asyncio.sleep(0.15)
+        await engine.publish(1)
+        await turn
+        return loop.time()
+
+    assert virtually(calls) == pytest.approx(0.35, abs=0.002)
+
+
 def test_tokens_know_the_version_that_sampled_them() -> None:
     async def calls() -> Completion:
         engine = Modelled(Constant(), 1)
