@@ -11,7 +11,17 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from fieldcraft.config.complaints import first_problem
-from fieldcraft.config.names import VLLM, Kind, PartError, known, require, short, shown, suggestion
+from fieldcraft.config.names import (
+    LOCAL,
+    VLLM,
+    Kind,
+    PartError,
+    known,
+    require,
+    short,
+    shown,
+    suggestion,
+)
 from fieldcraft.config.recipe import (
     Recipe,
     evaluations,
@@ -309,7 +319,13 @@ def _check_selection(recipe: Recipe) -> None:
 
 
 def _check_engine(recipe: Recipe) -> None:
-    """vLLM holds one model at a time, so nothing else can be sampled beside it."""
+    """Ray starts engines of the two kinds that are built in. vLLM holds one model at a time, so
+    nothing else can be sampled beside it."""
+    if recipe.cluster.engines and recipe.engine.name not in (LOCAL, VLLM):
+        raise UserError(
+            f"cluster.engines={recipe.cluster.engines} starts engines of the kinds local and vllm,"
+            f" and engine is '{recipe.engine.name}': use one of these, or cluster.engines=0."
+        )
     frozen = [n for n, s in recipe.stages.items() if isinstance(s, Rl) and s.simulator == "frozen"]
     if recipe.engine.name == VLLM and frozen:
         raise UserError(

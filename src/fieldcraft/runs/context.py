@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ import torch
 import transformers
 from pydantic import BaseModel, Field
 
+from fieldcraft.cluster.session import Session, joined
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.home import Home
@@ -66,6 +67,7 @@ class Context:
     device: torch.device
     judge: Judge | None
     emit: Events
+    session: Session | None = None  # of Ray, where the recipe has a cluster
     tools: Sequence[AnyTool] = ()  # see `open_tools`
     selected: Sequence[Task] | None = None  # questions of reinforcement learning; None: all
     threads: Threads = field(
@@ -154,7 +156,7 @@ class Context:
     def engine(self, model: Any, dialect: Dialect) -> PolicyEngine:
         """The recipe's, which samples from a model of this process."""
         threads = self.threads.sampling
-        return make_engine(self.recipe, model, dialect.tokenizer, threads, self.home)
+        return make_engine(self.recipe, model, dialect.tokenizer, threads, self.home, self.session)
 
     def policy(self, model: Path) -> Any:
         """A model that the run has trained, or begins with, in the type in which it was trained."""
@@ -180,8 +182,8 @@ async def open_context(recipe: Recipe, out: Path, events: Events) -> AsyncIterat
     """Begin a run in a folder, or resume it. Inside the block no other process works there, and its
     connections are closed at the end.
 
-    Raises UserError for a folder of another run, a device that is not there, or a judge that does
-    not answer.
+    Raises UserError for a folder of another run, a device that is not there, a judge that does not
+    answer, or a cluster that cannot do what the recipe asks for.
     """
     device = choose_device(recipe.device)
     inputs = make_inputs(recipe)
@@ -190,9 +192,20 @@ async def open_context(recipe: Recipe, out: Path, events: Events) -> AsyncIterat
         events(Said(remark))
     with folder.alone():
         judge = await open_judge(recipe.judge, folder.judge_replies)
-        context = Context(recipe, folder, inputs, device, judge, events)
-        try:
-            with tracking(folder, events):
-                yield context
-        finally:
-            await context.close()
+        with _cluster(recipe, device, folder.path) as session:
+            context = Context(recipe, folder, inputs, device, judge, events, session)
+            try:
+                with tracking(folder, events):
+                    yield context
+            finally:
+                await context.close()
+
+
+@contextmanager
+def _cluster(recipe: Recipe, device: torch.device, folder: Path) -> Iterator[Session | None]:
+    """The processes of a run, None where it is one."""
+    if not recipe.cluster.used:
+        yield None
+        return
+    with joined(recipe.cluster, device.type, folder) as session:
+        yield session

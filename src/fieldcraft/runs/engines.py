@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fieldcraft.cluster.engines import Engines
+from fieldcraft.cluster.session import Session
 from fieldcraft.config.making import make_part
 from fieldcraft.config.names import LOCAL, Kind, find
 from fieldcraft.config.recipe import Recipe
@@ -24,12 +27,15 @@ def make_engine(
     tokenizer: Tokenizer,
     threads: int | None,
     home: Home,
+    session: Session | None = None,
 ) -> PolicyEngine:
     """The engine of a recipe on a model in this process; `threads` are those of a CPU while it
-    samples, and `home` is of the run. Raises UserError for settings that it does not have, or
-    something that is no engine."""
+    samples, `home` is of the run, and `session` has the processes of a cluster. Raises UserError
+    for settings that it does not have, or something that is no engine."""
     choice, offered = recipe.engine, _offered(recipe, model, tokenizer, threads)
     factory = find(Kind.ENGINE, choice.name)
+    if session is not None and session.of("engine"):
+        factory = home.once("engines", partial(Engines, session, home)).fleet
     engine = make_part(
         Kind.ENGINE, choice.name, factory, choice.settings, offered | {"home": home}, ["name"]
     )

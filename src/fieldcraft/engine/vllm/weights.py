@@ -38,9 +38,17 @@ class Proof:
     def gap(self, logprobs: Sequence[float], sampled: int, logprob: float) -> float:
         """How far a server's answer is from it: the mean difference in nats of the log-probability
         of an id, or that of a token which it sampled, whichever is more; NaN if it said NaN."""
-        text = float(np.abs(np.asarray(logprobs, np.float32) - self.logprobs).mean())
+        text = self._mean_gap(logprobs)
         token = abs(logprob - float(self.after[sampled]))
         return math.nan if math.isnan(text + token) else max(text, token)
+
+    def distance(self, other: Proof) -> float:
+        """How far another model is from it, by what both say of the same text; NaN if either said
+        NaN."""
+        return self._mean_gap(other.logprobs)
+
+    def _mean_gap(self, logprobs: Sequence[float] | Floats) -> float:
+        return float(np.abs(np.asarray(logprobs, np.float32) - self.logprobs).mean())
 
 
 @dataclass(frozen=True)

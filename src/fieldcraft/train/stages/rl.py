@@ -18,7 +18,7 @@ from fieldcraft.train.critic import Critic
 from fieldcraft.train.learner import AdapterStart, Learned, PolicyLearner, Reference, Told
 from fieldcraft.train.model import torch_type
 from fieldcraft.train.rollout_metrics import rollout_metrics, silence
-from fieldcraft.train.sampler import Group, Sampler, equal, simulates
+from fieldcraft.train.sampler import Group, Sampler, Travelling, equal, simulates
 from fieldcraft.train.stages.base import Data, Material, Row, StageType
 from fieldcraft.train.stream import Stream
 from fieldcraft.train.trainer import Trainer
@@ -156,6 +156,9 @@ class RlStage(StageType):
             self.keep(_telling(sampled.groups, learned, number))
         with timeline.phase("publish"):
             await self.sampler.publish(number + 1)
+        engine: object = self.engine
+        if isinstance(engine, Travelling):
+            row |= engine.published
         self.note(timeline.cut(number))
         return row
 
