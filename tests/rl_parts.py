@@ -14,8 +14,8 @@ from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rewards.answers import ExactMatch, StatelessReward
 from fieldcraft.rewards.rubric import AskingReward, Rubric
 from fieldcraft.train.batch import Sample, Unit
+from fieldcraft.train.learning import Look
 from fieldcraft.train.stages.rl import RlStage
-from fieldcraft.train.trainer import Look
 from fieldcraft.types import (
     Completion,
     Reward,

@@ -9,7 +9,7 @@ from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.records.events import Events, write_metrics
 from fieldcraft.runs.check import check_recipe
 from fieldcraft.runs.run import run_recipe
-from fieldcraft.train.checkpoint import save_model
+from fieldcraft.train.saving import save_model
 
 STEPS = 40
 TEMPLATE = (  # each message ends with what tells that the policy is to write

@@ -184,7 +184,7 @@ class Rejection(fc.StageType):
     def __init__(self, settings: Settings, material: Material) -> None:
         self.settings, self.seed = settings, material.seed
         self.trainer = material.trainer(settings.optim, settings.steps)
-        self.engine = material.engine(self.trainer.model)
+        self.engine = material.engine(self.trainer)
         self.env = material.environment()
         self.tasks = material.training_questions()
 

@@ -14,11 +14,12 @@ from fieldcraft.algos.distillation import Distillation
 from fieldcraft.algos.losses import CrossEntropy, Surrogate
 from fieldcraft.config.sections import Lora, Optim
 from fieldcraft.train.batch import to_sample
-from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint, save_model
+from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint
+from fieldcraft.train.learning import Guide
 from fieldcraft.train.lora import Adapter
 from fieldcraft.train.model import load_model
-from fieldcraft.train.stages.rl import AdapterStart
-from fieldcraft.train.trainer import Guide, Trainer
+from fieldcraft.train.saving import save_model
+from fieldcraft.train.trainer import AdapterStart, Trainer
 from fieldcraft.types import Author, UserError
 from training_parts import (
     assert_same,
@@ -172,7 +173,7 @@ def test_the_reference_is_the_adapter_as_its_stage_found_it(tmp_path: Path) -> N
     assert (at_start - now).abs().max() > 0.01
     # and as a teacher between the micro-batches of a step
     to_start = Distillation(surrogate=Surrogate())
-    row = trainer.step(units, to_start, 20.0, 0.7, Guide(reference.predict))
+    row = trainer.step(units, to_start, 20.0, 0.7, Guide(reference))
     assert row["teacher_kl"] > 1e-4
     assert row["grad_norm"] > 0
     # and training goes on where it was, with the adapter alone

@@ -19,7 +19,7 @@ from fieldcraft.runs.context import Context
 from fieldcraft.runs.folder import RunFolder
 from fieldcraft.runs.inputs import make_inputs
 from fieldcraft.train.batch import Unit, to_sample
-from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint, save_weights
+from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint
 from fieldcraft.train.model import load_model
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Author, UserError
@@ -118,7 +118,7 @@ def test_it_resumes_as_if_it_had_never_stopped(tmp_path: Path, moments: str) -> 
 def test_what_is_saved_is_exact_and_loads_in_either_type(tmp_path: Path) -> None:
     trainer = rounded_trainer(tmp_path / "a", lr=1e-4)
     trainer.step(units(), CrossEntropy(), 10.0)
-    save_weights(tmp_path / "saved", trainer, tiny_tokenizer())
+    trainer.write(tmp_path / "saved", tiny_tokenizer())
     exact = load_model(tmp_path / "saved", torch.device("cpu")).state_dict()
     rounded = load_model(tmp_path / "saved", torch.device("cpu"), "bfloat16").state_dict()
     for name, value in trainer.weights.state_of(trainer.model).items():

@@ -51,8 +51,8 @@ from fieldcraft.runs.sources import Inputs
 from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.tools.search.index import require_one_search
 from fieldcraft.tools.search.tool import SearchTool
-from fieldcraft.train.checkpoint import save_model
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
+from fieldcraft.train.saving import save_model
 from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 
 Tools = Sequence[Any] | Mapping[Any, Mapping[str, Any]]

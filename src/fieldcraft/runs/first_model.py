@@ -8,7 +8,7 @@ from fieldcraft.dialects import dialect_class
 from fieldcraft.runs.build import closed_tools
 from fieldcraft.runs.inputs import WorldInputs
 from fieldcraft.runs.sources import Inputs
-from fieldcraft.train.checkpoint import save_model
+from fieldcraft.train.saving import save_model
 from fieldcraft.train.scratch import new_model, new_tokenizer, tool_texts
 
 

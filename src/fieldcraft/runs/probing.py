@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fieldcraft.evals.metrics import summarise
 from fieldcraft.evals.run import answer_rubric, evaluate
 from fieldcraft.records.events import nobody
@@ -11,13 +13,20 @@ from fieldcraft.runs.context import Context
 from fieldcraft.runs.evaluating import playing
 from fieldcraft.train.loop import Probe, no_probe
 from fieldcraft.train.stages.base import Row, StageType
-from fieldcraft.types import Dialect
+from fieldcraft.types import Dialect, PolicyEngine
 
 
-def make_probe(context: Context, dialect: Dialect, stage: StageType, play: Play | None) -> Probe:
+def make_probe(
+    context: Context,
+    dialect: Dialect,
+    stage: StageType,
+    play: Play | None,
+    new_engine: Callable[[], PolicyEngine],
+) -> Probe:
     """What `evaluation.during` asks for: the model answers the first questions of the leading
     split, greedily and with the run's tools. Exact match and calls become `heldout_em` and
-    `heldout_calls` of the step's metrics. A stage that samples lends its engine."""
+    `heldout_calls` of the step's metrics. A stage that samples lends its engine,
+    for another one `new_engine` makes one."""
     settings = context.recipe.evaluation
     if settings.during is None:
         return no_probe
@@ -31,7 +40,7 @@ def make_probe(context: Context, dialect: Dialect, stage: StageType, play: Play 
         if steps % every:
             return {}
         # A new one has no caches of earlier weights.
-        engine = stage.engine or context.engine(stage.trainer.model, dialect)
+        engine = stage.engine or new_engine()
         policy = Policy(engine=engine, temperature=0.0)
         done = await evaluate(
             asked[:most],

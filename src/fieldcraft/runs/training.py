@@ -30,10 +30,12 @@ from fieldcraft.runs.context import Context
 from fieldcraft.runs.filtering import DEMONSTRATIONS, filter_shown, write_filtered
 from fieldcraft.runs.memory import within_memory
 from fieldcraft.runs.probing import make_probe
-from fieldcraft.train.checkpoint import save_model, save_weights
+from fieldcraft.train.critic import Critic
+from fieldcraft.train.learning import Learning, Reference, Valuing
 from fieldcraft.train.loop import run_steps
 from fieldcraft.train.lora import Adapter
 from fieldcraft.train.model import load_model, require_tokenizer, torch_type
+from fieldcraft.train.saving import save_model
 from fieldcraft.train.stages.base import Pair, Row, StageType
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Dialect, PolicyEngine, Task, Trajectory, UserError
@@ -61,18 +63,17 @@ async def _train(context: Context, name: str, settings: Stage, start: Path) -> N
         stage = await stage_type(settings).open(settings, material)
         prepared = time.perf_counter() - began
         try:
-            probe = make_probe(context, dialect, stage, play)
+            engine = partial(material.engine, stage.trainer)
+            probe = make_probe(context, dialect, stage, play, engine)
             rows = await run_steps(stage, settings, folder.path, tokenizer, context.emit, probe)
         finally:
             await stage.close()
-    adapter = stage.trainer.adapter
-    if adapter is not None:
-        context.folder.once(f"{name}/{folder.adapter.name}", adapter.save)
+    write = partial(stage.trainer.write, tokenizer=tokenizer)
+    if context.recipe.lora is not None:
+        context.folder.once(f"{name}/{folder.adapter.name}", write)
         model = _merged(context, folder.adapter)
-        save = partial(save_model, model=model, tokenizer=tokenizer)
-    else:
-        save = partial(save_weights, trainer=stage.trainer, tokenizer=tokenizer)
-    context.folder.once(f"{name}/{folder.model.name}", save)
+        write = partial(save_model, model=model, tokenizer=tokenizer)
+    context.folder.once(f"{name}/{folder.model.name}", write)
     seconds = prepared + sum(row["seconds"] for row in rows)
     write_json(folder.record, {"seconds": seconds, "metrics": rows[-1]})
 
@@ -149,7 +150,7 @@ class StageMaterial:
     def threads_beside_sampling(self) -> int:
         return self.context.threads.beside
 
-    def trainer(self, optim: Optim, steps: int) -> Trainer:
+    def trainer(self, optim: Optim, steps: int) -> Learning:
         """All weights of the model, or an adapter on the run's first model that continues that of
         the last stage.
 
@@ -165,22 +166,29 @@ class StageMaterial:
         adapter = Adapter(model, settings, self.seed, last)
         return Trainer(model, optim, steps, adapter)
 
-    def model(self, stage: str | None) -> Any:
-        folder = self.start if stage is None else self.context.folder.model(stage)
-        return load_model(folder, self.context.device, self.recipe.dtype)
+    def reader(self, stage: str | None, optim: Optim) -> Reference:
+        return Trainer(self._model(stage), optim, 1)
 
-    def checkpoint(self, folder: Path) -> Any:
+    def checkpoint(self, folder: Path, optim: Optim) -> Reference:
         require_tokenizer(folder, self.dialect.tokenizer)
-        return load_model(folder, self.context.device, self.recipe.dtype)
+        return Trainer(self._read(folder), optim, 1)
 
-    def trainable_copy(self) -> Any:
-        return load_model(self.start, self.context.device)
+    def critic(self, settings: Rl, trainer: Learning) -> Valuing:
+        assert isinstance(trainer, Trainer)
+        own = settings.critic.backbone == "own"
+        model = load_model(self.start, self.context.device) if own else trainer.model
+        dtype = torch_type(self.recipe.dtype)
+        return Critic(model, settings.critic, settings.optim, settings.steps, dtype)
 
     def environment(self) -> ToolEnvironment:
         return self.context.environment(self.dialect)
 
-    def engine(self, model: Any) -> PolicyEngine:
-        return self.context.engine(model, self.dialect)
+    def engine(self, trainer: Learning) -> PolicyEngine:
+        assert isinstance(trainer, Trainer)
+        return self.context.engine(trainer.model, self.dialect)
+
+    def frozen_engine(self, stage: str | None) -> PolicyEngine:
+        return self.context.engine(self._model(stage).eval(), self.dialect)
 
     def rubric(self, settings: Rl) -> Rubric:
         recipe = self.recipe
@@ -190,3 +198,10 @@ class StageMaterial:
 
     def fidelity(self, trajectories: Sequence[Trajectory]) -> Row:
         return fidelity_row(self.context.inputs.judge, trajectories)
+
+    def _model(self, stage: str | None) -> Any:
+        """That of an earlier stage, or the one that the stage starts from."""
+        return self._read(self.start if stage is None else self.context.folder.model(stage))
+
+    def _read(self, folder: Path) -> Any:
+        return load_model(folder, self.context.device, self.recipe.dtype)

@@ -72,6 +72,11 @@ class Sample:
         return whole
 
 
+def as_seen(sample: Sample) -> Sample:
+    """What a teacher reads in place of a sample, or the sample itself."""
+    return sample if sample.seen is None else sample.seen
+
+
 # Samples that belong together: the chains of a rollout, or a pair that a loss compares.
 Unit = tuple[Sample, ...]
 

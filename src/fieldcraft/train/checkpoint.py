@@ -7,35 +7,20 @@ that a watch wants to keep. So there is always a whole one, and the highest step
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from fieldcraft.records.files import atomic_folder, writing
-from fieldcraft.records.reading import reading
-from fieldcraft.records.remedies import remedy
-from fieldcraft.train.model import load_model
-from fieldcraft.train.trainer import Trainer
-
-STATE = "trainer.pt"
+from fieldcraft.train.learning import Learning
 
 
-def save_checkpoint(folder: Path, trainer: Trainer, tokenizer: Any, extra: dict[str, Any]) -> Path:
+def save_checkpoint(folder: Path, trainer: Learning, tokenizer: Any, extra: dict[str, Any]) -> Path:
     """Save the trainer after `trainer.done` steps. `extra` holds plain values (reward state).
 
     The data position needs no field of its own: what a step trains on follows from its number.
     """
     target = checkpoint_folder(folder, trainer.done)
     if not target.exists():
-        with atomic_folder(target) as draft, writing(target):
-            if trainer.adapter is None:
-                save_weights(draft, trainer, tokenizer)
-            else:
-                trainer.adapter.save(draft)
-            torch.save({"trainer": trainer.state_dict(), "extra": extra}, draft / STATE)
+        trainer.save(target, tokenizer, extra)
     return target
 
 
@@ -56,40 +41,10 @@ def drop_checkpoints(folder: Path, keep: int | None) -> None:
             shutil.rmtree(checkpoint_folder(folder, done))
 
 
-def save_weights(folder: Path, trainer: Trainer, tokenizer: Any) -> None:
-    """The model with its masters, and the tokenizer, as transformers loads them."""
-    save_model(folder, trainer.model, tokenizer, trainer.weights.state_of(trainer.model))
-
-
-def save_model(
-    folder: Path, model: Any, tokenizer: Any, state: Mapping[str, Tensor] | None = None
-) -> None:
-    """Model and tokenizer as transformers loads them; `state` holds other weights than the model's
-    own."""
-    with writing(folder):
-        model.save_pretrained(folder, state_dict=state)
-        tokenizer.save_pretrained(folder)
-
-
-def restore_checkpoint(folder: Path, trainer: Trainer) -> dict[str, Any]:
+def restore_checkpoint(folder: Path, trainer: Learning) -> dict[str, Any]:
     """Load the newest checkpoint into the trainer and return its `extra`; {} if there is none.
-
-    The weights are read by transformers, as they were written: it may have renamed them, cut them
-    into several files, or split the experts of a layer into tensors of their own.
 
     Raises UserError if a file of the checkpoint is damaged.
     """
     found = saved_steps(folder)
-    if not found:
-        return {}
-    newest = checkpoint_folder(folder, found[-1])
-    if trainer.adapter is None:
-        saved = load_model(newest, torch.device("cpu"))
-        trainer.weights.load(trainer.model, saved.state_dict())
-    else:
-        trainer.adapter.load(newest)
-    with reading(newest / STATE, remedy(newest, f"delete the folder {newest}")):
-        state = torch.load(newest / STATE, map_location=trainer.device, weights_only=True)
-        trainer.load_state_dict(state["trainer"])
-        extra: dict[str, Any] = state["extra"]
-    return extra
+    return trainer.load(checkpoint_folder(folder, found[-1])) if found else {}

@@ -11,10 +11,10 @@ from fieldcraft.algos.distillation import Distillation, sampled_advantages
 from fieldcraft.config.distil import Distil
 from fieldcraft.train.batch import Floats, Sample, Unit
 from fieldcraft.train.credit import Scored
-from fieldcraft.train.learner import PolicyLearner, note, surrogate
+from fieldcraft.train.learner import PolicyLearner, surrogate
+from fieldcraft.train.learning import Guide, note
 from fieldcraft.train.stages.base import Row
 from fieldcraft.train.teacher import Teacher
-from fieldcraft.train.trainer import Guide
 from fieldcraft.types import Trajectory
 
 
@@ -71,7 +71,7 @@ class Distiller(PolicyLearner):
         s = self.settings
         if s.kl == "sampled":
             return super()._step(part, divisor)
-        guide = Guide(self.teacher.predict, s.top_k)
+        guide = Guide(self.teacher.model, s.top_k)
         return self.trainer.step(
             part, Distillation(surrogate=surrogate(s)), divisor, s.temperature, guide, note
         )

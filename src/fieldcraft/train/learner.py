@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -16,14 +15,11 @@ from fieldcraft.algos.losses import LIMIT, Surrogate
 from fieldcraft.config.rl import Rl
 from fieldcraft.records.chains import chains, ids_of
 from fieldcraft.records.tool_use import is_void
-from fieldcraft.train.batch import Floats, PackedBatch, Sample, Unit, to_samples
+from fieldcraft.train.batch import Floats, Sample, Unit, to_samples
 from fieldcraft.train.credit import Scored, assign_advantages
-from fieldcraft.train.critic import Critic
-from fieldcraft.train.lora import Adapter
-from fieldcraft.train.output_layer import Predictions, Scores
+from fieldcraft.train.learning import Learning, Reference, Valuing, note
 from fieldcraft.train.sampler import Group, equal
 from fieldcraft.train.stages.base import Row
-from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Author, Status, Trajectory
 
 # Metrics that are means over the tokens trained on; those of equal groups have no part in them.
@@ -32,34 +28,6 @@ OF_TRAINED = (
     *("importance", "rejected", "teacher_kl"),
 )
 GAP = "sampler_gap"
-
-
-class Reference(Protocol):
-    """A model that is only read: what a KL term is taken to, or a teacher. Its methods are those of
-    `Trainer`."""
-
-    def fill_logprobs(self, units: Sequence[Unit], field: str, temperature: float) -> None: ...
-
-    def predict(self, samples: Sequence[Sample], temperature: float) -> Predictions: ...
-
-
-class AdapterStart:
-    """The reference of a trainer with an adapter: the same model with the adapter as it is now, so
-    there is no second copy of the model."""
-
-    def __init__(self, trainer: Trainer, adapter: Adapter) -> None:
-        self.trainer = trainer
-        self.adapter = adapter
-        adapter.keep_start()
-
-    def fill_logprobs(self, units: Sequence[Unit], field: str, temperature: float) -> None:
-        with self.adapter.at_start():
-            self.trainer.fill_logprobs(units, field, temperature)
-
-    def predict(self, samples: Sequence[Sample], temperature: float) -> Predictions:
-        with self.adapter.at_start():
-            said = self.trainer.predict(samples, temperature)
-        return replace(said, layer=said.layer.within(self.adapter.at_start))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +58,9 @@ class PolicyLearner:
     """
 
     settings: Rl
-    trainer: Trainer
+    trainer: Learning
     reference: Reference | None
-    critic: Critic | None
+    critic: Valuing | None
     total_tokens: int
     seed: int
 
@@ -214,12 +182,6 @@ class PolicyLearner:
                 random.Random(f"{self.seed}:{number}:{epoch}").shuffle(dealt)
             for part in range(count):
                 yield dealt[part::count], 1 / count
-
-
-def note(batch: PackedBatch, scores: Scores) -> None:
-    """Keep what the policy says of the tokens that it is trained on."""
-    batch.write("entropy", scores.entropy_T)
-    batch.write("new_logp", scores.logp_T)
 
 
 def told(member: Scored, trajectory: Trajectory) -> Told:

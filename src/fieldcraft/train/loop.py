@@ -96,6 +96,7 @@ async def run_steps(
             if trainer.done % settings.checkpoint_every == 0:
                 save()
     save()
+    trainer.settle()
     return rows
 
 

@@ -19,9 +19,8 @@ import numpy as np
 
 from fieldcraft.dialects.naming import Names
 from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.train.batch import Sample, Unit
-from fieldcraft.train.learner import Reference
-from fieldcraft.train.output_layer import Predictions
+from fieldcraft.train.batch import Sample, Unit, as_seen
+from fieldcraft.train.learning import Reference
 from fieldcraft.types import Task, Trajectory, UserError
 
 ANSWER = "{question}\n\n(For reference, the answer is: {answer})"
@@ -54,15 +53,6 @@ class Teacher:
         self.model.fill_logprobs([(sample,) for sample in read], "teacher_logp", temperature)
         for sample, seen in zip(samples, read, strict=True):
             sample.teacher_logp = sample.spread(seen.teacher_logp[seen.weight > 0])
-
-    def predict(self, samples: Sequence[Sample], temperature: float) -> Predictions:
-        """What it predicts in the place of each trained token of the samples."""
-        return self.model.predict([as_seen(sample) for sample in samples], temperature)
-
-
-def as_seen(sample: Sample) -> Sample:
-    """What the teacher reads in place of a sample, or the sample itself."""
-    return sample if sample.seen is None else sample.seen
 
 
 def shown_question(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -14,10 +15,14 @@ from torch import Tensor, nn
 from fieldcraft.algos.losses import Metrics, Objective, TokenBatch
 from fieldcraft.config.sections import Optim
 from fieldcraft.engine.attention import refuse_special_attention
+from fieldcraft.records.files import atomic_folder, writing
 from fieldcraft.train.attention import NO_MASK, attend_by_runs
-from fieldcraft.train.batch import PackedBatch, Sample, Unit, micro_batches, pack
+from fieldcraft.train.batch import PackedBatch, Sample, Unit, as_seen, micro_batches, pack
+from fieldcraft.train.learning import Guide, Look, Reference, nobody_looks
 from fieldcraft.train.lora import Adapter
+from fieldcraft.train.model import load_model
 from fieldcraft.train.output_layer import OutputLayer, Predictions, Scores, hidden_states, score
+from fieldcraft.train.saving import STATE, read_state, save_model
 from fieldcraft.train.weights import Weights, make_adamw
 from fieldcraft.types import UserError
 
@@ -32,22 +37,6 @@ def learning_rate(optim: Optim, step: int, steps: int) -> float:
         "cosine": 0.5 * (1 + math.cos(math.pi * (1 - left))),
     }
     return optim.lr * warm * falling[optim.schedule]
-
-
-@dataclass(frozen=True, slots=True)
-class Guide:
-    """A teacher whose distributions an objective compares the model's with. `predict` is that of a
-    `Trainer`; `top_k` is that of `algos.distillation.reverse_kl`."""
-
-    predict: Callable[[Sequence[Sample], float], Predictions]
-    top_k: int | None = None
-
-
-Look = Callable[[PackedBatch, Scores], None]
-
-
-def nobody_looks(batch: PackedBatch, scores: Scores) -> None:
-    """What a step does with what the model says, apart from the loss."""
 
 
 class Learner:
@@ -183,7 +172,7 @@ class Trainer(Learner):
         """
 
         def loss_of(batch: PackedBatch) -> tuple[Tensor, Metrics]:
-            teacher = None if guide is None else guide.predict(batch.samples, temperature)
+            teacher = None if guide is None else _ask(guide, batch, temperature)
             self.model.train()
             said = self._predict(batch, temperature)
             targets_T = batch.ids_T.to(self.device)
@@ -210,6 +199,44 @@ class Trainer(Learner):
         after the other."""
         self.model.eval()
         return self._predict(pack(samples), temperature)
+
+    def at_start(self) -> Reference | None:
+        """See `learning.Learning`."""
+        return None if self.adapter is None else AdapterStart(self, self.adapter)
+
+    def write(self, folder: Path, tokenizer: Any) -> None:
+        """Into a folder: the model with its masters, and the tokenizer, as transformers loads them,
+        or the adapter, as PEFT does."""
+        if self.adapter is None:
+            save_model(folder, self.model, tokenizer, self.weights.state_of(self.model))
+        else:
+            self.adapter.save(folder)
+
+    def save(self, target: Path, tokenizer: Any, extra: dict[str, Any]) -> None:
+        """Make the folder `target`: what is trained, `state_dict`, and `extra`, plain values."""
+        with atomic_folder(target) as draft, writing(target):
+            self.write(draft, tokenizer)
+            torch.save({"trainer": self.state_dict(), "extra": extra}, draft / STATE)
+
+    def load(self, folder: Path) -> dict[str, Any]:
+        """Take over what `save` wrote, and return its `extra`.
+
+        The weights are read by transformers, as they were written: it may have renamed them, cut
+        them into several files, or split the experts of a layer into tensors of their own.
+
+        Raises UserError if a file is damaged.
+        """
+        if self.adapter is None:
+            self.weights.load(self.model, load_model(folder, torch.device("cpu")).state_dict())
+        else:
+            self.adapter.load(folder)
+        with read_state(folder, self.device) as state:
+            self.load_state_dict(state["trainer"])
+            extra: dict[str, Any] = state["extra"]
+        return extra
+
+    def settle(self) -> None:
+        """Nothing is left to wait for: `save` has waited."""
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the weights: optimiser, position in the schedule, random state."""
@@ -247,3 +274,28 @@ class Trainer(Learner):
             num_sequences=len(batch.samples),
             fresh_T=to(batch.flat("version") == self.done),
         )
+
+
+def _ask(guide: Guide, batch: PackedBatch, temperature: float) -> Predictions:
+    """What a teacher predicts in the place of each trained token, as it reads the samples."""
+    found: Predictions = guide.model.predict([as_seen(s) for s in batch.samples], temperature)
+    return found
+
+
+class AdapterStart:
+    """The reference of a trainer with an adapter: the same model with the adapter as it is now, so
+    there is no second copy of the model."""
+
+    def __init__(self, trainer: Trainer, adapter: Adapter) -> None:
+        self.trainer = trainer
+        self.adapter = adapter
+        adapter.keep_start()
+
+    def fill_logprobs(self, units: Sequence[Unit], field: str, temperature: float) -> None:
+        with self.adapter.at_start():
+            self.trainer.fill_logprobs(units, field, temperature)
+
+    def predict(self, samples: Sequence[Sample], temperature: float) -> Predictions:
+        with self.adapter.at_start():
+            said = self.trainer.predict(samples, temperature)
+        return replace(said, layer=said.layer.within(self.adapter.at_start))

@@ -18,7 +18,7 @@ from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.rewards.answers import ExactMatch, StatelessReward
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.runs.build import make_rubric
-from fieldcraft.train.batch import Sample, Unit, to_sample
+from fieldcraft.train.batch import Sample, Unit, as_seen, to_sample
 from fieldcraft.train.distiller import Distiller
 from fieldcraft.train.sampler import Sampler
 from fieldcraft.train.stages.base import Row
@@ -135,7 +135,7 @@ def test_a_model_scores_what_it_is_shown_as_a_plain_forward_does() -> None:
     sample.seen = teacher.seen(trajectory, sample)
     with torch.no_grad():
         plain = model(torch.tensor([[4, 4, 5, 6, 7, 0]])).logits[0, 2:-1] / 0.5
-    logits = teacher.predict([sample], 0.5).logits(slice(None))
+    logits = trainer.predict([as_seen(sample)], 0.5).logits(slice(None))
     torch.testing.assert_close(logits, plain, rtol=0, atol=1e-5)
     teacher.fill_logprobs([(sample,)], 0.5)
     expected = plain.log_softmax(-1)[torch.arange(3), torch.tensor([6, 7, 0])]

@@ -19,7 +19,7 @@ from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.events import Sink
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rollout.environments import Play
-from fieldcraft.train.trainer import Trainer
+from fieldcraft.train.learning import Learning, Reference, Valuing
 from fieldcraft.train.watch import Watch
 from fieldcraft.types import Dialect, PolicyEngine, Task, Trajectory
 
@@ -79,22 +79,23 @@ class Material(Data, Protocol):
         """Of a CPU, for training while the engine samples."""
         ...
 
-    def trainer(self, optim: Optim, steps: int) -> Trainer:
+    def trainer(self, optim: Optim, steps: int) -> Learning:
         """On the model that the stage starts from: all its weights, or an adapter."""
         ...
 
-    def model(self, stage: str | None) -> Any:
+    def reader(self, stage: str | None, optim: Optim) -> Reference:
         """A model to read: that of an earlier stage, or a second copy of the one that the stage
         starts from (None), in the type of weights that are only read."""
         ...
 
-    def trainable_copy(self) -> Any:
-        """A second copy of the model that the stage starts from, in float32."""
-        ...
-
-    def checkpoint(self, folder: Path) -> Any:
+    def checkpoint(self, folder: Path, optim: Optim) -> Reference:
         """A model of another origin to read, in the same type. Raises UserError for one that has
         another tokenizer."""
+        ...
+
+    def critic(self, settings: Rl, trainer: Learning) -> Valuing:
+        """On the model of the trainer, or on a second copy of the one that the stage starts
+        from."""
         ...
 
     def environment(self) -> ToolEnvironment:
@@ -107,8 +108,13 @@ class Material(Data, Protocol):
         tools of the recipe."""
         ...
 
-    def engine(self, model: Any) -> PolicyEngine:
-        """An engine that samples from a model in this process."""
+    def engine(self, trainer: Learning) -> PolicyEngine:
+        """An engine that samples from what is trained."""
+        ...
+
+    def frozen_engine(self, stage: str | None) -> PolicyEngine:
+        """An engine that samples from the model of an earlier stage, or from the one that the stage
+        starts from (None)."""
         ...
 
     def rubric(self, settings: Rl) -> Rubric: ...
@@ -127,7 +133,7 @@ class StageType(ABC):
     """
 
     Settings: ClassVar[type[Stage]]  # the keys of a recipe
-    trainer: Trainer
+    trainer: Learning
     watch: Watch | None = None  # what stops it when it has collapsed
     engine: PolicyEngine | None = None  # that samples from the model as the last step left it
 

@@ -9,9 +9,9 @@ from fieldcraft.algos.losses import Contrastive
 from fieldcraft.config.stages import Pairs
 from fieldcraft.records.chains import context
 from fieldcraft.train.batch import Sample, Unit, to_samples
+from fieldcraft.train.learning import Learning
 from fieldcraft.train.stages.base import Data, Material, Pair
 from fieldcraft.train.stages.supervised import SupervisedStage, length_problems
-from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Author, Trajectory
 
 
@@ -26,7 +26,7 @@ class ContrastiveStage(SupervisedStage):
 
     @classmethod
     def over(
-        cls, trainer: Trainer, pairs: Sequence[Pair], alpha: float, batch: int, seed: int
+        cls, trainer: Learning, pairs: Sequence[Pair], alpha: float, batch: int, seed: int
     ) -> Self:
         """The stage over pairs whose last segments differ."""
         units = [(_last_segment(chosen), _last_segment(rejected)) for chosen, rejected in pairs]

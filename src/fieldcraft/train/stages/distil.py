@@ -8,12 +8,12 @@ from functools import partial
 from fieldcraft.config.distil import Distil
 from fieldcraft.engine.attention import refuse_special_attention
 from fieldcraft.train.distiller import Distiller
-from fieldcraft.train.learner import PolicyLearner, Reference
+from fieldcraft.train.learner import PolicyLearner
+from fieldcraft.train.learning import Learning, Reference
 from fieldcraft.train.model import empty_model, require_tokenizer
 from fieldcraft.train.stages.base import Data, Material, Row
 from fieldcraft.train.stages.rl import RlStage, model_at_start
 from fieldcraft.train.teacher import Teacher, shown_prompt, shown_question
-from fieldcraft.train.trainer import Trainer
 
 
 class DistilStage(RlStage):
@@ -28,7 +28,7 @@ class DistilStage(RlStage):
 
     @classmethod
     def learner_type(
-        cls, settings: Distil, material: Material, trainer: Trainer, reference: Reference | None
+        cls, settings: Distil, material: Material, trainer: Learning, reference: Reference | None
     ) -> Callable[..., PolicyLearner]:
         shown, prompt = settings.teacher.shown, None
         if shown is not None:
@@ -63,14 +63,12 @@ class DistilStage(RlStage):
 
 
 def _teacher_model(
-    settings: Distil, material: Material, trainer: Trainer, reference: Reference | None
+    settings: Distil, material: Material, trainer: Learning, reference: Reference | None
 ) -> Reference:
     """The reference of a KL is the model as the stage begins, too: it serves for both."""
     teacher = settings.teacher
     if teacher.is_self:
         return reference or model_at_start(settings, material, trainer)
     if teacher.checkpoint is not None:
-        model = material.checkpoint(teacher.checkpoint)
-    else:
-        model = material.model(teacher.stage)
-    return Trainer(model, settings.optim, settings.steps)
+        return material.checkpoint(teacher.checkpoint, settings.optim)
+    return material.reader(teacher.stage, settings.optim)

@@ -14,14 +14,12 @@ from fieldcraft.records.rollouts import ROLLOUTS, Kept, is_kept, write_rollouts
 from fieldcraft.records.timeline import TIMELINE, StepTimes, append_times
 from fieldcraft.rollout.health import ToolWatch, check_rollouts
 from fieldcraft.rollout.simulators import ChatSimulator
-from fieldcraft.train.critic import Critic
-from fieldcraft.train.learner import AdapterStart, Learned, PolicyLearner, Reference, Told
-from fieldcraft.train.model import torch_type
+from fieldcraft.train.learner import Learned, PolicyLearner, Told
+from fieldcraft.train.learning import Learning, Reference, Valuing
 from fieldcraft.train.rollout_metrics import rollout_metrics, silence
 from fieldcraft.train.sampler import Group, Sampler, Travelling, equal, simulates
 from fieldcraft.train.stages.base import Data, Material, Row, StageType
 from fieldcraft.train.stream import Stream
-from fieldcraft.train.trainer import Trainer
 from fieldcraft.train.watch import Watch
 from fieldcraft.types import VERDICT, Trajectory, UserError
 
@@ -43,9 +41,9 @@ class RlStage(StageType):
         self,
         *,
         sampler: Sampler,
-        trainer: Trainer,
+        trainer: Learning,
         reference: Reference | None = None,
-        critic: Critic | None = None,
+        critic: Valuing | None = None,
         learner: Callable[..., PolicyLearner] = PolicyLearner,
         fidelity: Callable[[Sequence[Trajectory]], Row] = lambda _: {},
         keep: Callable[[Sequence[Kept]], None] = lambda _: None,
@@ -86,12 +84,7 @@ class RlStage(StageType):
     @classmethod
     async def open(cls, settings: Rl, material: Material) -> Self:
         trainer = material.trainer(settings.optim, settings.steps)
-        critic = None
-        if settings.baseline == "critic":
-            own = settings.critic.backbone == "own"
-            model = material.trainable_copy() if own else trainer.model
-            dtype = torch_type(material.recipe.dtype)
-            critic = Critic(model, settings.critic, settings.optim, settings.steps, dtype)
+        critic = material.critic(settings, trainer) if settings.baseline == "critic" else None
         reference = model_at_start(settings, material, trainer) if settings.kl_coef else None
         kind: Callable[..., Sampler] = Sampler
         if settings.asynchronous.max_staleness:
@@ -100,10 +93,10 @@ class RlStage(StageType):
             settings=settings,
             tasks=material.training_questions(),
             env=material.environment(),
-            engine=material.engine(trainer.model),
+            engine=material.engine(trainer),
             rubric=material.rubric(settings),
             seed=material.seed,
-            frozen=material.engine(material.model(settings.simulator_stage).eval())
+            frozen=material.frozen_engine(settings.simulator_stage)
             if settings.simulator == "frozen"
             else None,
             remote=await _remote(settings, material),
@@ -125,7 +118,7 @@ class RlStage(StageType):
 
     @classmethod
     def learner_type(
-        cls, settings: Any, material: Material, trainer: Trainer, reference: Reference | None
+        cls, settings: Any, material: Material, trainer: Learning, reference: Reference | None
     ) -> Callable[..., PolicyLearner]:
         """What makes the learner of the fields of a `PolicyLearner`."""
         return PolicyLearner
@@ -229,11 +222,9 @@ class RlStage(StageType):
             yield f"stage '{name}' gives no reward a weight: set rewards, as in {{em: 1.0}}."
 
 
-def model_at_start(settings: Rl, material: Material, trainer: Trainer) -> Reference:
+def model_at_start(settings: Rl, material: Material, trainer: Learning) -> Reference:
     """The model as the stage begins, to be read while another one is trained."""
-    if trainer.adapter is not None:
-        return AdapterStart(trainer, trainer.adapter)
-    return Trainer(material.model(None), settings.optim, settings.steps)
+    return trainer.at_start() or material.reader(None, settings.optim)
 
 
 def _telling(groups: Sequence[Group], learned: Learned, number: int) -> list[Kept]:

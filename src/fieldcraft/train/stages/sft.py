@@ -9,9 +9,9 @@ from fieldcraft.algos.losses import CrossEntropy
 from fieldcraft.config.recipe import toolless
 from fieldcraft.config.stages import Sft
 from fieldcraft.train.batch import Unit, to_samples
+from fieldcraft.train.learning import Learning
 from fieldcraft.train.stages.base import Data, Material
 from fieldcraft.train.stages.supervised import SupervisedStage, few_problems, length_problems
-from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Author, Trajectory, UserError
 
 
@@ -27,7 +27,7 @@ class SftStage(SupervisedStage):
     @classmethod
     def over(
         cls,
-        trainer: Trainer,
+        trainer: Learning,
         trajectories: Sequence[Trajectory],
         train_on: Collection[Author],
         batch: int,

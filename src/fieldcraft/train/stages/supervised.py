@@ -9,8 +9,8 @@ from fieldcraft.algos.losses import Contrastive, CrossEntropy
 from fieldcraft.records.chains import longest_chain
 from fieldcraft.train.batch import Unit
 from fieldcraft.train.epochs import draw
+from fieldcraft.train.learning import Learning
 from fieldcraft.train.stages.base import Data, Row, StageType
-from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Trajectory
 
 
@@ -27,7 +27,7 @@ class SupervisedStage(StageType):
 
     def __init__(
         self,
-        trainer: Trainer,
+        trainer: Learning,
         units: Sequence[Unit],
         objective: CrossEntropy | Contrastive,
         batch: int,

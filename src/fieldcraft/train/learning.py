@@ -1,0 +1,109 @@
+"""What a stage trains and reads, wherever that is: in this process, or shared out over several.
+
+`Trainer` and `Critic` obey these protocols in this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from fieldcraft.algos.losses import Objective
+from fieldcraft.train.batch import PackedBatch, Unit
+from fieldcraft.train.output_layer import Scores
+
+Look = Callable[[PackedBatch, Scores], None]
+
+
+def nobody_looks(batch: PackedBatch, scores: Scores) -> None:
+    """What a step does with what the model says, apart from the loss."""
+
+
+def note(batch: PackedBatch, scores: Scores) -> None:
+    """Keep what the policy says of the tokens that it is trained on."""
+    batch.write("entropy", scores.entropy_T)
+    batch.write("new_logp", scores.logp_T)
+
+
+class Reference(Protocol):
+    """A model that is only read: what a KL term is taken to, or a teacher."""
+
+    def fill_logprobs(self, units: Sequence[Unit], field: str, temperature: float) -> None:
+        """Write its log-probabilities of all trained tokens into a field of the samples."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """A teacher whose distributions an objective compares the model's with. `model` is where the
+    trainer is: beside a `Trainer` another one, or an `AdapterStart`. `top_k` is that of
+    `algos.distillation.reverse_kl`."""
+
+    model: Any
+    top_k: int | None = None
+
+
+class Learning(Reference, Protocol):
+    """A policy that is trained. `done` counts the steps behind it, of `steps`."""
+
+    steps: int
+    done: int
+
+    def step(
+        self,
+        units: Sequence[Unit],
+        objective: Objective,
+        total: float,
+        temperature: float = 1.0,
+        guide: Guide | None = None,
+        look: Look = nobody_looks,
+    ) -> dict[str, float]:
+        """One optimiser step; see `Trainer.step`. `objective` and `look` can be pickled."""
+        ...
+
+    def drop_gradients(self) -> None:
+        """Free the memory of the last step's gradients: what is sampled next needs it."""
+        ...
+
+    def at_start(self) -> Reference | None:
+        """The policy as it is now, to be read while it is trained, where that costs no second model
+        (with an adapter); None where it does. To be asked once."""
+        ...
+
+    def write(self, folder: Path, tokenizer: Any) -> None:
+        """Into a folder: the model and its tokenizer, as transformers loads them, or the adapter,
+        as PEFT does."""
+        ...
+
+    def save(self, target: Path, tokenizer: Any, extra: dict[str, Any]) -> None:
+        """Make the folder `target`, which appears when it is complete: what `load` takes over, and
+        `extra`. It may be complete only when `settle` returns."""
+        ...
+
+    def load(self, folder: Path) -> dict[str, Any]:
+        """Take over what was saved, and return its `extra`. Raises UserError for damaged files."""
+        ...
+
+    def settle(self) -> None:
+        """Wait until all that was saved is on the disk. Raises what went wrong with it."""
+        ...
+
+
+class Valuing(Protocol):
+    """The critic of PPO; see `Critic`. `done` counts the steps behind it."""
+
+    done: int
+
+    def step(self, units: Sequence[Unit], total: float) -> dict[str, float]: ...
+
+    def fill_values(self, units: Sequence[Unit]) -> None: ...
+
+    def drop_gradients(self) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the policy's checkpoint is to keep of it."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
