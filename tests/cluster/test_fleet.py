@@ -84,7 +84,7 @@ def test_an_engine_that_was_slow_gets_a_turn_again_some_time() -> None:
     later = []
     for i in range(5000):
         turn = turns.pop(0)
-        dealer.end(f"s{i}", turn, ids=1, tokens=60, now=turn.began + 60 * (15 + ALONE))
+        dealer.end(f"s{i}", turn, ids=1, tokens=60, now=60.0 * (turn.beside + ALONE))
         dealer.forget(f"s{i}")
         turns.append(dealer.begin(f"s{i + 15}", [i + 15], {0, 1}, now=0.0))
         later.append(turns[-1].engine)
