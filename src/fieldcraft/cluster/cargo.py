@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fieldcraft.engine.vllm.weights import Proof
+from fieldcraft.train.lora import TRAINED
 
 Bytes = NDArray[np.uint8]
 
@@ -36,16 +37,17 @@ class Cargo:
     proof: Proof
 
 
-def pack(state: Mapping[str, Tensor]) -> dict[str, Packed]:
-    """The tensors of a state, those that share memory (tied ones) once."""
+def pack(state: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Packed]:
+    """The tensors of a state in a type, those that share memory (tied ones) once."""
     packed: dict[str, Packed] = {}
     seen: set[tuple[int, torch.Size]] = set()
     for name, tensor in state.items():
         key = tensor.data_ptr(), tensor.shape
         if key not in seen:
             seen.add(key)
-            data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-            packed[name] = Packed(tensor.dtype, tuple(tensor.shape), data)
+            whole = tensor.detach().to("cpu", dtype).contiguous()
+            data = whole.reshape(-1).view(torch.uint8).numpy()
+            packed[name] = Packed(dtype, tuple(tensor.shape), data)
     return packed
 
 
@@ -67,3 +69,21 @@ def load(model: Any, packed: Mapping[str, Packed]) -> None:
     own = model.state_dict(keep_vars=True)
     for name, one in packed.items():
         own[name].copy_(unpack(one))
+
+
+def merged(state: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
+    """A state of a model, by the names that it has without an adapter; what the adapter adds is
+    added (LoRA, arXiv 2106.09685, section 4.1)."""
+    plain = {
+        name.replace(".base_layer.", "."): tensor
+        for name, tensor in state.items()
+        if ".lora_" not in name
+    }
+    for name, down in state.items():
+        if name.endswith(f".lora_A.{TRAINED}.weight"):
+            layer = name.removesuffix(f".lora_A.{TRAINED}.weight")
+            up = state[f"{layer}.lora_B.{TRAINED}.weight"]
+            scale = model.get_submodule(layer).scaling[TRAINED]
+            weight = f"{layer}.weight"
+            plain[weight] = plain[weight].float() + scale * (up.float() @ down.float())
+    return plain

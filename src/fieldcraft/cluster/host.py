@@ -29,12 +29,6 @@ class Shape:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def shape_of(model: Any, tokenizer: Any, device: str, settings: Mapping[str, Any]) -> Shape:
-    """The shape of a model in this process."""
-    dtype = model.get_input_embeddings().weight.dtype
-    return Shape(model.config, model.generation_config, tokenizer, dtype, device, settings)
-
-
 def build(shape: Shape) -> Any:
     """A model of the shape whose weights have still to come."""
     # A copy as from a file, without what training has set: its attention is of another process.

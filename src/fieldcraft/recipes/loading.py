@@ -326,6 +326,12 @@ def _check_engine(recipe: Recipe) -> None:
             f"cluster.engines={recipe.cluster.engines} starts engines of the kinds local and vllm,"
             f" and engine is '{recipe.engine.name}': use one of these, or cluster.engines=0."
         )
+    samples = any(s.kind == "rl" for s in recipe.stages.values()) or recipe.evaluation.during
+    if recipe.cluster.trainers and samples and not recipe.cluster.engines:
+        raise UserError(
+            f"cluster.trainers={recipe.cluster.trainers} needs engines to sample from what is"
+            " trained: set cluster.engines to 1 or more."
+        )
     frozen = [n for n, s in recipe.stages.items() if isinstance(s, Rl) and s.simulator == "frozen"]
     if recipe.engine.name == VLLM and frozen:
         raise UserError(

@@ -14,6 +14,8 @@ import torch
 import transformers
 from pydantic import BaseModel, Field
 
+from fieldcraft.cluster.engines import Source
+from fieldcraft.cluster.ranks import RayRanks
 from fieldcraft.cluster.session import Session, joined
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.dialects import BaseDialect
@@ -153,10 +155,22 @@ class Context:
         async with opened(self.environment_of_others, dialect, self.recipe.budget) as play:
             yield play
 
-    def engine(self, model: Any, dialect: Dialect) -> PolicyEngine:
-        """The recipe's, which samples from a model of this process."""
+    def engine(self, model: Any, dialect: Dialect, source: Source | None = None) -> PolicyEngine:
+        """The recipe's, which samples from a model of this process, or from what `source` has the
+        weights of."""
         threads = self.threads.sampling
-        return make_engine(self.recipe, model, dialect.tokenizer, threads, self.home, self.session)
+        return make_engine(
+            self.recipe, model, dialect.tokenizer, threads, self.home, self.session, source
+        )
+
+    def new_ranks(self) -> RayRanks | None:
+        """Ranks without any model, None where this process trains. A run has one set of them at a
+        time."""
+        if self.session is None or not self.session.of("trainer"):
+            return None
+        ranks = self.home.once("ranks", partial(RayRanks, self.session))
+        ranks.begin()
+        return ranks
 
     def policy(self, model: Path) -> Any:
         """A model that the run has trained, or begins with, in the type in which it was trained."""

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.cluster.engines import Engines
+from fieldcraft.cluster.engines import Engines, Source
 from fieldcraft.cluster.session import Session
 from fieldcraft.config.making import make_part
 from fieldcraft.config.names import LOCAL, Kind, find
@@ -28,16 +28,24 @@ def make_engine(
     threads: int | None,
     home: Home,
     session: Session | None = None,
+    source: Source | None = None,
 ) -> PolicyEngine:
     """The engine of a recipe on a model in this process; `threads` are those of a CPU while it
-    samples, `home` is of the run, and `session` has the processes of a cluster. Raises UserError
-    for settings that it does not have, or something that is no engine."""
-    choice, offered = recipe.engine, _offered(recipe, model, tokenizer, threads)
+    samples, `home` is of the run, `session` has the processes of a cluster, and `source` the
+    weights of a model that is not in this process. Raises UserError for settings that the engine
+    does not have, or something that is no engine."""
+    choice = recipe.engine
+    offered = _offered(recipe, model, tokenizer, threads) | {"home": home, "source": source}
     factory = find(Kind.ENGINE, choice.name)
     if session is not None and session.of("engine"):
         factory = home.once("engines", partial(Engines, session, home)).fleet
     engine = make_part(
-        Kind.ENGINE, choice.name, factory, choice.settings, offered | {"home": home}, ["name"]
+        Kind.ENGINE,
+        choice.name,
+        factory,
+        choice.settings,
+        offered | {"home": home, "source": source},
+        ["name"],
     )
     lacks = [part for part in PARTS if part not in dir(engine)]
     if lacks:

@@ -29,17 +29,17 @@ STRIDE = 0.6180339887498949  # of the golden ratio: multiples of it spread evenl
 @dataclass(frozen=True)
 class Proof:
     """What the trained model says about a fixed text of ids: `logprobs` [n - 1] of all ids but the
-    first, and `after` [V] of every token behind the last, at PROBE_TEMPERATURE."""
+    first, and `after` [V] of every token behind the last, at PROBE_TEMPERATURE; None: not known."""
 
     ids: list[int]
     logprobs: Floats
-    after: Floats
+    after: Floats | None
 
     def gap(self, logprobs: Sequence[float], sampled: int, logprob: float) -> float:
         """How far a server's answer is from it: the mean difference in nats of the log-probability
         of an id, or that of a token which it sampled, whichever is more; NaN if it said NaN."""
         text = self._mean_gap(logprobs)
-        token = abs(logprob - float(self.after[sampled]))
+        token = 0.0 if self.after is None else abs(logprob - float(self.after[sampled]))
         return math.nan if math.isnan(text + token) else max(text, token)
 
     def distance(self, other: Proof) -> float:
@@ -110,12 +110,16 @@ def merged_state(model: Any) -> dict[str, torch.Tensor]:
     return plain
 
 
+def probe_ids(config: Any) -> list[int]:
+    """The text of ids that a model of a configuration is asked about."""
+    count = min(PROBE_TOKENS, int(config.max_position_embeddings) - 1)
+    return [int(i * STRIDE % 1 * config.vocab_size) for i in range(1, count + 1)]
+
+
 @torch.no_grad()
 def prove(model: Any) -> Proof:
     """What the model says about ids from all over its vocabulary."""
-    config = model.config.get_text_config()
-    count = min(PROBE_TOKENS, int(config.max_position_embeddings) - 1)
-    ids = [int(i * STRIDE % 1 * config.vocab_size) for i in range(1, count + 1)]
+    ids = probe_ids(model.config.get_text_config())
     model.eval()  # it may have been trained since
     logits = model(torch.tensor([ids], device=model.device), use_cache=False).logits[0].float()
     every = logits[:-1].log_softmax(-1)
