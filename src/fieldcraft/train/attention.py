@@ -7,7 +7,7 @@ it continues, and goes through torch's fused kernel, whose memory is linear in t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -23,6 +23,19 @@ from fieldcraft.types import UserError
 ATTENTION = "fieldcraft_packed"
 
 
+class Held(Protocol):
+    """What one of several processes holds of a packed batch."""
+
+    @property
+    def mine(self) -> Sequence[int]:
+        """Places of the runs that it computes, in the order in which it holds them."""
+        ...
+
+    def gather(self, parts: Tensor) -> Tensor:
+        """What all of them hold: [..., n, D] gives [..., N, D]."""
+        ...
+
+
 def attend(
     module: torch.nn.Module,
     query: Tensor,
@@ -31,14 +44,15 @@ def attend(
     attention_mask: Tensor | None,
     *,
     runs: Sequence[Run] | None = None,
+    part: Held | None = None,
     scaling: float | None = None,
     dropout: float = 0.0,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Attention as transformers calls it: `query` [1, Hq, N, D] gives [1, N, Hq, D].
 
-    `runs` are those of a packed batch. Without them the model is not being trained, and attends as
-    usual.
+    `runs` are those of a packed batch, of which this process may hold only a `part`. Without them
+    the model is not being trained, and attends as usual.
 
     Raises UserError for an architecture whose attention is more than softmax(q k) v.
     """
@@ -53,19 +67,23 @@ def attend(
                 f"{type(module).__name__} cannot be trained, because it uses {name}: choose a model"
                 " with plain full attention."
             )
+    if part is not None:
+        key, value = part.gather(torch.stack([key, value]))
     share = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(share, 1), value.repeat_interleave(share, 1)
+    places = range(len(runs)) if part is None else part.mine
+    sizes = [runs[place].end - runs[place].start for place in places]
     mixed = [
         scaled_dot_product_attention(
-            query[:, :, run.start : run.end],
+            asking,
             _seen(key, place, runs),
             _seen(value, place, runs),
             attn_mask=_mask(place, runs, query.device),
             dropout_p=dropout,
-            is_causal=run.after is None,
+            is_causal=runs[place].after is None,
             scale=scaling,
         )
-        for place, run in enumerate(runs)
+        for place, asking in zip(places, query.split(sizes, 2), strict=True)
     ]
     return torch.cat(mixed, 2).transpose(1, 2), None
 

@@ -143,6 +143,9 @@ class PackedBatch:
     counts from the beginning of its sequence. The flat fields list the tokens with a weight, T over
     all samples: `ids_T` are they, `from_T` the places in N that predict them, `seq_T` numbers their
     sequence in the order of `samples`, `turn_T` their unbroken runs.
+
+    An `idle` batch counts nothing: a process runs it while others have one, since they compute
+    together.
     """
 
     ids_N: Tensor
@@ -153,6 +156,7 @@ class PackedBatch:
     seq_T: Tensor
     turn_T: Tensor
     samples: Sequence[Sample]
+    idle: bool = False
 
     def flat(self, name: str) -> Tensor:
         """A field of the samples over the T listed tokens."""
@@ -258,12 +262,22 @@ def micro_batches(units: Sequence[Unit], max_tokens: int) -> Iterator[PackedBatc
     """
     batch: list[Sample] = []
     tokens = 0
-    for unit in sorted(units, key=lambda u: u[0].ids.tolist()):
-        shared = common([batch[-1].ids, unit[0].ids]) if batch else 0
-        size = sum(map(len, unit)) - (shared if shared >= WORTH_SHARING else 0)
+    for unit in side_by_side(units):
+        size = added(batch[-1] if batch else None, unit)
         if batch and tokens + size > max_tokens:
             yield pack(batch)
-            batch, tokens, size = [], 0, sum(map(len, unit))
+            batch, tokens, size = [], 0, added(None, unit)
         batch += unit
         tokens += size
     yield pack(batch)
+
+
+def side_by_side(units: Sequence[Unit]) -> list[Unit]:
+    """In an order in which those that begin alike are neighbours."""
+    return sorted(units, key=lambda unit: unit[0].ids.tolist())
+
+
+def added(last: Sample | None, unit: Unit) -> int:
+    """How many tokens a unit has behind that sample: what they begin with alike is there."""
+    shared = 0 if last is None else common([last.ids, unit[0].ids])
+    return sum(map(len, unit)) - (shared if shared >= WORTH_SHARING else 0)

@@ -14,8 +14,8 @@ from fieldcraft.config.rl import Critic as Settings
 from fieldcraft.config.sections import Optim
 from fieldcraft.train.attention import attend_by_runs
 from fieldcraft.train.batch import PackedBatch, Unit
+from fieldcraft.train.spread import ALONE, Spread
 from fieldcraft.train.trainer import Learner
-from fieldcraft.train.weights import Weights
 
 
 @final
@@ -33,6 +33,7 @@ class Critic(Learner):
         optim: settings of the optimiser, unless `settings` has its own.
         steps: length of the schedule.
         dtype: in which a model of its own computes; see `Weights`.
+        spread: over which processes weights and tokens lie.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Critic(Learner):
         optim: Optim,
         steps: int,
         dtype: torch.dtype | None = None,
+        spread: Spread = ALONE,
     ) -> None:
         attend_by_runs(model)
         self.model = model
@@ -50,11 +52,11 @@ class Critic(Learner):
         self.head = nn.Linear(model.config.get_text_config().hidden_size, 1).to(model.device)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
-        backbone = model.parameters() if self.trains_model else ()
-        weights = Weights(backbone, dtype, exact=self.head.parameters())
-        super().__init__(weights, settings.optim or optim, steps)
-        if self.trains_model and self.optim.activation_checkpointing:
+        optim = settings.optim or optim
+        if self.trains_model and optim.activation_checkpointing:
             model.activation_checkpointing_enable()
+        weights = spread.weights(model if self.trains_model else None, dtype, self.head)
+        super().__init__(weights, optim, steps, spread)
 
     def step(self, units: Sequence[Unit], total: float) -> dict[str, float]:
         """One optimiser step towards the samples' `target`; `total` is what the loss is divided by.
@@ -89,10 +91,8 @@ class Critic(Learner):
     def _values(self, batch: PackedBatch) -> Tensor:
         """V of the context before each trained token; shape T."""
         with torch.set_grad_enabled(self.trains_model and torch.is_grad_enabled()):
-            # logits are not needed: those of one position are the least that a model computes
-            said = self._forward(self.model, batch, logits_to_keep=1, output_hidden_states=True)
-        hidden_TH = said.hidden_states[-1][0, batch.from_T.to(self.device)]
-        return self.head(hidden_TH.float())[:, 0]
+            hidden_tH = self.spread.states(self.model, batch, self.device)
+        return self.spread.join(self.head(hidden_tH.float())[:, 0], batch)
 
     def _loss(self, batch: PackedBatch, total: float) -> tuple[Tensor, Metrics]:
         to = partial(Tensor.to, device=self.device)

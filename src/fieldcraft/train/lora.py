@@ -6,7 +6,7 @@ Needs the extra `fieldcraft[lora]`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -63,9 +63,13 @@ class Adapter:
         if folder is not None:
             self.load(folder)
 
-    def save(self, folder: Path) -> None:
-        """Write the adapter as PEFT loads it."""
-        self.peft.save_pretrained(folder, selected_adapters=[TRAINED], save_embedding_layers=False)
+    def save(self, folder: Path, weights: Mapping[str, torch.Tensor] | None = None) -> None:
+        """Write the adapter as PEFT loads it. `weights` are in the place of its own, by the names
+        that the model has for them."""
+        state = weights and {f"base_model.model.{name}": w for name, w in weights.items()}
+        self.peft.save_pretrained(
+            folder, state_dict=state, selected_adapters=[TRAINED], save_embedding_layers=False
+        )
 
     def load(self, folder: Path) -> None:
         """Take over the weights of an adapter that was saved.

@@ -16,13 +16,14 @@ from fieldcraft.algos.losses import Metrics, Objective, TokenBatch
 from fieldcraft.config.sections import Optim
 from fieldcraft.engine.attention import refuse_special_attention
 from fieldcraft.records.files import atomic_folder, writing
-from fieldcraft.train.attention import NO_MASK, attend_by_runs
-from fieldcraft.train.batch import PackedBatch, Sample, Unit, as_seen, micro_batches, pack
+from fieldcraft.train.attention import attend_by_runs
+from fieldcraft.train.batch import PackedBatch, Sample, Unit, as_seen, pack
 from fieldcraft.train.learning import Guide, Look, Reference, nobody_looks
 from fieldcraft.train.lora import Adapter
 from fieldcraft.train.model import load_model
-from fieldcraft.train.output_layer import OutputLayer, Predictions, Scores, hidden_states, score
+from fieldcraft.train.output_layer import OutputLayer, Predictions, Scores, score
 from fieldcraft.train.saving import STATE, read_state, save_model
+from fieldcraft.train.spread import ALONE, Spread
 from fieldcraft.train.weights import Weights, make_adamw
 from fieldcraft.types import UserError
 
@@ -46,9 +47,11 @@ class Learner:
         weights: what is trained, changed in place.
         optim: settings.
         steps: length of the schedule.
+        spread: over which processes weights and tokens lie.
     """
 
-    def __init__(self, weights: Weights, optim: Optim, steps: int) -> None:
+    def __init__(self, weights: Weights, optim: Optim, steps: int, spread: Spread) -> None:
+        self.spread = spread
         self.optim = optim
         self.steps = steps
         self.done = 0
@@ -74,10 +77,13 @@ class Learner:
         sums: dict[str, Tensor] = {}
         for batch in self._micro_batches(units):
             loss, metrics = loss_of(batch)
+            if batch.idle:
+                loss, metrics = 0 * loss, {}
             loss.backward()
             for name, value in metrics.items():
                 sums[name] = sums[name] + value if name in sums else value
-        norm = nn.utils.clip_grad_norm_(self.weights.masters, self.optim.clip_norm)
+        clipped = nn.utils.clip_grad_norm_(self.weights.masters, self.optim.clip_norm)
+        norm = self.spread.whole(clipped)
         if not torch.isfinite(norm):
             raise UserError(
                 f"step {self.done} has a gradient that is not finite, and the weights were left as"
@@ -100,18 +106,7 @@ class Learner:
             batch.write(field, values_of(batch))
 
     def _micro_batches(self, units: Sequence[Unit]) -> Iterator[PackedBatch]:
-        return micro_batches(units, self.optim.micro_tokens)
-
-    def _forward(self, model: Callable[..., Any], batch: PackedBatch, **options: Any) -> Any:
-        """What a transformers model, or a part of it, says about a packed batch: one row."""
-        return model(
-            input_ids=batch.ids_N[None].to(self.device),
-            attention_mask=NO_MASK.to(self.device),
-            position_ids=batch.position_N[None].to(self.device),
-            use_cache=False,
-            runs=batch.runs,
-            **options,
-        )
+        return self.spread.batches(units, self.optim.micro_tokens)
 
 
 @final
@@ -124,6 +119,7 @@ class Trainer(Learner):
         steps: length of the schedule.
         adapter: on that model, if it is all that is trained.
         dtype: in which the model computes; see `Weights`.
+        spread: over which processes its weights and tokens lie.
 
     Raises:
         UserError: the model's attention is more than plain, so packed sequences would see each
@@ -137,15 +133,16 @@ class Trainer(Learner):
         steps: int,
         adapter: Adapter | None = None,
         dtype: torch.dtype | None = None,
+        spread: Spread = ALONE,
     ) -> None:
         refuse_special_attention(model)
         attend_by_runs(model)
-        super().__init__(Weights(model.parameters(), dtype), optim, steps)
         self.model = model
         self.output_layer = OutputLayer(model)
         self.adapter = adapter
         if optim.activation_checkpointing:
             model.activation_checkpointing_enable()
+        super().__init__(spread.weights(model, dtype), optim, steps, spread)
 
     def step(
         self,
@@ -172,11 +169,9 @@ class Trainer(Learner):
         """
 
         def loss_of(batch: PackedBatch) -> tuple[Tensor, Metrics]:
-            teacher = None if guide is None else _ask(guide, batch, temperature)
+            teacher = None if guide is None else self._ask(guide, batch, temperature)
             self.model.train()
-            said = self._predict(batch, temperature)
-            targets_T = batch.ids_T.to(self.device)
-            scores = score(said, targets_T, teacher, None if guide is None else guide.top_k)
+            scores = self._scores(batch, temperature, teacher, guide and guide.top_k)
             look(batch, scores)
             return objective(self._token_batch(batch, scores), total)
 
@@ -188,8 +183,7 @@ class Trainer(Learner):
         self.model.eval()
 
         def logp_of(batch: PackedBatch) -> Tensor:
-            said = self._predict(batch, temperature)
-            return score(said, batch.ids_T.to(self.device)).logp_T
+            return self._scores(batch, temperature).logp_T
 
         self._fill(units, field, logp_of)
 
@@ -198,11 +192,16 @@ class Trainer(Learner):
         """What this model predicts in the place of each trained token of the samples, one sample
         after the other."""
         self.model.eval()
-        return self._predict(pack(samples), temperature)
+        batch = pack(samples)
+        hidden_TH = self.spread.join(self._states(batch), batch)
+        return Predictions(hidden_TH, self.output_layer, temperature)
 
     def at_start(self) -> Reference | None:
         """See `learning.Learning`."""
-        return None if self.adapter is None else AdapterStart(self, self.adapter)
+        if self.adapter is None:
+            return None
+        self.adapter.keep_start()
+        return AdapterStart(self, self.adapter)
 
     def write(self, folder: Path, tokenizer: Any) -> None:
         """Into a folder: the model with its masters, and the tokenizer, as transformers loads them,
@@ -251,12 +250,32 @@ class Trainer(Learner):
         self.done = state["done"]
         torch.set_rng_state(state["rng"].cpu())
 
-    def _predict(self, batch: PackedBatch, temperature: float) -> Predictions:
+    def _states(self, batch: PackedBatch) -> Tensor:
         """Run the model over a packed batch. Only positions that predict a trained token reach the
         output layer; the others would cost rows of vocabulary size for nothing."""
-        [hidden_NH] = self._forward(partial(hidden_states, self.model), batch)
-        hidden_TH = hidden_NH[batch.from_T.to(self.device)]
-        return Predictions(hidden_TH, self.output_layer, temperature)
+        return self.spread.states(self.model, batch, self.device)
+
+    def _scores(
+        self,
+        batch: PackedBatch,
+        temperature: float,
+        teacher: Predictions | None = None,
+        top_k: int | None = None,
+    ) -> Scores:
+        """What the model says of the trained tokens of a packed batch."""
+        said = Predictions(self._states(batch), self.output_layer, temperature)
+        targets_t = batch.ids_T[self.spread.here(batch)].to(self.device)
+        found = score(said, targets_t, teacher, top_k)
+        kl_t = found.teacher_kl_T
+        join = partial(self.spread.join, batch=batch)
+        return Scores(
+            join(found.logp_T), join(found.entropy_T), None if kl_t is None else join(kl_t)
+        )
+
+    def _ask(self, guide: Guide, batch: PackedBatch, temperature: float) -> Predictions:
+        """What a teacher, as it reads the samples, predicts in the place of each trained token."""
+        said: Predictions = guide.model.predict([as_seen(s) for s in batch.samples], temperature)
+        return replace(said, hidden_TH=said.hidden_TH[self.spread.here(batch)])
 
     def _token_batch(self, batch: PackedBatch, scores: Scores) -> TokenBatch:
         to = partial(Tensor.to, device=self.device)
@@ -276,20 +295,13 @@ class Trainer(Learner):
         )
 
 
-def _ask(guide: Guide, batch: PackedBatch, temperature: float) -> Predictions:
-    """What a teacher predicts in the place of each trained token, as it reads the samples."""
-    found: Predictions = guide.model.predict([as_seen(s) for s in batch.samples], temperature)
-    return found
-
-
 class AdapterStart:
-    """The reference of a trainer with an adapter: the same model with the adapter as it is now, so
-    there is no second copy of the model."""
+    """The reference of a trainer with an adapter: the same model with the adapter as it was when
+    its start was kept, so there is no second copy of the model."""
 
     def __init__(self, trainer: Trainer, adapter: Adapter) -> None:
         self.trainer = trainer
         self.adapter = adapter
-        adapter.keep_start()
 
     def fill_logprobs(self, units: Sequence[Unit], field: str, temperature: float) -> None:
         with self.adapter.at_start():

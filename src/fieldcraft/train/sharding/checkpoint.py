@@ -1,0 +1,65 @@
+"""Checkpoints of shards: each rank writes its own, while training goes on.
+
+They are those of torch.distributed.checkpoint, which any number of ranks can read. They are written
+into a draft, which is renamed when all ranks have written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, final
+
+from torch.distributed import checkpoint
+
+from fieldcraft.records.files import sync_folder, writing
+from fieldcraft.records.reading import reading
+from fieldcraft.records.remedies import remedy
+from fieldcraft.train.sharding.mesh import Mesh
+from fieldcraft.train.sharding.state import Kept
+
+
+@final
+class Writer:
+    """Writes the checkpoints of a rank, one at a time, beside training."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._last: Future[None] | None = None
+
+    def save(self, kept: Mapping[str, Kept], draft: Path, target: Path) -> None:
+        """See `Rank.save`. Returns when all tensors are copied."""
+        self.settle()
+        with writing(target):
+            written: Any = checkpoint.async_save(
+                {name: each.tensors() for name, each in kept.items()},
+                checkpoint_id=draft,
+                process_group=self.mesh.beside,
+            )
+        self._last = self._thread.submit(self._finish, written, draft, target)
+
+    def settle(self) -> None:
+        """Wait for the last one. Raises UserError if it could not be written."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
+
+    def load(self, kept: Mapping[str, Kept], folder: Path) -> None:
+        """Into the tensors of what is trained. Raises UserError for a damaged checkpoint."""
+        with reading(folder, remedy(folder, f"delete the folder {folder}")):
+            checkpoint.load(
+                {name: each.tensors() for name, each in kept.items()},
+                checkpoint_id=folder,
+                process_group=self.mesh.beside,
+            )
+
+    def _finish(self, written: Future[Any], draft: Path, target: Path) -> None:
+        """Rank 0 knows of its own part only when all parts are written."""
+        with writing(target):
+            written.result()
+        if self.mesh.rank == 0:
+            sync_folder(draft)
+            draft.rename(target)
+            sync_folder(target.parent)

@@ -1,0 +1,132 @@
+"""Context parallelism: the tokens of one micro-batch lie on several ranks.
+
+The line of N tokens is padded and cut into 2 C pieces, and rank r of C holds the pieces r and
+2 C - 1 - r: since a token sees those before it, each rank then has the same work. Keys and values
+are gathered in every layer. A run that crosses a border becomes a run and one that continues it, so
+the forest of a packed batch stays what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, final
+
+import torch
+from torch import Tensor, distributed
+from torch.autograd.function import once_differentiable
+
+from fieldcraft.train.batch import PackedBatch, Run
+
+Group = distributed.ProcessGroup
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What a rank holds of a packed line: n of N tokens, and t of the T that are trained.
+
+    `runs` are those of the whole line, cut at the borders of the pieces, and `mine` are the places
+    of those that lie here, in their order. `own_T` are the trained tokens that are predicted here,
+    `from_t` the places in n that predict them.
+    """
+
+    ids_n: Tensor
+    position_n: Tensor
+    runs: Sequence[Run]
+    mine: Sequence[int]
+    own_T: Tensor
+    from_t: Tensor
+    group: Group
+
+    def gather(self, parts: Tensor) -> Tensor:
+        """The whole line of what lies on the ranks: [..., n, D] gives [..., N, D]."""
+        count = self.group.size()
+        early_late: list[tuple[Tensor, Tensor]] = [
+            each.chunk(2, -2) for each in _Gather.apply(parts, self.group).unbind(0)
+        ]
+        early = [early_late[rank][0] for rank in range(count)]
+        late = [early_late[rank][1] for rank in reversed(range(count))]
+        return torch.cat([*early, *late], -2)
+
+    def join(self, values_t: Tensor, count: int) -> Tensor:
+        """Values of all T trained tokens of those that were computed here: [t, ...] to [T, ...]."""
+        if len(self.own_T) == count and self.group.size() == 1:
+            return values_t
+        found: Tensor = _Join.apply(values_t, self.own_T.to(values_t.device), count, self.group)
+        return found
+
+
+def part_of(batch: PackedBatch, rank: int, group: Group) -> Part:
+    """What a rank of a group holds of a packed batch; all of it where it is alone."""
+    count = group.size()
+    if count == 1:
+        every, own_T = range(len(batch.runs)), torch.arange(len(batch.ids_T))
+        return Part(batch.ids_N, batch.position_N, batch.runs, every, own_T, batch.from_T, group)
+    size = -(-len(batch.ids_N) // (2 * count))  # of a piece
+    padding = 2 * count * size - len(batch.ids_N)
+    ids_N = torch.nn.functional.pad(batch.ids_N, (0, padding))
+    position_N = torch.cat([batch.position_N, torch.arange(padding)])
+    last = len(batch.ids_N)
+    padded = [*batch.runs, *([Run(last, last + padding, None)] if padding else [])]
+    runs = list(cut_at(padded, size))
+    pieces = (rank, 2 * count - 1 - rank)
+    held_n = torch.cat([torch.arange(piece * size, (piece + 1) * size) for piece in pieces])
+    place_N = torch.full((len(ids_N),), -1)
+    place_N[held_n] = torch.arange(len(held_n))
+    from_T = place_N[batch.from_T]
+    own_T = (from_T >= 0).nonzero()[:, 0]
+    mine = [p for piece in pieces for p, run in enumerate(runs) if run.start // size == piece]
+    return Part(ids_N[held_n], position_N[held_n], runs, mine, own_T, from_T[own_T], group)
+
+
+def cut_at(runs: Sequence[Run], size: int) -> Iterator[Run]:
+    """Runs that cross no multiple of `size`. A worked example: with a size of 4, the run from 2 to
+    9 becomes those from 2 to 4, 4 to 8 and 8 to 9, each of which continues the one before it."""
+    last: list[int] = []  # the place of the last part of each run
+    made = 0
+    for run in runs:
+        borders = range((run.start // size + 1) * size, run.end, size)
+        after = None if run.after is None else last[run.after]
+        for start, end in pairwise([run.start, *borders, run.end]):
+            yield Run(start, end, after)
+            after, made = made, made + 1
+        last.append(made - 1)
+
+
+class _Gather(torch.autograd.Function):
+    """[...] on each of C ranks gives [C, ...] on all of them. Gradients are added up in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        whole = part.new_empty((group.size(), *part.shape))
+        distributed.all_gather_into_tensor(whole, part.contiguous(), group)
+        return whole
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        part = grad.new_empty(grad.shape[1:], dtype=torch.float32)
+        distributed.reduce_scatter_tensor(part, grad.float().contiguous(), group=ctx.group)
+        return part.to(grad.dtype), None
+
+
+class _Join(torch.autograd.Function):
+    """Values [t, ...] at places of T on each rank, put together on all of them. Each rank then
+    computes the same loss, so the gradient of what was computed here is taken from here."""
+
+    @staticmethod
+    def forward(ctx: Any, values_t: Tensor, own_T: Tensor, count: int, group: Group) -> Tensor:
+        ctx.save_for_backward(own_T)
+        whole_T = values_t.new_zeros((count, *values_t.shape[1:]))
+        whole_T[own_T] = values_t
+        distributed.all_reduce(whole_T, group=group)
+        return whole_T
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_T: Tensor) -> tuple[Tensor, None, None, None]:
+        (own_T,) = ctx.saved_tensors
+        return grad_T[own_T], None, None, None

@@ -1,0 +1,91 @@
+"""The processes that train together: ranks in a grid of data x context."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import final
+
+import torch
+from torch import distributed
+from torch.distributed.device_mesh import DeviceMesh
+
+from fieldcraft.types import UserError
+
+PATIENCE = timedelta(minutes=30)  # with a rank that is slower, such as while it loads its model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Which rank a process is. Ranks that follow one another hold the parts of one micro-batch.
+
+    Args:
+        rank: of this process, from 0.
+        count: of all of them, a multiple of `context`.
+        context: ranks that share the tokens of a micro-batch.
+        address: where they find each other, as torch.distributed takes it: `tcp://HOST:PORT` of
+            rank 0, or `file:///PATH` of a new file that all of them see.
+        device: `cpu`, or the CUDA device of this process, such as `cuda:0`.
+        threads: of a CPU.
+    """
+
+    rank: int
+    count: int
+    context: int = 1
+    address: str
+    device: str = "cpu"
+    threads: int = 1
+
+
+@final
+class Mesh:
+    """This process among the others. All of them make one at the same time.
+
+    Raises UserError if the others cannot be reached.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.rank = place.rank
+        self.count = place.count
+        self.context = place.context
+        self.device = torch.device(place.device)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        else:
+            torch.set_num_threads(place.threads)
+        backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
+        try:
+            distributed.init_process_group(
+                backend,
+                init_method=place.address,
+                rank=place.rank,
+                world_size=place.count,
+                timeout=PATIENCE,
+            )
+        except (RuntimeError, ValueError, OSError) as error:
+            raise UserError(
+                f"rank {place.rank} of {place.count} does not reach the others at {place.address}:"
+                " choose an address and a port that all of their machines reach."
+            ) from error
+        self.shards = DeviceMesh(self.device.type, list(range(place.count)))
+        # Every rank makes every group, its own or not.
+        groups = [
+            distributed.new_group(list(range(first, first + place.context)))
+            for first in range(0, place.count, place.context)
+        ]
+        self.together = groups[self.rank // self.context]  # the ranks of one micro-batch
+        self.beside = distributed.new_group(backend="gloo")  # for checkpoints, while others train
+
+    @property
+    def part(self) -> int:
+        """Of a micro-batch, that this rank holds."""
+        return self.rank % self.context
+
+    def most(self, number: int) -> int:
+        """The largest of the numbers that the ranks give."""
+        found = torch.tensor(number, device=self.device)
+        distributed.all_reduce(found, distributed.ReduceOp.MAX)
+        return int(found)
+
+    def close(self) -> None:
+        distributed.destroy_process_group()

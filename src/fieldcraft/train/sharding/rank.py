@@ -1,0 +1,193 @@
+"""What runs in the process of a rank: its shards of every model, and its shares of every step.
+
+All ranks are called alike, each with its own share: they compute together. What one of them refuses
+with a `UserError` all of them refuse, and the weights are untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+from fieldcraft.algos.losses import Objective
+from fieldcraft.records.files import writing
+from fieldcraft.train.batch import Floats, Sample, Unit
+from fieldcraft.train.critic import Critic
+from fieldcraft.train.learning import Guide, Look
+from fieldcraft.train.lora import Adapter
+from fieldcraft.train.model import load_model, torch_type
+from fieldcraft.train.sharding.checkpoint import Writer
+from fieldcraft.train.sharding.mesh import Mesh, Place
+from fieldcraft.train.sharding.shards import Shards
+from fieldcraft.train.sharding.specs import (
+    Answer,
+    CriticSpec,
+    PolicySpec,
+    ReaderSpec,
+    Spec,
+    StartSpec,
+)
+from fieldcraft.train.sharding.state import Kept, gathered
+from fieldcraft.train.trainer import AdapterStart, Trainer
+from fieldcraft.types import UserError
+
+CPU = torch.device("cpu")
+ARRAYS = [field.name for field in fields(Sample) if field.name != "seen"]
+
+
+@final
+class Rank:
+    """Models by name, in shards. The methods are called in all ranks at once, in one order."""
+
+    def __init__(self, place: Place) -> None:
+        self.mesh = Mesh(place)
+        self.shards = Shards(self.mesh)
+        self.models: dict[str, Any] = {}
+        self.kept: dict[str, Kept] = {}  # what checkpoints hold, of those that are trained
+        self.writer = Writer(self.mesh)
+
+    def make(self, name: str, spec: Spec) -> None:
+        """Make a model. Raises UserError for a folder that cannot be read, and for settings that
+        cannot be had in shards."""
+        match spec:
+            case PolicySpec():
+                self.models[name] = self._policy(name, spec)
+            case ReaderSpec():
+                model = load_model(spec.folder, CPU, spec.dtype)
+                self.models[name] = Trainer(model, spec.optim, 1, spread=self.shards)
+            case StartSpec():
+                policy = self.models[spec.policy]
+                self.models[name] = AdapterStart(policy, policy.adapter)
+            case CriticSpec():
+                self.models[name] = self._critic(name, spec)
+
+    def step(
+        self,
+        name: str,
+        units: Sequence[Unit],
+        done: int,
+        objective: Objective,
+        total: float,
+        temperature: float,
+        teacher: str | None,
+        top_k: int | None,
+        look: Look,
+    ) -> Answer:
+        """See `Trainer.step`; `done` is that of the driver, `teacher` the name of a model here."""
+        policy: Trainer = self.models[name]
+        policy.done = done
+        guide = None if teacher is None else Guide(self.models[teacher], top_k)
+        return self._answer(
+            units, lambda: policy.step(units, objective, total, temperature, guide, look)
+        )
+
+    def fill_logprobs(
+        self, name: str, units: Sequence[Unit], field: str, temperature: float
+    ) -> Answer:
+        """See `Trainer.fill_logprobs`."""
+        return self._answer(
+            units, lambda: self.models[name].fill_logprobs(units, field, temperature)
+        )
+
+    def step_critic(self, name: str, units: Sequence[Unit], done: int, total: float) -> Answer:
+        """See `Critic.step`."""
+        critic: Critic = self.models[name]
+        critic.done = done
+        return self._answer(units, lambda: critic.step(units, total))
+
+    def fill_values(self, name: str, units: Sequence[Unit]) -> Answer:
+        """See `Critic.fill_values`."""
+        return self._answer(units, lambda: self.models[name].fill_values(units))
+
+    def drop_gradients(self, name: str) -> None:
+        """See `Trainer.drop_gradients`."""
+        self.models[name].drop_gradients()
+
+    def write(self, name: str, folder: Path) -> None:
+        """The model as transformers loads it, or its adapter as PEFT does, by rank 0, in whose
+        memory it is whole."""
+        policy: Trainer = self.models[name]
+        kept, first = self.kept[name], self.mesh.rank == 0
+        if policy.adapter is None:
+            state = gathered(kept.weights, first)
+            if first:
+                with writing(folder):
+                    policy.model.save_pretrained(folder, state_dict=state)
+        else:
+            adapter = gathered(kept.trained, first)
+            if first:
+                policy.adapter.save(folder, adapter)
+
+    def save(self, draft: Path, target: Path) -> None:
+        """Begin to write a checkpoint of all that is trained into the folder `draft`, which is
+        there; when it is complete it is renamed to `target`. Waits for the one before it, and until
+        this one is copied: training may go on then."""
+        self.writer.save(self.kept, draft, target)
+
+    def settle(self) -> None:
+        """Wait until the last checkpoint is complete. Raises UserError if it cannot be written."""
+        self.writer.settle()
+
+    def load(self, folder: Path) -> None:
+        """Take over a checkpoint, of however many ranks. Raises UserError if it is damaged."""
+        self.writer.load(self.kept, folder)
+        self.shards.forget()
+
+    def close(self) -> None:
+        self.writer.settle()
+        self.mesh.close()
+
+    def _policy(self, name: str, spec: PolicySpec) -> Trainer:
+        _refuse_other_moments(spec.optim.moments)
+        if spec.lora is None:
+            model = load_model(spec.folder, CPU)
+            dtype = torch_type(spec.dtype)
+            policy = Trainer(model, spec.optim, spec.steps, dtype=dtype, spread=self.shards)
+        else:
+            model = load_model(spec.folder, CPU, spec.dtype)
+            adapter = Adapter(model, spec.lora, spec.seed, spec.adapter)
+            adapter.keep_start()  # as long as it is whole
+            policy = Trainer(model, spec.optim, spec.steps, adapter, spread=self.shards)
+        self.kept[name] = Kept.of(policy, model)
+        return policy
+
+    def _critic(self, name: str, spec: CriticSpec) -> Critic:
+        _refuse_other_moments((spec.settings.optim or spec.optim).moments)
+        own = spec.settings.backbone == "own"
+        model = load_model(spec.folder, CPU) if own else self.models[spec.policy].model
+        dtype = torch_type(spec.dtype)
+        critic = Critic(model, spec.settings, spec.optim, spec.steps, dtype, self.shards)
+        self.kept[name] = Kept.of(critic, critic.head, *([model] if own else []))
+        return critic
+
+    def _answer(
+        self, units: Sequence[Unit], act: Callable[[], Mapping[str, float] | None]
+    ) -> Answer:
+        """What the ranks of one micro-batch all know is answered by the first of them."""
+        samples = [sample for unit in units for sample in unit]
+        before = [_arrays(sample) for sample in samples]
+        row = act() or {}
+        if self.mesh.part:
+            return Answer({}, [])
+        return Answer(row, list(map(_written, before, samples)))
+
+
+def _arrays(sample: Sample) -> dict[str, Floats]:
+    return {name: getattr(sample, name) for name in ARRAYS}
+
+
+def _written(before: Mapping[str, Floats], sample: Sample) -> dict[str, Floats]:
+    """The fields of a sample that are others than before."""
+    return {name: now for name, now in _arrays(sample).items() if now is not before[name]}
+
+
+def _refuse_other_moments(moments: str) -> None:
+    if moments != "float32":
+        raise UserError(
+            f"moments: {moments} cannot be spread over ranks, each of which holds a part of the"
+            " moments anyway: remove it."
+        )

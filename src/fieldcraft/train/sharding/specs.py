@@ -1,0 +1,66 @@
+"""What a rank makes its models from, and what it answers: plain values that can be sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fieldcraft.config.rl import Critic
+from fieldcraft.config.sections import Dtype, Lora, Optim
+from fieldcraft.train.batch import Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicySpec:
+    """A model that is trained. With `lora` it is an adapter on it, new (from the seed) or that of
+    the folder `adapter`, and the model itself is loaded in `dtype`."""
+
+    folder: Path
+    optim: Optim
+    steps: int
+    dtype: Dtype = "float32"
+    lora: Lora | None = None
+    seed: int = 0
+    adapter: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderSpec:
+    """A model that is only read, in `dtype`. Of `optim` only `micro_tokens` is used."""
+
+    folder: Path
+    optim: Optim
+    dtype: Dtype = "float32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartSpec:
+    """The adapter of a policy as it began."""
+
+    policy: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticSpec:
+    """A critic on the model of a policy, or, where the settings ask for one of its own, on the
+    model of a folder."""
+
+    settings: Critic
+    optim: Optim
+    steps: int
+    policy: str
+    folder: Path
+    dtype: Dtype = "float32"
+
+
+Spec = PolicySpec | ReaderSpec | StartSpec | CriticSpec
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The metrics of a rank's share of a step, and what was written into its samples: of each one,
+    in their order, the fields that have changed."""
+
+    row: Mapping[str, float]
+    written: Sequence[Mapping[str, Floats]]

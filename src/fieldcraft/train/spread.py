@@ -1,0 +1,87 @@
+"""How what is trained, and the tokens of a micro-batch, lie on processes.
+
+Training asks for hidden states and gets back values of all trained tokens, wherever they were
+computed. `Alone` is one process; `sharding/rank.py` has many. Letters: N tokens of a packed batch,
+T of them trained, t of those that are predicted in this process, H features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, final
+
+import torch
+from torch import Tensor, nn
+
+from fieldcraft.train.attention import NO_MASK
+from fieldcraft.train.batch import PackedBatch, Unit, micro_batches
+from fieldcraft.train.output_layer import hidden_states
+from fieldcraft.train.weights import Weights
+
+
+class Spread(Protocol):
+    def weights(
+        self, model: Any | None, dtype: torch.dtype | None, head: nn.Module | None = None
+    ) -> Weights:
+        """Lay a model and a head out over the processes, in place, and return what is trained of
+        them: the model computes in `dtype`, the head in its own. None: there is nothing to lay."""
+        ...
+
+    def batches(self, units: Sequence[Unit], micro_tokens: int) -> Iterator[PackedBatch]:
+        """The micro-batches of this process, as many as every other one has. `micro_tokens` is what
+        a process holds of one."""
+        ...
+
+    def states(self, model: Any, batch: PackedBatch, device: torch.device) -> Tensor:
+        """The last hidden states that predict the trained tokens of this process; [t, H]."""
+        ...
+
+    def here(self, batch: PackedBatch) -> Tensor | slice:
+        """Which of the T trained tokens are predicted in this process."""
+        ...
+
+    def join(self, values_t: Tensor, batch: PackedBatch) -> Tensor:
+        """Values of the tokens of this process, put together with those of others: [t, ...] gives
+        [T, ...]. A gradient goes back to where the value came from."""
+        ...
+
+    def whole(self, value: Tensor) -> Tensor:
+        """A number that was computed from weights, such as the norm of their gradient."""
+        ...
+
+
+@final
+class Alone:
+    """One process: all weights and all tokens are here."""
+
+    def weights(
+        self, model: Any | None, dtype: torch.dtype | None, head: nn.Module | None = None
+    ) -> Weights:
+        parameters = () if model is None else model.parameters()
+        return Weights(parameters, dtype, () if head is None else head.parameters())
+
+    def batches(self, units: Sequence[Unit], micro_tokens: int) -> Iterator[PackedBatch]:
+        return micro_batches(units, micro_tokens)
+
+    def states(self, model: Any, batch: PackedBatch, device: torch.device) -> Tensor:
+        [hidden_NH] = hidden_states(
+            model,
+            input_ids=batch.ids_N[None].to(device),
+            attention_mask=NO_MASK.to(device),
+            position_ids=batch.position_N[None].to(device),
+            use_cache=False,
+            runs=batch.runs,
+        )
+        return hidden_NH[batch.from_T.to(device)]
+
+    def here(self, batch: PackedBatch) -> Tensor | slice:
+        return slice(None)
+
+    def join(self, values_t: Tensor, batch: PackedBatch) -> Tensor:
+        return values_t
+
+    def whole(self, value: Tensor) -> Tensor:
+        return value
+
+
+ALONE = Alone()

@@ -1,0 +1,189 @@
+"""The same training in one process and in ranks: tiny models, units, and what is compared."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from checkpoints import tiny_tokenizer
+from fieldcraft.config.rl import Critic as CriticSettings
+from fieldcraft.config.sections import Lora, Optim
+from fieldcraft.train.batch import Sample, Unit
+from fieldcraft.train.critic import Critic
+from fieldcraft.train.learning import Learning, Reference, Valuing
+from fieldcraft.train.lora import Adapter
+from fieldcraft.train.model import load_model, torch_type
+from fieldcraft.train.sharding.specs import CriticSpec, PolicySpec, ReaderSpec
+from fieldcraft.train.sharding.trainer import ShardedCritic, ShardedTrainer, make_reader
+from fieldcraft.train.trainer import Trainer
+from rank_processes import Pool
+
+Kind = Literal["qwen3", "llama"]
+WORDS = 48
+CPU = torch.device("cpu")
+SHAPE: dict[str, Any] = {
+    "vocab_size": WORDS,
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.3,
+    "eos_token_id": 0,
+    "bos_token_id": None,
+    "pad_token_id": 0,
+}
+
+
+def write_model(folder: Path, kind: Kind = "qwen3", tied: bool = False, seed: int = 0) -> Path:
+    """A tiny random model. Rows of its weights do not divide evenly among four ranks."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = (
+            Qwen3ForCausalLM(Qwen3Config(**SHAPE, tie_word_embeddings=tied, head_dim=6))
+            if kind == "qwen3"
+            else LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=tied))
+        )
+    model.save_pretrained(folder)
+    return folder
+
+
+def units(seed: int, groups: int = 3, group: int = 3, prompt: int = 20) -> list[Unit]:
+    """Groups of samples with a prompt in common, longer than is worth sharing; every second one has
+    a second chain. Weights, advantages and log-probabilities are random."""
+    rng = np.random.default_rng(seed)
+    found: list[Unit] = []
+    for number in range(groups):
+        shared = rng.integers(1, WORDS, prompt + 3 * number)
+        for member in range(group):
+            chains = 2 if member == 1 else 1
+            found.append(tuple(_sample(rng, shared) for _ in range(chains)))
+    return found
+
+
+def pairs(seed: int) -> list[Unit]:
+    """Chosen and rejected continuations of the same prompts."""
+    rng = np.random.default_rng(seed)
+    prompts = [rng.integers(1, WORDS, 18) for _ in range(5)]
+    return [tuple(_sample(rng, prompt, even=True) for _ in range(2)) for prompt in prompts]
+
+
+def _sample(rng: np.random.Generator, prompt: Any, even: bool = False) -> Sample:
+    written = int(rng.integers(6, 30))
+    size = len(prompt) + written
+    weight = np.zeros(size, np.float32)
+    weight[-written:] = 1 if even else rng.uniform(0.5, 1.5, written)
+    if not even:
+        weight[-written:][rng.random(written) < 0.2] = 0
+        weight[-1] = 1
+    logp = np.where(weight > 0, -np.log(WORDS) + rng.uniform(-1, 1, size), 0).astype(np.float32)
+    return Sample(
+        ids=np.concatenate([prompt, rng.integers(1, WORDS, written)]),
+        weight=weight,
+        advantage=np.where(weight > 0, rng.choice([-1.0, 1.0]), 0).astype(np.float32),
+        sampled_logp=logp,
+        old_logp=logp.copy(),
+        ref_logp=logp.copy(),
+        target=np.where(weight > 0, rng.uniform(-1, 1, size), 0).astype(np.float32),
+    )
+
+
+def weight_of(chosen: Sequence[Unit]) -> float:
+    return float(sum(sample.weight.sum() for unit in chosen for sample in unit))
+
+
+@dataclass
+class Models:
+    """What a stage trains and reads."""
+
+    trainer: Learning
+    reference: Reference | None = None
+    critic: Valuing | None = None
+    teacher: Reference | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """Which models there are to be."""
+
+    start: Path
+    optim: Optim
+    steps: int = 20
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    lora: Lora | None = None
+    reference: bool = False
+    teacher: Path | None = None
+    critic: CriticSettings | None = None
+
+
+def plain(wish: Wish) -> Models:
+    """In this process."""
+    optim, steps = wish.optim, wish.steps
+    if wish.lora is None:
+        dtype = torch_type(wish.dtype)
+        trainer = Trainer(load_model(wish.start, CPU), optim, steps, dtype=dtype)
+    else:
+        model = load_model(wish.start, CPU, wish.dtype)
+        trainer = Trainer(model, optim, steps, Adapter(model, wish.lora, 0))
+
+    def reader(folder: Path) -> Trainer:
+        return Trainer(load_model(folder, CPU, wish.dtype), optim, 1)
+
+    critic = None
+    if wish.critic is not None:
+        own = wish.critic.backbone == "own"
+        model = load_model(wish.start, CPU) if own else trainer.model
+        critic = Critic(model, wish.critic, optim, steps, torch_type(wish.dtype))
+    reference = trainer.at_start() or reader(wish.start) if wish.reference else None
+    return Models(trainer, reference, critic, reader(wish.teacher) if wish.teacher else None)
+
+
+@contextmanager
+def sharded(pool: Pool, folder: Path, wish: Wish, data: int, context: int = 1) -> Iterator[Models]:
+    """In ranks, inside the block."""
+    optim, steps = wish.optim, wish.steps
+    with pool.ranks(folder, data, context) as ranks:
+        spec = PolicySpec(
+            folder=wish.start, optim=optim, steps=steps, dtype=wish.dtype, lora=wish.lora
+        )
+        models = Models(ShardedTrainer(ranks, spec))
+        if wish.reference:
+            read = ReaderSpec(folder=wish.start, optim=optim, dtype=wish.dtype)
+            models.reference = models.trainer.at_start() or make_reader(ranks, "reference", read)
+        if wish.teacher is not None:
+            read = ReaderSpec(folder=wish.teacher, optim=optim, dtype=wish.dtype)
+            models.teacher = make_reader(ranks, "teacher", read)
+        if wish.critic is not None:
+            models.critic = ShardedCritic(
+                ranks,
+                CriticSpec(
+                    settings=wish.critic,
+                    optim=optim,
+                    steps=steps,
+                    policy="policy",
+                    folder=wish.start,
+                    dtype=wish.dtype,
+                ),
+            )
+        yield models
+
+
+def written(models: Models, folder: Path) -> dict[str, torch.Tensor]:
+    """The weights that training leaves, as they are in the files of the model or adapter."""
+    folder.mkdir(parents=True)
+    models.trainer.write(folder, tiny_tokenizer())
+    [file] = folder.glob("*.safetensors")
+    return load_file(file)
+
+
+def gap(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
+    """The largest difference of any two weights."""
+    assert a.keys() == b.keys()
+    return max((a[name].float() - b[name].float()).abs().max().item() for name in a)

@@ -1,0 +1,171 @@
+"""After 20 steps, ranks have the losses and the weights of one process, to 1e-5.
+
+Random tiny models and data: every weight that is trained has a gradient far above the noise of
+float32. Otherwise AdamW would make a full step of that noise, and no two ways to add up would agree.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sharded_parts import (
+    WORDS,
+    Kind,
+    Models,
+    Wish,
+    gap,
+    pairs,
+    plain,
+    sharded,
+    units,
+    weight_of,
+    write_model,
+    written,
+)
+
+from fieldcraft.algos.distillation import Distillation
+from fieldcraft.algos.losses import Contrastive, CrossEntropy, Objective, Surrogate
+from fieldcraft.config.rl import Critic
+from fieldcraft.config.sections import Lora, Optim
+from fieldcraft.train.batch import Sample, Unit
+from fieldcraft.train.learning import Guide, note
+from fieldcraft.train.teacher import Teacher
+from rank_processes import Pool
+
+STEPS = 20
+TEMPERATURE = 0.8
+TOKENS = Surrogate(clip_high=0.3, kl_coef=0.1, entropy_coef=0.01)
+SEQUENCES = Surrogate(
+    ratio="sequence", importance="sequence", importance_cap=1.5, llds_coef=0.3, clip="cispo"
+)
+FIELDS = ("entropy", "new_logp", "old_logp", "ref_logp", "value", "teacher_logp")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What is trained, and how."""
+
+    objective: Objective
+    units: Callable[[int], list[Unit]] = units
+    kind: Kind = "qwen3"
+    tied: bool = False
+    wish: dict[str, Any] = field(default_factory=dict)
+    optim: dict[str, Any] = field(default_factory=dict)
+    teacher: bool = False
+    guide: int | None = None  # words of the teacher that are compared
+    tolerance: float = 1e-5
+
+
+CASES = {
+    "sft": Case(objective=CrossEntropy()),
+    "sft-tied": Case(objective=CrossEntropy(), kind="llama", tied=True),
+    "contrastive": Case(objective=Contrastive(alpha=0.2), units=pairs),
+    "rl-tokens": Case(
+        objective=TOKENS, kind="llama", wish={"reference": True, "critic": Critic(backbone="own")}
+    ),
+    "rl-sequences": Case(objective=SEQUENCES, wish={"critic": Critic(backbone="policy")}),
+    "distil-sampled": Case(objective=Surrogate(), teacher=True),
+    "distil-top-k": Case(
+        objective=Distillation(surrogate=Surrogate()), teacher=True, guide=5, tied=True
+    ),
+    "lora": Case(objective=TOKENS, wish={"reference": True, "lora": Lora(rank=4, alpha=8)}),
+    "activation-checkpointing": Case(
+        objective=CrossEntropy(), optim={"activation_checkpointing": True}
+    ),
+}
+
+
+def train(models: Models, case: Case) -> tuple[list[dict[str, float]], list[Sample]]:
+    """The metrics of all steps, and the samples of all of them as the models have filled them."""
+    rows, seen = [], []
+    for number in range(STEPS // 2):
+        chosen = case.units(number)
+        total = weight_of(chosen)
+        fill(models, chosen, case)
+        teacher = models.teacher if case.guide else None
+        guide = Guide(teacher, case.guide) if teacher else None
+        for _ in range(2):  # so that in the second one the ratio is not 1
+            models.trainer.done = len(rows)
+            row = models.trainer.step(chosen, case.objective, total, TEMPERATURE, guide, note)
+            if models.critic:
+                models.critic.done = len(rows)
+                row |= {f"critic/{k}": v for k, v in models.critic.step(chosen, total).items()}
+            rows.append(row)
+        models.trainer.drop_gradients()
+        seen += [sample for unit in chosen for sample in unit]
+    return rows, seen
+
+
+def fill(models: Models, chosen: Sequence[Unit], case: Case) -> None:
+    """What the samples know of the models as they are before the steps."""
+    if not isinstance(case.objective, CrossEntropy | Contrastive):
+        models.trainer.fill_logprobs(chosen, "old_logp", TEMPERATURE)
+    if models.reference:
+        models.reference.fill_logprobs(chosen, "ref_logp", TEMPERATURE)
+    if models.critic:
+        models.critic.fill_values(chosen)
+    if models.teacher:
+        for sample in (sample for unit in chosen for sample in unit):
+            sample.seen = behind_a_hint(sample)
+        Teacher(model=models.teacher).fill_logprobs(chosen, TEMPERATURE)
+
+
+def behind_a_hint(sample: Sample) -> Sample:
+    """The same trained tokens in a longer text: other ranks hold them."""
+    hint = np.arange(1, 31, dtype=np.int64) % WORDS
+    none = np.zeros(30 + len(sample), np.float32)
+    weight = np.concatenate([np.zeros(30, np.float32), sample.weight])
+    return Sample(np.concatenate([hint, sample.ids]), weight, none, none, none, none)
+
+
+def compare(case: Case, pool: Pool, folder: Path, data: int, context: int) -> None:
+    start = write_model(folder / "start", case.kind, case.tied)
+    settings = {"lr": 1e-3, "micro_tokens": 120 // context, **case.optim}
+    teacher = write_model(folder / "teacher", case.kind, seed=1) if case.teacher else None
+    wish = Wish(start=start, optim=Optim(**settings), teacher=teacher, **case.wish)
+    alone = plain(wish)
+    rows, samples = train(alone, case)
+    weights, before = written(alone, folder / "alone"), written(plain(wish), folder / "before")
+    with sharded(pool, folder, wish, data, context) as models:
+        found, others = train(models, case)
+        spread = written(models, folder / "spread")
+    for row, other in zip(rows, found, strict=True):
+        assert other == pytest.approx(row, rel=case.tolerance, abs=case.tolerance)
+    for sample, other in zip(samples, others, strict=True):
+        for name in FIELDS:
+            mine, its = getattr(sample, name), getattr(other, name)
+            np.testing.assert_allclose(its, mine, rtol=case.tolerance, atol=case.tolerance)
+    assert gap(before, weights) > 1e-3  # there is something to compare
+    assert gap(weights, spread) < case.tolerance
+
+
+LAYOUTS = {"2": (2, 1), "1x2": (1, 2), "4": (4, 1), "2x2": (2, 2), "1": (1, 1), "1x4": (1, 4)}
+# Of every case one layout; the others take minutes.
+QUICK = {
+    "sft": "4",
+    "sft-tied": "2x2",
+    "contrastive": "2",
+    "rl-tokens": "2",
+    "rl-sequences": "2x2",
+    "distil-sampled": "1x2",
+    "distil-top-k": "2x2",
+    "lora": "1x2",
+    "activation-checkpointing": "1x2",
+}
+
+
+@pytest.mark.parametrize(("case", "layout"), QUICK.items())
+def test_ranks_train_as_one_process(case: str, layout: str, pool: Pool, tmp_path: Path) -> None:
+    compare(CASES[case], pool, tmp_path, *LAYOUTS[layout])
+
+
+REST = [(case, layout) for case in CASES for layout in LAYOUTS if QUICK[case] != layout]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("case", "layout"), REST)
+def test_so_they_do_in_every_layout(case: str, layout: str, pool: Pool, tmp_path: Path) -> None:
+    compare(CASES[case], pool, tmp_path, *LAYOUTS[layout])
