@@ -116,7 +116,7 @@ class Yard:
         self.weights = 0.0
         self.fleet = Fleet(seats, self._load, 1e-4, self.said.append)
 
-    async def _load(self, version: int) -> Cargo:
+    def _load(self, version: int) -> Cargo:
         return Cargo(version, proof(self.weights), 1000, proof(self.weights))
 
 

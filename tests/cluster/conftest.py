@@ -1,14 +1,16 @@
 """One Ray for all tests of a worker: it takes seconds to start."""
 
+import asyncio
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fieldcraft.cluster.session import Session, joined
+from fieldcraft.cluster.engines import Engines
+from fieldcraft.cluster.session import joined
 from fieldcraft.config.cluster import Cluster
+from fieldcraft.engine.home import Home
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +30,11 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         ray.shutdown()
 
 
-@pytest.fixture
-def session(ray: Any, tmp_path: Path) -> Iterator[Session]:
-    with joined(Cluster(engines=2), "cpu", tmp_path) as session:
-        yield session
+@pytest.fixture(scope="session")
+def engines(ray: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    """Two processes, which the tests share: each has to import torch."""
+    folder = tmp_path_factory.mktemp("shared")
+    with joined(Cluster(engines=2), "cpu", folder) as session:
+        made = Engines(session, Home(folder))
+        yield made
+        asyncio.run(made.close())

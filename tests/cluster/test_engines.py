@@ -14,7 +14,6 @@ import torch
 from engine_parity import PROMPT, TOKENIZER, sharp_model
 from fieldcraft.cluster.engines import Engines
 from fieldcraft.cluster.fleet import Fleet
-from fieldcraft.cluster.session import Session
 from fieldcraft.engine.home import Home
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.types import Completion, PolicyEngine, Sampling, UserError
@@ -23,12 +22,12 @@ from fieldcraft.types import Completion, PolicyEngine, Sampling, UserError
 class Scene:
     """A model in training, its engines, and what they said."""
 
-    def __init__(self, session: Session, folder: Path) -> None:
+    def __init__(self, engines: Engines, folder: Path) -> None:
         self.said: list[Any] = []
-        self.home = Home(folder, self.said.append)
-        self.engines = Engines(session, self.home)
+        self.engines = engines
+        engines.home = Home(folder, self.said.append)
         self.model = sharp_model(folder / "model", "qwen3")
-        self.fleet: Fleet = self.engines.fleet(self.model, TOKENIZER, max_rows=32)
+        self.fleet: Fleet = engines.fleet(self.model, TOKENIZER, max_rows=32)
 
     def run(self, work: Callable[[], Awaitable[Any]]) -> Any:
         async def whole() -> Any:
@@ -36,7 +35,7 @@ class Scene:
                 async with asyncio.timeout(300):  # a mistake must not hang
                     return await work()
             finally:
-                await self.engines.close()
+                await self.fleet.close()
 
         return asyncio.run(whole())
 
@@ -62,8 +61,8 @@ def alike(found: list[Completion], expected: list[Completion]) -> None:
         assert one.versions == other.versions
 
 
-def test_they_sample_what_one_engine_here_samples(session: Session, tmp_path: Path) -> None:
-    scene = Scene(session, tmp_path)
+def test_they_sample_what_one_engine_here_samples(engines: Engines, tmp_path: Path) -> None:
+    scene = Scene(engines, tmp_path)
     here = LocalEngine(scene.model, TOKENIZER, max_rows=32)
 
     async def work() -> None:
@@ -82,13 +81,13 @@ def test_they_sample_what_one_engine_here_samples(session: Session, tmp_path: Pa
     assert scene.said == []
 
 
-def test_turns_under_way_go_on_with_the_new_weights(session: Session, tmp_path: Path) -> None:
-    scene = Scene(session, tmp_path)
+def test_turns_under_way_go_on_with_the_new_weights(engines: Engines, tmp_path: Path) -> None:
+    scene = Scene(engines, tmp_path)
 
     async def work() -> list[Completion]:
         await scene.fleet.publish(1)
         await scene.fleet.separate()
-        asked = asyncio.create_task(turns(scene.fleet, 4, tokens=400))
+        asked = asyncio.create_task(turns(scene.fleet, 4, tokens=200))
         await asyncio.sleep(0.5)
         change(scene.model)
         await scene.fleet.publish(2)
@@ -101,16 +100,14 @@ def test_turns_under_way_go_on_with_the_new_weights(session: Session, tmp_path: 
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_an_engine_may_be_killed_at_any_moment(
-    session: Session, tmp_path: Path, seed: int
-) -> None:
-    scene = Scene(session, tmp_path)
+def test_an_engine_may_be_killed_at_any_moment(engines: Engines, tmp_path: Path, seed: int) -> None:
+    scene = Scene(engines, tmp_path)
     here = LocalEngine(scene.model, TOKENIZER, max_rows=32)
     moment = random.Random(seed)
 
     async def work() -> None:
         await scene.fleet.publish(1)
-        process = await scene.engines._actors[moment.randrange(2)].process.remote()
+        process = await scene.engines.actors[moment.randrange(2)].process.remote()
         asked = asyncio.create_task(turns(scene.fleet, 12, tokens=200))
         await asyncio.sleep(moment.uniform(0, 1))
         os.kill(process, signal.SIGKILL)
@@ -136,8 +133,8 @@ def change_back(model: Any) -> None:
             parameter.div_(0.9)
 
 
-def test_a_prompt_that_is_too_long_is_told_as_a_sentence(session: Session, tmp_path: Path) -> None:
-    scene = Scene(session, tmp_path)
+def test_a_prompt_that_is_too_long_is_told_as_a_sentence(engines: Engines, tmp_path: Path) -> None:
+    scene = Scene(engines, tmp_path)
 
     async def work() -> None:
         with pytest.raises(UserError, match="does not fit into max_len"):
@@ -146,8 +143,8 @@ def test_a_prompt_that_is_too_long_is_told_as_a_sentence(session: Session, tmp_p
     scene.run(work)
 
 
-def test_a_caller_that_gives_up_frees_the_session(session: Session, tmp_path: Path) -> None:
-    scene = Scene(session, tmp_path)
+def test_a_caller_that_gives_up_frees_the_session(engines: Engines, tmp_path: Path) -> None:
+    scene = Scene(engines, tmp_path)
 
     async def work() -> Completion:
         first = asyncio.create_task(scene.fleet.generate(PROMPT, Sampling(400, seed=1), "s"))

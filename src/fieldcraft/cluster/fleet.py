@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from fieldcraft.cluster.cargo import Cargo
@@ -29,7 +29,7 @@ class Fleet:
     def __init__(
         self,
         seats: Sequence[Seat],
-        load: Callable[[int], Awaitable[Cargo]],
+        load: Callable[[int], Cargo],
         tolerance: float,
         say: Callable[[str], None],
     ) -> None:
@@ -42,7 +42,6 @@ class Fleet:
         self._say = say
         self._dealer = Dealer(len(seats))
         self._cargo: Cargo | None = None  # the newest weights
-        self._lock = asyncio.Lock()
         self._holds: list[Cargo | None] = [None] * len(seats)
         self._lives = [0] * len(seats)
         self._deaths = [0] * len(seats)  # in a row
@@ -81,7 +80,7 @@ class Fleet:
 
     async def separate(self) -> None:
         """Engines have weights of their own: if none were published yet, those of now."""
-        await self._newest()
+        self._newest()
 
     async def publish(self, version: int) -> None:
         """Give all engines the weights as they are now, and prove it. They sample on until the new
@@ -92,7 +91,7 @@ class Fleet:
         clock = asyncio.get_running_loop().time
         began = clock()
         self._cargo, self.version = None, version  # None: the old weights make room
-        cargo = await self._newest()
+        cargo = self._newest()
         self._bring_all()
         while late := [self._coming[e] for e in self._coming if not self._dead(e)]:
             await self._one_of(late)
@@ -138,11 +137,10 @@ class Fleet:
 
     # ---- weights
 
-    async def _newest(self) -> Cargo:
-        async with self._lock:
-            if self._cargo is None:
-                self._cargo = await self._load(self.version)
-            return self._cargo
+    def _newest(self) -> Cargo:
+        if self._cargo is None:
+            self._cargo = self._load(self.version)
+        return self._cargo
 
     async def _somebody(self) -> None:
         """Wait until an engine can be asked."""
@@ -189,7 +187,7 @@ class Fleet:
         while self._holds[engine] is None or self._holds[engine] is not self._cargo:
             if self._deaths[engine] >= MOST_DEATHS:
                 return
-            cargo, life = await self._newest(), self._lives[engine]
+            cargo, life = self._newest(), self._lives[engine]
             try:
                 await seat.ready()
                 told = await seat.hold(cargo)

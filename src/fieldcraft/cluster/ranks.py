@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, final
 
 import torch
+from torch import Tensor
 
 from fieldcraft.cluster.cargo import Packed, merged, pack, size
 from fieldcraft.cluster.library import import_ray
@@ -34,6 +35,10 @@ class RankHost:
     def __init__(self) -> None:
         self._rank: Rank | None = None
 
+    def process(self) -> int:
+        """Its id."""
+        return os.getpid()
+
     def address(self, port: int) -> str:
         """Where the others find this process; 0 is any free port."""
         host = import_ray().util.get_node_ip_address()
@@ -56,13 +61,27 @@ class RankHost:
     def whole(self, name: str, dtype: torch.dtype) -> tuple[dict[str, Packed], int]:
         """The weights of a policy as engines take them over, and their bytes: an adapter is merged.
         All ranks take part, and the first one has them."""
+        model, state = self._merged(name)
+        if model is None:
+            return {}, 0
+        packed = pack(state, dtype)
+        return packed, size(packed)
+
+    def write(self, name: str, folder: Path) -> None:
+        """The same into a folder, as transformers loads it."""
+        model, state = self._merged(name)
+        if model is not None:
+            model.save_pretrained(folder, state_dict=state)
+
+    def _merged(self, name: str) -> tuple[Any, dict[str, Tensor]]:
+        """On the first rank: a model and its whole weights; on others no model."""
         assert self._rank is not None
         first = self._rank.mesh.rank == 0
         state = gathered(self._rank.kept[name].weights, first)
         if not first:
-            return {}, 0
-        packed = pack(merged(state, self._rank.models[name].model), dtype)
-        return packed, size(packed)
+            return None, {}
+        model = self._rank.models[name].model
+        return model, merged(state, model)
 
 
 @final
@@ -100,6 +119,10 @@ class RayRanks:
         asked = [actor.whole.options(num_returns=2).remote(name, dtype) for actor in self._actors]
         sizes = self._all([size for _, size in asked])
         return asked[0][0], sizes[0]
+
+    def write(self, name: str, folder: Path) -> None:
+        """Write the weights of a policy, an adapter merged, into a folder that all nodes see."""
+        self._all([actor.write.remote(name, folder.absolute()) for actor in self._actors])
 
     async def close(self) -> None:
         """End all processes."""

@@ -326,6 +326,11 @@ def _check_engine(recipe: Recipe) -> None:
             f"cluster.engines={recipe.cluster.engines} starts engines of the kinds local and vllm,"
             f" and engine is '{recipe.engine.name}': use one of these, or cluster.engines=0."
         )
+    if recipe.cluster.engines and "urls" in recipe.engine.settings:
+        raise UserError(
+            f"cluster.engines={recipe.cluster.engines} starts servers, and engine.urls names some"
+            " that run already: leave out one of the two."
+        )
     samples = any(s.kind == "rl" for s in recipe.stages.values()) or recipe.evaluation.during
     if recipe.cluster.trainers and samples and not recipe.cluster.engines:
         raise UserError(

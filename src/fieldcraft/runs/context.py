@@ -14,9 +14,9 @@ import torch
 import transformers
 from pydantic import BaseModel, Field
 
-from fieldcraft.cluster.engines import Source
 from fieldcraft.cluster.ranks import RayRanks
 from fieldcraft.cluster.session import Session, joined
+from fieldcraft.cluster.sources import Source
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.home import Home

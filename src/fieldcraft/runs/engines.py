@@ -7,8 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.cluster.engines import Engines, Source
+from fieldcraft.cluster.engines import Engines
 from fieldcraft.cluster.session import Session
+from fieldcraft.cluster.sources import Source
+from fieldcraft.cluster.vllm import Hosted
 from fieldcraft.config.making import make_part
 from fieldcraft.config.names import LOCAL, Kind, find
 from fieldcraft.config.recipe import Recipe
@@ -35,18 +37,19 @@ def make_engine(
     weights of a model that is not in this process. Raises UserError for settings that the engine
     does not have, or something that is no engine."""
     choice = recipe.engine
-    offered = _offered(recipe, model, tokenizer, threads) | {"home": home, "source": source}
+    offered = _offered(recipe, model, tokenizer, threads) | {
+        "home": home,
+        "source": source,
+        "write": source and source.write,
+        "elsewhere": None,
+    }
     factory = find(Kind.ENGINE, choice.name)
     if session is not None and session.of("engine"):
-        factory = home.once("engines", partial(Engines, session, home)).fleet
-    engine = make_part(
-        Kind.ENGINE,
-        choice.name,
-        factory,
-        choice.settings,
-        offered | {"home": home, "source": source},
-        ["name"],
-    )
+        offered["threads"] = 1 if session.device == "cpu" else None
+        offered["elsewhere"] = partial(Hosted, session)
+        if choice.name == LOCAL:
+            factory = home.once("engines", partial(Engines, session, home)).fleet
+    engine = make_part(Kind.ENGINE, choice.name, factory, choice.settings, offered, ["name"])
     lacks = [part for part in PARTS if part not in dir(engine)]
     if lacks:
         raise UserError(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.cluster.engines import from_ranks
+from transformers import GenerationConfig
+from transformers.utils import GENERATION_CONFIG_NAME
+
 from fieldcraft.cluster.ranks import RayRanks
+from fieldcraft.cluster.sources import OnRanks
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Filters, Optim
@@ -204,7 +206,9 @@ class RankedMaterial(StageMaterial):
     def engine(self, trainer: Learning) -> PolicyEngine:
         assert isinstance(trainer, ShardedTrainer)
         model = empty_model(self.start)
-        source = partial(from_ranks, self.ranks, trainer, model.config)
+        if (self.start / GENERATION_CONFIG_NAME).exists():  # says what ends a sequence
+            model.generation_config = GenerationConfig.from_pretrained(self.start)
+        source = OnRanks(self.ranks, trainer, model.config)
         return self.context.engine(model, self.dialect, source)
 
     def _reader(self, name: str, folder: Path, optim: Optim) -> Reference:

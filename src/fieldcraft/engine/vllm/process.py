@@ -63,6 +63,7 @@ class Process:
         variables: of the environment, beside those of this process.
         scratch: a folder that is deleted if this process ends first.
         log: the file that the server's output is added to.
+        host: the address of this machine at which the server listens.
     """
 
     def __init__(
@@ -72,13 +73,14 @@ class Process:
         variables: Mapping[str, str],
         scratch: Path,
         log: Path,
+        host: str = "127.0.0.1",
     ) -> None:
         self.log = log
         self._began = log.stat().st_size if log.exists() else 0
-        port = _free_port()
-        self.url = f"http://127.0.0.1:{port}"
+        port = _free_port(host)
+        self.url = f"http://{host}:{port}"
         server = [str(python), str(WORKER / "fieldcraft_server.py"), str(scratch)]
-        address = ["--host", "127.0.0.1", "--port", str(port)]
+        address = ["--host", host, "--port", str(port)]
         environment = {**os.environ, **variables, "PYTHONPATH": str(WORKER)}
         with log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -128,7 +130,7 @@ class Process:
         return f"vLLM's server has ended{last}: correct what its log {self.log} tells"
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
+def _free_port(host: str) -> int:
+    with socket.create_server((host, 0)) as server:
         port: int = server.getsockname()[1]
     return port

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import uuid
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,18 +70,31 @@ def write_weights(model: Any, tokenizer: Any, version: int, place: Path) -> Publ
 
     Raises UserError if the files cannot be written.
     """
+
+    def write(folder: Path) -> Proof:
+        model.save_pretrained(folder, state_dict=merged_state(model))
+        return prove(model)
+
+    return publish(write, tokenizer, version, place)
+
+
+def publish(write: Callable[[Path], Proof], tokenizer: Any, version: int, place: Path) -> Published:
+    """What `write` writes into a new folder in `place`, with the tokenizer.
+
+    Raises UserError if the files cannot be written.
+    """
     label = uuid.uuid4().hex
     try:
         place.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix="weights-", dir=place))
-        model.save_pretrained(folder, state_dict=merged_state(model))
+        proof = write(folder)
         tokenizer.save_pretrained(folder)
     except OSError as error:
         raise UserError(
             f"the weights for vLLM cannot be written to {place} ({error.strerror or error}): make"
             " room, or set engine.exchange to another folder."
         ) from error
-    published = Published(label, version, folder, prove(model))
+    published = Published(label, version, folder, proof)
     weakref.finalize(published, shutil.rmtree, folder, ignore_errors=True)
     return published
 
