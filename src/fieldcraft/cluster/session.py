@@ -51,6 +51,15 @@ class Session:
         }
         return ray.remote(kind).options(**options).remote(*args)
 
+    def on(self, node: Node, kind: type, *args: Any, **options: Any) -> Any:
+        """Start a process on a node that takes none of its devices."""
+        ray = import_ray()
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        where = NodeAffinitySchedulingStrategy(node.id, soft=False)
+        options |= {"num_cpus": 0, "scheduling_strategy": where}
+        return ray.remote(kind).options(**options).remote(*args)
+
     def _guest(self, place: Place) -> bool:
         """Whether its devices are counted as those of trainers."""
         return self.settings.colocate and place.role == "engine"
@@ -82,8 +91,11 @@ def joined(settings: Cluster, device: str, folder: Path) -> Iterator[Session]:
         places = place(settings, [node.devices for node in nodes])
         look_at_nodes(nodes, folder)
         group = _reserve(settings, device, nodes, places)
-        yield Session(settings, device, nodes, places, group)
-        ray.util.remove_placement_group(group)
+        try:
+            yield Session(settings, device, nodes, places, group)
+        finally:
+            if group is not None:
+                ray.util.remove_placement_group(group)
     finally:
         if begun:
             ray.shutdown()

@@ -12,7 +12,6 @@ from pydantic import BaseModel, ValidationError
 
 from fieldcraft.config.complaints import first_problem
 from fieldcraft.config.names import (
-    LOCAL,
     VLLM,
     Kind,
     PartError,
@@ -33,6 +32,7 @@ from fieldcraft.config.recipe import (
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import TEACHER, JudgeModel, Teacher, World, fields_of
 from fieldcraft.config.stages import Stage
+from fieldcraft.recipes.clusters import check_cluster
 from fieldcraft.recipes.environments import check_environment
 from fieldcraft.recipes.exported import filled_from_model
 from fieldcraft.recipes.overrides import apply_override
@@ -117,6 +117,7 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
                 " and _, which becomes that of its folder."
             )
     check_names(recipe)
+    check_cluster(recipe)
     _check_seeds(recipe)
     for key in recipe.needs:
         path: Path | None = getattr(recipe, key)
@@ -319,24 +320,7 @@ def _check_selection(recipe: Recipe) -> None:
 
 
 def _check_engine(recipe: Recipe) -> None:
-    """Ray starts engines of the two kinds that are built in. vLLM holds one model at a time, so
-    nothing else can be sampled beside it."""
-    if recipe.cluster.engines and recipe.engine.name not in (LOCAL, VLLM):
-        raise UserError(
-            f"cluster.engines={recipe.cluster.engines} starts engines of the kinds local and vllm,"
-            f" and engine is '{recipe.engine.name}': use one of these, or cluster.engines=0."
-        )
-    if recipe.cluster.engines and "urls" in recipe.engine.settings:
-        raise UserError(
-            f"cluster.engines={recipe.cluster.engines} starts servers, and engine.urls names some"
-            " that run already: leave out one of the two."
-        )
-    samples = any(s.kind == "rl" for s in recipe.stages.values()) or recipe.evaluation.during
-    if recipe.cluster.trainers and samples and not recipe.cluster.engines:
-        raise UserError(
-            f"cluster.trainers={recipe.cluster.trainers} needs engines to sample from what is"
-            " trained: set cluster.engines to 1 or more."
-        )
+    """vLLM holds one model at a time, so nothing else can be sampled beside it."""
     frozen = [n for n, s in recipe.stages.items() if isinstance(s, Rl) and s.simulator == "frozen"]
     if recipe.engine.name == VLLM and frozen:
         raise UserError(

@@ -43,6 +43,7 @@ from fieldcraft.runs.engines import make_engine
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.folder import RunFolder
 from fieldcraft.runs.inputs import make_inputs
+from fieldcraft.runs.served import open_served
 from fieldcraft.runs.sources import Inputs
 from fieldcraft.runs.tracking import tracking
 from fieldcraft.tools.search.client import RemoteSearchTool
@@ -97,7 +98,10 @@ class Context:
                 encoder=settings.encoder,
             )
         recipe = with_files(self.recipe, self.folder.files)
-        self.tools = await open_tools(recipe, self.folder.index)
+        search = others = None
+        if self.session is not None:
+            search, others = await open_served(recipe, self.folder.index, self.session, self.home)
+        self.tools = await open_tools(recipe, self.folder.index, search, others or {})
 
     async def close(self) -> None:
         """Close the connections to the judge and to a search server, and what engines started."""
