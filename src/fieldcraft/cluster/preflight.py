@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ def look_at_nodes(nodes: Sequence[Node], folder: Path) -> None:
     written = uuid.uuid4().hex
     token.write_text(written, "utf-8")
     try:
-        found = _ask(nodes, token.absolute())
+        found = _ask(nodes, probe.look, str(token.absolute()))
     finally:
         token.unlink()
     for node, (versions, read) in zip(nodes, found, strict=True):
@@ -56,30 +55,29 @@ def refuse_other_versions(here: Mapping[str, str], there: Mapping[str, str], add
             )
 
 
-def refuse_port_in_use(port: int) -> None:
-    """Raises UserError if something else listens at a port of this machine; 0 is any free one."""
-    try:
-        with socket.create_server(("", port)):
-            pass
-    except OSError as error:
+def refuse_port_in_use(node: Node, port: int) -> None:
+    """Raises UserError if something listens at a port of a node; 0 is any free one."""
+    [free] = _ask([node], probe.free, node.address, port)
+    if not free:
         raise UserError(
-            f"cluster.port={port} is in use on this machine: choose another one, or 0 for any that"
-            " is free."
-        ) from error
+            f"cluster.port={port} is in use on the node {node.address}: choose another one, or 0"
+            " for any that is free."
+        )
 
 
-def _ask(nodes: Sequence[Node], token: Path) -> list[Any]:
+def _ask(nodes: Sequence[Node], question: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What each node answers. Raises UserError if one does not."""
     ray = import_ray()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     ray.cloudpickle.register_pickle_by_value(probe)
-    look = ray.remote(probe.look)
+    asking = ray.remote(question)
     asked = [
-        look.options(
+        asking.options(
             num_cpus=0,
             max_retries=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
-        ).remote(str(token))
+        ).remote(*arguments)
         for node in nodes
     ]
     answers = []

@@ -5,6 +5,7 @@ one. So this file imports nothing but the standard library.
 """
 
 import platform
+import socket
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -23,3 +24,12 @@ def look(token: str) -> tuple[dict[str, str], str]:
         return versions, Path(token).read_text("utf-8")
     except OSError:
         return versions, ""
+
+
+def free(address: str, port: int) -> bool:
+    """Whether nothing listens at a port of this node; 0 is any free one."""
+    try:
+        with socket.create_server((address, port)):
+            return True
+    except OSError:
+        return False

@@ -42,8 +42,7 @@ class RankHost:
     def address(self, port: int) -> str:
         """Where the others find this process; 0 is any free port."""
         host = import_ray().util.get_node_ip_address()
-        with socket.create_server((host, port)) as server:
-            return f"tcp://{host}:{server.getsockname()[1]}"
+        return f"tcp://{host}:{port or free_port(host)}"
 
     def join(self, place: Place) -> None:
         """Become a rank. All processes do at the same time."""
@@ -152,6 +151,13 @@ class RayRanks:
             return ray.get(list(asked))
         cause = getattr(failed, "cause", None)
         raise cause if isinstance(cause, UserError) else failed
+
+
+def free_port(address: str) -> int:
+    """A port of this machine at which nothing listens."""
+    with socket.create_server((address, 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
 
 
 def _absolute(share: tuple[Any, ...]) -> tuple[Any, ...]:

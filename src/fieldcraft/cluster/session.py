@@ -76,20 +76,24 @@ def _hosting(places: Sequence[Place], engine: Place) -> int:
 
 @contextmanager
 def joined(settings: Cluster, device: str, folder: Path) -> Iterator[Session]:
-    """Start a Ray of this machine or join a cluster, and reserve what a run needs.
+    """Start a Ray of this machine or join a cluster, and reserve what a run needs. `device` is that
+    of the recipe; `auto` takes GPUs if a node has any, this machine or another one.
 
     Raises UserError if Ray is not there, a cluster does not answer, there are fewer devices than
     the recipe asks for, a node has other versions or does not see `folder`, or the port is in use.
     """
     ray = import_ray()
-    refuse_port_in_use(settings.port)
     begun = not ray.is_initialized()
     if begun:
         _begin(settings, device)
     try:
+        if device == "auto":
+            device = "cuda" if any(node.devices for node in _nodes("cuda")) else "cpu"
         nodes = _nodes(device)
         places = place(settings, [node.devices for node in nodes])
         look_at_nodes(nodes, folder)
+        if settings.trainers:
+            refuse_port_in_use(nodes[places[0].node], settings.port)
         group = _reserve(settings, device, nodes, places)
         try:
             yield Session(settings, device, nodes, places, group)
@@ -108,7 +112,7 @@ def _begin(settings: Cluster, device: str) -> None:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == "local":
         # Without GPUs the processes of a small run share the cores.
-        cores = max(os.cpu_count() or 1, settings.devices if device == "cpu" else 1)
+        cores = max(os.cpu_count() or 1, settings.devices if device != "cuda" else 1)
         options |= {"num_cpus": cores, "include_dashboard": False}
     try:
         ray.init(address=address, **options)

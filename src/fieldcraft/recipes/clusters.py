@@ -9,8 +9,21 @@ from fieldcraft.types import UserError
 
 def check_cluster(recipe: Recipe) -> None:
     """Raises UserError for processes that nothing in the recipe would use, or that lack others."""
+    _check_trainers(recipe)
     _check_engines(recipe)
     _check_services(recipe)
+
+
+def _check_trainers(recipe: Recipe) -> None:
+    """They hold the moments in parts, which other forms of them cannot be cut into."""
+    for name, stage in recipe.stages.items():
+        moments = stage.optim.moments
+        if recipe.cluster.trainers and moments != "float32":
+            raise UserError(
+                f"stage '{name}' has optim.moments={moments}, and cluster.trainers="
+                f"{recipe.cluster.trainers} each hold a part of float32 moments, so set it to"
+                " float32."
+            )
 
 
 def _check_engines(recipe: Recipe) -> None:
@@ -19,6 +32,12 @@ def _check_engines(recipe: Recipe) -> None:
         raise UserError(
             f"cluster.engines={recipe.cluster.engines} starts engines of the kinds local and vllm,"
             f" and engine is '{recipe.engine.name}': use one of these, or cluster.engines=0."
+        )
+    devices = recipe.cluster.engine_devices
+    if devices > 1 and recipe.engine.name != VLLM:
+        raise UserError(
+            f"cluster.engine_devices={devices} is for engine=vllm, and engine={recipe.engine.name}"
+            " computes on one device: change one of the two."
         )
     if recipe.cluster.engines and "urls" in recipe.engine.settings:
         raise UserError(

@@ -210,7 +210,7 @@ async def open_context(recipe: Recipe, out: Path, events: Events) -> AsyncIterat
         events(Said(remark))
     with folder.alone():
         judge = await open_judge(recipe.judge, folder.judge_replies)
-        with _cluster(recipe, device, folder.path) as session:
+        with _cluster(recipe, folder.path) as session:
             context = Context(recipe, folder, inputs, device, judge, events, session)
             try:
                 with tracking(folder, events):
@@ -220,10 +220,10 @@ async def open_context(recipe: Recipe, out: Path, events: Events) -> AsyncIterat
 
 
 @contextmanager
-def _cluster(recipe: Recipe, device: torch.device, folder: Path) -> Iterator[Session | None]:
+def _cluster(recipe: Recipe, folder: Path) -> Iterator[Session | None]:
     """The processes of a run, None where it is one."""
     if not recipe.cluster.used:
         yield None
         return
-    with joined(recipe.cluster, device.type, folder) as session:
+    with joined(recipe.cluster, recipe.device, folder) as session:
         yield session
