@@ -19,6 +19,7 @@ from fieldcraft.cluster.session import Session
 from fieldcraft.train.sharding.mesh import Place
 from fieldcraft.train.sharding.rank import Rank
 from fieldcraft.train.sharding.state import gathered
+from fieldcraft.tools.serving import free_port
 from fieldcraft.types import UserError
 
 PATIENCE = 60.0  # seconds in which the death of a rank is known, once another one misses it
@@ -151,13 +152,6 @@ class RayRanks:
             return ray.get(list(asked))
         cause = getattr(failed, "cause", None)
         raise cause if isinstance(cause, UserError) else failed
-
-
-def free_port(address: str) -> int:
-    """A port of this machine at which nothing listens."""
-    with socket.create_server((address, 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
 
 
 def _absolute(share: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -26,7 +26,7 @@ from fieldcraft.sandbox.sandbox import Sandbox
 from fieldcraft.tools.python.server import create_app as sandbox_app
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.server import create_app as search_app
-from fieldcraft.tools.serving import listen
+from fieldcraft.tools.serving import free_port, listen
 from fieldcraft.types import Tool, ToolUnavailable
 
 Kind = Literal["search", "sandbox"]
@@ -39,8 +39,7 @@ class Port:
     def find(self) -> tuple[str, int]:
         """Its address and the port."""
         host = import_ray().util.get_node_ip_address()
-        with listen(host, 0) as listener:
-            return host, listener.getsockname()[1]
+        return host, free_port(host)
 
 
 class ServiceHost:

@@ -31,6 +31,11 @@ def atomic_folder(target: Path) -> Iterator[Path]:
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
     yield draft
+    reveal(draft, target)
+
+
+def reveal(draft: Path, target: Path) -> None:
+    """Give a draft that is complete its name, when it is on the disk."""
     sync_folder(draft)
     draft.rename(target)
     _sync(target.parent)

@@ -170,8 +170,9 @@ class Trainer(Learner):
 
         def loss_of(batch: PackedBatch) -> tuple[Tensor, Metrics]:
             teacher = None if guide is None else self._ask(guide, batch, temperature)
+            top_k = None if guide is None else guide.top_k
             self.model.train()
-            scores = self._scores(batch, temperature, teacher, guide and guide.top_k)
+            scores = self._scores(batch, temperature, teacher, top_k)
             look(batch, scores)
             return objective(self._token_batch(batch, scores), total)
 

@@ -1,16 +1,18 @@
 """After 20 steps, ranks have the losses and the weights of one process, to 1e-5.
 
 Random tiny models and data: every weight that is trained has a gradient far above the noise of
-float32. Otherwise AdamW would make a full step of that noise, and no two ways to add up would agree.
+float32. AdamW would make a full step of noise alone, and then no two ways to add up would agree.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sharded_parts import (
     WORDS,
     Kind,
@@ -75,6 +77,13 @@ CASES = {
     "activation-checkpointing": Case(
         objective=CrossEntropy(), optim={"activation_checkpointing": True}
     ),
+    "lora-distil": Case(
+        objective=Distillation(surrogate=Surrogate()),
+        kind="llama",
+        wish={"reference": True, "lora": Lora(rank=4, alpha=8)},
+        guide=WORDS,
+    ),
+    "fewer-units-than-ranks": Case(objective=TOKENS, units=partial(units, groups=1)),
 }
 
 
@@ -85,8 +94,7 @@ def train(models: Models, case: Case) -> tuple[list[dict[str, float]], list[Samp
         chosen = case.units(number)
         total = weight_of(chosen)
         fill(models, chosen, case)
-        teacher = models.teacher if case.guide else None
-        guide = Guide(teacher, case.guide) if teacher else None
+        guide = Guide(models.teacher or models.reference, case.guide) if case.guide else None
         for _ in range(2):  # so that in the second one the ratio is not 1
             models.trainer.done = len(rows)
             row = models.trainer.step(chosen, case.objective, total, TEMPERATURE, guide, note)
@@ -154,6 +162,8 @@ QUICK = {
     "distil-top-k": "2x2",
     "lora": "1x2",
     "activation-checkpointing": "1x2",
+    "lora-distil": "2",
+    "fewer-units-than-ranks": "4",
 }
 
 
@@ -169,3 +179,28 @@ REST = [(case, layout) for case in CASES for layout in LAYOUTS if QUICK[case] !=
 @pytest.mark.parametrize(("case", "layout"), REST)
 def test_so_they_do_in_every_layout(case: str, layout: str, pool: Pool, tmp_path: Path) -> None:
     compare(CASES[case], pool, tmp_path, *LAYOUTS[layout])
+
+
+@pytest.mark.parametrize(
+    ("layout", "lora"), [("2", None), ("1x2", None), ("2", Lora(rank=4, alpha=8))]
+)
+def test_bfloat16_is_as_far_from_float32_as_in_one_process(
+    layout: str, lora: Lora | None, pool: Pool, tmp_path: Path
+) -> None:
+    """The roundings of ranks are others, as gradients are rounded before they are added up."""
+    case, start = CASES["sft"], write_model(tmp_path / "start")
+    exact = Wish(start=start, optim=Optim(lr=1e-3, micro_tokens=120), lora=lora)
+    wish = replace(exact, dtype="bfloat16")
+    expected, _ = train(plain(exact), case)
+    alone, _ = train(plain(wish), case)
+    with sharded(pool, tmp_path, wish, *LAYOUTS[layout]) as models:
+        found, _ = train(models, case)
+        weights = written(models, tmp_path / "spread")
+    for name in ("loss", "grad_norm"):
+        exactly = np.array([row[name] for row in expected])
+        apart = np.abs(exactly - [row[name] for row in alone])
+        spread = np.abs(exactly - [row[name] for row in found])
+        assert 0 < spread.mean() < 2 * apart.mean()
+    # what is kept are the masters, in float32
+    assert all(w.dtype == torch.float32 for w in weights.values())
+    assert any((w != w.bfloat16()).any() for w in weights.values())

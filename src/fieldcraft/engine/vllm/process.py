@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fieldcraft.engine.vllm.client import SUPPORTED, versions
+from fieldcraft.tools.serving import free_port
 from fieldcraft.types import UserError
 
 WORKER = Path(__file__).parent / "worker"  # on the import path of vLLM's Python
@@ -77,7 +77,7 @@ class Process:
     ) -> None:
         self.log = log
         self._began = log.stat().st_size if log.exists() else 0
-        port = _free_port(host)
+        port = free_port(host)
         self.url = f"http://{host}:{port}"
         server = [str(python), str(WORKER / "fieldcraft_server.py"), str(scratch)]
         address = ["--host", host, "--port", str(port)]
@@ -128,9 +128,3 @@ class Process:
         told = re.findall(r"\b(\w*(?:Error|Exception): .*)", text)
         last = f" ({' '.join(told[-1].split())[:200].rstrip('.')})" if told else ""
         return f"vLLM's server has ended{last}: correct what its log {self.log} tells"
-
-
-def _free_port(host: str) -> int:
-    with socket.create_server((host, 0)) as server:
-        port: int = server.getsockname()[1]
-    return port

@@ -6,14 +6,17 @@ into a draft, which is renamed when all ranks have written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
-from torch.distributed import checkpoint
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from fieldcraft.records.files import sync_folder, writing
+from fieldcraft.records.files import reveal, writing
 from fieldcraft.records.reading import reading
 from fieldcraft.records.remedies import remedy
 from fieldcraft.train.sharding.mesh import Mesh
@@ -32,8 +35,8 @@ class Writer:
     def save(self, kept: Mapping[str, Kept], draft: Path, target: Path) -> None:
         """See `Rank.save`. Returns when all tensors are copied."""
         self.settle()
-        with writing(target):
-            written: Any = checkpoint.async_save(
+        with writing(target), causes():
+            written: Any = async_save(
                 {name: each.tensors() for name, each in kept.items()},
                 checkpoint_id=draft,
                 process_group=self.mesh.beside,
@@ -48,8 +51,9 @@ class Writer:
 
     def load(self, kept: Mapping[str, Kept], folder: Path) -> None:
         """Into the tensors of what is trained. Raises UserError for a damaged checkpoint."""
-        with reading(folder, remedy(folder, f"delete the folder {folder}")):
-            checkpoint.load(
+        self.settle()
+        with reading(folder, remedy(folder, f"delete the folder {folder}")), causes():
+            load(
                 {name: each.tensors() for name, each in kept.items()},
                 checkpoint_id=folder,
                 process_group=self.mesh.beside,
@@ -57,9 +61,17 @@ class Writer:
 
     def _finish(self, written: Future[Any], draft: Path, target: Path) -> None:
         """Rank 0 knows of its own part only when all parts are written."""
-        with writing(target):
+        with writing(target), causes():
             written.result()
         if self.mesh.rank == 0:
-            sync_folder(draft)
-            draft.rename(target)
-            sync_folder(target.parent)
+            reveal(draft, target)
+
+
+@contextmanager
+def causes() -> Iterator[None]:
+    """What torch collects of all ranks becomes what went wrong in the first of them."""
+    try:
+        yield
+    except CheckpointException as error:  # it is no Exception
+        cause, _ = next(iter(error.failures.values()))
+        raise cause from error

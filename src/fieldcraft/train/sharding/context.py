@@ -101,15 +101,16 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, part: Tensor, group: Group) -> Tensor:
         ctx.group = group
-        whole = part.new_empty((group.size(), *part.shape))
-        distributed.all_gather_into_tensor(whole, part.contiguous(), group)
-        return whole
+        part = part.contiguous()
+        parts = [torch.empty_like(part) for _ in range(group.size())]
+        distributed.all_gather(parts, part, group)
+        return torch.stack(parts)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         part = grad.new_empty(grad.shape[1:], dtype=torch.float32)
-        distributed.reduce_scatter_tensor(part, grad.float().contiguous(), group=ctx.group)
+        distributed.reduce_scatter(part, list(grad.float().contiguous()), group=ctx.group)
         return part.to(grad.dtype), None
 
 

@@ -45,6 +45,12 @@ def shard_head(head: nn.Module, mesh: Mesh) -> None:
     sum_up(head)
 
 
+def drop_whole(root: nn.Module) -> None:
+    """Free what is whole of a `Root` behind its forward; it is gathered anew when it is needed."""
+    assert isinstance(root, FSDPModule)
+    root.reshard()
+
+
 def sum_up(root: nn.Module) -> None:
     """Gradients are sums over the ranks. gloo can only add; NCCL too then divides by nothing."""
     for module in root.modules():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import final
@@ -12,7 +15,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from fieldcraft.types import UserError
 
-PATIENCE = timedelta(minutes=30)  # with a rank that is slower, such as while it loads its model
+# With a rank that is slower, such as one that loads a large model after all others of its machine.
+# One that has died is noticed at once, by its lost connection.
+PATIENCE = timedelta(hours=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +75,16 @@ class Mesh:
         self.shards = DeviceMesh(self.device.type, list(range(place.count)))
         # Every rank makes every group, its own or not.
         groups = [
-            distributed.new_group(list(range(first, first + place.context)))
+            distributed.new_group(list(range(first, first + place.context)), timeout=PATIENCE)
             for first in range(0, place.count, place.context)
         ]
         self.together = groups[self.rank // self.context]  # the ranks of one micro-batch
-        self.beside = distributed.new_group(backend="gloo")  # for checkpoints, while others train
+        # for what is no part of a step, such as checkpoints, which are written while others train
+        self.beside = distributed.new_group(backend="gloo", timeout=PATIENCE)
+        hosts: list[str] = [""] * self.count
+        distributed.all_gather_object(hosts, socket.gethostname(), self.beside)
+        self.turn = hosts[: self.rank].count(hosts[self.rank])
+        self.turns = max(map(hosts.count, hosts))
 
     @property
     def part(self) -> int:
@@ -86,6 +96,18 @@ class Mesh:
         found = torch.tensor(number, device=self.device)
         distributed.all_reduce(found, distributed.ReduceOp.MAX)
         return int(found)
+
+    @contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """The block runs in one rank of a machine after the other, because it needs memory that is
+        free behind it. All ranks enter it; one of them may raise."""
+        for _ in range(self.turn):
+            distributed.barrier(self.beside)
+        try:
+            yield
+        finally:
+            for _ in range(self.turn, self.turns):
+                distributed.barrier(self.beside)
 
     def close(self) -> None:
         distributed.destroy_process_group()

@@ -11,16 +11,15 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, final
 
-import torch
-
 from fieldcraft.algos.losses import Objective
 from fieldcraft.records.files import writing
 from fieldcraft.train.batch import Floats, Sample, Unit
 from fieldcraft.train.critic import Critic
 from fieldcraft.train.learning import Guide, Look
-from fieldcraft.train.lora import Adapter
+from fieldcraft.train.memory import release_memory
 from fieldcraft.train.model import load_model, torch_type
 from fieldcraft.train.sharding.checkpoint import Writer
+from fieldcraft.train.sharding.export import CPU, load_policy
 from fieldcraft.train.sharding.mesh import Mesh, Place
 from fieldcraft.train.sharding.shards import Shards
 from fieldcraft.train.sharding.specs import (
@@ -35,7 +34,6 @@ from fieldcraft.train.sharding.state import Kept, gathered
 from fieldcraft.train.trainer import AdapterStart, Trainer
 from fieldcraft.types import UserError
 
-CPU = torch.device("cpu")
 ARRAYS = [field.name for field in fields(Sample) if field.name != "seen"]
 
 
@@ -53,17 +51,19 @@ class Rank:
     def make(self, name: str, spec: Spec) -> None:
         """Make a model. Raises UserError for a folder that cannot be read, and for settings that
         cannot be had in shards."""
-        match spec:
-            case PolicySpec():
-                self.models[name] = self._policy(name, spec)
-            case ReaderSpec():
-                model = load_model(spec.folder, CPU, spec.dtype)
-                self.models[name] = Trainer(model, spec.optim, 1, spread=self.shards)
-            case StartSpec():
-                policy = self.models[spec.policy]
-                self.models[name] = AdapterStart(policy, policy.adapter)
-            case CriticSpec():
-                self.models[name] = self._critic(name, spec)
+        with self.mesh.in_turn():  # for a while the whole model is in memory
+            match spec:
+                case PolicySpec():
+                    self.models[name] = self._policy(name, spec)
+                case ReaderSpec():
+                    model = load_model(spec.folder, CPU, spec.dtype)
+                    self.models[name] = Trainer(model, spec.optim, 1, spread=self.shards)
+                case StartSpec():
+                    policy = self.models[spec.policy]
+                    self.models[name] = AdapterStart(policy, policy.adapter)
+                case CriticSpec():
+                    self.models[name] = self._critic(name, spec)
+            release_memory()
 
     def step(
         self,
@@ -143,15 +143,13 @@ class Rank:
 
     def _policy(self, name: str, spec: PolicySpec) -> Trainer:
         _refuse_other_moments(spec.optim.moments)
-        if spec.lora is None:
-            model = load_model(spec.folder, CPU)
+        model, adapter = load_policy(spec)
+        dtype = None
+        if adapter is None:
             dtype = torch_type(spec.dtype)
-            policy = Trainer(model, spec.optim, spec.steps, dtype=dtype, spread=self.shards)
         else:
-            model = load_model(spec.folder, CPU, spec.dtype)
-            adapter = Adapter(model, spec.lora, spec.seed, spec.adapter)
             adapter.keep_start()  # as long as it is whole
-            policy = Trainer(model, spec.optim, spec.steps, adapter, spread=self.shards)
+        policy = Trainer(model, spec.optim, spec.steps, adapter, dtype, self.shards)
         self.kept[name] = Kept.of(policy, model)
         return policy
 

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from fieldcraft.train.attention import NO_MASK
 from fieldcraft.train.batch import PackedBatch, Sample, Unit, micro_batches, pack
 from fieldcraft.train.sharding.context import Part, part_of
-from fieldcraft.train.sharding.fsdp import Root, shard_head
+from fieldcraft.train.sharding.fsdp import Root, drop_whole, shard_head
 from fieldcraft.train.sharding.mesh import Mesh
 from fieldcraft.train.weights import Weights
 
@@ -26,7 +26,7 @@ class Shards:
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
-        self._roots: dict[Any, Root] = {}
+        self._roots: dict[Any, nn.Module] = {}
         self._last: tuple[PackedBatch, Part] | None = None
 
     def weights(
@@ -71,7 +71,7 @@ class Shards:
     def forget(self) -> None:
         """The weights have changed in another way than by a step: what is whole of them is old."""
         for root in self._roots.values():
-            root.reshard()
+            drop_whole(root)
 
     def _part(self, batch: PackedBatch) -> Part:
         """What this rank holds of a micro-batch; it is asked for several times."""

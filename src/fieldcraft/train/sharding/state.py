@@ -31,10 +31,12 @@ class Kept:
 
     @property
     def trained(self) -> dict[str, Tensor]:
-        """The weights that are trained, each by one name."""
+        """The weights that are trained, each by the first of its names."""
         masters = {id(master) for master in self.learner.weights.masters}
-        names = {id(w): name for name, w in self.weights.items() if id(w) in masters}
-        return {name: self.weights[name] for name in names.values()}
+        first: dict[int, str] = {}
+        for name, weight in self.weights.items():
+            first.setdefault(id(weight), name)
+        return {name: self.weights[name] for i, name in first.items() if i in masters}
 
     def tensors(self) -> dict[str, Any]:
         """What a checkpoint holds, as tensors that share their memory with what is trained."""

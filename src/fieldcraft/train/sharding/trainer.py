@@ -116,6 +116,8 @@ class ShardedTrainer(ShardedReader):
     def save(self, target: Path, tokenizer: Any, extra: dict[str, Any]) -> None:
         """Of all that the ranks train, critics included. Returns when the ranks may go on."""
         self.settle()
+        if target.exists():  # as it was being written when it was asked for again
+            return
         draft = draft_of(target)
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)

@@ -1,0 +1,121 @@
+"""What writing the checkpoints of ranks costs training.
+
+    python bench/checkpoint.py [--ranks 2] [--features 256] [--layers 4] [--words 4000]
+                               [--steps 10] [--every 25] [--rounds 5]
+
+The ranks are processes of this machine, over gloo. Rounds of `steps` steps of supervised training
+take turns: without a checkpoint; with one that is begun before the first step and written while the
+others run; and with one that is waited for. Printed are the medians, and what a checkpoint every
+`every` steps adds to the time of training.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import typer
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from fieldcraft.algos.losses import CrossEntropy
+from fieldcraft.config.sections import Optim
+from fieldcraft.train.batch import Sample, Unit
+from fieldcraft.train.sharding.specs import PolicySpec
+from fieldcraft.train.sharding.trainer import ShardedTrainer
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from rank_processes import Pool
+
+KINDS = ("none", "beside", "waited for")
+
+
+def write_model(folder: Path, features: int, layers: int, words: int) -> int:
+    """A random model in a folder; returns its number of parameters."""
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=words,
+        hidden_size=features,
+        intermediate_size=3 * features,
+        num_hidden_layers=layers,
+        num_attention_heads=features // 32,
+        num_key_value_heads=features // 64,
+        head_dim=32,
+        eos_token_id=0,
+        bos_token_id=None,
+        pad_token_id=0,
+    )
+    model = Qwen3ForCausalLM(config)
+    model.save_pretrained(folder)
+    return sum(p.numel() for p in model.parameters())
+
+
+def make_units(words: int) -> list[Unit]:
+    """8 texts of 256 tokens, all of them trained."""
+    rng = np.random.default_rng(0)
+    ones, zeros = np.ones(256, np.float32), np.zeros(256, np.float32)
+    ones[0] = 0
+    return [
+        (Sample(rng.integers(1, words, 256), ones, zeros, zeros, zeros, zeros),) for _ in range(8)
+    ]
+
+
+def seconds(
+    trainer: ShardedTrainer, units: list[Unit], steps: int, kind: str, folder: Path
+) -> float:
+    """Of so many steps, with the checkpoint. Behind the last step it is complete in any case, and
+    the time for that is not of the steps."""
+    start = time.perf_counter()
+    if kind != "none":
+        trainer.save(folder, None, {})
+    if kind == "waited for":
+        trainer.settle()
+    for _ in range(steps):
+        trainer.step(units, CrossEntropy(), 8 * 255.0)
+    took = time.perf_counter() - start
+    trainer.settle()
+    return took
+
+
+def main(
+    ranks: int = 2,
+    features: int = 256,
+    layers: int = 4,
+    words: int = 4000,
+    steps: int = 10,
+    every: int = 25,
+    rounds: int = 5,
+) -> None:
+    pool = Pool(ranks)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        parameters = write_model(folder / "start", features, layers, words)
+        spec = PolicySpec(folder=folder / "start", optim=Optim(lr=1e-5), steps=1)
+        with pool.ranks(folder, ranks) as made:
+            trainer, units = ShardedTrainer(made, spec), make_units(words)
+            trainer.step(units, CrossEntropy(), 8 * 255.0)
+            found: dict[str, list[float]] = {kind: [] for kind in KINDS}
+            for number in range(rounds):
+                for kind in KINDS:
+                    target = folder / f"{kind}-{number}"
+                    found[kind].append(seconds(trainer, units, steps, kind, target))
+            size = sum(f.stat().st_size for f in (folder / "beside-0").iterdir())
+    pool.close()
+    medians = {kind: statistics.median(times) for kind, times in found.items()}
+    step = medians["none"] / steps
+    print(f"{parameters / 1e6:.1f}M parameters, {ranks} ranks, {size / 1e6:.0f} MB a checkpoint")
+    for kind, times in found.items():
+        extra = medians[kind] - medians["none"]
+        print(
+            f"{kind:12} {medians[kind]:7.2f} s for {steps} steps ({min(times):.2f} to"
+            f" {max(times):.2f}), {extra:+.2f} s, {100 * extra / (every * step):+.1f} % of"
+            f" {every} steps"
+        )
+
+
+if __name__ == "__main__":
+    typer.run(main)

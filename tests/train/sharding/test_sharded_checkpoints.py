@@ -1,0 +1,166 @@
+"""Checkpoints of ranks: written while they train, whole or not at all, for any number of them."""
+
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from sharded_parts import Models, Wish, gap, plain, sharded, units, weight_of, write_model, written
+
+from checkpoints import tiny_tokenizer
+from fieldcraft.algos.losses import CrossEntropy
+from fieldcraft.config.rl import Critic
+from fieldcraft.config.sections import Lora, Optim
+from fieldcraft.config.stages import Sft
+from fieldcraft.train.learning import Learning
+from fieldcraft.train.sharding.export import export
+from fieldcraft.train.sharding.specs import PolicySpec
+from fieldcraft.train.stages.base import Material, Row
+from fieldcraft.train.stages.supervised import SupervisedStage
+from fieldcraft.types import UserError
+from rank_processes import Pool
+from training_parts import run_stage
+
+OPTIM = Optim(lr=1e-3, micro_tokens=120, schedule="linear")
+ALIKE = 1e-5
+
+
+def wish(folder: Path, **given: object) -> Wish:
+    start = write_model(folder / "start")
+    tiny_tokenizer().save_pretrained(start)
+    return Wish(start=start, optim=OPTIM, **given)  # type: ignore[arg-type]
+
+
+def learn(models: Models, numbers: range) -> list[float]:
+    """Steps of the policy and of its critic; their losses."""
+    losses = []
+    for number in numbers:
+        chosen = units(number)
+        total = weight_of(chosen)
+        if models.critic:
+            models.critic.fill_values(chosen)
+        losses.append(models.trainer.step(chosen, CrossEntropy(), total)["loss"])
+        if models.critic:
+            losses.append(models.critic.step(chosen, total)["loss"])
+    return losses
+
+
+@pytest.mark.parametrize(
+    ("data", "context", "backbone"), [(1, 1, "own"), (4, 1, "policy"), (1, 2, "own")]
+)
+def test_another_number_of_ranks_goes_on_where_two_were(
+    pool: Pool, tmp_path: Path, data: int, context: int, backbone: str
+) -> None:
+    asked = wish(tmp_path, critic=Critic(backbone=backbone))
+    target = tmp_path / "step-000003"
+    with sharded(pool, tmp_path, asked, 2) as models:
+        learn(models, range(3))
+        assert models.critic is not None
+        models.trainer.save(target, None, {"critic": models.critic.state_dict()})
+        losses = learn(models, range(3, 6))  # while it is written
+        models.trainer.settle()
+        weights = written(models, tmp_path / "whole")
+    with sharded(pool, tmp_path, asked, data, context) as models:
+        assert models.critic is not None
+        learn(models, range(7, 8))  # what it has learnt is forgotten
+        models.critic.load_state_dict(models.trainer.load(target)["critic"])
+        assert models.trainer.done == models.critic.done == 3
+        assert learn(models, range(3, 6)) == pytest.approx(losses, abs=ALIKE)
+        assert gap(weights, written(models, tmp_path / "resumed")) < ALIKE
+
+
+def test_a_checkpoint_is_there_when_it_is_whole(pool: Pool, tmp_path: Path) -> None:
+    asked = wish(tmp_path)
+    with sharded(pool, tmp_path, asked, 2) as models:
+        learn(models, range(1))
+        for _ in range(2):  # as at the end of a stage
+            models.trainer.save(tmp_path / "saved" / "step-000001", None, {"kept": [1, 2]})
+        models.trainer.settle()
+        assert [path.name for path in (tmp_path / "saved").iterdir()] == ["step-000001"]
+        assert models.trainer.load(tmp_path / "saved" / "step-000001") == {"kept": [1, 2]}
+
+
+def test_a_damaged_checkpoint_is_refused_with_a_sentence(pool: Pool, tmp_path: Path) -> None:
+    asked = wish(tmp_path)
+    with sharded(pool, tmp_path, asked, 2) as models:
+        models.trainer.save(tmp_path / "step-000000", None, {})
+        models.trainer.settle()
+        shard = next((tmp_path / "step-000000").glob("*.distcp"))
+        shard.write_bytes(shard.read_bytes()[: shard.stat().st_size // 2])
+        with pytest.raises(UserError, match="step-000000"):
+            models.trainer.load(tmp_path / "step-000000")
+
+
+@pytest.mark.parametrize("lora", [None, Lora(rank=4, alpha=8)], ids=["whole", "lora"])
+def test_a_checkpoint_becomes_a_folder_of_transformers(
+    pool: Pool, tmp_path: Path, lora: Lora | None
+) -> None:
+    asked = wish(tmp_path, lora=lora)
+    with sharded(pool, tmp_path, asked, 4) as models:
+        learn(models, range(2))
+        models.trainer.save(tmp_path / "step-000002", None, {})
+        expected = written(models, tmp_path / "expected")
+        learn(models, range(2, 4))
+        models.trainer.settle()
+    spec = PolicySpec(folder=asked.start, optim=OPTIM, steps=20, lora=lora)
+    export(tmp_path / "step-000002", spec, tmp_path / "exported")
+    [file] = (tmp_path / "exported").glob("*.safetensors")
+    assert gap(load_file(file), expected) == 0
+    assert (tmp_path / "exported" / "tokenizer.json").exists() == (lora is None)
+
+
+class Steps(SupervisedStage):
+    """A stage over a few units, which is killed before one of its steps."""
+
+    def __init__(self, trainer: Learning, dies_in: int | None = None) -> None:
+        super().__init__(trainer, units(0, groups=5), CrossEntropy(), 4, 0)
+        self.dies_in = dies_in
+        self.done: list[int] = []
+
+    @classmethod
+    async def open(cls, settings: Any, material: Material) -> Self:
+        raise AssertionError("it is made by hand")
+
+    async def step(self, number: int) -> Row:
+        if number == self.dies_in:
+            raise KeyboardInterrupt
+        self.done.append(number)
+        return await super().step(number)
+
+
+def test_a_stage_that_was_killed_goes_on_with_other_ranks(pool: Pool, tmp_path: Path) -> None:
+    given = {"type": "sft", "data": "d", "steps": 8, "batch": 4, "checkpoint_every": 2}
+    settings = Sft.model_validate({**given, "optim": OPTIM})
+    asked, stage = wish(tmp_path, steps=8), tmp_path / "stage"
+    alone = plain(asked)
+    expected = run_stage(Steps(alone.trainer), settings, tmp_path / "alone")
+    with sharded(pool, tmp_path, asked, 2) as models, pytest.raises(KeyboardInterrupt):
+        run_stage(Steps(models.trainer, dies_in=5), settings, stage)
+    with sharded(pool, tmp_path, asked, 2, 2) as models:
+        second = Steps(models.trainer)
+        rows = run_stage(second, settings, stage)
+        found = written(models, tmp_path / "spread")
+    assert second.done == [4, 5, 6, 7]  # the newest checkpoint is that after four steps
+    for name in ("loss", "grad_norm", "lr", "tokens"):
+        assert [row[name] for row in rows] == pytest.approx(
+            [row[name] for row in expected], abs=ALIKE
+        )
+    assert gap(found, written(alone, tmp_path / "plain")) < ALIKE
+    assert [path.name for path in stage.glob("step-*")] == ["step-000008"]
+
+
+def test_a_gradient_that_is_not_finite_leaves_all_ranks_as_they_were(
+    pool: Pool, tmp_path: Path
+) -> None:
+    asked = wish(tmp_path)
+    with sharded(pool, tmp_path, asked, 2) as models:
+        learn(models, range(1))
+        before = written(models, tmp_path / "before")
+        chosen = units(1)
+        chosen[0][0].weight[-1] = torch.inf  # only one rank has it
+        with pytest.raises(UserError, match="step 1 has a gradient that is not finite"):
+            models.trainer.step(chosen, CrossEntropy(), 10.0)
+        assert gap(before, written(models, tmp_path / "after")) == 0
+        assert models.trainer.done == 1
+        learn(models, range(1, 2))
