@@ -19,7 +19,7 @@ from fieldcraft.tools.python.tool import make_python
 from fieldcraft.tools.search.client import RemoteSearchTool
 from fieldcraft.tools.search.index import SearchIndex, build_index
 from fieldcraft.tools.search.tool import SearchTool
-from fieldcraft.types import Tool, ToolUnavailable
+from fieldcraft.types import Tool, ToolUnavailable, UserError
 
 
 @pytest.fixture
@@ -51,12 +51,13 @@ def test_a_search_server_may_be_killed(session: Session, tmp_path: Path) -> None
     lines = [json.dumps({"id": n, "contents": f'"{n}"\n{n} is a town by the sea.'}) for n in names]
     corpus.write_text("\n".join(lines), "utf-8")
     build_index(corpus, tmp_path / "index")
-    services = Services(session, "search", 2, tmp_path / "index")
     said: list[Any] = []
+    home = Home(tmp_path, said.append)
+    services = Services(session, home, "search", 2, tmp_path / "index")
 
     async def work() -> None:
         tools = [RemoteSearchTool(url, 1, retries=0) for url in services.urls]
-        search = InTurn(tools, 200.0, Home(tmp_path, said.append))
+        search = InTurn(tools, 200.0)
         here = SearchTool(SearchIndex.load(tmp_path / "index"), 1)
         expected = {name: await here(query=name) for name in names}
         await kill_one(services, random.Random(1).randrange(2))
@@ -64,26 +65,31 @@ def test_a_search_server_may_be_killed(session: Session, tmp_path: Path) -> None
             found = await asyncio.gather(*(search(query=name) for name in names))
             assert found == list(expected.values())
         for tool in tools:  # it has its address again
-            await InTurn([tool], 200.0, Home(tmp_path))(query="Arden")
+            await InTurn([tool], 200.0)(query="Arden")
 
     run(services, work)
-    assert len(said) == 1
-    assert "does not answer; its calls are made again" in said[0].text
+    assert [one.text.partition(" has died")[0] for one in said] == ["search server 0"]
 
 
 def test_a_sandbox_worker_may_be_killed(session: Session, tmp_path: Path) -> None:
-    services = Services(session, "sandbox", 1)
     said: list[Any] = []
+    services = Services(session, Home(tmp_path, said.append), "sandbox", 1)
 
     async def work() -> list[str]:
         python = make_python(url=services.urls[0])
-        tool = InTurn([python], 200.0, Home(tmp_path, said.append))  # type: ignore[list-item]
+        tool = InTurn([python], 200.0)  # type: ignore[list-item]
         first = await tool(code="print(6 * 7)")
         await kill_one(services, 0)
         return [first, await tool(code="print(6 * 8)")]
 
     assert [text.strip() for text in run(services, work)] == ["42", "48"]
-    assert len(said) == 1
+    assert [one.text.partition(" has died")[0] for one in said] == ["sandbox server 0"]
+
+
+def test_an_index_that_is_none_is_a_sentence(session: Session, tmp_path: Path) -> None:
+    services = Services(session, Home(tmp_path), "search", 1, tmp_path / "index")
+    with pytest.raises(UserError, match="holds no search index"):
+        run(services, lambda: asyncio.sleep(0))
 
 
 def test_servers_that_stay_away_count_as_unavailable(tmp_path: Path) -> None:
@@ -98,4 +104,4 @@ def test_servers_that_stay_away_count_as_unavailable(tmp_path: Path) -> None:
 
     tools: list[Tool] = [Away(), Away()]
     with pytest.raises(ToolUnavailable, match="no answer"):
-        asyncio.run(InTurn(tools, 0.01, Home(tmp_path))(query="x"))
+        asyncio.run(InTurn(tools, 0.01)(query="x"))

@@ -9,7 +9,8 @@ from contextlib import suppress
 
 from fieldcraft.cluster.cargo import Cargo
 from fieldcraft.cluster.dealing import Dealer
-from fieldcraft.cluster.seats import Lost, Seat
+from fieldcraft.cluster.library import Lost
+from fieldcraft.cluster.seats import Seat
 from fieldcraft.types import Completion, Sampling, UserError
 
 MOST_DEATHS = 3  # of an engine in a row, without a single answer in between

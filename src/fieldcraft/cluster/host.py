@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from fieldcraft.cluster.cargo import Packed, load
+from fieldcraft.cluster.library import Lost
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.vllm.weights import Proof, prove
 from fieldcraft.types import Completion, Sampling
@@ -36,10 +37,6 @@ def build(shape: Shape) -> Any:
     model = AutoModelForCausalLM.from_config(config, dtype=shape.dtype, trust_remote_code=False)
     model.generation_config = shape.generation
     return model.to(shape.device).eval().requires_grad_(requires_grad=False)
-
-
-class Unknown(Exception):
-    """A process has no such model: it was started anew after it had got one."""
 
 
 class EngineHost:
@@ -69,9 +66,9 @@ class EngineHost:
     async def generate(
         self, name: str, ids: Sequence[int], sampling: Sampling, session: str
     ) -> Completion:
-        """As `LocalEngine.generate`. Raises Unknown."""
+        """As `LocalEngine.generate`. Raises Lost where a process before this one had the model."""
         if name not in self._engines:
-            raise Unknown(name)
+            raise Lost("it was started anew")
         return await self._engines[name].generate(ids, sampling, session)
 
     async def release(self, name: str, session: str) -> None:

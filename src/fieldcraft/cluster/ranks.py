@@ -16,10 +16,10 @@ from torch import Tensor
 from fieldcraft.cluster.cargo import Packed, merged, pack, size
 from fieldcraft.cluster.library import import_ray
 from fieldcraft.cluster.session import Session
+from fieldcraft.tools.serving import free_port
 from fieldcraft.train.sharding.mesh import Place
 from fieldcraft.train.sharding.rank import Rank
 from fieldcraft.train.sharding.state import gathered
-from fieldcraft.tools.serving import free_port
 from fieldcraft.types import UserError
 
 PATIENCE = 60.0  # seconds in which the death of a rank is known, once another one misses it

@@ -7,14 +7,10 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol
 
 from fieldcraft.cluster.cargo import Cargo
-from fieldcraft.cluster.host import Shape, Unknown
-from fieldcraft.cluster.library import import_ray
+from fieldcraft.cluster.host import Shape
+from fieldcraft.cluster.library import Lost, answer
 from fieldcraft.engine.vllm.weights import Proof
-from fieldcraft.types import Completion, Sampling, UserError
-
-
-class Lost(Exception):
-    """The process behind a handle has died, and with it what it was asked for."""
+from fieldcraft.types import Completion, Sampling
 
 
 class Seat(Protocol):
@@ -25,7 +21,8 @@ class Seat(Protocol):
         """As the reader of a run knows it."""
 
     async def ready(self) -> None:
-        """Return when the engine can be asked; one that has died is started again."""
+        """Return when the engine can be asked; one that has died is started again. Raises Lost for
+        a death that no call has noticed."""
 
     async def hold(self, cargo: Cargo) -> Proof:
         """Sample from these weights, and say what they say of the probe."""
@@ -48,19 +45,23 @@ class RaySeat:
         self._actor = actor
         self._model = model
         self._shape = shape
+        self._process: int | None = None  # None: not known, or known to have died
 
     async def ready(self) -> None:
-        await answer(self._actor.process.options(max_task_retries=-1).remote())
+        found: int = await self._answer(self._actor.process.options(max_task_retries=-1).remote())
+        before, self._process = self._process, found
+        if before not in (None, found):
+            raise Lost("while nobody asked it")
 
     async def hold(self, cargo: Cargo) -> Proof:
         asked = self._actor.hold.remote(self._model, self._shape, cargo.version, cargo.tensors)
-        found: Proof = await answer(asked)
+        found: Proof = await self._answer(asked)
         return found
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
         asked = self._actor.generate.remote(self._model, list(ids), sampling, session)
         try:
-            found: Completion = await answer(asked)
+            found: Completion = await self._answer(asked)
         except asyncio.CancelledError:
             self.release(session)
             raise
@@ -70,20 +71,11 @@ class RaySeat:
         self._actor.release.remote(self._model, session)
 
     async def sleep(self) -> None:
-        await answer(self._actor.sleep.remote(self._model))
+        await self._answer(self._actor.sleep.remote(self._model))
 
-
-async def answer(asked: Awaitable[Any]) -> Any:
-    """What a process of Ray's returns or raises. Raises Lost if it has died."""
-    ray = import_ray()
-    try:
-        return await asked
-    except ray.exceptions.RayActorError as error:
-        raise Lost(type(error).__name__) from error
-    except ray.exceptions.RayTaskError as error:
-        cause = error.cause
-        if isinstance(cause, Unknown):
-            raise Lost("it was started anew") from error
-        if isinstance(cause, UserError | FloatingPointError):
-            raise cause from None
-        raise
+    async def _answer(self, asked: Awaitable[Any]) -> Any:
+        try:
+            return await answer(asked)
+        except Lost:
+            self._process = None
+            raise

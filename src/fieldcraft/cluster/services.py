@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Sequence
@@ -18,8 +19,7 @@ from tenacity import (
     wait_fixed,
 )
 
-from fieldcraft.cluster.library import import_ray
-from fieldcraft.cluster.seats import answer
+from fieldcraft.cluster.library import Lost, answer, import_ray
 from fieldcraft.cluster.session import Session
 from fieldcraft.engine.home import Home
 from fieldcraft.sandbox.sandbox import Sandbox
@@ -33,11 +33,12 @@ Kind = Literal["search", "sandbox"]
 PACE = 1.0  # seconds between two attempts while servers are being started again
 
 
-class Port:
-    """A free port of a node."""
+class Ground:
+    """A node on which a server is to be started."""
 
-    def find(self) -> tuple[str, int]:
-        """Its address and the port."""
+    def prepare(self, kind: Kind, index: Path | None, waive: Sequence[str]) -> tuple[str, int]:
+        """Its address and a free port. Raises UserError if the server cannot be made there."""
+        _app(kind, index, waive)
         host = import_ray().util.get_node_ip_address()
         return host, free_port(host)
 
@@ -56,6 +57,10 @@ class ServiceHost:
         """Its id, once it listens."""
         return os.getpid()
 
+    def stay(self) -> None:
+        """Return never: who waits for it learns of the death."""
+        threading.Event().wait()
+
 
 def _app(kind: Kind, index: Path | None, waive: Sequence[str]) -> Starlette:
     if kind == "search":
@@ -66,11 +71,13 @@ def _app(kind: Kind, index: Path | None, waive: Sequence[str]) -> Starlette:
 
 @final
 class Services:
-    """Servers of one kind, spread over the nodes of a run."""
+    """Servers of one kind, spread over the nodes of a run. The reader of `home` is told of those
+    that die."""
 
     def __init__(
         self,
         session: Session,
+        home: Home,
         kind: Kind,
         count: int,
         index: Path | None = None,
@@ -79,26 +86,49 @@ class Services:
         self.kind = kind
         self.urls: list[str] = []
         self._session = session
+        self._home = home
         self._count = count
         self._arguments = (kind, index and index.absolute(), tuple(waive))
         self.actors: list[Any] = []
+        self._watching: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Return when all listen. Raises UserError for an index that cannot be read, and for a node
         that lacks a layer of isolation."""
         for number in range(self._count):
             node = self._session.nodes[number % len(self._session.nodes)]
-            host, port = await answer(self._session.on(node, Port).find.remote())
-            options = {"max_restarts": -1}
-            at = (host, port)
-            actor = self._session.on(node, ServiceHost, *self._arguments, at, **options)
-            await answer(actor.process.remote())
-            self.actors.append(actor)
+            ground = self._session.on(node, Ground)
+            host, port = at = await answer(ground.prepare.remote(*self._arguments))
+            options = {"max_restarts": -1, "max_concurrency": 2}  # one call stays
+            self.actors.append(self._session.on(node, ServiceHost, *self._arguments, at, **options))
             self.urls.append(f"http://{host}:{port}")
+        await asyncio.gather(*map(self._there, self.actors))
+        self._watching = [
+            asyncio.create_task(self._watch(number, actor))
+            for number, actor in enumerate(self.actors)
+        ]
 
     async def close(self) -> None:
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
         for actor in self.actors:
             import_ray().kill(actor)
+
+    async def _there(self, actor: Any) -> None:
+        """Return when a server listens, also if it dies meanwhile."""
+        await answer(actor.process.options(max_task_retries=-1).remote())
+
+    async def _watch(self, number: int, actor: Any) -> None:
+        while True:
+            try:
+                await answer(actor.stay.remote())
+            except Lost:
+                self._home.say(
+                    f"{self.kind} server {number} has died; it is started again, and calls of it"
+                    " are made again"
+                )
+                await self._there(actor)
 
 
 @final
@@ -109,17 +139,14 @@ class InTurn:
     Args:
         tools: one for each server.
         seconds: that a call may take; after them the servers count as unavailable.
-        home: whose reader is told of what was asked again.
     """
 
-    def __init__(self, tools: Sequence[Tool], seconds: float, home: Home) -> None:
+    def __init__(self, tools: Sequence[Tool], seconds: float) -> None:
         self.name: str = tools[0].name
         self.schema: dict[str, Any] = tools[0].schema
         self._tools = tools
         self._seconds = seconds
-        self._home = home
         self._next = 0
-        self._told: set[int] = set()  # servers that are known not to answer
 
     async def __call__(self, /, **arguments: Any) -> str:
         """Raises what the tools raise; ToolUnavailable only if none answers in time."""
@@ -133,18 +160,8 @@ class InTurn:
         return text
 
     async def _ask(self, arguments: dict[str, Any]) -> str:
-        number, self._next = self._next, (self._next + 1) % len(self._tools)
-        try:
-            text = await self._tools[number](**arguments)
-        except ToolUnavailable:
-            if number not in self._told:
-                self._told.add(number)
-                self._home.say(
-                    f"{self.name} server {number} does not answer; its calls are made again"
-                )
-            raise
-        self._told.discard(number)
-        return text
+        tool, self._next = self._tools[self._next], (self._next + 1) % len(self._tools)
+        return await tool(**arguments)
 
     def _wait(self, state: RetryCallState) -> float:
         """The next server is asked at once, and all of them again after a pause."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,13 @@ class Session:
     def of(self, role: Role) -> list[Place]:
         """The places of all processes of a role."""
         return [place for place in self.places if place.role == role]
+
+    @property
+    def described(self) -> str:
+        """What runs where, as the reader of a run is told."""
+        counts = Counter((self.nodes[place.node].address, place.role) for place in self.places)
+        parts = [f"{count} {role}s on {address}" for (address, role), count in counts.items()]
+        return f"device {self.device}: {', '.join(parts)}"
 
     def actor(self, place: Place, kind: type, *args: Any, **options: Any) -> Any:
         """Start a process of a class in its place; what it returns are Ray's handles. `options` are

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.cluster.library import import_ray
-from fieldcraft.cluster.seats import Lost, answer
+from fieldcraft.cluster.library import Lost, answer, import_ray
 from fieldcraft.cluster.session import Session
 from fieldcraft.engine.home import Home
 from fieldcraft.engine.vllm.client import Gone, Server

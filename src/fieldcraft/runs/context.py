@@ -117,9 +117,12 @@ class Context:
         write = partial(write_first_model, self.inputs)
         folder = self.recipe.model or self.folder.once("start/model", write)
         load_tokenizer(folder)
-        self.use_threads(load_model(folder, self.device))
-        threads = f"{self.threads.training} threads to train, {self.threads.sampling} to sample"
-        self.emit(Said(f"device {self.device}, {threads}"))
+        if self.session is not None:
+            self.emit(Said(self.session.described))
+        if not self.recipe.cluster.does_all:
+            self.use_threads(load_model(folder, self.device))
+            threads = f"{self.threads.training} threads to train, {self.threads.sampling} to sample"
+            self.emit(Said(f"device {self.device}, {threads}"))
         return folder
 
     def use_threads(self, model: Any) -> None:
@@ -203,7 +206,8 @@ async def open_context(recipe: Recipe, out: Path, events: Events) -> AsyncIterat
     Raises UserError for a folder of another run, a device that is not there, a judge that does not
     answer, or a cluster that cannot do what the recipe asks for.
     """
-    device = choose_device(recipe.device)
+    # GPUs are those of the processes that train and sample.
+    device = choose_device("cpu" if recipe.cluster.does_all else recipe.device)
     inputs = make_inputs(recipe)
     folder = open_run(out, recipe)
     for remark in inputs.remarks():

@@ -26,22 +26,22 @@ async def open_served(
     settings, seconds = session.settings, IN_TIME * recipe.budget.call_seconds
     search, others = None, dict[str, Tool]()
     if settings.search_servers:
-        make = partial(Services, session, "search", settings.search_servers, index)
+        make = partial(Services, session, home, "search", settings.search_servers, index)
         servers = home.once("search servers", make)
         await servers.start()
         tools = []
         for url in servers.urls:
             own = recipe.search.model_copy(update={"url": url})
             tools.append(await open_search(recipe.model_copy(update={"search": own}), index))
-        search = InTurn(tools, seconds, home)
+        search = InTurn(tools, seconds)
     if settings.sandbox_workers:
         [choice] = [tool for tool in recipe.tools if tool.name == PYTHON]
         waive = choice.settings.get("waive", ())
         count = settings.sandbox_workers
-        make = partial(Services, session, "sandbox", count, None, waive)
+        make = partial(Services, session, home, "sandbox", count, None, waive)
         workers = home.once("sandbox workers", make)
         await workers.start()
         rest = {key: value for key, value in choice.settings.items() if key != "waive"}
         made = [make_tool(PYTHON, rest | {"url": url}, NO_SITES) for url in workers.urls]
-        others[PYTHON] = InTurn([cast(Tool, tool) for tool in made], seconds, home)
+        others[PYTHON] = InTurn([cast(Tool, tool) for tool in made], seconds)
     return search, others

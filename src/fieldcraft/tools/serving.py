@@ -26,7 +26,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def free_port(host: str) -> int:
-    """A port at which nothing listens, for a process that is still to be started. Raises OSError."""
+    """A port at which nothing listens, for a process that is still to start. Raises OSError."""
     with listen(host, 0) as listener:
         port: int = listener.getsockname()[1]
     return port
