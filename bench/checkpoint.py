@@ -5,8 +5,8 @@
 
 The ranks are processes of this machine, over gloo. Rounds of `steps` steps of supervised training
 take turns: without a checkpoint; with one that is begun before the first step and written while the
-others run; and with one that is waited for. Printed are the medians, and what a checkpoint every
-`every` steps adds to the time of training.
+others run; and with one that is waited for. A round ends when its checkpoint is complete. Printed
+are the medians, and what a checkpoint every `every` steps adds to the time of training.
 """
 
 from __future__ import annotations
@@ -67,8 +67,7 @@ def make_units(words: int) -> list[Unit]:
 def seconds(
     trainer: ShardedTrainer, units: list[Unit], steps: int, kind: str, folder: Path
 ) -> float:
-    """Of so many steps, with the checkpoint. Behind the last step it is complete in any case, and
-    the time for that is not of the steps."""
+    """Of so many steps with the checkpoint, until it is complete."""
     start = time.perf_counter()
     if kind != "none":
         trainer.save(folder, None, {})
@@ -76,9 +75,8 @@ def seconds(
         trainer.settle()
     for _ in range(steps):
         trainer.step(units, CrossEntropy(), 8 * 255.0)
-    took = time.perf_counter() - start
     trainer.settle()
-    return took
+    return time.perf_counter() - start
 
 
 def main(

@@ -6,6 +6,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
 from engine_parity import TOKENIZER, sharp_model
 from fieldcraft.engine.home import Home
 from fieldcraft.engine.vllm.engine import VllmEngine
@@ -50,3 +53,28 @@ class House:
                 await self.home.close()
 
         return asyncio.run(whole())
+
+
+def model_of(tied: bool) -> Any:
+    """Heads of 32, the smallest that vLLM has for a CPU."""
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(
+        "qwen3",
+        vocab_size=400,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        max_position_embeddings=1024,
+        tie_word_embeddings=tied,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(8)
+    return model

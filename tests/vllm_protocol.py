@@ -1,7 +1,8 @@
 """A server that speaks the protocol of vLLM, over a transformers model; for tests."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -10,13 +11,19 @@ from typing import Any
 import torch
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from transformers import AutoModelForCausalLM
 
 from checkpoints import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
+
+
+def _event(tokens: list[dict[str, Any]], **end: Any) -> str:
+    """A piece of a stream."""
+    piece = {"token_ids": [t["token_id"] for t in tokens], "logprobs": {"content": tokens}}
+    return f"data: {json.dumps({'choices': [{**piece, 'finish_reason': None, **end}]})}\n\n"
 
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -35,8 +42,10 @@ class Fake:
     busy: bool = False  # loading weights takes its time
     dies_after: int | None = None  # answers, of /generate
     dies_at: str = ""  # a route that it never answers
+    breaks_after: int | None = None  # tokens of the next stream, which then ends
     label: str = "default"
     seeds: bool = True
+    max_len: int = 200
     requests: list[dict[str, Any]] = field(default_factory=list)
     loads: list[str] = field(default_factory=list)
     resets: int = 0
@@ -91,7 +100,7 @@ class Fake:
         return JSONResponse({"weight_version": self.label})
 
     async def _models(self, _: Request) -> Response:
-        return JSONResponse({"data": [{"id": "policy", "max_model_len": 200}]})
+        return JSONResponse({"data": [{"id": "policy", "max_model_len": self.max_len}]})
 
     async def _pause(self, request: Request) -> Response:
         """Turns that the server knows of come back with what they have; later ones have to wait."""
@@ -134,6 +143,8 @@ class Fake:
         late, self.late = self.late, False
         while late and not (self.paused or await request.is_disconnected()):
             await asyncio.sleep(0.01)
+        if body.get("stream"):
+            return StreamingResponse(self._pieces(body), media_type="text/event-stream")
         answer = asyncio.create_task(self._answer(body["token_ids"], body["sampling_params"]))
         while not (answer.done() or self.dead):
             await asyncio.wait([answer], timeout=0.01)
@@ -145,7 +156,40 @@ class Fake:
             return Response()
         return JSONResponse(answer.result())
 
-    async def _answer(self, prompt: list[int], asked: dict[str, Any]) -> dict[str, Any]:
+    async def _pieces(self, body: dict[str, Any]) -> AsyncIterator[str]:
+        """The last piece has the last token, if there is one, and why the turn ended."""
+        tokens = asyncio.Queue[dict[str, Any] | None]()
+        told = self._answer(body["token_ids"], body["sampling_params"], tokens.put_nowait)
+        answer = asyncio.create_task(told)
+        answer.add_done_callback(lambda _: tokens.put_nowait(None))
+        breaks_after, self.breaks_after = self.breaks_after, None
+        count, held = 0, None
+        try:
+            while (token := await tokens.get()) is not None:
+                if count == breaks_after:
+                    return
+                count += 1
+                if held is not None:
+                    yield _event([held])
+                held = token
+                if self.stalls_at is not None:  # as the real one, which keeps nothing back
+                    yield _event([held])
+                    held = None
+            (whole,) = answer.result()["choices"]
+            end = {key: whole[key] for key in ("finish_reason", "stop_reason", "weight_versions")}
+            yield _event([] if held is None else [held], **end)
+            yield "data: [DONE]\n\n"
+        finally:
+            if not answer.done():
+                self.dropped += 1
+                answer.cancel()
+
+    async def _answer(
+        self,
+        prompt: list[int],
+        asked: dict[str, Any],
+        tell: Callable[[dict[str, Any]], None] = lambda token: None,
+    ) -> dict[str, Any]:
         """Greedy, whatever the temperature, which only changes the log-probabilities."""
         began, stalls_at = self.pauses, self.stalls_at
         ids, logprobs, labels = list(prompt), list[float](), list[str]()
@@ -166,6 +210,7 @@ class Fake:
             ids.append(int(logits.argmax()))
             logprobs.append(float((logits / scale).log_softmax(-1)[ids[-1]]))
             labels.append(self.label)
+            tell({"token_id": ids[-1], "logprob": logprobs[-1]})
             text = TOKENIZER.decode(ids[len(prompt) :])
             if ids[-1] in asked.get("stop_token_ids", []):
                 reason, stop = "stop", ids[-1]

@@ -33,7 +33,7 @@ def whole(recipe: Path) -> Path:
 
 def wait_for_a_moment(run: Running, stage: str, moment: random.Random) -> None:
     """Some time after some step, and before the last one."""
-    run.until_step(stage, moment.randrange(2))
+    run.until_step(stage, moment.randint(1, 2))
     time.sleep(moment.uniform(0, 1))
 
 
@@ -89,4 +89,4 @@ def until_gone(processes: list[int]) -> None:
         if not any(map(title, processes)):
             return
         time.sleep(0.1)
-    raise AssertionError("processes are left")
+    raise AssertionError(list(filter(None, map(title, processes))))

@@ -17,7 +17,6 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from checkpoints import tiny_tokenizer
 from engine_parity import changed, check_spans, plain_logprobs, random_ids, take_over
@@ -29,6 +28,7 @@ from fieldcraft.engine.vllm.engine import VllmEngine
 from fieldcraft.engine.vllm.servers import Own
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.types import Completion, Sampling, UserError
+from vllm_house import model_of
 
 PYTHON = os.environ.get("FIELDCRAFT_VLLM_PYTHON", "")
 pytestmark = [
@@ -36,31 +36,6 @@ pytestmark = [
     pytest.mark.skipif(not PYTHON, reason="FIELDCRAFT_VLLM_PYTHON names no Python with vLLM"),
 ]
 TOKENIZER = tiny_tokenizer()
-
-
-def model_of(tied: bool) -> Any:
-    """Heads of 32, the smallest that vLLM has for a CPU."""
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(
-        "qwen3",
-        vocab_size=400,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=32,
-        max_position_embeddings=512,
-        tie_word_embeddings=tied,
-        eos_token_id=2,
-        pad_token_id=0,
-    )
-    model = AutoModelForCausalLM.from_config(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(8)
-    return model
 
 
 def engine_of(model: Any, home: Home) -> VllmEngine:

@@ -72,6 +72,21 @@ async def asks_again(task: fc.Task, base_url: str) -> None:
             await says(ask, [user(task.question)])
 
 
+async def calls_on(task: fc.Task, base_url: str) -> str:
+    """As long as it calls tools, twice; what the last turn calls is not run."""
+    count = 0
+    async with client(base_url) as ask:
+        messages: list = [user(task.question)]
+        for _ in range(2):
+            await says(ask, messages, tools=[TOOL])
+            for call in messages[-1]["tool_calls"]:
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": str(count)})
+                count += 1
+        await says(ask, messages, tools=[TOOL])
+        messages.append(user("And then?"))
+        return await says(ask, messages, tools=[TOOL])
+
+
 async def calls_tools(task: fc.Task, base_url: str) -> str:
     async with client(base_url) as ask:
         messages: list = [user(task.question)]

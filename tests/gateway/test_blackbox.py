@@ -17,7 +17,16 @@ from fieldcraft.gateway.blackbox import BlackBox
 from fieldcraft.records.chains import chains, check_folds
 from fieldcraft.rollout.environments import opened
 from fieldcraft.rollout.turns import Policy
-from fieldcraft.types import Author, Completion, Sampling, Status, Task, Trajectory, UserError
+from fieldcraft.types import (
+    Author,
+    Completion,
+    Outcome,
+    Sampling,
+    Status,
+    Task,
+    Trajectory,
+    UserError,
+)
 
 TOKENIZER = tiny_tokenizer()
 END = TOKENIZER.eos_token
@@ -125,6 +134,20 @@ def test_calls_are_read_and_their_turn_stays_as_it_was_sampled() -> None:
     assert turn.text == f"{calls}{END}"
     assert 'search found {"query": "Ada"}' in result.text
     assert done.answer == "Ada"
+    (call,) = done.calls
+    found = ("search", {"query": "Ada"}, 'search found {"query": "Ada"}', Outcome.OK)
+    assert (call.tool, call.arguments, call.observation, call.outcome) == found
+    assert done.executed_calls == 1
+
+
+def test_calls_count_once_and_only_with_a_result() -> None:
+    query = '{"name": "search", "arguments": {"query": "Ada"}}'
+    twice = f"<tool_call>\n{query}\n</tool_call>\n" * 2
+    done, _ = play(
+        "calls_on", [twice, f"<tool_call>\n{query}\n</tool_call>", "Ada", twice], total_tokens=4000
+    )
+    assert [call.observation for call in done.calls] == ["0", "1", "2"]
+    assert done.executed_calls == 3  # the last two had no result
 
 
 def test_calls_that_cannot_be_read_are_text() -> None:

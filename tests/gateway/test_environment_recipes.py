@@ -11,6 +11,7 @@ from fieldcraft.recipes.exported import write_agent
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.rewards.environment import EnvironmentReward
 from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.runs.agent import find_agent
 from fieldcraft.runs.check import check_recipe
 from fieldcraft.runs.inputs import EnvironmentInputs, FileInputs, make_inputs
 from fieldcraft.types import Task, Trajectory, UserError
@@ -117,6 +118,23 @@ def test_an_exported_agent_with_tools_can_play(tmp_path: Path) -> None:
     player = write_player(tmp_path / "player", 0)
     write_agent(player, Recipe(recipe="r", stages={}), None)
     assert recipe(tmp_path).tools == ()
+
+
+def test_an_exported_player_plays_on(tmp_path: Path) -> None:
+    """Whoever asks it, and a recipe that says nothing else, have its environment."""
+    acts = recipe(tmp_path)
+    write_agent(tmp_path / "player", acts, None)
+    agent = find_agent(tmp_path / "player")
+    assert agent.recipe.environment == acts.environment
+    assert agent.recipe.correct == "environment"
+    done = agent.ask("whatever it asks")
+    assert "environment" in done.rewards
+    keys = {"recipe": "on", "model": str(tmp_path / "player"), "stages": {"rl": STAGE}}
+    assert parse_recipe(keys).environment == acts.environment
+    tools = {"tools": ["search"], "search": {"url": "http://x"}, "tasks": str(questions(tmp_path))}
+    assert not parse_recipe(
+        keys | tools | {"tasks": str(questions(tmp_path))}
+    ).environment.of_others
 
 
 def test_a_model_is_needed(tmp_path: Path) -> None:

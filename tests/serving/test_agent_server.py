@@ -16,6 +16,7 @@ import pytest
 
 from checkpoints import write_tiny_checkpoint
 from cli_parts import sentence, status
+from fieldcraft.engine.home import Home
 from fieldcraft.runs.agent import Agent, find_agent
 from fieldcraft.serving.app import create_app
 from fieldcraft.serving.server import open_service
@@ -34,7 +35,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Agent:
 
 
 def serve(agent: Agent, **limits: float) -> Service:
-    return asyncio.run(open_service(agent, "tiny", Limits(**limits)))  # type: ignore[arg-type]
+    return asyncio.run(open_service(agent, "tiny", Limits(**limits), Home(Path("unused"))))  # type: ignore[arg-type]
 
 
 def asking(question: str = "Who?", **more: object) -> dict[str, object]:

@@ -1,13 +1,18 @@
 """The trackers with their real libraries: what was written is read back from their own files."""
 
 import json
+import os
+import signal
 import socket
 import struct
+import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from tracking_parts import CURVES, Played, open_folder, play_stopped_run
 
@@ -15,6 +20,7 @@ from fieldcraft.runs.tracking import tracking
 from fieldcraft.types import UserError
 
 Curve = tuple[str, int, float]
+MLFLOW = os.environ.get("FIELDCRAFT_MLFLOW", "")  # a Python that has the whole package
 
 
 def refused_port() -> int:
@@ -152,13 +158,11 @@ def test_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # -- MLflow ------------------------------------------------------------------------------------
 
 
-def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("mlflow")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+def check_mlflow(uri: str, out: Path) -> None:
+    """Play a run that is stopped and resumed, and read it back from the store or server."""
     from mlflow import MlflowClient
 
-    uri = (tmp_path / "mlruns").as_uri()
-    folder = open_folder(tmp_path / "out", [{"name": "mlflow", "project": "tests", "uri": uri}])
+    folder = open_folder(out, [{"name": "mlflow", "project": "tests", "uri": uri}])
     played = play_stopped_run(folder)
     assert played.said == [f"mlflow: MLflow, experiment tests, at {uri}"] * 2
     client = MlflowClient(uri)
@@ -172,6 +176,42 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for point in client.get_metric_history(run.info.run_id, name)
     ]
     assert sorted(found) == CURVES
+
+
+def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    check_mlflow((tmp_path / "mlruns").as_uri(), tmp_path / "out")
+
+
+def test_mlflow_over_http(tmp_path: Path) -> None:
+    """A tracking server of the whole package, of which fieldcraft only needs the client."""
+    pytest.importorskip("mlflow")
+    if not MLFLOW:
+        pytest.skip("FIELDCRAFT_MLFLOW names no Python that has the package mlflow")
+    port = refused_port()
+    store = ["--backend-store-uri", f"sqlite:///{tmp_path / 'store.sqlite'}", "--workers", "1"]
+    command = [MLFLOW, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), *store]
+    uri = f"http://127.0.0.1:{port}"
+    with (tmp_path / "log").open("wb") as log:
+        server = subprocess.Popen(
+            command, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        while not healthy(uri):
+            assert server.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.2)
+        check_mlflow(uri, tmp_path / "out")
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def healthy(uri: str) -> bool:
+    try:
+        return httpx.get(f"{uri}/health").is_success
+    except httpx.TransportError:
+        return False
 
 
 def test_an_mlflow_server_that_is_down_stops_no_run(

@@ -25,7 +25,7 @@ from fieldcraft.config.names import Kind, require
 from fieldcraft.config.sections import Dtype, JudgeModel
 from fieldcraft.evals.tables import detail_tables, pairwise_table, results_table
 from fieldcraft.records.files import refuse_unwritable, write_json
-from fieldcraft.runs.folder import find_model
+from fieldcraft.runs.folder import find_model, find_shards
 from fieldcraft.runs.loop import run_async
 from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.terminal.trajectories import print_trajectory
@@ -63,53 +63,57 @@ def export(
 ) -> None:
     """Write a trained model, adapters merged, as a folder that transformers and others load."""
     refuse_used(out)
-    find_model(model)
+    if find_shards(model) is None:
+        find_model(model)
     with loading():
-        from fieldcraft.runs.agent import export
+        from fieldcraft.runs.exporting import export
 
     export(model, out, dtype)
     print(out)
 
 
+Models = Annotated[
+    list[Path], typer.Option(help="A run, a stage of it, or a checkpoint; repeat to compare.")
+]
+Questions = Annotated[Path | None, typer.Option(help="Questions: .jsonl, .json, .parquet or .csv.")]
+Tools = Annotated[
+    list[str] | None,
+    typer.Option(help="Offer this tool in place of its own, as in search or my_tools:find."),
+]
+Simulator = Annotated[
+    bool, typer.Option("--simulator", help="How well each simulates its search instead.")
+]
+Samples = Annotated[
+    int | None, typer.Option(min=1, help="Samples of each question, for avg@n and pass@k.")
+]
+Temperature = Annotated[float | None, typer.Option(min=0.0, help="Of the samples; 0 is greedy.")]
+Into = Annotated[
+    Path | None, typer.Option(help="Also write eval.json, and keep the judge's replies, here.")
+]
+
+
 @app.command("eval")
 def evaluate(
-    model: Annotated[
-        list[Path], typer.Option(help="A run, a stage of it, or a checkpoint; repeat to compare.")
-    ],
-    tasks: Annotated[
-        Path | None, typer.Option(help="Questions: .jsonl, .json, .parquet or .csv.")
-    ] = None,
+    model: Models,
+    tasks: Questions = None,
     index: Index = None,
     search_url: SearchUrl = None,
-    tool: Annotated[
-        list[str] | None,
-        typer.Option(help="Offer this tool in place of its own, as in search or my_tools:find."),
-    ] = None,
+    tool: Tools = None,
     dialect: Dialect = None,
     device: Device = "auto",
     limit: Limit = None,
-    simulator: Annotated[
-        bool, typer.Option("--simulator", help="How well each simulates its search instead.")
-    ] = False,
+    simulator: Simulator = False,
     judge_url: Annotated[str | None, typer.Option(help="Also ask a model behind this url.")] = None,
     judge_model: Annotated[str | None, typer.Option(help="Its name there.")] = None,
     judge_votes: Annotated[int, typer.Option(min=1, help="Votes on every answer.")] = 3,
-    samples: Annotated[
-        int | None, typer.Option(min=1, help="Samples of each question, for avg@n and pass@k.")
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option(min=0.0, help="Of the samples; 0 is greedy.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Also write eval.json, and keep the judge's replies, here.")
-    ] = None,
+    samples: Samples = None,
+    temperature: Temperature = None,
+    out: Into = None,
 ) -> None:
     """Grade agents on a file of questions and compare each with the first; or, with --simulator,
     the search results that they write themselves, sampled as in training and by default for
     questions of their training."""
     from fieldcraft.data.sources import read_tasks
-    from fieldcraft.evals.metrics import summarise
-    from fieldcraft.evals.pairwise import against_first
 
     settings = JudgeModel(url=judge_url, model=judge_model, votes=judge_votes)
     if (judge_url is None) != (judge_model is None):
@@ -124,8 +128,7 @@ def evaluate(
         from fieldcraft.runs.agent import find_agent
         from fieldcraft.runs.build import open_judge
 
-    cache = None if out is None else out / "judge.sqlite"
-    judge = run_async(open_judge(settings, cache))
+    judge = run_async(open_judge(settings, None if out is None else out / "judge.sqlite"))
     agents = {
         str(m): find_agent(m)
         .with_options(dialect, index, search_url, device)
@@ -136,24 +139,31 @@ def evaluate(
     if simulator:
         _evaluate_simulators(agents, questions or _own_questions(agents, limit), out)
         return
+    record = {"tasks": str(tasks), "n": len(questions)} | _graded(agents, questions, judge)
+    if out is not None:
+        record |= {"judge": settings.model_dump()} if judge else {}
+        write_json(out / "eval.json", record)
+        print(out / "eval.json")
+
+
+def _graded(agents: Mapping[str, Any], questions: Sequence[Task], judge: Any) -> dict[str, Any]:
+    """What the agents came to, which is printed as well."""
+    from fieldcraft.evals.metrics import summarise
+    from fieldcraft.evals.pairwise import against_first
+
     console = Console()
     split = next(iter(agents.values())).recipe.evaluation.leading
     done, found = {}, {}
     terminal = TerminalSink(console)
     for name, agent in agents.items():
         began = time.perf_counter()
-        answers = agent.answer(questions, judge, name, terminal)
-        done[name] = run_async(answers)
+        done[name] = run_async(agent.answer(questions, judge, name, terminal))
         found[name] = summarise(done[name], split) | {"seconds": time.perf_counter() - began}
     compared = against_first(done, split)
     console.print(results_table(found, {}), *detail_tables(found))
     if compared:
         console.print(pairwise_table(compared))
-    if out is not None:
-        record = {"tasks": str(tasks), "n": len(questions), "evals": found, "pairwise": compared}
-        record |= {"judge": settings.model_dump()} if judge else {}
-        write_json(out / "eval.json", record)
-        print(out / "eval.json")
+    return {"evals": found, "pairwise": compared}
 
 
 def check_agents(

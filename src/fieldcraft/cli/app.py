@@ -32,6 +32,12 @@ Overrides = Annotated[
         metavar="[KEY=VALUE]...", help="Settings to change, as in seed=7 or stages.rl2.steps=3."
     ),
 ]
+AgentKeys = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...", help="Keys of its recipe to change, as in engine=local."
+    ),
+]
 Out = Annotated[Path, typer.Option("--out", help="The folder to write.")]
 Index = Annotated[Path | None, typer.Option(help="Search this index instead of the run's own.")]
 SearchUrl = Annotated[str | None, typer.Option(help="Search with this server instead.")]

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from fieldcraft.cli.agents import check_agents
 from fieldcraft.cli.app import (
+    AgentKeys,
     Device,
     Dialect,
     Index,
@@ -200,6 +201,7 @@ def sandbox(
 @serve_app.command("agent")
 def serve_trained_agent(
     model: Annotated[Path, typer.Option(help="A run, a stage of it, or a checkpoint.")],
+    overrides: AgentKeys = None,
     host: str = "127.0.0.1",
     port: int = 8000,
     name: Annotated[
@@ -238,9 +240,11 @@ def serve_trained_agent(
         from fieldcraft.serving.service import Limits
 
     agent = find_agent(model).with_options(dialect, index, search_url, device)
+    agent = agent.overridden(overrides or ())
     limits = Limits(concurrency=concurrency, queue=queue, seconds=seconds, grace=grace)
     address = Address(host=host, port=port, token=token)
-    serve_agent(agent, name or model.resolve().name, address, limits, record)
+    sink = TerminalSink(Console())
+    serve_agent(agent, name or model.resolve().name, address, limits, record, sink)
 
 
 def read_token(variable: str | None, file: Path | None) -> str | None:

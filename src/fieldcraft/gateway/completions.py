@@ -111,11 +111,11 @@ def _head(kind: str) -> Json:
 def _calls(reply: Reply) -> list[Json]:
     return [
         {
-            "id": f"call_{next(_numbers)}",
+            "id": identity,
             "type": "function",
             "function": {"name": name, "arguments": arguments},
         }
-        for name, arguments in reply.says.calls
+        for identity, (name, arguments) in zip(reply.calls, reply.says.calls, strict=True)
     ]
 
 

@@ -55,6 +55,7 @@ class Message(BaseModel):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[Part] | None = None
     tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None  # of a result: the call that it answers
 
     @property
     def text(self) -> str:

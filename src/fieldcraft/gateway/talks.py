@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fieldcraft.config.sections import Limits
 from fieldcraft.gateway.generate import Refused
-from fieldcraft.gateway.messages import ChatRequest, Says, Scribe
+from fieldcraft.gateway.messages import ChatRequest, Message, Says, Scribe
 from fieldcraft.records.chains import ids_of
 from fieldcraft.rollout.turns import Policy, write_turn
-from fieldcraft.types import Author, Segment, StopReason, Task, Trajectory
+from fieldcraft.types import Author, Call, Outcome, Segment, StopReason, Task, Trajectory
+
+_numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A turn as a message, and its tokens."""
+    """A turn as a message, and its tokens. `calls` are the names that its calls have, in order: a
+    result names the call that it answers."""
 
     says: Says
+    calls: tuple[str, ...]
     reason: StopReason
     read: int
     written: int
@@ -37,6 +44,23 @@ class Chain:
     @property
     def ids(self) -> list[int]:
         return ids_of(self.trajectory.segments)
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """A call that a turn made. Whether it failed is not known, only what came back."""
+
+    tool: str
+    arguments: str
+    since: float
+    answer: Call | None = None
+
+    def came_back(self, observation: str) -> None:
+        """The first result counts: later requests repeat it."""
+        if self.answer is None:
+            seconds = time.perf_counter() - self.since
+            arguments = json.loads(self.arguments)
+            self.answer = Call(self.tool, arguments, observation, Outcome.OK, seconds)
 
 
 @dataclass
@@ -59,6 +83,7 @@ class Talk:
     failure: Exception | None = None  # what the engine raised, which the agent does not understand
     chains: list[Chain] = field(default_factory=list)
     reward: float | None = None  # that was posted
+    calls: dict[str, Asked] = field(default_factory=dict)
     _said: dict[Says, str] = field(default_factory=dict)
     _sampled: dict[tuple[tuple[int, ...], Says], list[int]] = field(default_factory=dict)
     _asking: set[asyncio.Task[Reply]] = field(default_factory=set)
@@ -79,6 +104,7 @@ class Talk:
         return asking.result()
 
     async def _ask(self, request: ChatRequest) -> Reply:
+        self._hear_results(request.messages)
         ids = self.scribe.prompt(request.messages, request.tools, self._said, self._known)
         self._refuse_more(ids)
         chain = self._chain_of(ids)
@@ -97,7 +123,20 @@ class Talk:
         text, says = self.scribe.read(turn.text, request.stops, request.tools)
         self._said[says] = text
         self._sampled[tuple(ids), says] = turn.ids
-        return Reply(says, reason, len(ids), len(turn.ids))
+        return Reply(says, self._note_calls(says), reason, len(ids), len(turn.ids))
+
+    def _note_calls(self, says: Says) -> tuple[str, ...]:
+        """The names of the calls of a turn, which nobody else has."""
+        now = time.perf_counter()
+        made = {f"call_{next(_numbers)}": Asked(*call, now) for call in says.calls}
+        self.calls |= made
+        return tuple(made)
+
+    def _hear_results(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            asked = self.calls.get(message.tool_call_id or "")
+            if asked is not None:
+                asked.came_back(message.text)
 
     def _known(self, ids: Sequence[int], says: Says) -> list[int] | None:
         return self._sampled.get((tuple(ids), says))
@@ -134,7 +173,8 @@ class Talk:
 
     async def end(self, trajectory: Trajectory) -> None:
         """Stop what is still asked, and append the chains to a trajectory: each up to its last
-        turn, in the order in which they began."""
+        turn, in the order in which they began. Its calls are those that had a result."""
+        trajectory.calls += [call.answer for call in self.calls.values() if call.answer is not None]
         for asking in self._asking:
             asking.cancel()
         if self._asking:

@@ -20,6 +20,7 @@ from typing import Any
 
 from pydantic import PositiveFloat, PositiveInt
 
+from fieldcraft.config.pythons import version_in
 from fieldcraft.config.sections import Limits
 from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.gateway.games import EnvironmentDefect
@@ -35,7 +36,6 @@ from fieldcraft.types import Author, Completion, Status, Task, Tokenizer, Trajec
 WORKER = Path(__file__).parent / "worker" / "verifiers_worker.py"
 SUPPORTED = "0.4"
 MOST = 1000  # tasks
-_FIND = "from importlib.metadata import version; print(version('verifiers'))"
 
 
 class Verifiers:
@@ -123,16 +123,7 @@ def read_tasks(python: str, opening: str) -> Sequence[Task]:
 
 def find_verifiers(python: str) -> None:
     """Raises UserError unless a supported version is installed in a Python."""
-    try:
-        done = subprocess.run(
-            [python, "-c", _FIND], capture_output=True, text=True, check=False, timeout=120
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise UserError(
-            f"environment.python={python} is no Python that runs: give the path of the interpreter"
-            " that has verifiers, such as /envs/verifiers/bin/python."
-        ) from error
-    found = done.stdout.strip()
+    found = version_in(python, "verifiers", "environment.python")
     if not found.startswith(f"{SUPPORTED}."):
         raise UserError(
             f"{python} has {f'verifiers {found}' if found else 'no verifiers'}: run {python} -m pip"

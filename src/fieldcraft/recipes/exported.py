@@ -21,7 +21,7 @@ from fieldcraft.types import UserError
 FILE = "fieldcraft.json"
 PROMPT = ("dialect", "instruction", "system", "template")
 # What an agent acts under, and so hands on to a run that trains it.
-HANDED_ON = (*PROMPT, "tools", "search", "budget", "max_rows", "correct")
+HANDED_ON = (*PROMPT, "environment", "tools", "search", "budget", "max_rows", "correct")
 
 
 def write_agent(folder: Path, recipe: Recipe, index: Path | None) -> None:
@@ -78,7 +78,8 @@ def filled_from_model(data: dict[str, Any]) -> dict[str, Any]:
     tools = () if of_others(data.get("environment")) else ("tools",)
     whole = (*tools, "max_rows", *(PROMPT if same_dialect else ()))
     sections = {"search": {"topk": agent["search"]["topk"]}, "budget": agent["budget"]}
-    filled = {key: agent[key] for key in whole} | data
+    acts = () if "tools" in data else ("environment",)
+    filled = {key: agent[key] for key in (*acts, *whole)} | data
     for name, section in sections.items():
         own = data.get(name, {})
         filled[name] = {**section, **own} if isinstance(own, Mapping) else own

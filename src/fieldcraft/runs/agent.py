@@ -13,19 +13,21 @@ import torch
 from rich.console import Console
 
 from fieldcraft.config.environment import WITH_TOOLS, of_others
-from fieldcraft.config.names import name_of
+from fieldcraft.config.names import LOCAL, name_of
 from fieldcraft.config.recipe import Recipe, dump_recipe
-from fieldcraft.config.sections import SAME_SAMPLES, Dtype
+from fieldcraft.config.sections import SAME_SAMPLES
 from fieldcraft.config.stages import Stage
 from fieldcraft.data.sources import read_tasks, write_tasks
+from fieldcraft.engine.home import Home
 from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.engine.served import ServedEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.metrics import summarise
 from fieldcraft.evals.run import answer_rubric, evaluate
-from fieldcraft.recipes.exported import handed_on, read_agent, write_agent
+from fieldcraft.recipes.exported import handed_on, read_agent
 from fieldcraft.recipes.loading import build_recipe, check_names, parse_recipe
+from fieldcraft.recipes.overrides import apply_override
 from fieldcraft.records.events import Events, Sink, nobody, write_metrics
-from fieldcraft.records.files import atomic_folder
 from fieldcraft.rewards.rubric import AskingReward
 from fieldcraft.rollout.environments import opened
 from fieldcraft.rollout.loop import Policy, rollout
@@ -41,18 +43,16 @@ from fieldcraft.runs.build import (
     with_files,
 )
 from fieldcraft.runs.check import refuse_unsound
-from fieldcraft.runs.engines import make_local_engine
+from fieldcraft.runs.engines import make_local_engine, make_served_engine
 from fieldcraft.runs.folder import RunFolder, find_model
 from fieldcraft.runs.inputs import make_inputs
 from fieldcraft.runs.loop import run_async
-from fieldcraft.runs.model_card import Exported, write_card
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.runs.sources import Inputs
 from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.tools.search.index import require_one_search
 from fieldcraft.tools.search.tool import SearchTool
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
-from fieldcraft.train.saving import save_model
 from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 
 Tools = Sequence[Any] | Mapping[Any, Mapping[str, Any]]
@@ -122,7 +122,7 @@ class Agent:
             **handed_on(self.recipe),
             **settings,
         }
-        if of_others(settings.get("environment")):
+        if of_others(settings.get("environment")):  # the tools of this agent are none of it
             keys = {key: keys[key] for key in keys if key in settings or key not in WITH_TOOLS}
         refuse_other(folder)
         with _file_of(tasks, folder) as file:
@@ -161,6 +161,14 @@ class Agent:
         check_names(recipe)
         return replace(self, recipe=recipe)
 
+    def overridden(self, overrides: Sequence[str]) -> Agent:
+        """The same agent with other keys of its recipe, as on the command line: engine=vllm. Raises
+        UserError for a wrong one."""
+        data = dump_recipe(self.recipe)
+        for override in overrides:
+            apply_override(data, override)
+        return self.with_settings(**data)
+
     def sampling(self, samples: int | None, temperature: float | None) -> Agent:
         """The same agent, evaluated with so many samples of each question at that temperature; None
         keeps what its recipe says. Raises UserError for several greedy samples."""
@@ -180,6 +188,15 @@ class Agent:
         """Its weights, ready to sample from; loaded once."""
         model = load_model(self.model, self.device).eval()
         return make_local_engine(self.recipe, model, load_tokenizer(self.model), threads=None)
+
+    def served_by(self, home: Home) -> ServedEngine:
+        """The engine that its recipe names, on its weights; `home` is of the server. Raises
+        UserError for settings that it does not have, and for one that cannot be served."""
+        if self.recipe.engine.name == LOCAL:
+            return self.engine
+        model = load_model(self.model, self.device, self.recipe.policy_dtype).eval()
+        tokenizer = load_tokenizer(self.model)
+        return make_served_engine(self.recipe, model, tokenizer, torch.get_num_threads(), home)
 
     async def environment(self) -> ToolEnvironment:
         """Where it acts; its tools are opened anew, but for the search over an index."""
@@ -299,7 +316,11 @@ def find_agent(path: Path) -> Agent:
 
     Raises UserError where there is none.
     """
-    run, model = find_model(path)
+    return agent_in(*find_model(path))
+
+
+def agent_in(run: RunFolder | None, model: Path) -> Agent:
+    """The agent that a model is: in its run, exported, or bare."""
     if run is not None:
         recipe = with_files(run.recipe, run.files)
         return Agent(model, recipe, run.index, make_inputs(run.recipe))
@@ -307,22 +328,3 @@ def find_agent(path: Path) -> Agent:
         keys, index = exported
         return Agent(model, build_recipe(keys), index)
     return Agent(model, Recipe(recipe="none", stages={}), None)
-
-
-def export(path: Path, out: Path, dtype: Dtype) -> None:
-    """Write the model of a run, a stage or a checkpoint as a checkpoint of its own, which is new,
-    and beside it what the agent acts under, see `recipes.exported`, and a model card.
-
-    Raises UserError where there is no model.
-    """
-    agent = find_agent(path)
-    model = load_model(agent.model, torch.device("cpu"), dtype)
-    tokenizer = load_tokenizer(agent.model)
-    run, folder = find_model(path)
-    acts = run is not None or read_agent(folder) is not None
-    dialect = make_dialect(agent.recipe, tokenizer) if acts else None
-    stage = folder.absolute().parent.name
-    with atomic_folder(out) as draft:
-        save_model(draft, model, tokenizer)
-        write_agent(draft, agent.recipe, agent.index)
-        write_card(draft, Exported(out.name, agent.recipe, tokenizer, dialect, run, stage))

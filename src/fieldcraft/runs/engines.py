@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from fieldcraft.config.names import LOCAL, Kind, find
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.engine.home import Home
 from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.engine.served import ServedEngine
 from fieldcraft.engine.vllm.engine import VllmEngine
 from fieldcraft.runs.loop import run_async
 from fieldcraft.types import PolicyEngine, Tokenizer, UserError
 
 PARTS = ("generate", "release", "sleep", "separate", "publish")  # of `types.PolicyEngine`
+SERVED = ("max_len", "sessions")  # what `ServedEngine` adds
 
 
 def make_engine(
@@ -81,6 +84,24 @@ def _offered(
         "threads": threads,
         "dtype": recipe.policy_dtype,
     }
+
+
+def make_served_engine(
+    recipe: Recipe, model: Any, tokenizer: Tokenizer, threads: int | None, home: Home
+) -> ServedEngine:
+    """The engine of a recipe, for a served agent. Raises UserError as `make_engine` does, and for
+    one that does not tell its tokens."""
+    engine: Any = make_engine(recipe, model, tokenizer, threads, home)
+    lacks = [part for part in SERVED if part not in dir(engine)]
+    if "follow" not in signature(engine.generate).parameters:
+        lacks.append("generate(..., follow)")
+    if lacks:
+        raise UserError(
+            f"an agent cannot be served by the engine '{recipe.engine.name}', which has no"
+            f" {', '.join(lacks)}: write them as docs/engines.md shows, or say engine=local."
+        )
+    made: ServedEngine = engine
+    return made
 
 
 def engine_problems(

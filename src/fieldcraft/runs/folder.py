@@ -36,6 +36,8 @@ from fieldcraft.records.timeline import TIMELINE
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.types import Trajectory, UserError
 
+SHARDS = ".metadata"  # what torch.distributed.checkpoint writes beside the shards
+
 
 @dataclass(frozen=True, slots=True)
 class StageFolder:
@@ -319,6 +321,11 @@ def find_model(path: Path) -> tuple[RunFolder | None, Path]:
         return run, run.stage(_last_finished(run)).model
     if (path / "model" / "config.json").exists():
         path = path / "model"
+    if (path / SHARDS).exists():
+        raise UserError(
+            f"{path} is a checkpoint in shards: make a model of it with 'fieldcraft export {path}"
+            " --out FOLDER'."
+        )
     if not (path / "config.json").exists():
         raise UserError(
             f"{path} holds no model: give the folder of a run, of one of its stages, or of a"
@@ -326,6 +333,22 @@ def find_model(path: Path) -> tuple[RunFolder | None, Path]:
         )
     above = path.absolute().parents[1]
     return (find_run(above) if (above / "recipe.json").exists() else None), path
+
+
+def find_shards(path: Path) -> tuple[RunFolder, Path] | None:
+    """The run of a checkpoint in shards, and its folder; None where `path` is anything else.
+
+    Raises UserError for one outside of a run.
+    """
+    if not (path / SHARDS).exists():
+        return None
+    run = path.absolute().parents[1]
+    if not (run / "recipe.json").exists():
+        raise UserError(
+            f"{path} is a checkpoint in shards without its run, which knows the model: put it back"
+            f" as RUN/STAGE/{path.name}."
+        )
+    return find_run(run), path
 
 
 def _last_finished(run: RunFolder) -> str:

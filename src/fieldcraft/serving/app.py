@@ -41,50 +41,7 @@ Pieces = Callable[[Running, Asked, Service], AsyncIterator[Record]]
 def create_app(service: Service, token: str | None = None, host: str = "127.0.0.1") -> Starlette:
     """The server as an ASGI application."""
     tools, tool_routes = mcp_app(service, host)
-
-    async def completions(request: Request) -> Response:
-        asked = read_chat(await _body(request))
-        running = service.begin(asked, "chatcmpl")
-        if asked.stream:
-            return _stream(running, chat.chunks(running, asked, service), _plain, _DONE)
-        return await _whole(request, running, chat.completion(running, asked, service))
-
-    async def respond(request: Request) -> Response:
-        asked = read_response(await _body(request))
-        running = service.begin(asked, "resp")
-        if asked.stream:
-            return _stream(running, responses.response_events(running, asked, service), _typed)
-        return await _whole(request, running, responses.response(running, asked, service))
-
-    async def models(request: Request) -> Response:
-        model = {"id": service.name, "object": "model", "created": 0, "owned_by": "fieldcraft"}
-        return JSONResponse({"object": "list", "data": [model]})
-
-    async def feedback(request: Request) -> Response:
-        said = await _feedback(request)
-        if service.recording is None:
-            raise Refused(404, "This server keeps no requests; start it with --record FOLDER.")
-        if not service.recording.knows(said.id):
-            raise Refused(404, f"There is no request '{said.id}' here.", param="id")
-        service.recording.say(said)
-        return JSONResponse({"id": said.id, "object": "feedback"})
-
-    async def health(request: Request) -> Response:
-        status = "closing" if service.closed else "ok"
-        record = {"status": status, "model": service.name, "under_way": service.under_way}
-        return JSONResponse(record, 503 if service.closed else 200)
-
-    async def metrics(request: Request) -> Response:
-        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
-
-    async def refused(request: Request, error: Exception) -> Response:
-        assert isinstance(error, Refused)
-        service.metrics.refused.labels(error.status).inc()
-        return error.response()
-
-    async def unknown(request: Request, error: Exception) -> Response:
-        told = f"There is no route {request.method} {request.url.path} here."
-        return Refused(404, told).response()
+    answers = _Answers(service)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -93,18 +50,71 @@ def create_app(service: Service, token: str | None = None, host: str = "127.0.0.
 
     return Starlette(
         routes=[
-            Route("/v1/chat/completions", completions, methods=["POST"]),
-            Route("/v1/responses", respond, methods=["POST"]),
-            Route("/v1/models", models, methods=["GET"]),
-            Route("/v1/feedback", feedback, methods=["POST"]),
-            Route("/health", health, methods=["GET"]),
-            Route("/metrics", metrics, methods=["GET"]),
+            Route("/v1/chat/completions", answers.completions, methods=["POST"]),
+            Route("/v1/responses", answers.respond, methods=["POST"]),
+            Route("/v1/models", answers.models, methods=["GET"]),
+            Route("/v1/feedback", answers.feedback, methods=["POST"]),
+            Route("/health", answers.health, methods=["GET"]),
+            Route("/metrics", answers.metrics, methods=["GET"]),
             *tool_routes.routes,
         ],
         middleware=[Middleware(_Token, token=token, service=service)] if token else [],
-        exception_handlers={Refused: refused, 404: unknown, 405: unknown},
+        exception_handlers={Refused: answers.refused, 404: _unknown, 405: _unknown},
         lifespan=lifespan,
     )
+
+
+class _Answers:
+    """What each route answers."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+    async def completions(self, request: Request) -> Response:
+        asked = read_chat(await _body(request))
+        running = self.service.begin(asked, "chatcmpl")
+        if asked.stream:
+            return _stream(running, chat.chunks(running, asked, self.service), _plain, _DONE)
+        return await _whole(request, running, chat.completion(running, asked, self.service))
+
+    async def respond(self, request: Request) -> Response:
+        asked = read_response(await _body(request))
+        running = self.service.begin(asked, "resp")
+        if asked.stream:
+            events = responses.response_events(running, asked, self.service)
+            return _stream(running, events, _typed)
+        return await _whole(request, running, responses.response(running, asked, self.service))
+
+    async def models(self, request: Request) -> Response:
+        model = {"id": self.service.name, "object": "model", "created": 0, "owned_by": "fieldcraft"}
+        return JSONResponse({"object": "list", "data": [model]})
+
+    async def feedback(self, request: Request) -> Response:
+        said, recording = await _feedback(request), self.service.recording
+        if recording is None:
+            raise Refused(404, "This server keeps no requests; start it with --record FOLDER.")
+        if not recording.knows(said.id):
+            raise Refused(404, f"There is no request '{said.id}' here.", param="id")
+        recording.say(said)
+        return JSONResponse({"id": said.id, "object": "feedback"})
+
+    async def health(self, request: Request) -> Response:
+        service = self.service
+        status = "closing" if service.closed else "ok"
+        record = {"status": status, "model": service.name, "under_way": service.under_way}
+        return JSONResponse(record, 503 if service.closed else 200)
+
+    async def metrics(self, request: Request) -> Response:
+        return Response(self.service.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def refused(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, Refused)
+        self.service.metrics.refused.labels(error.status).inc()
+        return error.response()
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    return Refused(404, f"There is no route {request.method} {request.url.path} here.").response()
 
 
 class _Token:

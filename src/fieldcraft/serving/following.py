@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from tokenizers.decoders import DecodeStream
 
 from fieldcraft.dialects.thoughts import ThoughtReader, joined
+from fieldcraft.engine.served import ServedEngine
 from fieldcraft.records.chains import chains, context, turns_of
 from fieldcraft.rollout.turns import Policy, seed_of
 from fieldcraft.serving.events import Calls, Event, Observes, Thinks
@@ -18,25 +19,12 @@ from fieldcraft.types import (
     Author,
     Completion,
     Dialect,
-    Engine,
     Observation,
     Sampling,
     Step,
     StopReason,
     Trajectory,
 )
-
-
-class FollowedEngine(Engine, Protocol):
-    """An engine that tells each token as soon as it is sampled."""
-
-    async def generate(
-        self,
-        ids: Sequence[int],
-        sampling: Sampling,
-        session: str,
-        follow: Callable[[int], None] | None = None,
-    ) -> Completion: ...
 
 
 @dataclass
@@ -111,7 +99,7 @@ class Turn:
 class FollowedPolicy(Policy):
     """`most_tokens` limits what the policy writes in all its turns; None does not."""
 
-    engine: FollowedEngine
+    engine: ServedEngine
     follower: Follower
     most_tokens: int | None = None
 

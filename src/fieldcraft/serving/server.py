@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 import uvicorn
 
+from fieldcraft.engine.home import Home
+from fieldcraft.records.events import Sink, nobody
 from fieldcraft.runs.agent import Agent
 from fieldcraft.runs.loop import run_async
 from fieldcraft.serving.app import create_app
@@ -36,16 +40,19 @@ def serve_agent(
     address: Address,
     limits: Limits,
     record: Path | None = None,
+    say: Sink = nobody,
 ) -> None:
     """Serve an agent until SIGTERM or Ctrl-C. Then new requests are refused, and those under way
-    have `limits.grace` seconds. `record` is a folder that keeps every request.
+    have `limits.grace` seconds. `record` is a folder that keeps every request, and `say`
+    hears what the engine tells.
 
     Raises UserError for tools that cannot be used, an address that cannot be listened on, and a
     folder that cannot be written.
     """
     recording = Recording(record) if record else None
+    home = Home(Path(tempfile.gettempdir(), f"fieldcraft-serve-{os.getpid()}"), say)
     with bound("agent", address.host, address.port) as listener:
-        run_async(_serve(agent, name, address, limits, recording, listener))
+        run_async(_serve(agent, name, address, limits, recording, listener, home))
 
 
 async def _serve(
@@ -55,27 +62,33 @@ async def _serve(
     limits: Limits,
     recording: Recording | None,
     listener: socket.socket,
+    home: Home,
 ) -> None:
-    service = await open_service(agent, name, limits, recording)
-    app = create_app(service, address.token, address.host)
-    config = uvicorn.Config(
-        app, access_log=False, log_level="warning", timeout_graceful_shutdown=CLOSING_SECONDS
-    )
-    await _Server(config, service, limits.grace).serve([listener])
+    try:
+        service = await open_service(agent, name, limits, home, recording)
+        app = create_app(service, address.token, address.host)
+        config = uvicorn.Config(
+            app, access_log=False, log_level="warning", timeout_graceful_shutdown=CLOSING_SECONDS
+        )
+        await _Server(config, service, limits.grace).serve([listener])
+    finally:
+        await home.close()
 
 
 async def open_service(
-    agent: Agent, name: str, limits: Limits, recording: Recording | None = None
+    agent: Agent, name: str, limits: Limits, home: Home, recording: Recording | None = None
 ) -> Service:
-    """The agent with its tools and its engine open. Raises UserError for tools that cannot be
-    used, and for one that acts in an environment of others."""
+    """The agent with its tools and its engine open; `home` has what the engine starts. Raises
+    UserError for tools or an engine that cannot be used, and for one that acts in an environment of
+    others."""
     environment = agent.recipe.environment
     if environment.of_others:
         raise UserError(
             f"{agent.model} acts in the environment '{environment.name}', which asks it more than a"
             " question: only agents with tools of their own can be served."
         )
-    env, engine = await agent.environment(), agent.engine
+    env, engine = await agent.environment(), agent.served_by(home)
+    await engine.publish(0)  # now, so that servers which do not start are no request's failure
     room = min(env.budget.total_tokens, engine.max_len)
     service = Service(
         name=name, env=env, engine=engine, limits=limits, room=room, recording=recording

@@ -8,12 +8,13 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+from fieldcraft.engine.served import ServedEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rollout.loop import rollout
 from fieldcraft.serving.asked import Asked
 from fieldcraft.serving.errors import Refused, busy, closing
 from fieldcraft.serving.events import Ends, Event
-from fieldcraft.serving.following import FollowedEngine, FollowedPolicy, Follower
+from fieldcraft.serving.following import FollowedPolicy, Follower
 from fieldcraft.serving.metrics import Metrics
 from fieldcraft.serving.recording import Recording
 from fieldcraft.types import Author, Status, Task, Trajectory
@@ -72,7 +73,7 @@ class Service:
 
     name: str
     env: ToolEnvironment
-    engine: FollowedEngine
+    engine: ServedEngine
     limits: Limits
     room: int
     recording: Recording | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -62,12 +62,37 @@ class LimitedClient(httpx.AsyncClient):
             TooLarge: it is too long.
             httpx.RequestError: any other failure.
         """
+        return await self._limited(request, _whole, **how)
+
+    async def follow(
+        self, method: str, url: str, hear: Callable[[str], None], **content: Any
+    ) -> httpx.Response:
+        """The answer, without its content: `hear` is called with each line as soon as it is there.
+
+        Raises what `send` does.
+        """
+
+        async def read(response: httpx.Response) -> httpx.Response:
+            if response.is_error:
+                return await _whole(response)
+            async for line in response.aiter_lines():
+                hear(line)
+            return response
+
+        return await self._limited(self.build_request(method, url, **content), read)
+
+    async def _limited(
+        self,
+        request: httpx.Request,
+        read: Callable[[httpx.Response], Awaitable[httpx.Response]],
+        **how: Any,
+    ) -> httpx.Response:
         limit = asyncio.timeout(self.seconds)
         try:
             async with limit:
                 response = await super().send(request, stream=True, **how)
                 try:
-                    return await _whole(response)
+                    return await read(response)
                 finally:
                     await response.aclose()
         except TimeoutError as error:

@@ -25,6 +25,11 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+# Seconds that an idle connection is kept. Where many clients share a busy machine, the next request
+# of one may take longer than uvicorn's 5.
+KEEP_ALIVE = 75
+
+
 def free_port(host: str) -> int:
     """A port at which nothing listens, for a process that is still to start. Raises OSError."""
     with listen(host, 0) as listener:
@@ -62,7 +67,7 @@ def serve(
     Raises:
         UserError: the address cannot be listened on.
     """
-    server = _Server(uvicorn.Config(app, access_log=False), on_end)
+    server = _Server(uvicorn.Config(app, access_log=False, timeout_keep_alive=KEEP_ALIVE), on_end)
     with bound(name, host, port, path) as listener, contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[listener])
 
@@ -92,7 +97,9 @@ def serving(app: Any, port: int = 0, on_end: Callable[[], None] = nothing) -> It
     """Serve an ASGI application on the loopback, in a thread; gives its url. Port 0 takes a free
     one. Raises OSError if the port is taken."""
     with listen("127.0.0.1", port) as listener:
-        server = _Server(uvicorn.Config(app, log_level="error"), on_end)
+        server = _Server(
+            uvicorn.Config(app, log_level="error", timeout_keep_alive=KEEP_ALIVE), on_end
+        )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

@@ -1,8 +1,8 @@
 """How what is trained, and the tokens of a micro-batch, lie on processes.
 
 Training asks for hidden states and gets back values of all trained tokens, wherever they were
-computed. `Alone` is one process; `sharding/rank.py` has many. Letters: N tokens of a packed batch,
-T of them trained, t of those that are predicted in this process, H features.
+computed. `Alone` is one process; `sharding/shards.py` has many. Letters: N tokens of a packed
+batch, T of them trained, t of those that are predicted in this process, H features.
 """
 
 from __future__ import annotations

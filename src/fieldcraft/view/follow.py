@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.view.index import Index
+from fieldcraft.view.indexing import Indexing
 from fieldcraft.view.queries import Library
 from fieldcraft.view.viewed import TrajectoryFile, stamp
 
 SECONDS = 1.0  # between two looks at files that have not changed
-SHOWN = 0.5  # seconds after which a page is told of what is new in the index
+SHOWN = 0.5  # seconds after which a page is told how far the index is
+PART = 0.1  # of the time since the index is being made: the pages read new rows so often
 _LOG = logging.getLogger(__name__)
 
 
@@ -27,19 +29,28 @@ class Follower:
     def __init__(self, library: Library, index: Index) -> None:
         self.library = library
         self.index = index
+        self.indexing = Indexing(index)
         self.state: dict[str, Any] = {}
         self._seen: dict[Path, tuple[int, int]] = {}
+        self._busy_since = self._shown = time.perf_counter()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
 
     def start(self) -> None:
+        """Whoever asks afterwards finds the first rows, also where there was no index."""
         self.index.forget_lost()
+        self.library.refresh()
+        if self.library.is_empty:
+            files = (file for run in self.library.runs for file in run.files())
+            any(self.index.advance(file) for file in files)
+            self.library.refresh()
         self._publish()
         self._thread.start()
 
     def stop(self) -> None:
         self._stop.set()
         self._thread.join()
+        self.indexing.close()
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -58,15 +69,23 @@ class Follower:
         for run in self.library.runs:
             for file in run.files():
                 while self._changed(file) and not self._stop.is_set():
-                    if not self.index.advance(file):
+                    if not self.indexing.advance(file):
                         self._mark(file)
                     moved = True
-                    if self.library.is_empty or time.perf_counter() - began > SHOWN:
-                        self.library.refresh()
+                    if time.perf_counter() - began > SHOWN:
+                        self._show_some()
                         return True
         if moved:
             self.library.refresh()
+        self._busy_since = time.perf_counter()
         return False
+
+    def _show_some(self) -> None:
+        """Let the pages read the list anew. The longer it has become, the longer that takes."""
+        now = time.perf_counter()
+        if now - self._shown > PART * (now - self._busy_since):
+            self._shown = now
+            self.library.refresh()
 
     def _changed(self, file: TrajectoryFile) -> bool:
         return self._seen.get(file.path) != stamp(file.path)

@@ -75,6 +75,13 @@ class Index:
                 if not os.path.exists(path):
                     _forget(database, number)
 
+    def done(self, file: TrajectoryFile) -> int:
+        """How many bytes of a file are in the index."""
+        with self.open() as database:
+            query = "SELECT done FROM files WHERE path = ?"
+            row = database.execute(query, (str(file.path),)).fetchone()
+        return 0 if row is None else int(row[0])
+
     def advance(self, file: TrajectoryFile) -> bool:
         """Index the next piece of a file. Returns whether there was one."""
         try:

@@ -87,6 +87,15 @@ def test_stop_words_count_only_where_there_is_nothing_else():
     assert query_terms("Such was it") == ["such", "was", "it"]
 
 
+def test_words_that_ask_count_only_where_there_is_nothing_else():
+    assert query_terms("Which Moon?") == ["moon", "which+moon"]
+    assert query_terms("The Who") == ["the", "who", "the+who"]
+
+
+def test_a_word_counts_once():
+    assert query_terms("Moon or Moon") == ["moon", "moon+or", "or+moon"]
+
+
 def test_pairs_are_those_of_the_title():
     assert passage_terms("Kalo Remi", "Remi tavo.") == ["kalo", "remi", "remi", "tavo", "kalo+remi"]
 

@@ -1,3 +1,4 @@
+import asyncio
 import json
 import signal
 import socket
@@ -114,6 +115,35 @@ def test_its_connections_send_at_once(index, monkeypatch):
     monkeypatch.setattr(uvicorn.Server, "run", run)
     serve_search(index.folder, port=0)
     assert found[0] != 0
+
+
+class Counting:
+    """An index that counts how many search it at once."""
+
+    def __init__(self):
+        self.now = self.most = 0
+
+    def search(self, queries, topk):
+        self.now += 1
+        self.most = max(self.most, self.now)
+        time.sleep(0.02)
+        self.now -= 1
+        return [[] for _ in queries]
+
+
+def test_no_more_threads_search_than_there_are_processors(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    index = Counting()
+
+    async def ask_all(url):
+        async with httpx.AsyncClient(timeout=60) as client:
+            asked = [client.post(f"{url}/retrieve", json={"queries": ["a"]}) for _ in range(30)]
+            return await asyncio.gather(*asked)
+
+    with serving(create_app(index)) as url:
+        answers = asyncio.run(ask_all(url))
+    assert [answer.json() for answer in answers] == [{"result": [[]]}] * 30
+    assert index.most == 2
 
 
 def test_a_folder_without_an_index_is_named(tmp_path):

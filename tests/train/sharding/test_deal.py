@@ -64,6 +64,12 @@ def test_a_group_is_halved_where_a_rank_would_have_nothing() -> None:
     assert [tokens(hand) for hand in hands] == [60, 60]  # the prompt is computed twice
 
 
+def test_a_rank_that_has_a_part_of_a_group_counts_the_prompt_once() -> None:
+    units = [*group(1, 40, [10]), *group(2, 40, [100, 20, 50])]
+    # 40 + 100 and 50, or 40 + 100 + 20, and 40 + 50 beside 40 + 10
+    assert sorted(tokens(hand) for hand in deal(units, 2)) == [140, 160]
+
+
 def test_one_long_rollout_is_not_joined_by_others() -> None:
     units = [unit([1] * 300), *(unit([2 + n] * 100) for n in range(3))]
     assert sorted(map(tokens, deal(units, 2))) == [300, 300]

@@ -7,15 +7,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sharded_parts import Models, Wish, gap, plain, sharded, units, weight_of, write_model, written
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from checkpoints import tiny_tokenizer
+from cli_parts import sentence, status
 from fieldcraft.algos.losses import CrossEntropy
+from fieldcraft.config.recipe import dump_recipe
 from fieldcraft.config.rl import Critic
 from fieldcraft.config.sections import Lora, Optim
 from fieldcraft.config.stages import Sft
+from fieldcraft.recipes.loading import build_recipe
+from fieldcraft.records.files import write_json
 from fieldcraft.train.learning import Learning
-from fieldcraft.train.sharding.export import export
-from fieldcraft.train.sharding.specs import PolicySpec
+from fieldcraft.train.sharding.policies import read_policy
 from fieldcraft.train.stages.base import Material, Row
 from fieldcraft.train.stages.supervised import SupervisedStage
 from fieldcraft.types import UserError
@@ -26,8 +30,8 @@ OPTIM = Optim(lr=1e-3, micro_tokens=120, schedule="linear")
 ALIKE = 1e-5
 
 
-def wish(folder: Path, **given: object) -> Wish:
-    start = write_model(folder / "start")
+def wish(folder: Path, tied: bool = False, **given: object) -> Wish:
+    start = write_model(folder / "start", tied=tied)
     tiny_tokenizer().save_pretrained(start)
     return Wish(start=start, optim=OPTIM, **given)  # type: ignore[arg-type]
 
@@ -64,6 +68,7 @@ def test_another_number_of_ranks_goes_on_where_two_were(
     with sharded(pool, tmp_path, asked, data, context) as models:
         assert models.critic is not None
         learn(models, range(7, 8))  # what it has learnt is forgotten
+        models.trainer.fill_logprobs(units(7), "old_logp", 1.0)  # leaves weights whole that are old
         models.critic.load_state_dict(models.trainer.load(target)["critic"])
         assert models.trainer.done == models.critic.done == 3
         assert learn(models, range(3, 6)) == pytest.approx(losses, abs=ALIKE)
@@ -92,22 +97,67 @@ def test_a_damaged_checkpoint_is_refused_with_a_sentence(pool: Pool, tmp_path: P
             models.trainer.load(tmp_path / "step-000000")
 
 
-@pytest.mark.parametrize("lora", [None, Lora(rank=4, alpha=8)], ids=["whole", "lora"])
+@pytest.mark.parametrize(
+    ("tied", "lora"),
+    [(False, None), (True, None), (False, Lora(rank=4, alpha=8))],
+    ids=["whole", "tied", "lora"],
+)
 def test_a_checkpoint_becomes_a_folder_of_transformers(
-    pool: Pool, tmp_path: Path, lora: Lora | None
+    pool: Pool, tmp_path: Path, tied: bool, lora: Lora | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = wish(tmp_path, lora=lora)
+    asked = wish(tmp_path, tied, lora=lora)
+    run = write_run(tmp_path / "run", asked)
+    target = run / "only" / "step-000002"
     with sharded(pool, tmp_path, asked, 4) as models:
         learn(models, range(2))
-        models.trainer.save(tmp_path / "step-000002", None, {})
+        models.trainer.save(target, None, {})
         expected = written(models, tmp_path / "expected")
         learn(models, range(2, 4))
         models.trainer.settle()
-    spec = PolicySpec(folder=asked.start, optim=OPTIM, steps=20, lora=lora)
-    export(tmp_path / "step-000002", spec, tmp_path / "exported")
-    [file] = (tmp_path / "exported").glob("*.safetensors")
-    assert gap(load_file(file), expected) == 0
-    assert (tmp_path / "exported" / "tokenizer.json").exists() == (lora is None)
+    model, adapter = read_policy(target, asked.start, "float32", lora)
+    if adapter is None:
+        assert gap(dict(model.named_parameters()), expected) == 0
+    else:
+        adapter.save(tmp_path / "adapter")
+        assert gap(load_file(tmp_path / "adapter" / "adapter_model.safetensors"), expected) == 0
+        model = adapter.merged()
+    out = tmp_path / "exported"
+    assert status("export", target, "--out", out, "--dtype", "float32") == 0
+    exported = AutoModelForCausalLM.from_pretrained(out)
+    assert gap(exported.state_dict(), model.state_dict()) == 0
+    assert AutoTokenizer.from_pretrained(out).vocab_size == tiny_tokenizer().vocab_size
+    assert status("ask", "Who?", "--model", target) == 2
+    assert f"make a model of it with 'fieldcraft export {target} --out FOLDER'" in sentence(capsys)
+    moved = target.rename(tmp_path / "step-000002")
+    assert status("export", moved, "--out", tmp_path / "again") == 2
+    assert "without its run" in sentence(capsys)
+
+
+def write_run(folder: Path, asked: Wish) -> Path:
+    """The folder of a run whose ranks are at its only stage."""
+    lora = asked.lora and asked.lora.model_dump()
+    stage = {"type": "sft", "data": "d", "steps": 20, "optim": {"lr": 1e-3, "micro_tokens": 120}}
+    keys = {"model": str(asked.start), "lora": lora, "stages": {"only": stage}, "tools": []}
+    recipe = build_recipe({"recipe": "mine", "tasks": "t", "demonstrations": "d", **keys})
+    (folder / "only").mkdir(parents=True)
+    write_json(folder / "recipe.json", dump_recipe(recipe))
+    return folder
+
+
+def test_one_process_and_ranks_do_not_read_each_others_checkpoints(
+    pool: Pool, tmp_path: Path
+) -> None:
+    asked = wish(tmp_path)
+    shards, whole = tmp_path / "step-000001", tmp_path / "step-000002"
+    alone = plain(asked).trainer
+    alone.save(whole, tiny_tokenizer(), {})
+    with sharded(pool, tmp_path, asked, 2) as models:
+        models.trainer.save(shards, None, {})
+        with pytest.raises(UserError, match=f"delete the folder {whole}"):
+            models.trainer.load(whole)
+        learn(models, range(1))  # they go on
+    with pytest.raises(UserError, match=f"{shards}"):
+        alone.load(shards)
 
 
 class Steps(SupervisedStage):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -56,6 +57,20 @@ class Choice(BaseModel):
     def labels(self) -> set[str]:
         """Of the weights that sampled it."""
         return {span.version for span in self.weight_versions or ()}
+
+
+class _Piece(BaseModel):
+    """What a stream adds to a completion; its last piece says why it ended, and has the spans."""
+
+    token_ids: list[int]
+    logprobs: _Logprobs
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    weight_versions: list[_Span] | None = None
+
+
+class _Pieces(BaseModel):
+    choices: list[_Piece] = Field(min_length=1, max_length=1)
 
 
 class _Answer(BaseModel):
@@ -176,6 +191,37 @@ class Server:
         that it refuses."""
         return (await self._generate(ids, sampling, label)).choices[0]
 
+    async def stream(
+        self,
+        ids: Sequence[int],
+        sampling: Mapping[str, Any],
+        label: str,
+        tell: Callable[[Sequence[int]], None],
+    ) -> Choice:
+        """As `sample`; `tell` is called with all tokens so far, as often as there are more."""
+        tokens: list[int] = []
+        logprobs: list[Sampled] = []
+        last = None
+
+        def hear(line: str) -> None:
+            nonlocal last
+            event = line.removeprefix("data: ")
+            if event == line or event == "[DONE]":
+                return
+            if event.startswith('{"error"'):
+                raise Gone(f"{self.url} gave up a request")
+            (last,) = _read(_Pieces, json.loads(event)).choices
+            tokens.extend(last.token_ids)
+            logprobs.extend(last.logprobs.content)
+            tell(tokens)
+
+        body = self._wish(ids, sampling, label) | {"stream": True}
+        await self._send("POST", "/inference/v1/generate", body, hear=hear)
+        if last is None or last.finish_reason is None:
+            raise Gone(f"{self.url} ended in the middle of an answer")
+        whole = last.model_dump() | {"token_ids": tokens, "logprobs": {"content": logprobs}}
+        return self._finished(_read(Choice, whole))
+
     async def forget(self) -> None:
         """Empty the prefix cache."""
         await self._send("POST", "/reset_prefix_cache")
@@ -189,17 +235,25 @@ class Server:
     async def _generate(
         self, ids: Sequence[int], sampling: Mapping[str, Any], label: str
     ) -> _Answer:
-        body = {
+        body = self._wish(ids, sampling, label)
+        answer = _read(_Answer, (await self._send("POST", "/inference/v1/generate", body)).json())
+        self._finished(answer.choices[0])
+        return answer
+
+    def _wish(self, ids: Sequence[int], sampling: Mapping[str, Any], label: str) -> dict[str, Any]:
+        return {
             "model": self._name,
             "token_ids": list(ids),
             "sampling_params": dict(sampling),
             "cache_salt": label,  # even if a cache outlived its weights, no other would read it
         }
-        answer = _read(_Answer, (await self._send("POST", "/inference/v1/generate", body)).json())
-        reason = answer.choices[0].finish_reason
+
+    def _finished(self, choice: Choice) -> Choice:
+        """Raises Gone for one that the server did not want to finish."""
+        reason = choice.finish_reason
         if reason == "error" or (reason == "abort" and not self._paused):
             raise Gone(f"{self.url} gave up a request")
-        return answer
+        return choice
 
     async def _call(self, method: str, *args: str) -> list[Any]:
         """A method of the worker extension, on every worker."""
@@ -213,12 +267,21 @@ class Server:
         raise UserError(f"{self.url} cannot take over the weights ({_told(response)}): {START}.")
 
     async def _send(
-        self, method: str, path: str, body: Any = None, refusals: Sequence[int] = ()
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        refusals: Sequence[int] = (),
+        hear: Callable[[str], None] | None = None,
     ) -> httpx.Response:
-        """The answer of a route, if its status is 200 or one of `refusals`."""
+        """The answer of a route, if its status is 200 or one of `refusals`; with `hear` its lines
+        are heard one by one."""
         client = await self._of_this_loop()
         try:
-            response = await client.request(method, f"{self.url}{path}", json=body)
+            if hear is None:
+                response = await client.request(method, f"{self.url}{path}", json=body)
+            else:
+                response = await client.follow(method, f"{self.url}{path}", hear, json=body)
         except httpx.ReadTimeout as error:
             raise UserError(
                 f"{self.url} did not answer within {self.timeout_seconds:g} s: raise"

@@ -22,6 +22,7 @@ from fieldcraft.engine.vllm.servers import MOST_DEATHS, Own, Remote, Servers, Se
 from fieldcraft.engine.vllm.weights import Proof, Published, place_for, publish, write_weights
 from fieldcraft.types import Completion, Sampling, Span, StopReason, Tokenizer, UserError
 
+Tell = Callable[[Sequence[int]], None]
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
 Elsewhere = Callable[[Path, Path | None, Serving, Home], Servers]
@@ -122,12 +123,29 @@ class VllmEngine:
         be used."""
         await self._servers.check(self.config.to_dict())
 
-    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+    @property
+    def max_len(self) -> int:
+        """Tokens of a session: that of the servers, once they hold weights."""
+        return self._servers.max_len or int(self.config.max_position_embeddings)
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions are generating; servers forget the others by themselves."""
+        return len(self._calls)
+
+    async def generate(
+        self,
+        ids: Sequence[int],
+        sampling: Sampling,
+        session: str,
+        follow: Callable[[int], None] | None = None,
+    ) -> Completion:
         """Continue `ids` until an end-of-sequence token, a stop string or `max_tokens`.
 
         Of earlier turns the server computes nothing again but the last incomplete block. If it
         dies, the turn is sampled again, by another one or by itself once it is started again. If
-        the weights change, the turn is continued with the new ones.
+        the weights change, the turn is continued with the new ones. `follow` is called with each
+        token of the turn once, as soon as it is sampled.
 
         Raises:
             UserError: `ids` leave no room below `max_len`, no server is left, or one has other
@@ -143,7 +161,8 @@ class VllmEngine:
             raise ValueError(f"a token id lies outside of the vocabulary: {list(ids)}")
         if session in self._calls:
             raise RuntimeError(f"session {session!r} is already generating")
-        call = asyncio.create_task(self._generate(list(ids), sampling, session))
+        hearing = None if follow is None else _Hearing(follow)
+        call = asyncio.create_task(self._generate(list(ids), sampling, session, hearing))
         self._calls[session] = call
         try:
             return await call
@@ -193,7 +212,9 @@ class VllmEngine:
         """The weights of this engine, which the servers hold now."""
         return await self._servers.hold(self, self.config.to_dict())
 
-    async def _generate(self, ids: list[int], sampling: Sampling, session: str) -> Completion:
+    async def _generate(
+        self, ids: list[int], sampling: Sampling, session: str, hearing: _Hearing | None
+    ) -> Completion:
         """A turn, as a rule in one piece. If the weights change, a piece is cut short, and the next
         one is asked for behind it. vLLM decodes a turn behind its prompt, so it may find a stop
         string that begins in the prompt; then it is asked to go on, too."""
@@ -204,7 +225,8 @@ class VllmEngine:
         reason = None
         while reason is None:
             left = replace(sampling, max_tokens=most - len(turn), seed=sampling.seed + len(turn))
-            choice, version = await self._piece(ids + turn, left, session)
+            tell = None if hearing is None else hearing.behind(turn)
+            choice, version = await self._piece(ids + turn, left, session, tell)
             turn += choice.token_ids
             extend(versions, version, len(choice.token_ids))
             logprobs += _logprobs(choice, len(ids) + len(turn), session)
@@ -213,7 +235,9 @@ class VllmEngine:
             reason = _reason(choice, text, sampling.stop) or (StopReason.LENGTH if full else None)
         return Completion(turn, logprobs, text, reason, versions)
 
-    async def _piece(self, ids: list[int], sampling: Sampling, session: str) -> tuple[Choice, int]:
+    async def _piece(
+        self, ids: list[int], sampling: Sampling, session: str, tell: Tell | None
+    ) -> tuple[Choice, int]:
         """What vLLM writes behind `ids`, asked again while servers go, and the version of its
         weights."""
         async for attempt in _attempts():
@@ -227,7 +251,10 @@ class VllmEngine:
                     )
                 with self._servers.sampling(self, session) as server:
                     asked = self._asked(sampling, most - len(ids), server.seeds)
-                    choice = await server.sample(ids, asked, weights.label)
+                    if tell is None:
+                        choice = await server.sample(ids, asked, weights.label)
+                    else:
+                        choice = await server.stream(ids, asked, weights.label, tell)
         if choice.labels != ({weights.label} if choice.token_ids else set()):
             raise UserError(
                 "vLLM sampled one turn from more than one policy, or from another one than was"
@@ -248,6 +275,25 @@ class VllmEngine:
             "logprobs": 0,  # of the sampled token alone
         }
         return asked | ({"seed": sampling.seed % 2**63} if seeds else {})
+
+
+class _Hearing:
+    """Whoever follows a turn hears each of its tokens once: also if its server dies, and another
+    one samples the turn again."""
+
+    def __init__(self, follow: Callable[[int], None]) -> None:
+        self.follow, self.told = follow, 0
+
+    def behind(self, turn: Sequence[int]) -> Tell:
+        """What hears of the tokens of a piece, as many as there are, that follows these."""
+        begin = len(turn)
+
+        def tell(piece: Sequence[int]) -> None:
+            for token in piece[self.told - begin :]:
+                self.follow(token)
+                self.told += 1
+
+        return tell
 
 
 def _logprobs(choice: Choice, end: int, session: str) -> list[float]:

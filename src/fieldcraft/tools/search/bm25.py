@@ -36,6 +36,8 @@ _STOPWORDS = frozenset(  # those of Lucene
         " there these they this to was will with"
     )
 )
+# They ask and describe nothing, and they are in so many passages that they cost most of the time.
+_IDLE = _STOPWORDS | {"how", "what", "when", "where", "which", "who", "whom", "whose", "why"}
 
 
 # -- words -------------------------------------------------------------------------------------
@@ -59,10 +61,11 @@ def passage_terms(title: str, text: str) -> list[str]:
 
 
 def query_terms(query: str) -> list[str]:
-    """What to search for: words and pairs of words. English stop words count only where there is
-    nothing else ("It")."""
+    """What to search for: words and pairs of words, each once. English stop words and words that
+    ask count only where there is nothing else ("It")."""
     asked = words(query)
-    return ([word for word in asked if word not in _STOPWORDS] or asked) + _pairs(asked)
+    telling = [word for word in asked if word not in _IDLE]
+    return list(dict.fromkeys((telling or asked) + _pairs(asked)))
 
 
 def _pairs(found: list[str]) -> list[str]:

@@ -13,13 +13,14 @@ are declined; `tok_k` is its spelling.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import anyio
 from pydantic import BaseModel, Field, ValidationError
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
@@ -75,7 +76,9 @@ def _asked(body: bytes) -> _SearchR1 | _AutoCoA:
 
 
 def create_app(index: SearchIndex) -> Starlette:
-    """The server as an ASGI application."""
+    """The server as an ASGI application. It searches on as many threads as there are processors:
+    more would only keep the thread that reads requests from its turn."""
+    at_once = anyio.CapacityLimiter(os.cpu_count() or 1)
 
     async def retrieve(request: Request) -> JSONResponse:
         try:
@@ -84,7 +87,8 @@ def create_app(index: SearchIndex) -> Starlette:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"])) or "the body"
             return JSONResponse({"error": f"{where}: {first['msg']}."}, status_code=422)
-        return JSONResponse(await run_in_threadpool(asked.answer, index))
+        found = await anyio.to_thread.run_sync(asked.answer, index, limiter=at_once)
+        return JSONResponse(found)
 
     async def health(request: Request) -> JSONResponse:
         return JSONResponse({"status": "ok", "passages": len(index)})

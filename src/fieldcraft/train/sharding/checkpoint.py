@@ -34,7 +34,6 @@ class Writer:
 
     def save(self, kept: Mapping[str, Kept], draft: Path, target: Path) -> None:
         """See `Rank.save`. Returns when all tensors are copied."""
-        self.settle()
         with writing(target), causes():
             written: Any = async_save(
                 {name: each.tensors() for name, each in kept.items()},
@@ -51,13 +50,15 @@ class Writer:
 
     def load(self, kept: Mapping[str, Kept], folder: Path) -> None:
         """Into the tensors of what is trained. Raises UserError for a damaged checkpoint."""
-        self.settle()
         with reading(folder, remedy(folder, f"delete the folder {folder}")), causes():
             load(
                 {name: each.tensors() for name, each in kept.items()},
                 checkpoint_id=folder,
                 process_group=self.mesh.beside,
             )
+
+    def close(self) -> None:
+        self._thread.shutdown()
 
     def _finish(self, written: Future[Any], draft: Path, target: Path) -> None:
         """Rank 0 knows of its own part only when all parts are written."""

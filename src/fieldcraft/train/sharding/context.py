@@ -52,7 +52,7 @@ class Part:
 
     def join(self, values_t: Tensor, count: int) -> Tensor:
         """Values of all T trained tokens of those that were computed here: [t, ...] to [T, ...]."""
-        if len(self.own_T) == count and self.group.size() == 1:
+        if self.group.size() == 1:
             return values_t
         found: Tensor = _Join.apply(values_t, self.own_T.to(values_t.device), count, self.group)
         return found

@@ -3,58 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import final
 
 from fieldcraft.train.batch import Unit, added, side_by_side
 
 EVEN = 1.05  # the most that a rank has, as a multiple of what it would have if all had as much
-
-Block = list[Unit]  # neighbours, whose common beginnings are computed once
 
 
 def deal(units: Sequence[Unit], ranks: int) -> list[list[Unit]]:
     """The units of each rank. Every unit is somewhere, and none twice.
 
     Units that begin alike are a block, and blocks are dealt to the rank that has the fewest tokens,
-    the largest first. While a rank has too many, a block of its is halved: then what the halves
-    share is computed twice. A rank gets none where there are fewer units than ranks.
+    the largest first. While a rank has too many, the largest block of its is halved: where other
+    ranks get a half, the common beginning is computed on both. A rank gets none where there are
+    fewer units than ranks.
     """
-    blocks = list(_blocks(side_by_side(units)))
+    line = _Line(units)
+    blocks = list(line.blocks())
     while True:
-        hands = _deal(blocks, ranks)
-        sizes = [sum(map(_size, hand)) for hand in hands]
-        fullest = hands[sizes.index(max(sizes))]
+        owners = _deal(line, blocks, ranks)
+        hands = [line.places(owned) for owned in owners]
+        sizes = [line.tokens(hand) for hand in hands]
+        fullest = owners[sizes.index(max(sizes))]
         divisible = [block for block in fullest if len(block) > 1]
         if max(sizes) * ranks <= EVEN * sum(sizes) or not divisible:
-            return [[unit for block in hand for unit in block] for hand in hands]
-        large = max(divisible, key=_size)
+            return [[line.units[place] for place in hand] for hand in hands]
+        large = max(divisible, key=line.tokens)
         half = len(large) // 2
-        place = next(p for p, block in enumerate(blocks) if block is large)
-        blocks[place : place + 1] = [large[:half], large[half:]]
+        blocks.remove(large)
+        blocks += [large[:half], large[half:]]
 
 
-def _blocks(units: Sequence[Unit]) -> Iterator[Block]:
-    block: Block = []
-    for unit in units:
-        if block and added(block[-1][-1], unit) == added(None, unit):
-            yield block
-            block = []
-        block.append(unit)
-    if block:
-        yield block
+@final
+class _Line:
+    """Units side by side, known by their places. A block is a range of places."""
+
+    def __init__(self, units: Sequence[Unit]) -> None:
+        self.units = side_by_side(units)
+        before = [None, *(unit[-1] for unit in self.units)]
+        self._alone = [added(None, unit) for unit in self.units]
+        # what each of them has in common with the one before it
+        self._shared = [
+            alone - added(last, unit)
+            for alone, last, unit in zip(self._alone, before, self.units, strict=False)
+        ]
+
+    def blocks(self) -> Iterator[range]:
+        """Neighbours that begin alike."""
+        borders = [place for place, shared in enumerate(self._shared) if not shared]
+        for start, end in pairwise([*borders, len(self.units)]):
+            yield range(start, end)
+
+    def tokens(self, places: Sequence[int]) -> int:
+        """That a rank computes of the units in these places, which are in order. Two units have in
+        common what all have that stand between them."""
+        common = (min(self._shared[a + 1 : b + 1]) for a, b in pairwise(places))
+        return sum(self._alone[place] for place in places) - sum(common)
+
+    def places(self, blocks: Sequence[range]) -> list[int]:
+        """Of all units of the blocks, in order."""
+        return sorted(place for block in blocks for place in block)
 
 
-def _deal(blocks: Sequence[Block], ranks: int) -> list[list[Block]]:
-    """The largest first, each to the rank that has the fewest tokens so far."""
-    hands: list[list[Block]] = [[] for _ in range(ranks)]
+def _deal(line: _Line, blocks: Sequence[range], ranks: int) -> list[list[range]]:
+    """The blocks of each rank: the largest first, each to the one with the fewest tokens so far."""
+    owners: list[list[range]] = [[] for _ in range(ranks)]
     sizes = [0] * ranks
-    for block in sorted(blocks, key=_size, reverse=True):
+    for block in sorted(blocks, key=line.tokens, reverse=True):
         rank = sizes.index(min(sizes))
-        hands[rank].append(block)
-        sizes[rank] += _size(block)
-    return hands
-
-
-def _size(block: Block) -> int:
-    """Tokens that are computed."""
-    before = [None, *(unit[-1] for unit in block[:-1])]
-    return sum(added(last, unit) for last, unit in zip(before, block, strict=True))
+        owners[rank].append(block)
+        sizes[rank] = line.tokens(line.places(owners[rank]))
+    return owners

@@ -81,7 +81,7 @@ class Mesh:
         self.together = groups[self.rank // self.context]  # the ranks of one micro-batch
         # for what is no part of a step, such as checkpoints, which are written while others train
         self.beside = distributed.new_group(backend="gloo", timeout=PATIENCE)
-        hosts: list[str] = [""] * self.count
+        hosts: list[str] = [""] * self.count  # this rank is one of those of its machine
         distributed.all_gather_object(hosts, socket.gethostname(), self.beside)
         self.turn = hosts[: self.rank].count(hosts[self.rank])
         self.turns = max(map(hosts.count, hosts))

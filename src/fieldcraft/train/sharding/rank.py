@@ -19,8 +19,8 @@ from fieldcraft.train.learning import Guide, Look
 from fieldcraft.train.memory import release_memory
 from fieldcraft.train.model import load_model, torch_type
 from fieldcraft.train.sharding.checkpoint import Writer
-from fieldcraft.train.sharding.export import CPU, load_policy
 from fieldcraft.train.sharding.mesh import Mesh, Place
+from fieldcraft.train.sharding.policies import CPU, load_policy
 from fieldcraft.train.sharding.shards import Shards
 from fieldcraft.train.sharding.specs import (
     Answer,
@@ -124,8 +124,8 @@ class Rank:
 
     def save(self, draft: Path, target: Path) -> None:
         """Begin to write a checkpoint of all that is trained into the folder `draft`, which is
-        there; when it is complete it is renamed to `target`. Waits for the one before it, and until
-        this one is copied: training may go on then."""
+        there; when it is complete it is renamed to `target`. Returns when it is copied: training
+        may go on then. To be called when the one before it is settled."""
         self.writer.save(self.kept, draft, target)
 
     def settle(self) -> None:
@@ -133,17 +133,22 @@ class Rank:
         self.writer.settle()
 
     def load(self, folder: Path) -> None:
-        """Take over a checkpoint, of however many ranks. Raises UserError if it is damaged."""
+        """Take over a checkpoint, of however many ranks, when the last one is settled. Raises
+        UserError if it is damaged, or of other models."""
         self.writer.load(self.kept, folder)
         self.shards.forget()
 
     def close(self) -> None:
-        self.writer.settle()
-        self.mesh.close()
+        """Let the others go, when the last checkpoint is complete. Raises UserError as `settle`."""
+        try:
+            self.writer.settle()
+        finally:
+            self.writer.close()
+            self.mesh.close()
 
     def _policy(self, name: str, spec: PolicySpec) -> Trainer:
         _refuse_other_moments(spec.optim.moments)
-        model, adapter = load_policy(spec)
+        model, adapter = load_policy(spec.folder, spec.dtype, spec.lora, spec.seed, spec.adapter)
         dtype = None
         if adapter is None:
             dtype = torch_type(spec.dtype)

@@ -23,7 +23,7 @@ class Kept:
 
     @classmethod
     def of(cls, learner: Learner, *modules: nn.Module) -> Self:
-        """To be called before a module runs: then the weights of a layer may be whole."""
+        """To be called before a module runs: afterwards the weights of a layer may be whole."""
         found: dict[str, Any] = {}
         for module in modules:
             found |= module.state_dict(keep_vars=True)

@@ -127,6 +127,7 @@ class ShardedTrainer(ShardedReader):
         self._all("save", draft, target)
 
     def load(self, folder: Path) -> dict[str, Any]:
+        self.settle()
         self._all("load", folder)
         with read_state(folder, CPU) as state:
             self.done = state["trainer"]["done"]

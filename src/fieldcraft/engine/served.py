@@ -1,0 +1,29 @@
+"""What an engine needs beyond that of training, so that an agent can be served with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from fieldcraft.types import Completion, PolicyEngine, Sampling
+
+
+class ServedEngine(PolicyEngine, Protocol):
+    """An engine that a served agent can have: whoever asks hears of each token at once."""
+
+    @property
+    def max_len(self) -> int:
+        """How many tokens a session may have."""
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions hold a cache or wait for one."""
+
+    async def generate(
+        self,
+        ids: Sequence[int],
+        sampling: Sampling,
+        session: str,
+        follow: Callable[[int], None] | None = None,
+    ) -> Completion:
+        """As every engine does. `follow` is called with each token as soon as it is sampled."""

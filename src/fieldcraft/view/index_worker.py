@@ -1,0 +1,30 @@
+"""The process that indexes long files, with the lowest priority; `indexing.py` starts it.
+
+Its argument is the path of the index. For each line of JSON on its standard input, {"path": ...,
+"kind": ...}, it indexes the next piece of that file, and writes whether there was one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from fieldcraft.view.index import Index
+from fieldcraft.view.viewed import TrajectoryFile
+
+LOWEST = 19  # of the nice values: a browser on this machine, and the server, go first
+
+
+def main() -> None:
+    os.nice(LOWEST)
+    index = Index(Path(sys.argv[1]))
+    for line in sys.stdin:
+        asked = json.loads(line)
+        file = TrajectoryFile(Path(asked["path"]), run="", part="", kind=asked["kind"])
+        print(json.dumps(index.advance(file)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
