@@ -41,8 +41,10 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     both = dict(below)
     for key, value in above.items():
         old = both.get(key)
-        sections = isinstance(old, dict) and isinstance(value, dict)
-        both[key] = merged(old, value) if sections else value
+        if isinstance(old, dict) and isinstance(value, dict):
+            both[key] = merged(old, value)
+        else:
+            both[key] = value
     return both
 
 
