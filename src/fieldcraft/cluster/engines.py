@@ -13,7 +13,7 @@ from pydantic import Field
 from fieldcraft.cluster.fleet import Fleet
 from fieldcraft.cluster.host import EngineHost, Shape
 from fieldcraft.cluster.library import import_ray
-from fieldcraft.cluster.seats import RaySeat
+from fieldcraft.cluster.seats import Kept, RaySeat
 from fieldcraft.cluster.session import Session
 from fieldcraft.cluster.sources import Here, Source
 from fieldcraft.config.sections import Dtype
@@ -36,6 +36,7 @@ class Engines:
             session.actor(place, EngineHost, max_restarts=-1, max_concurrency=MOST_CALLS)
             for place in session.of("engine")
         ]
+        self._kept = [Kept(actor) for actor in self.actors]
         self._fleets: dict[str, weakref.ref[Fleet]] = {}  # by the names of their models
         self._models = 0
 
@@ -68,7 +69,7 @@ class Engines:
         self._drop_unused()
         name = f"model {self._models}"
         self._models += 1
-        seats = [RaySeat(actor, n, name, shape) for n, actor in enumerate(self.actors)]
+        seats = [RaySeat(kept, n, name, shape) for n, kept in enumerate(self._kept)]
         load = partial((source or Here(model)).cargo, kind)
         fleet = Fleet(seats, load, TOLERANCE[dtype], self.home.say)
         self._fleets[name] = weakref.ref(fleet)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fieldcraft.cluster.cargo import Cargo
@@ -37,19 +38,28 @@ class Seat(Protocol):
         """As a `PolicyEngine` does."""
 
 
-class RaySeat:
-    """An `EngineHost` that Ray keeps, seen from one model of the run."""
+@dataclass
+class Kept:
+    """An `EngineHost` that Ray keeps, and its process as it was last seen; None: never, or it has
+    died since."""
 
-    def __init__(self, actor: Any, number: int, model: str, shape: Shape) -> None:
+    actor: Any
+    process: int | None = None
+
+
+class RaySeat:
+    """An engine, seen from one model of the run."""
+
+    def __init__(self, kept: Kept, number: int, model: str, shape: Shape) -> None:
         self.name = f"engine {number}"
-        self._actor = actor
+        self._kept = kept
+        self._actor = kept.actor
         self._model = model
         self._shape = shape
-        self._process: int | None = None  # None: not known, or known to have died
 
     async def ready(self) -> None:
         found: int = await self._answer(self._actor.process.options(max_task_retries=-1).remote())
-        before, self._process = self._process, found
+        before, self._kept.process = self._kept.process, found
         if before not in (None, found):
             raise Lost("while nobody asked it")
 
@@ -77,5 +87,5 @@ class RaySeat:
         try:
             return await answer(asked)
         except Lost:
-            self._process = None
+            self._kept.process = None
             raise
