@@ -1,5 +1,6 @@
 """The section cluster of a recipe, and recipes that are like another one but for it."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +101,20 @@ def test_a_variant_differs_in_its_processes_alone(name: str) -> None:
         assert stage.model_dump(exclude=processes) == other.model_dump(exclude=processes)
         if isinstance(other, Rl):
             assert other.asynchronous.max_staleness == 1
+
+
+# -- files for others to start runs with --------------------------------------------------------
+
+
+def test_the_manifest_starts_a_run_on_as_many_gpus_as_it_asks_for() -> None:
+    text = (Path(__file__).parents[2] / "deploy/kuberay.yaml").read_text()
+    spec = yaml.safe_load(text)["spec"]
+    program, command, recipe, *arguments, option, folder = shlex.split(spec["entrypoint"])
+    assert (program, command, option) == ("fieldcraft", "run", "--out")
+    assert folder.startswith("/shared/")
+    keys = [word.partition("=")[0] for word in arguments]
+    cluster = load_recipe(recipe, [f"{key}={__file__}" for key in keys]).cluster
+    [workers] = spec["rayClusterSpec"]["workerGroupSpecs"]
+    [container] = workers["template"]["spec"]["containers"]
+    gpus = int(container["resources"]["limits"]["nvidia.com/gpu"])
+    assert workers["replicas"] * gpus == cluster.devices
