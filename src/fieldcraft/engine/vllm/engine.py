@@ -111,6 +111,7 @@ class VllmEngine:
         self.tokenizer = tokenizer
         self.config = model.config.get_text_config()
         self.version = 0
+        self.published: dict[str, float] = {}  # what the last publish has cost
         self._write = write
         self._servers = home.once("vllm", make)
         self._stops = StopStrings(tokenizer, self.config.vocab_size)
@@ -191,11 +192,14 @@ class VllmEngine:
 
         Raises UserError if the servers do not sample from them.
         """
+        clock = asyncio.get_running_loop().time
+        began = clock()
         self._published, self.version = None, version  # None: the old files make room
-        self.newest()
+        size = self.newest().bytes
         async for attempt in _attempts():
             with attempt:
                 await self._hold()
+        self.published = {"publish_seconds": clock() - began, "publish_bytes": float(size)}
 
     def newest(self) -> Published:
         """The weights that were published last, or those of now if none were."""

@@ -64,6 +64,11 @@ class Published:
     folder: Path
     proof: Proof
 
+    @property
+    def bytes(self) -> int:
+        """Of the weights."""
+        return sum(file.stat().st_size for file in self.folder.glob("*.safetensors"))
+
 
 def write_weights(model: Any, tokenizer: Any, version: int, place: Path) -> Published:
     """The model as it is now, in a new folder in `place`; an adapter is merged.
