@@ -46,8 +46,8 @@ from fieldcraft.types import UserError
         (["serve", "search", "--index", "/none"], "/none holds no search index; build one"),
         (
             ["bench", "speed"],
-            "there is no comparison 'speed': use one of answers, async, checkpoint, engine, graders,"
-            " memory, output_layer, prefixes, rankings,"
+            "there is no comparison 'speed': use one of answers, async, checkpoint, engine,"
+            " graders, memory, output_layer, prefixes, rankings,"
             " sandbox, search, sessions, train, vectors, view, vllm_engine, words.",
         ),
     ],

@@ -73,7 +73,8 @@ def test_the_driver_may_be_killed(
     for stage in ("base", "rl"):
         run = Running(recipe, tmp_path / "run", *MANY)
         wait_for_a_moment(run, stage, moment)
-        processes = run.processes("")
+        kinds = ("EngineHost", "RankHost", "ServiceHost")
+        processes = [process for kind in kinds for process in run.processes(kind)]
         os.kill(run.process.pid, how)
         assert run.end() == (-how if how == signal.SIGKILL else 130), run.text
         until_gone(processes)
