@@ -25,10 +25,21 @@ LAYERS = (
         "worlds",
         "data",
     ),
-    *("train", "evals", "runs", "branching", "serving", "view", "__init__", "cli", "__main__"),
+    *(
+        "train",
+        "cluster",
+        "evals",
+        "runs",
+        "branching",
+        "serving",
+        "view",
+        "__init__",
+        "cli",
+        "__main__",
+    ),
 )
 HEAVY = {"torch", "transformers", "safetensors"}
-MAY_BE_HEAVY = {"engine", "algos", "train", "runs"}
+MAY_BE_HEAVY = {"engine", "algos", "train", "cluster", "runs"}
 FILES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
     for path in PACKAGE.rglob("*.py")

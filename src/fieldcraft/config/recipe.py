@@ -23,6 +23,7 @@ from fieldcraft.config.choices import (
     ToolChoice,
     TrackerChoice,
 )
+from fieldcraft.config.cluster import Cluster
 from fieldcraft.config.distil import Distil, Scorer
 from fieldcraft.config.environment import fill_in, of_others
 from fieldcraft.config.names import Kind, PartError, find, known, require, settings_of, short
@@ -49,8 +50,10 @@ from fieldcraft.config.stages import Pairs, Sft, Stage
 from fieldcraft.types import VERDICT, UserError
 
 # What a run that is resumed may change: how a teacher, an engine or an environment is reached, what
-# decides how much memory it takes, and who shows its curves. `*` is any name.
+# decides how much memory it takes and which processes it has, and who shows its curves. `*` is any
+# name.
 FREE_KEYS = (
+    ("cluster",),
     ("max_rows",),
     ("stages", "*", "optim", "micro_tokens"),
     ("stages", "*", "optim", "activation_checkpointing"),
@@ -85,6 +88,7 @@ class Recipe(Section):
     dtype: Dtype = "float32"
     max_rows: PositiveInt = 256  # rollouts whose keys and values are kept while they are sampled
     engine: EngineChoice = EngineChoice()
+    cluster: Cluster = Cluster()
     model: Path | None = None
     tasks: Path | None = None
     corpus: Path | None = None
@@ -258,6 +262,7 @@ def count_options(section: type[BaseModel] = Recipe) -> int:
         Limits,
         Fold,
         EngineChoice,
+        Cluster,
         EnvironmentChoice,
         ToolChoice,
         TrackerChoice,

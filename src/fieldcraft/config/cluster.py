@@ -1,0 +1,58 @@
+"""What a recipe says about the processes of a run, on one machine or several."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from fieldcraft.config.sections import Section
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class Cluster(Section):
+    """Processes that Ray places. With no trainers and no engines the run is one process.
+
+    A device is a GPU, or a core where there is none. A trainer takes one.
+    """
+
+    trainers: NonNegativeInt = 0  # ranks that share one model; 0: the run's own process trains
+    context: PositiveInt = 1  # ranks that share one long sequence
+    engines: NonNegativeInt = 0  # that sample; 0: the run's own process does
+    engine_devices: PositiveInt = 1  # of each engine, on one node
+    colocate: bool = False  # engines take turns with trainers on the same devices
+    search_servers: NonNegativeInt = 0  # over the run's index
+    sandbox_workers: NonNegativeInt = 0  # that run the programs of the tool python
+    address: str | None = None  # of a Ray cluster; None: RAY_ADDRESS, or a Ray of this machine
+    port: Port = 0  # at which trainers meet; 0: a free one
+
+    @property
+    def used(self) -> bool:
+        """Whether a run needs Ray."""
+        return any((self.trainers, self.engines, self.search_servers, self.sandbox_workers))
+
+    @property
+    def does_all(self) -> bool:
+        """Whether the run's own process neither trains nor samples."""
+        return self.trainers > 0 and self.engines > 0
+
+    @property
+    def devices(self) -> int:
+        """How many the run takes."""
+        sampling = self.engines * self.engine_devices
+        return self.trainers if self.colocate else self.trainers + sampling
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.trainers % self.context or self.context > max(self.trainers, 1):
+            raise ValueError(
+                f"trainers={self.trainers} cannot be cut into parts of context={self.context}: make"
+                " trainers a multiple of it"
+            )
+        if self.colocate and not 0 < self.engines * self.engine_devices <= self.trainers:
+            raise ValueError(
+                "colocate puts engines on the devices of trainers, so it needs engines, and as many"
+                " trainers as engines x engine_devices or more"
+            )
+        return self
