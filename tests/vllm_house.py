@@ -16,6 +16,14 @@ from fieldcraft.tools.serving import serving
 from vllm_protocol import Fake
 
 
+def fake_python(folder: Path) -> Path:
+    """What looks like the Python of an environment that has vLLM."""
+    path = folder / "vllm-python"
+    path.write_text("#!/bin/sh\necho 0.33.0\n")
+    path.chmod(0o755)
+    return path
+
+
 class House:
     """A model in training, and an engine over some fake servers with older weights."""
 

@@ -14,7 +14,8 @@ from fieldcraft.config.recipe import Recipe, count_options, dump_recipe, world_s
 from fieldcraft.config.rl import Async, Critic, Rl
 from fieldcraft.config.sections import Endpoint, Optim
 from fieldcraft.config.stages import Pairs, Sft
-from fieldcraft.recipes.loading import RESERVED, load_recipe, parse_recipe, shipped
+from fieldcraft.recipes.files import read_recipe, shipped
+from fieldcraft.recipes.loading import RESERVED, load_recipe, parse_recipe
 from fieldcraft.types import UserError
 
 MOST_OPTIONS = 203  # a new one is a decision
@@ -54,8 +55,7 @@ def test_every_shipped_recipe_parses() -> None:
     for name in shipped():
         files = ("model", "tasks", "corpus", "demonstrations", "pairs")
         fake = [f"{key}={Path(__file__)}" for key in files]
-        text = (Path(__file__).parents[2] / f"src/fieldcraft/recipes/{name}.yaml").read_text()
-        needs = yaml.safe_load(text).get("needs", [])
+        needs = read_recipe(name).get("needs", [])
         recipe = load_recipe(name, [entry for entry in fake if entry.split("=")[0] in needs])
         assert recipe.recipe == name
         assert recipe.stages or recipe.collect or recipe.select

@@ -80,6 +80,8 @@ def test_each_publication_has_a_cache_and_a_version_of_its_own(house: House) -> 
         for parameter in house.model.parameters():
             parameter.data.mul_(0.9)
         await engine.publish(7)
+        size = sum(p.numel() for p in house.model.parameters()) * 4
+        assert size <= engine.published["publish_bytes"] < size + 20_000  # and names
         return first, await engine.generate(PROMPT, GREEDY, "a")
 
     first, second = house.run(work)

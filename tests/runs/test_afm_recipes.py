@@ -15,6 +15,7 @@ from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.check import check_recipe
 from fieldcraft.tools.serving import serving
 from fieldcraft.types import Action, Answer, Observation, Role, Task, Thought
+from vllm_house import fake_python
 
 DEMONSTRATIONS = {"afm-web-7b": 7607, "afm-web-32b": 7607, "afm-mhqa-3b": 8826}
 
@@ -91,7 +92,7 @@ def test_the_agent_for_several_hops(given: list[str]) -> None:
     assert (recipe.budget.max_calls, recipe.budget.total_tokens) == (8, 2048 + 8192)
 
 
-@pytest.mark.parametrize("name", DEMONSTRATIONS)
+@pytest.mark.parametrize("name", [*DEMONSTRATIONS, "afm-web-32b-cluster"])
 def test_they_are_sound_as_they_are(
     name: str, given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +101,8 @@ def test_they_are_sound_as_they_are(
     monkeypatch.setenv("SERPER_API_KEY", "secret")
     with serving(FakeTeacher().app) as url:
         judged = [f"judge.url={url}/v1"] if "web" in name else []
-        recipe = load_recipe(name, [*given, *judged])
+        python = [f"engine.python={fake_python(tmp_path)}"] if name.endswith("cluster") else []
+        recipe = load_recipe(name, [*given, *judged, *python])
         assert check_recipe(recipe, tmp_path, lambda *_: None) == []
 
 

@@ -25,6 +25,7 @@ from fieldcraft.runs.run import run_recipe
 from fieldcraft.train.model import load_model, load_tokenizer
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Action, Answer, Observation, Task, Thought
+from vllm_house import fake_python
 
 STAGES = ("sft1", "sft2", "sft3", "rl1", "rl2")
 TOWNS = {"Ada Lind": "Northport", "Bo Berg": "Southport", "Cy Dahl": "Eastport", "Di Ek": "Oslo"}
@@ -59,6 +60,7 @@ SHAPES: dict[str, tuple[dict[str, int], str]] = {
         "1,777,088,000",
     ),
 }
+SHAPES["autocoa-7b-cluster"] = SHAPES["autocoa-7b"]
 
 
 @pytest.fixture(scope="module")
@@ -273,14 +275,16 @@ def test_all_that_a_check_misses_is_the_weights(
     ).save_pretrained(model)
     r1_tokenizer().save_pretrained(model)
     small = [f"stages.{stage}.batch=2" for stage in STAGES[1:3]]
-    assert status("check", name, *given(files, model), *small) == 2
+    many = [f"engine.python={fake_python(tmp_path)}"] if name.endswith("cluster") else []
+    assert status("check", name, *given(files, model), *small, *many) == 2
     shown = capsys.readouterr()
     assert shown.err == (
         f"fieldcraft: {model} holds no weights: copy its .safetensors files there.\n"
     )
     assert f"fine  model  qwen2, {parameters} parameters" in shown.out
-    for check in ("dialect", "gold answers", "budget", *(f"stage {n}" for n in STAGES), "memory"):
+    for check in ("dialect", "gold answers", "budget", *(f"stage {n}" for n in STAGES)):
         assert f"fine  {check}  " in shown.out
+    assert ("fine  memory  " in shown.out) == (not many)  # one process is not a cluster
 
 
 def test_the_recipes_are_the_same_but_for_what_is_trained() -> None:

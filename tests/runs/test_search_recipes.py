@@ -13,6 +13,7 @@ from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.events import Events, write_metrics
 from fieldcraft.runs.check import check_recipe
 from fieldcraft.runs.run import run_recipe
+from vllm_house import fake_python
 
 RECIPES = ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b")
 TOWNS = {"Ada Lind": "Northport", "Bo Berg": "Southport", "Cy Dahl": "Eastport"}
@@ -92,8 +93,10 @@ def problems(recipe: Recipe, folder: Path) -> list[str]:
     return check_recipe(recipe, folder, lambda *_: None)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", [*RECIPES, "otc-search-7b-cluster"])
 def test_they_are_sound_as_they_are(name: str, given: list[str], tmp_path: Path) -> None:
+    if name.endswith("cluster"):
+        given = [*given, f"engine.python={fake_python(tmp_path)}"]
     recipe = load_recipe(name, given)
     assert problems(recipe, tmp_path) == []
     assert recipe.model is not None

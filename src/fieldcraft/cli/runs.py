@@ -23,7 +23,8 @@ from fieldcraft.cli.app import (
 )
 from fieldcraft.config.recipe import Recipe, refuse_idle
 from fieldcraft.evals.tables import comparisons_table, detail_tables, results_table, seeds_table
-from fieldcraft.recipes.loading import load_recipe, shipped
+from fieldcraft.recipes.files import shipped
+from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.events import Events, write_metrics
 from fieldcraft.records.files import refuse_unwritable
 from fieldcraft.records.reading import MAKE_ANEW, read_json, reading

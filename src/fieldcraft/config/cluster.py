@@ -33,6 +33,11 @@ class Cluster(Section):
         return any((self.trainers, self.engines, self.search_servers, self.sandbox_workers))
 
     @property
+    def does_all(self) -> bool:
+        """Whether the run's own process neither trains nor samples."""
+        return self.trainers > 0 and self.engines > 0
+
+    @property
     def devices(self) -> int:
         """How many the run takes."""
         sampling = self.engines * self.engine_devices

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
-from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from fieldcraft.config.complaints import first_problem
-from fieldcraft.config.names import VLLM, Kind, PartError, known, require, short, shown, suggestion
+from fieldcraft.config.names import (
+    VLLM,
+    Kind,
+    PartError,
+    known,
+    require,
+    short,
+    shown,
+    suggestion,
+)
 from fieldcraft.config.recipe import (
     Recipe,
     evaluations,
@@ -23,10 +30,12 @@ from fieldcraft.config.recipe import (
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import TEACHER, JudgeModel, Teacher, World, fields_of
 from fieldcraft.config.stages import Stage
+from fieldcraft.recipes.clusters import check_cluster
 from fieldcraft.recipes.environments import check_environment
 from fieldcraft.recipes.exported import filled_from_model
+from fieldcraft.recipes.files import read_recipe
 from fieldcraft.recipes.overrides import apply_override
-from fieldcraft.records.reading import MAKE_ANEW, parse_yaml, read_json, reading
+from fieldcraft.records.reading import MAKE_ANEW, read_json, reading
 from fieldcraft.types import UserError
 
 # Folders of a run and rows of its report that are not stages; with a model of the user's, `base` is
@@ -38,18 +47,12 @@ RESERVED = (
 MOST = 2**32  # no number of a recipe is as large: random generators take seeds below
 
 
-def shipped() -> list[str]:
-    """Names of the recipes in the package."""
-    folder = resources.files("fieldcraft.recipes")
-    return sorted(f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name[-5:] == ".yaml")
-
-
 def load_recipe(name: str, overrides: list[str]) -> Recipe:
     """A recipe by shipped name or path, with `key.path=value` overrides.
 
     Raises UserError for an unknown name or key (naming the nearest) and for bad values.
     """
-    data = _read(name)
+    data = read_recipe(name)
     for override in overrides:
         apply_override(data, override)
     return parse_recipe(data)
@@ -61,33 +64,13 @@ def load_world(name: str, recipe: str, overrides: list[str]) -> Recipe:
 
     Raises UserError as `load_recipe` does.
     """
-    data = _read(recipe)
+    data = read_recipe(recipe)
     world = data.get("world")
     if not isinstance(world, dict) or world.get("name") != name:
         data = {"recipe": short(name), "world": {"name": name}, "stages": {}}
     for override in overrides:
         apply_override(data, override)
     return parse_recipe(data)
-
-
-def _read(name: str) -> dict[str, Any]:
-    """The contents of a recipe file, by shipped name or path."""
-    if name in shipped():
-        text = (resources.files("fieldcraft.recipes") / f"{name}.yaml").read_bytes()
-    elif Path(name).suffix in (".yaml", ".yml") or (name and Path(name).exists()):
-        with reading(name, "give the path of a YAML file"):
-            text = Path(name).read_bytes()
-    else:
-        near = get_close_matches(name, shipped(), n=1)
-        meant = f"; did you mean '{near[0]}'?" if near else "."
-        raise UserError(
-            f"there is no recipe '{name}': give a path to a YAML file or one of"
-            f" {', '.join(shipped())}{meant}"
-        )
-    data = parse_yaml(text, name, "correct the file")
-    if not isinstance(data, dict):
-        raise UserError(f"{name} must be a YAML mapping with the keys of a recipe.")
-    return data
 
 
 def parse_recipe(data: dict[str, Any]) -> Recipe:
@@ -107,6 +90,7 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
                 " and _, which becomes that of its folder."
             )
     check_names(recipe)
+    check_cluster(recipe)
     _check_seeds(recipe)
     for key in recipe.needs:
         path: Path | None = getattr(recipe, key)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 from fieldcraft.config.choices import ToolChoice
@@ -87,12 +88,17 @@ async def open_judge(settings: JudgeModel, cache: Path | None) -> Judge | None:
     return Judge(await open_endpoint(endpoint, cache), settings.votes)
 
 
-async def open_tools(recipe: Recipe, index: Path, search: Tool | None = None) -> list[AnyTool]:
-    """Every tool of a recipe, in its order; `search` is one that is open already. Raises UserError
-    for one that cannot be made."""
+async def open_tools(
+    recipe: Recipe,
+    index: Path,
+    search: Tool | None = None,
+    others: Mapping[str, Tool] = MappingProxyType({}),
+) -> list[AnyTool]:
+    """Every tool of a recipe, in its order; `search` and `others` are open already. Raises
+    UserError for one that cannot be made."""
     if search is None and any(tool.name == SEARCH for tool in recipe.tools):
         search = await open_search(recipe, index)
-    return await _make_tools(recipe, search, _sites(recipe.world, recipe.seed))
+    return await _make_tools(recipe, search, _sites(recipe.world, recipe.seed), others)
 
 
 def closed_tools(recipe: Recipe) -> list[AnyTool]:
@@ -100,8 +106,14 @@ def closed_tools(recipe: Recipe) -> list[AnyTool]:
     return run_async(_make_tools(recipe, search_function(_nothing), NO_SITES))
 
 
-async def _make_tools(recipe: Recipe, search: Tool | None, sites: Sites) -> list[AnyTool]:
-    """The tools of a recipe, with `search` where it names that, and web sites in this process."""
+async def _make_tools(
+    recipe: Recipe,
+    search: Tool | None,
+    sites: Sites,
+    others: Mapping[str, Tool] = MappingProxyType({}),
+) -> list[AnyTool]:
+    """The tools of a recipe, with `search` where it names that and `others` by their names, and web
+    sites in this process."""
     made: list[AnyTool] = []
     for choice in recipe.tools:
         if choice.name == MCP:
@@ -109,6 +121,8 @@ async def _make_tools(recipe: Recipe, search: Tool | None, sites: Sites) -> list
             continue
         if choice.name == SEARCH and search is not None:
             tool: AnyTool = search
+        elif choice.name in others:
+            tool = others[choice.name]
         else:
             tool = make_tool(choice.name, choice.settings, sites)
         made.append(with_signatures(tool, choice))

@@ -106,7 +106,8 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
                 look("workflows", partial(workflow_problems, recipe))
             for name, stage in recipe.stages.items():
                 look(f"stage {name}", partial(stage_problems, setup, name, stage))
-            look("memory", partial(memory_problems, setup))
+            if not recipe.cluster.trainers:  # the estimate is of one process
+                look("memory", partial(memory_problems, setup))
             look("disk", partial(disk_problems, setup, out))
     return problems
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,9 @@ import torch
 import transformers
 from pydantic import BaseModel, Field
 
+from fieldcraft.cluster.ranks import RayRanks
+from fieldcraft.cluster.session import Session, joined
+from fieldcraft.cluster.sources import Source
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.home import Home
@@ -40,6 +43,7 @@ from fieldcraft.runs.engines import make_engine
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.folder import RunFolder
 from fieldcraft.runs.inputs import make_inputs
+from fieldcraft.runs.served import open_served
 from fieldcraft.runs.sources import Inputs
 from fieldcraft.runs.tracking import tracking
 from fieldcraft.tools.search.client import RemoteSearchTool
@@ -66,6 +70,7 @@ class Context:
     device: torch.device
     judge: Judge | None
     emit: Events
+    session: Session | None = None  # of Ray, where the recipe has a cluster
     tools: Sequence[AnyTool] = ()  # see `open_tools`
     selected: Sequence[Task] | None = None  # questions of reinforcement learning; None: all
     threads: Threads = field(
@@ -93,7 +98,10 @@ class Context:
                 encoder=settings.encoder,
             )
         recipe = with_files(self.recipe, self.folder.files)
-        self.tools = await open_tools(recipe, self.folder.index)
+        search = others = None
+        if self.session is not None:
+            search, others = await open_served(recipe, self.folder.index, self.session, self.home)
+        self.tools = await open_tools(recipe, self.folder.index, search, others or {})
 
     async def close(self) -> None:
         """Close the connections to the judge and to a search server, and what engines started."""
@@ -109,9 +117,12 @@ class Context:
         write = partial(write_first_model, self.inputs)
         folder = self.recipe.model or self.folder.once("start/model", write)
         load_tokenizer(folder)
-        self.use_threads(load_model(folder, self.device))
-        threads = f"{self.threads.training} threads to train, {self.threads.sampling} to sample"
-        self.emit(Said(f"device {self.device}, {threads}"))
+        if self.session is not None:
+            self.emit(Said(self.session.described))
+        if not self.recipe.cluster.does_all:
+            self.use_threads(load_model(folder, self.device))
+            threads = f"{self.threads.training} threads to train, {self.threads.sampling} to sample"
+            self.emit(Said(f"device {self.device}, {threads}"))
         return folder
 
     def use_threads(self, model: Any) -> None:
@@ -151,10 +162,22 @@ class Context:
         async with opened(self.environment_of_others, dialect, self.recipe.budget) as play:
             yield play
 
-    def engine(self, model: Any, dialect: Dialect) -> PolicyEngine:
-        """The recipe's, which samples from a model of this process."""
+    def engine(self, model: Any, dialect: Dialect, source: Source | None = None) -> PolicyEngine:
+        """The recipe's, which samples from a model of this process, or from what `source` has the
+        weights of."""
         threads = self.threads.sampling
-        return make_engine(self.recipe, model, dialect.tokenizer, threads, self.home)
+        return make_engine(
+            self.recipe, model, dialect.tokenizer, threads, self.home, self.session, source
+        )
+
+    def new_ranks(self) -> RayRanks | None:
+        """Ranks without any model, None where this process trains. A run has one set of them at a
+        time."""
+        if self.session is None or not self.session.of("trainer"):
+            return None
+        ranks = self.home.once("ranks", partial(RayRanks, self.session))
+        ranks.begin()
+        return ranks
 
     def policy(self, model: Path) -> Any:
         """A model that the run has trained, or begins with, in the type in which it was trained."""
@@ -180,19 +203,31 @@ async def open_context(recipe: Recipe, out: Path, events: Events) -> AsyncIterat
     """Begin a run in a folder, or resume it. Inside the block no other process works there, and its
     connections are closed at the end.
 
-    Raises UserError for a folder of another run, a device that is not there, or a judge that does
-    not answer.
+    Raises UserError for a folder of another run, a device that is not there, a judge that does not
+    answer, or a cluster that cannot do what the recipe asks for.
     """
-    device = choose_device(recipe.device)
+    # GPUs are those of the processes that train and sample.
+    device = choose_device("cpu" if recipe.cluster.does_all else recipe.device)
     inputs = make_inputs(recipe)
     folder = open_run(out, recipe)
     for remark in inputs.remarks():
         events(Said(remark))
     with folder.alone():
         judge = await open_judge(recipe.judge, folder.judge_replies)
-        context = Context(recipe, folder, inputs, device, judge, events)
-        try:
-            with tracking(folder, events):
-                yield context
-        finally:
-            await context.close()
+        with _cluster(recipe, folder.path) as session:
+            context = Context(recipe, folder, inputs, device, judge, events, session)
+            try:
+                with tracking(folder, events):
+                    yield context
+            finally:
+                await context.close()
+
+
+@contextmanager
+def _cluster(recipe: Recipe, folder: Path) -> Iterator[Session | None]:
+    """The processes of a run, None where it is one."""
+    if not recipe.cluster.used:
+        yield None
+        return
+    with joined(recipe.cluster, recipe.device, folder) as session:
+        yield session

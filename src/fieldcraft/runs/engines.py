@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
+from fieldcraft.cluster.engines import Engines
+from fieldcraft.cluster.session import Session
+from fieldcraft.cluster.sources import Source
+from fieldcraft.cluster.vllm import Hosted
 from fieldcraft.config.making import make_part
 from fieldcraft.config.names import LOCAL, Kind, find
 from fieldcraft.config.recipe import Recipe
@@ -27,15 +32,27 @@ def make_engine(
     tokenizer: Tokenizer,
     threads: int | None,
     home: Home,
+    session: Session | None = None,
+    source: Source | None = None,
 ) -> PolicyEngine:
     """The engine of a recipe on a model in this process; `threads` are those of a CPU while it
-    samples, and `home` is of the run. Raises UserError for settings that it does not have, or
-    something that is no engine."""
-    choice, offered = recipe.engine, _offered(recipe, model, tokenizer, threads)
+    samples, `home` is of the run, `session` has the processes of a cluster, and `source` the
+    weights of a model that is not in this process. Raises UserError for settings that the engine
+    does not have, or something that is no engine."""
+    choice = recipe.engine
+    offered = _offered(recipe, model, tokenizer, threads) | {
+        "home": home,
+        "source": source,
+        "write": source and source.write,
+        "elsewhere": None,
+    }
     factory = find(Kind.ENGINE, choice.name)
-    engine = make_part(
-        Kind.ENGINE, choice.name, factory, choice.settings, offered | {"home": home}, ["name"]
-    )
+    if session is not None and session.of("engine"):
+        offered["threads"] = 1 if session.device == "cpu" else None
+        offered["elsewhere"] = partial(Hosted, session)
+        if choice.name == LOCAL:
+            factory = home.once("engines", partial(Engines, session, home)).fleet
+    engine = make_part(Kind.ENGINE, choice.name, factory, choice.settings, offered, ["name"])
     lacks = [part for part in PARTS if part not in dir(engine)]
     if lacks:
         raise UserError(

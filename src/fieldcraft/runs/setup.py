@@ -44,7 +44,8 @@ class Setup:
     trained: int = field(init=False)  # of the parameters, or those of an adapter on them
 
     def find_device(self, notes: list[str]) -> Iterator[str]:
-        self.device = choose_device(self.recipe.device)
+        others = self.recipe.cluster.does_all  # processes, that have devices of their own
+        self.device = choose_device("cpu" if others else self.recipe.device)
         notes.append(str(self.device))
         yield from ()
 

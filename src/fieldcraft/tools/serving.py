@@ -30,6 +30,13 @@ def listen(host: str, port: int) -> socket.socket:
 KEEP_ALIVE = 75
 
 
+def free_port(host: str) -> int:
+    """A port at which nothing listens, for a process that is still to start. Raises OSError."""
+    with listen(host, 0) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
 class _Server(uvicorn.Server):
     """Calls `on_end` before it waits for answers under way: those that go on until they are told,
     as streams of events do, end then."""

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from fieldcraft.config.rl import Rl
 from fieldcraft.envs.environment import ToolEnvironment
@@ -26,7 +26,17 @@ from fieldcraft.train.resampling import resample
 from fieldcraft.types import PolicyEngine, Task, Trajectory
 
 Group = Sequence[Trajectory]
+Row = dict[str, Any]
 T = TypeVar("T")
+
+
+@runtime_checkable
+class Travelling(Protocol):
+    """An engine whose weights travel to it."""
+
+    @property
+    def published(self) -> Row:
+        """What the last `publish` has cost, as metrics of a step."""
 
 
 @dataclass(frozen=True, slots=True)

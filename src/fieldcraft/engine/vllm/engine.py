@@ -19,12 +19,13 @@ from fieldcraft.engine.local.stops import StopStrings
 from fieldcraft.engine.versions import extend
 from fieldcraft.engine.vllm.client import Choice, Gone
 from fieldcraft.engine.vllm.servers import MOST_DEATHS, Own, Remote, Servers, Serving
-from fieldcraft.engine.vllm.weights import Published, place_for, write_weights
+from fieldcraft.engine.vllm.weights import Proof, Published, place_for, publish, write_weights
 from fieldcraft.types import Completion, Sampling, Span, StopReason, Tokenizer, UserError
 
 Tell = Callable[[Sequence[int]], None]
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
+Elsewhere = Callable[[Path, Path | None, Serving, Home], Servers]
 # Nats between the log-probabilities of the same weights, here and there. In bfloat16 the order of
 # sums alone moves them this far.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
@@ -56,6 +57,9 @@ class VllmEngine:
         tolerance: nats that the servers' log-probabilities may be from the model's; None: 1e-4 in
             float32, 0.1 in bfloat16.
         timeout_seconds: that a server may take for one answer, and to start.
+        write: writes the weights of a model that is not in this process into a folder, and returns
+            what it says of the probe; `model` then has none.
+        elsewhere: makes the servers that are started on other machines.
 
     Raises:
         UserError: neither or both of `python` and `urls`.
@@ -77,6 +81,8 @@ class VllmEngine:
         exchange: Path | None = None,
         tolerance: Positive | None = None,
         timeout_seconds: Positive = 1800.0,
+        write: Callable[[Path], Proof] | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         if (python is None) == (not urls):
             raise UserError(
@@ -85,7 +91,7 @@ class VllmEngine:
             )
         settings = Serving(
             max_rows=max_rows,
-            threads=threads if model.device.type == "cpu" else None,
+            threads=threads if model.device.type != "cuda" else None,
             memory=memory,
             max_len=max_len,
             dtype=dtype,
@@ -94,6 +100,8 @@ class VllmEngine:
         )
 
         def make() -> Servers:
+            if python is not None and elsewhere is not None:
+                return elsewhere(python, exchange, settings, home)
             if python is None:
                 return Remote(urls, exchange, settings, home)
             shared = place_for(model, home.folder)
@@ -103,6 +111,8 @@ class VllmEngine:
         self.tokenizer = tokenizer
         self.config = model.config.get_text_config()
         self.version = 0
+        self.published: dict[str, float] = {}  # what the last publish has cost
+        self._write = write
         self._servers = home.once("vllm", make)
         self._stops = StopStrings(tokenizer, self.config.vocab_size)
         self._ends = eos_ids(model, tokenizer)
@@ -182,17 +192,24 @@ class VllmEngine:
 
         Raises UserError if the servers do not sample from them.
         """
+        clock = asyncio.get_running_loop().time
+        began = clock()
         self._published, self.version = None, version  # None: the old files make room
-        self.newest()
+        size = self.newest().bytes
         async for attempt in _attempts():
             with attempt:
                 await self._hold()
+        self.published = {"publish_seconds": clock() - began, "publish_bytes": float(size)}
 
     def newest(self) -> Published:
         """The weights that were published last, or those of now if none were."""
         if self._published is None:
             place = self._servers.place
-            self._published = write_weights(self.model, self.tokenizer, self.version, place)
+            if self._write is None:
+                found = write_weights(self.model, self.tokenizer, self.version, place)
+            else:
+                found = publish(self._write, self.tokenizer, self.version, place)
+            self._published = found
         return self._published
 
     async def _hold(self) -> Published:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from fieldcraft.config.pythons import version_in
 from fieldcraft.engine.vllm.client import SUPPORTED, versions
+from fieldcraft.tools.serving import free_port
 from fieldcraft.types import UserError
 
 WORKER = Path(__file__).parent / "worker"  # on the import path of vLLM's Python
@@ -50,6 +50,7 @@ class Process:
         variables: of the environment, beside those of this process.
         scratch: a folder that is deleted if this process ends first.
         log: the file that the server's output is added to.
+        host: the address of this machine at which the server listens.
     """
 
     def __init__(
@@ -59,13 +60,14 @@ class Process:
         variables: Mapping[str, str],
         scratch: Path,
         log: Path,
+        host: str = "127.0.0.1",
     ) -> None:
         self.log = log
         self._began = log.stat().st_size if log.exists() else 0
-        port = _free_port()
-        self.url = f"http://127.0.0.1:{port}"
+        port = free_port(host)
+        self.url = f"http://{host}:{port}"
         server = [str(python), str(WORKER / "fieldcraft_server.py"), str(scratch)]
-        address = ["--host", "127.0.0.1", "--port", str(port)]
+        address = ["--host", host, "--port", str(port)]
         environment = {**os.environ, **variables, "PYTHONPATH": str(WORKER)}
         with log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -113,9 +115,3 @@ class Process:
         told = re.findall(r"\b(\w*(?:Error|Exception): .*)", text)
         last = f" ({' '.join(told[-1].split())[:200].rstrip('.')})" if told else ""
         return f"vLLM's server has ended{last}: correct what its log {self.log} tells"
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,6 +164,37 @@ class Servers(ABC):
     async def _reach(self, weights: Published, config: Mapping[str, Any]) -> Sequence[Server]:
         """Find the servers, start those that have to be started, and set `_live`."""
 
+    async def _await(
+        self,
+        url: str,
+        log: Path,
+        look: Callable[[], Awaitable[None]],
+        weights: Published,
+        config: Mapping[str, Any],
+    ) -> Server:
+        """The server at a url, which is starting with these weights, once it is ready. `look`
+        raises UserError if it has ended."""
+        server = Server(url, self.settings.timeout_seconds)
+        try:
+            async for attempt in AsyncRetrying(
+                retry=retry_if_exception_type(Gone),
+                wait=wait_fixed(PACE),
+                stop=stop_after_delay(self.settings.timeout_seconds),
+                reraise=True,
+            ):
+                with attempt:
+                    await look()
+                    await server.answers()
+            await server.check(config)
+            await server.name_weights(weights.label)
+            await self._prove(server, weights)
+        except Gone as gone:
+            raise UserError(
+                f"vLLM was not ready within {self.settings.timeout_seconds:g} s: raise"
+                f" engine.timeout_seconds, or look into its log {log}."
+            ) from gone
+        return server
+
     async def _prove(self, server: Server, weights: Published) -> None:
         gap = await server.prove(weights.proof, weights.label)
         if math.isnan(gap) or gap > self.settings.tolerance:
@@ -262,27 +293,12 @@ class Own(Servers):
         process = Process(self.python, options, variables, self.place, log)
         self._process = process
         self.home.say(f"vLLM starts, which may take a minute; its log is {log}")
-        server = Server(process.url, self.settings.timeout_seconds)
-        try:
-            async for attempt in AsyncRetrying(
-                retry=retry_if_exception_type(Gone),
-                wait=wait_fixed(PACE),
-                stop=stop_after_delay(self.settings.timeout_seconds),
-                reraise=True,
-            ):
-                with attempt:
-                    if not process.alive:
-                        raise UserError(f"{process.cause()}.")
-                    await server.answers()
-            await server.check(config)
-            await server.name_weights(weights.label)
-            await self._prove(server, weights)
-        except Gone as gone:
-            raise UserError(
-                f"vLLM was not ready within {self.settings.timeout_seconds:g} s: raise"
-                f" engine.timeout_seconds, or look into its log {log}."
-            ) from gone
-        return server
+
+        async def look() -> None:
+            if not process.alive:
+                raise UserError(f"{process.cause()}.")
+
+        return await self._await(process.url, log, look, weights, config)
 
 
 def launch(

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import uuid
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,18 +29,26 @@ STRIDE = 0.6180339887498949  # of the golden ratio: multiples of it spread evenl
 @dataclass(frozen=True)
 class Proof:
     """What the trained model says about a fixed text of ids: `logprobs` [n - 1] of all ids but the
-    first, and `after` [V] of every token behind the last, at PROBE_TEMPERATURE."""
+    first, and `after` [V] of every token behind the last, at PROBE_TEMPERATURE; None: not known."""
 
     ids: list[int]
     logprobs: Floats
-    after: Floats
+    after: Floats | None
 
     def gap(self, logprobs: Sequence[float], sampled: int, logprob: float) -> float:
         """How far a server's answer is from it: the mean difference in nats of the log-probability
         of an id, or that of a token which it sampled, whichever is more; NaN if it said NaN."""
-        text = float(np.abs(np.asarray(logprobs, np.float32) - self.logprobs).mean())
-        token = abs(logprob - float(self.after[sampled]))
+        text = self._mean_gap(logprobs)
+        token = 0.0 if self.after is None else abs(logprob - float(self.after[sampled]))
         return math.nan if math.isnan(text + token) else max(text, token)
+
+    def distance(self, other: Proof) -> float:
+        """How far another model is from it, by what both say of the same text; NaN if either said
+        NaN."""
+        return self._mean_gap(other.logprobs)
+
+    def _mean_gap(self, logprobs: Sequence[float] | Floats) -> float:
+        return float(np.abs(np.asarray(logprobs, np.float32) - self.logprobs).mean())
 
 
 @dataclass(frozen=True)
@@ -56,9 +64,27 @@ class Published:
     folder: Path
     proof: Proof
 
+    @property
+    def bytes(self) -> int:
+        """Of the weights."""
+        return sum(file.stat().st_size for file in self.folder.glob("*.safetensors"))
+
 
 def write_weights(model: Any, tokenizer: Any, version: int, place: Path) -> Published:
     """The model as it is now, in a new folder in `place`; an adapter is merged.
+
+    Raises UserError if the files cannot be written.
+    """
+
+    def write(folder: Path) -> Proof:
+        model.save_pretrained(folder, state_dict=merged_state(model))
+        return prove(model)
+
+    return publish(write, tokenizer, version, place)
+
+
+def publish(write: Callable[[Path], Proof], tokenizer: Any, version: int, place: Path) -> Published:
+    """What `write` writes into a new folder in `place`, with the tokenizer.
 
     Raises UserError if the files cannot be written.
     """
@@ -66,14 +92,14 @@ def write_weights(model: Any, tokenizer: Any, version: int, place: Path) -> Publ
     try:
         place.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix="weights-", dir=place))
-        model.save_pretrained(folder, state_dict=merged_state(model))
+        proof = write(folder)
         tokenizer.save_pretrained(folder)
     except OSError as error:
         raise UserError(
             f"the weights for vLLM cannot be written to {place} ({error.strerror or error}): make"
             " room, or set engine.exchange to another folder."
         ) from error
-    published = Published(label, version, folder, prove(model))
+    published = Published(label, version, folder, proof)
     weakref.finalize(published, shutil.rmtree, folder, ignore_errors=True)
     return published
 
@@ -102,12 +128,16 @@ def merged_state(model: Any) -> dict[str, torch.Tensor]:
     return plain
 
 
+def probe_ids(config: Any) -> list[int]:
+    """The text of ids that a model of a configuration is asked about."""
+    count = min(PROBE_TOKENS, int(config.max_position_embeddings) - 1)
+    return [int(i * STRIDE % 1 * config.vocab_size) for i in range(1, count + 1)]
+
+
 @torch.no_grad()
 def prove(model: Any) -> Proof:
     """What the model says about ids from all over its vocabulary."""
-    config = model.config.get_text_config()
-    count = min(PROBE_TOKENS, int(config.max_position_embeddings) - 1)
-    ids = [int(i * STRIDE % 1 * config.vocab_size) for i in range(1, count + 1)]
+    ids = probe_ids(model.config.get_text_config())
     model.eval()  # it may have been trained since
     logits = model(torch.tensor([ids], device=model.device), use_cache=False).logits[0].float()
     every = logits[:-1].log_softmax(-1)

@@ -17,7 +17,7 @@ from fieldcraft.rollout.simulators import ChatSimulator
 from fieldcraft.train.learner import Learned, PolicyLearner, Told
 from fieldcraft.train.learning import Learning, Reference, Valuing
 from fieldcraft.train.rollout_metrics import rollout_metrics, silence
-from fieldcraft.train.sampler import Group, Sampler, equal, simulates
+from fieldcraft.train.sampler import Group, Sampler, Travelling, equal, simulates
 from fieldcraft.train.stages.base import Data, Material, Row, StageType
 from fieldcraft.train.stream import Stream
 from fieldcraft.train.watch import Watch
@@ -149,6 +149,9 @@ class RlStage(StageType):
             self.keep(_telling(sampled.groups, learned, number))
         with timeline.phase("publish"):
             await self.sampler.publish(number + 1)
+        engine: object = self.engine
+        if isinstance(engine, Travelling):
+            row |= engine.published
         self.note(timeline.cut(number))
         return row
 

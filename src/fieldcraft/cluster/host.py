@@ -1,0 +1,86 @@
+"""An engine in a process of its own: what runs in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from fieldcraft.cluster.cargo import Packed, load
+from fieldcraft.cluster.library import Lost
+from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.engine.vllm.weights import Proof, prove
+from fieldcraft.types import Completion, Sampling
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What an engine needs to build a model, but for its weights. `settings` are those of a
+    `LocalEngine`."""
+
+    config: Any
+    generation: Any
+    tokenizer: Any
+    dtype: torch.dtype
+    device: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def build(shape: Shape) -> Any:
+    """A model of the shape whose weights have still to come."""
+    # A copy as from a file, without what training has set: its attention is of another process.
+    config = type(shape.config).from_dict(shape.config.to_dict())
+    model = AutoModelForCausalLM.from_config(config, dtype=shape.dtype, trust_remote_code=False)
+    model.generation_config = shape.generation
+    return model.to(shape.device).eval().requires_grad_(requires_grad=False)
+
+
+class EngineHost:
+    """Local engines, one for each model of a run that is sampled from. All methods run in one event
+    loop, so that weights change between two steps of an engine."""
+
+    def __init__(self) -> None:
+        self._engines: dict[str, LocalEngine] = {}
+
+    async def process(self) -> int:
+        """Its id, once it is ready."""
+        return os.getpid()
+
+    async def hold(
+        self, name: str, shape: Shape, version: int, tensors: Mapping[str, Packed]
+    ) -> Proof:
+        """Sample for the model `name` from these weights, unfinished turns too; returns what the
+        model then says of the probe."""
+        if name not in self._engines:
+            model = build(shape)
+            self._engines[name] = LocalEngine(model, shape.tokenizer, **shape.settings)
+        engine = self._engines[name]
+        load(engine.model, tensors)
+        await engine.publish(version)
+        return prove(engine.model)
+
+    async def generate(
+        self, name: str, ids: Sequence[int], sampling: Sampling, session: str
+    ) -> Completion:
+        """As `LocalEngine.generate`. Raises Lost where a process before this one had the model."""
+        if name not in self._engines:
+            raise Lost("it was started anew")
+        return await self._engines[name].generate(ids, sampling, session)
+
+    async def release(self, name: str, session: str) -> None:
+        """As `LocalEngine.release`."""
+        if name in self._engines:
+            self._engines[name].release(session)
+
+    async def sleep(self, name: str) -> None:
+        """As `LocalEngine.sleep`."""
+        if name in self._engines:
+            await self._engines[name].sleep()
+
+    async def drop(self, name: str) -> None:
+        """Nobody samples from the model any more."""
+        self._engines.pop(name, None)

@@ -1,0 +1,37 @@
+"""Ray, imported only where a recipe asks for many processes, and what its processes answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from types import ModuleType
+from typing import Any
+
+from fieldcraft.types import UserError
+
+
+class Lost(Exception):
+    """The process behind a handle has died, and with it what it was asked for."""
+
+
+def import_ray() -> ModuleType:
+    """Raises UserError where it is not installed."""
+    try:
+        import ray
+    except ImportError as error:
+        raise UserError(
+            "the section cluster needs the package ray: pip install 'fieldcraft[cluster]'."
+        ) from error
+    return ray
+
+
+async def answer(asked: Awaitable[Any]) -> Any:
+    """What a process of Ray's returns or raises. Raises Lost if it has died."""
+    ray = import_ray()
+    try:
+        return await asked
+    except ray.exceptions.RayActorError as error:
+        raise Lost(type(error).__name__) from error
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, Lost | UserError | FloatingPointError):
+            raise error.cause from None
+        raise

@@ -1,0 +1,35 @@
+"""What a run asks of every node before it begins.
+
+The function travels to nodes as code, so that it also runs where fieldcraft is missing or another
+one. So this file imports nothing but the standard library.
+"""
+
+import platform
+import socket
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PACKAGES = ("fieldcraft", "torch", "transformers", "ray")
+
+
+def look(token: str) -> tuple[dict[str, str], str]:
+    """The versions of a node, and what the file `token` holds there; "" where it is not."""
+    versions = {"Python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "none"
+    try:
+        return versions, Path(token).read_text("utf-8")
+    except OSError:
+        return versions, ""
+
+
+def free(address: str, port: int) -> bool:
+    """Whether nothing listens at a port of this node; 0 is any free one."""
+    try:
+        with socket.create_server((address, port)):
+            return True
+    except OSError:
+        return False

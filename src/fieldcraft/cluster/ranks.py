@@ -1,0 +1,176 @@
+"""Ranks that train together, each in a process of Ray's."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from fieldcraft.cluster.cargo import Packed, merged, pack, size
+from fieldcraft.cluster.library import import_ray
+from fieldcraft.cluster.session import Session
+from fieldcraft.tools.serving import free_port
+from fieldcraft.train.sharding.mesh import Place
+from fieldcraft.train.sharding.rank import Rank
+from fieldcraft.train.sharding.state import gathered
+from fieldcraft.types import UserError
+
+PATIENCE = 60.0  # seconds in which the death of a rank is known, once another one misses it
+ADDRESS_OF_INTERFACE = 0x8915  # SIOCGIFADDR of Linux
+
+
+class RanksLost(Exception):
+    """A rank has died, and with it what all of them had in memory."""
+
+
+class RankHost:
+    """What runs in the process: a `Rank`, and another one for the next stage."""
+
+    def __init__(self) -> None:
+        self._rank: Rank | None = None
+
+    def process(self) -> int:
+        """Its id."""
+        return os.getpid()
+
+    def address(self, port: int) -> str:
+        """Where the others find this process; 0 is any free port."""
+        host = import_ray().util.get_node_ip_address()
+        return f"tcp://{host}:{port or free_port(host)}"
+
+    def join(self, place: Place) -> None:
+        """Become a rank. All processes do at the same time."""
+        host = import_ray().util.get_node_ip_address()
+        # Otherwise gloo takes the address of the host's name, which others may not reach.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of(host))
+        if self._rank is not None:
+            self._rank.close()
+        self._rank = Rank(place)
+
+    def call(self, method: str, share: tuple[Any, ...]) -> Any:
+        """A method of the rank."""
+        return getattr(self._rank, method)(*share)
+
+    def whole(self, name: str, dtype: torch.dtype) -> tuple[dict[str, Packed], int]:
+        """The weights of a policy as engines take them over, and their bytes: an adapter is merged.
+        All ranks take part, and the first one has them."""
+        model, state = self._merged(name)
+        if model is None:
+            return {}, 0
+        packed = pack(state, dtype)
+        return packed, size(packed)
+
+    def write(self, name: str, folder: Path) -> None:
+        """The same into a folder, as transformers loads it."""
+        model, state = self._merged(name)
+        if model is not None:
+            model.save_pretrained(folder, state_dict=state)
+
+    def _merged(self, name: str) -> tuple[Any, dict[str, Tensor]]:
+        """On the first rank: a model and its whole weights; on others no model."""
+        assert self._rank is not None
+        first = self._rank.mesh.rank == 0
+        state = gathered(self._rank.kept[name].weights, first)
+        if not first:
+            return None, {}
+        model = self._rank.models[name].model
+        return model, merged(state, model)
+
+
+@final
+class RayRanks:
+    """The trainers of a run; obeys `train.sharding.trainer.Ranks`. A process that has died is
+    started again by `begin`, and the others with it."""
+
+    def __init__(self, session: Session) -> None:
+        self.count = session.settings.trainers
+        self.context = session.settings.context
+        self._session = session
+        self._actors: list[Any] = []
+
+    def begin(self) -> None:
+        """New ranks without any model. Raises UserError if they do not reach each other."""
+        if not self._actors:
+            places = self._session.of("trainer")
+            self._actors = [self._session.actor(place, RankHost) for place in places]
+        port = self._session.settings.port
+        address = self._all([self._actors[0].address.remote(port)])[0]
+        device = "cuda:0" if self._session.device == "cuda" else "cpu"
+        ranks = [
+            Place(rank=r, count=self.count, context=self.context, address=address, device=device)
+            for r in range(self.count)
+        ]
+        self._all([actor.join.remote(p) for actor, p in zip(self._actors, ranks, strict=True)])
+
+    def call(self, method: str, shares: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """See `Ranks`. Raises RanksLost if one has died."""
+        pairs = zip(self._actors, shares, strict=True)
+        return self._all([actor.call.remote(method, _absolute(share)) for actor, share in pairs])
+
+    def whole(self, name: str, dtype: torch.dtype) -> tuple[Any, int]:
+        """Ray's handle of the weights of a policy, and their bytes. They stay where they are."""
+        asked = [actor.whole.options(num_returns=2).remote(name, dtype) for actor in self._actors]
+        sizes = self._all([size for _, size in asked])
+        return asked[0][0], sizes[0]
+
+    def write(self, name: str, folder: Path) -> None:
+        """Write the weights of a policy, an adapter merged, into a folder that all nodes see."""
+        self._all([actor.write.remote(name, folder.absolute()) for actor in self._actors])
+
+    async def close(self) -> None:
+        """End all processes."""
+        self._kill()
+
+    def _kill(self) -> None:
+        for actor in self._actors:
+            import_ray().kill(actor)
+        self._actors = []
+
+    def _all(self, asked: Sequence[Any]) -> list[Any]:
+        ray = import_ray()
+        waiting = list(asked)
+        failed: Exception | None = None
+        while waiting:
+            done, waiting = ray.wait(waiting, timeout=None if failed is None else PATIENCE)
+            if not done:
+                break
+            try:
+                ray.get(done)
+            except ray.exceptions.RayActorError as error:
+                self._kill()
+                raise RanksLost(type(error).__name__) from error
+            except ray.exceptions.RayTaskError as error:
+                failed = failed or error
+        if failed is None:
+            return ray.get(list(asked))
+        cause = getattr(failed, "cause", None)
+        raise cause if isinstance(cause, UserError) else failed
+
+
+def _absolute(share: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Processes of Ray's have another working folder."""
+    return tuple(one.absolute() if isinstance(one, Path) else one for one in share)
+
+
+def interface_of(address: str) -> str:
+    """The name of the network interface that has an address. Raises UserError where none has."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            try:
+                asked = struct.pack("256s", name.encode()[:15])
+                found = fcntl.ioctl(asking.fileno(), ADDRESS_OF_INTERFACE, asked)[20:24]
+            except OSError:  # it has no address
+                continue
+            if socket.inet_ntoa(found) == address:
+                return name
+    raise UserError(
+        f"no network interface of this machine has the address {address} that Ray knows it by:"
+        " start Ray with --node-ip-address of one that has."
+    )

@@ -1,0 +1,91 @@
+"""The engines of a fleet: what the fleet needs of one, and one that is a process of Ray's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fieldcraft.cluster.cargo import Cargo
+from fieldcraft.cluster.host import Shape
+from fieldcraft.cluster.library import Lost, answer
+from fieldcraft.engine.vllm.weights import Proof
+from fieldcraft.types import Completion, Sampling
+
+
+class Seat(Protocol):
+    """An engine somewhere else, for one model. Everything may raise Lost."""
+
+    @property
+    def name(self) -> str:
+        """As the reader of a run knows it."""
+
+    async def ready(self) -> None:
+        """Return when the engine can be asked; one that has died is started again. Raises Lost for
+        a death that no call has noticed."""
+
+    async def hold(self, cargo: Cargo) -> Proof:
+        """Sample from these weights, and say what they say of the probe."""
+
+    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+        """As an `Engine` does."""
+
+    def release(self, session: str) -> None:
+        """As an `Engine` does."""
+
+    async def sleep(self) -> None:
+        """As a `PolicyEngine` does."""
+
+
+@dataclass
+class Kept:
+    """An `EngineHost` that Ray keeps, and its process as it was last seen; None: never, or it has
+    died since."""
+
+    actor: Any
+    process: int | None = None
+
+
+class RaySeat:
+    """An engine, seen from one model of the run."""
+
+    def __init__(self, kept: Kept, number: int, model: str, shape: Shape) -> None:
+        self.name = f"engine {number}"
+        self._kept = kept
+        self._actor = kept.actor
+        self._model = model
+        self._shape = shape
+
+    async def ready(self) -> None:
+        found: int = await self._answer(self._actor.process.options(max_task_retries=-1).remote())
+        before, self._kept.process = self._kept.process, found
+        if before not in (None, found):
+            raise Lost("while nobody asked it")
+
+    async def hold(self, cargo: Cargo) -> Proof:
+        asked = self._actor.hold.remote(self._model, self._shape, cargo.version, cargo.tensors)
+        found: Proof = await self._answer(asked)
+        return found
+
+    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+        asked = self._actor.generate.remote(self._model, list(ids), sampling, session)
+        try:
+            found: Completion = await self._answer(asked)
+        except asyncio.CancelledError:
+            self.release(session)
+            raise
+        return found
+
+    def release(self, session: str) -> None:
+        self._actor.release.remote(self._model, session)
+
+    async def sleep(self) -> None:
+        await self._answer(self._actor.sleep.remote(self._model))
+
+    async def _answer(self, asked: Awaitable[Any]) -> Any:
+        try:
+            return await answer(asked)
+        except Lost:
+            self._kept.process = None
+            raise

@@ -1,0 +1,173 @@
+"""Ray for the length of a run: it is started here or joined, looked at, and left."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fieldcraft.cluster.library import import_ray
+from fieldcraft.cluster.placement import Place, Role, place
+from fieldcraft.cluster.preflight import Node, look_at_nodes, refuse_port_in_use
+from fieldcraft.config.cluster import Cluster
+from fieldcraft.types import UserError
+
+PATIENCE = 60  # seconds for Ray to reserve what a run needs
+
+
+@dataclass(frozen=True)
+class Session:
+    """The nodes of a run, the place of each process on them, and Ray's reservation of these."""
+
+    settings: Cluster
+    device: str  # cuda or cpu
+    nodes: Sequence[Node]
+    places: Sequence[Place]
+    group: Any
+
+    def of(self, role: Role) -> list[Place]:
+        """The places of all processes of a role."""
+        return [place for place in self.places if place.role == role]
+
+    @property
+    def described(self) -> str:
+        """What runs where, as the reader of a run is told."""
+        counts = Counter((self.nodes[place.node].address, place.role) for place in self.places)
+        parts = [f"{count} {role}s on {address}" for (address, role), count in counts.items()]
+        return f"device {self.device}: {', '.join(parts)}"
+
+    def actor(self, place: Place, kind: type, *args: Any, **options: Any) -> Any:
+        """Start a process of a class in its place; what it returns are Ray's handles. `options` are
+        Ray's."""
+        ray = import_ray()
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        bundle = self.places.index(place)
+        if self.settings.colocate and place.role == "engine":  # it lies in that of a trainer
+            bundle = _hosting(self.places, place)
+        options |= {
+            "num_cpus": 0 if self.device == "cuda" or self._guest(place) else place.devices,
+            "num_gpus": 0 if self.device != "cuda" or self._guest(place) else place.devices,
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(
+                self.group, placement_group_bundle_index=bundle
+            ),
+        }
+        return ray.remote(kind).options(**options).remote(*args)
+
+    def on(self, node: Node, kind: type, *args: Any, **options: Any) -> Any:
+        """Start a process on a node that takes none of its devices."""
+        ray = import_ray()
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        where = NodeAffinitySchedulingStrategy(node.id, soft=False)
+        options |= {"num_cpus": 0, "scheduling_strategy": where}
+        return ray.remote(kind).options(**options).remote(*args)
+
+    def _guest(self, place: Place) -> bool:
+        """Whether its devices are counted as those of trainers."""
+        return self.settings.colocate and place.role == "engine"
+
+
+def _hosting(places: Sequence[Place], engine: Place) -> int:
+    """The index of the trainer on whose device an engine begins."""
+    return next(
+        index
+        for index, one in enumerate(places)
+        if one.role == "trainer" and (one.node, one.first) == (engine.node, engine.first)
+    )
+
+
+@contextmanager
+def joined(settings: Cluster, device: str, folder: Path) -> Iterator[Session]:
+    """Start a Ray of this machine or join a cluster, and reserve what a run needs. `device` is that
+    of the recipe; `auto` takes GPUs if a node has any, this machine or another one.
+
+    Raises UserError if Ray is not there, a cluster does not answer, there are fewer devices than
+    the recipe asks for, a node has other versions or does not see `folder`, or the port is in use.
+    """
+    ray = import_ray()
+    begun = not ray.is_initialized()
+    if begun:
+        _begin(settings, device)
+    try:
+        if device == "auto":
+            device = "cuda" if any(node.devices for node in _nodes("cuda")) else "cpu"
+        nodes = _nodes(device)
+        places = place(settings, [node.devices for node in nodes])
+        look_at_nodes(nodes, folder)
+        if settings.trainers:
+            refuse_port_in_use(nodes[places[0].node], settings.port)
+        group = _reserve(settings, device, nodes, places)
+        try:
+            yield Session(settings, device, nodes, places, group)
+        finally:
+            if group is not None:
+                ray.util.remove_placement_group(group)
+    finally:
+        if begun:
+            ray.shutdown()
+
+
+def _begin(settings: Cluster, device: str) -> None:
+    ray = import_ray()
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    address = settings.address or os.environ.get("RAY_ADDRESS") or "local"
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address == "local":
+        # Without GPUs the processes of a small run share the cores.
+        cores = max(os.cpu_count() or 1, settings.devices if device != "cuda" else 1)
+        options |= {"num_cpus": cores, "include_dashboard": False}
+    try:
+        ray.init(address=address, **options)
+    except (ConnectionError, TimeoutError, ValueError) as error:
+        raise UserError(
+            f"no Ray cluster answers at {address} ({_first_line(error)}): start it as"
+            " docs/clusters.md says, or correct cluster.address or RAY_ADDRESS."
+        ) from error
+    except RuntimeError as error:
+        raise UserError(
+            f"the Ray cluster at {address} cannot be joined ({_first_line(error)}): install the"
+            " same Python and ray on every node."
+        ) from error
+
+
+def _nodes(device: str) -> list[Node]:
+    """All that live, this machine first."""
+    ray = import_ray()
+    kind = "GPU" if device == "cuda" else "CPU"
+    here = ray.util.get_node_ip_address()
+    found = [
+        Node(one["NodeID"], one["NodeManagerAddress"], int(one["Resources"].get(kind, 0)))
+        for one in ray.nodes()
+        if one["Alive"]
+    ]
+    return sorted(found, key=lambda node: (node.address != here, node.address, node.id))
+
+
+def _reserve(settings: Cluster, device: str, nodes: Sequence[Node], places: Sequence[Place]) -> Any:
+    """Ray's reservation: all of it or nothing, so that two runs do not wait for each other."""
+    ray = import_ray()
+    kind = "GPU" if device == "cuda" else "CPU"
+    own = [one for one in places if not (settings.colocate and one.role == "engine")]
+    if not own:
+        return None
+    group = ray.util.placement_group(
+        [{kind: one.devices} for one in own],
+        bundle_label_selector=[{"ray.io/node-id": nodes[one.node].id} for one in own],
+    )
+    if not group.wait(PATIENCE):
+        ray.util.remove_placement_group(group)
+        raise UserError(
+            f"the cluster did not give {len(own)} processes their devices within {PATIENCE} s:"
+            " another run may have them, so wait for it or ask for fewer."
+        )
+    return group
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0].rstrip(".: ")[:200] or type(error).__name__

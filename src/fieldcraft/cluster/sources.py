@@ -1,0 +1,71 @@
+"""Where the weights of a policy come from: this process, or the ranks that train it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol, final
+
+import numpy as np
+import torch
+
+from fieldcraft.cluster.cargo import Cargo, pack, size
+from fieldcraft.cluster.library import import_ray
+from fieldcraft.cluster.ranks import RayRanks
+from fieldcraft.engine.vllm.weights import Proof, merged_state, probe_ids, prove
+from fieldcraft.train.batch import Sample
+from fieldcraft.train.sharding.trainer import ShardedTrainer
+
+
+class Source(Protocol):
+    """A policy in training; an adapter is merged."""
+
+    def cargo(self, dtype: torch.dtype, version: int) -> Cargo:
+        """Its weights as they are now, in a type, on their way to engines."""
+
+    def write(self, folder: Path) -> Proof:
+        """Write them into a folder, as transformers loads them."""
+
+
+@final
+class Here:
+    """A model of this process."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def cargo(self, dtype: torch.dtype, version: int) -> Cargo:
+        tensors = pack(merged_state(self._model), dtype)
+        return Cargo(version, import_ray().put(tensors), size(tensors), prove(self._model))
+
+    def write(self, folder: Path) -> Proof:
+        self._model.save_pretrained(folder, state_dict=merged_state(self._model))
+        return prove(self._model)
+
+
+@final
+class OnRanks:
+    """A policy in shards. Its weights go from the first rank to engines without passing here."""
+
+    def __init__(self, ranks: RayRanks, trainer: ShardedTrainer, config: Any) -> None:
+        self._ranks = ranks
+        self._trainer = trainer
+        self._config = config.get_text_config()
+
+    def cargo(self, dtype: torch.dtype, version: int) -> Cargo:
+        proof = self._prove()
+        tensors, count = self._ranks.whole(self._trainer.name, dtype)
+        return Cargo(version, tensors, count, proof)
+
+    def write(self, folder: Path) -> Proof:
+        self._ranks.write(self._trainer.name, folder)
+        return self._prove()
+
+    def _prove(self) -> Proof:
+        """What the ranks say of the probe, as they do of any text."""
+        ids = np.array(probe_ids(self._config), np.int64)
+        zeros = np.zeros(len(ids), np.float32)
+        weight = np.ones(len(ids), np.float32)
+        weight[0] = 0.0
+        text = Sample(ids, weight, zeros, zeros, zeros, zeros, zeros, zeros)
+        self._trainer.fill_logprobs([(text,)], "old_logp", 1.0)
+        return Proof(ids.tolist(), text.old_logp[1:], None)

@@ -1,0 +1,69 @@
+"""What the section cluster of a recipe needs of the others."""
+
+from __future__ import annotations
+
+from fieldcraft.config.names import LOCAL, VLLM
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.types import UserError
+
+
+def check_cluster(recipe: Recipe) -> None:
+    """Raises UserError for processes that nothing in the recipe would use, or that lack others."""
+    _check_trainers(recipe)
+    _check_engines(recipe)
+    _check_services(recipe)
+
+
+def _check_trainers(recipe: Recipe) -> None:
+    """They hold the moments in parts, which other forms of them cannot be cut into."""
+    for name, stage in recipe.stages.items():
+        moments = stage.optim.moments
+        if recipe.cluster.trainers and moments != "float32":
+            raise UserError(
+                f"stage '{name}' has optim.moments={moments}, and cluster.trainers="
+                f"{recipe.cluster.trainers} each hold a part of float32 moments, so set it to"
+                " float32."
+            )
+
+
+def _check_engines(recipe: Recipe) -> None:
+    """Ray starts engines of the two kinds that are built in."""
+    if recipe.cluster.engines and recipe.engine.name not in (LOCAL, VLLM):
+        raise UserError(
+            f"cluster.engines={recipe.cluster.engines} starts engines of the kinds local and vllm,"
+            f" and engine is '{recipe.engine.name}': use one of these, or cluster.engines=0."
+        )
+    devices = recipe.cluster.engine_devices
+    if devices > 1 and recipe.engine.name != VLLM:
+        raise UserError(
+            f"cluster.engine_devices={devices} is for engine=vllm, and engine={recipe.engine.name}"
+            " computes on one device: change one of the two."
+        )
+    if recipe.cluster.engines and "urls" in recipe.engine.settings:
+        raise UserError(
+            f"cluster.engines={recipe.cluster.engines} starts servers, and engine.urls names some"
+            " that run already: leave out one of the two."
+        )
+    samples = any(s.kind == "rl" for s in recipe.stages.values()) or recipe.evaluation.during
+    if recipe.cluster.trainers and samples and not recipe.cluster.engines:
+        raise UserError(
+            f"cluster.trainers={recipe.cluster.trainers} needs engines to sample from what is"
+            " trained: set cluster.engines to 1 or more."
+        )
+
+
+def _check_services(recipe: Recipe) -> None:
+    """Servers that a cluster starts need a tool that asks them, and no other server."""
+    tools = {tool.name: tool.settings for tool in recipe.tools}
+    if recipe.cluster.search_servers and (recipe.search.url or "search" not in tools):
+        raise UserError(
+            f"cluster.search_servers={recipe.cluster.search_servers} serves the run's own index to"
+            " the tool search: name that in tools and leave out search.url, or set it to 0."
+        )
+    python = tools.get("python")
+    if recipe.cluster.sandbox_workers and (python is None or {"url", "stateful"} & python.keys()):
+        raise UserError(
+            f"cluster.sandbox_workers={recipe.cluster.sandbox_workers} runs programs of the tool"
+            " python that need no session and no other server: name it in tools without url and"
+            " stateful, or set it to 0."
+        )

@@ -1,0 +1,67 @@
+"""Recipe files, by the names of those that are shipped, or by their paths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from fieldcraft.config.names import shown
+from fieldcraft.records.reading import parse_yaml, reading
+from fieldcraft.types import UserError
+
+LIKE = "like"  # names a shipped recipe, whose keys are those that a file does not have
+
+
+def shipped() -> list[str]:
+    """Names of the recipes in the package."""
+    folder = resources.files("fieldcraft.recipes")
+    return sorted(f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name[-5:] == ".yaml")
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """The contents of a recipe file, by shipped name or path, upon those of the recipe that it is
+    like. Raises UserError for a file that is not there or cannot be read."""
+    data = _contents(name)
+    if LIKE not in data:
+        return data
+    model = data.pop(LIKE)
+    if model not in shipped():
+        raise UserError(
+            f"{name} is like {shown(model)}, which is no shipped recipe: use one of"
+            f" {', '.join(shipped())}."
+        )
+    return merged(read_recipe(model), data)
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both as one. Sections that both have are merged, too; of other keys `above` decides."""
+    both = dict(below)
+    for key, value in above.items():
+        old = both.get(key)
+        if isinstance(old, dict) and isinstance(value, dict):
+            both[key] = merged(old, value)
+        else:
+            both[key] = value
+    return both
+
+
+def _contents(name: str) -> dict[str, Any]:
+    if name in shipped():
+        text = (resources.files("fieldcraft.recipes") / f"{name}.yaml").read_bytes()
+    elif Path(name).suffix in (".yaml", ".yml") or (name and Path(name).exists()):
+        with reading(name, "give the path of a YAML file"):
+            text = Path(name).read_bytes()
+    else:
+        near = get_close_matches(name, shipped(), n=1)
+        meant = f"; did you mean '{near[0]}'?" if near else "."
+        raise UserError(
+            f"there is no recipe '{name}': give a path to a YAML file or one of"
+            f" {', '.join(shipped())}{meant}"
+        )
+    data = parse_yaml(text, name, "correct the file")
+    if not isinstance(data, dict):
+        raise UserError(f"{name} must be a YAML mapping with the keys of a recipe.")
+    return data

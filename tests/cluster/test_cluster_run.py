@@ -1,0 +1,29 @@
+"""A whole run with trainers and engines in processes of Ray's, beside one in a single process."""
+
+from pathlib import Path
+from typing import Any
+
+from cluster_runs import RECIPE, alike, rows
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.records.events import Events, Said, write_metrics
+from fieldcraft.runs.run import run_recipe
+
+
+def test_it_comes_to_the_numbers_of_one_process(ray: Any, tmp_path: Path) -> None:
+    recipe = tmp_path / "tiny.yaml"
+    recipe.write_text(RECIPE)
+    said: list[str] = []
+
+    def listen(event: object) -> None:
+        if isinstance(event, Said):
+            said.append(event.text)
+
+    run_recipe(load_recipe(str(recipe), []), tmp_path / "one", Events([write_metrics]))
+    many = load_recipe(str(recipe), ["cluster={trainers: 2, engines: 2}"])
+    run_recipe(many, tmp_path / "many", Events([write_metrics, listen]))
+    alike(tmp_path / "many", tmp_path / "one")
+    assert [line for line in said if "2 trainers on" in line and "2 engines on" in line]
+    assert not [line for line in said if "died" in line]
+    for row in rows(tmp_path / "many", "rl"):
+        assert row["publish_bytes"] > 0
+        assert row["engines_lost"] == 0

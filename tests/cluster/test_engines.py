@@ -1,0 +1,157 @@
+"""Engines in processes of Ray's: the same samples as in this process, also when one is killed."""
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine_parity import PROMPT, TOKENIZER, sharp_model
+from fieldcraft.cluster.engines import Engines
+from fieldcraft.cluster.fleet import Fleet
+from fieldcraft.engine.home import Home
+from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.types import Completion, PolicyEngine, Sampling, UserError
+
+
+class Scene:
+    """A model in training, its engines, and what they said."""
+
+    def __init__(self, engines: Engines, folder: Path) -> None:
+        self.said: list[Any] = []
+        self.engines = engines
+        engines.home = Home(folder, self.said.append)
+        self.model = sharp_model(folder / "model", "qwen3")
+        self.fleet: Fleet = engines.fleet(self.model, TOKENIZER, max_rows=32)
+
+    def run(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        async def whole() -> Any:
+            try:
+                async with asyncio.timeout(300):  # a mistake must not hang
+                    return await work()
+            finally:
+                await self.fleet.close()
+
+        return asyncio.run(whole())
+
+
+async def turns(engine: PolicyEngine, count: int, tokens: int = 24) -> list[Completion]:
+    """Turns of sessions that begin differently."""
+    asked = [
+        engine.generate([*PROMPT, 5 + i], Sampling(tokens, seed=i), f"s{i}") for i in range(count)
+    ]
+    return await asyncio.gather(*asked)
+
+
+def change(model: Any) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.9)
+
+
+def alike(found: list[Completion], expected: list[Completion]) -> None:
+    assert [one.ids for one in found] == [one.ids for one in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        assert one.versions == other.versions
+
+
+def test_they_sample_what_one_engine_here_samples(engines: Engines, tmp_path: Path) -> None:
+    scene = Scene(engines, tmp_path)
+    here = LocalEngine(scene.model, TOKENIZER, max_rows=32)
+
+    async def work() -> None:
+        await scene.fleet.publish(1)
+        await here.publish(1)
+        alike(await turns(scene.fleet, 8), await turns(here, 8))
+        await scene.fleet.sleep()
+        change(scene.model)
+        await scene.fleet.publish(2)
+        await here.publish(2)
+        alike(await turns(scene.fleet, 8), await turns(here, 8))
+
+    scene.run(work)
+    parameters = sum(p.numel() for p in scene.model.parameters())
+    assert scene.fleet.published["publish_bytes"] == 2 * 4 * parameters
+    assert scene.said == []
+
+
+def test_turns_under_way_go_on_with_the_new_weights(engines: Engines, tmp_path: Path) -> None:
+    scene = Scene(engines, tmp_path)
+
+    async def work() -> list[Completion]:
+        await scene.fleet.publish(1)
+        await scene.fleet.separate()
+        asked = asyncio.create_task(turns(scene.fleet, 4, tokens=200))
+        await asyncio.sleep(0.5)
+        change(scene.model)
+        await scene.fleet.publish(2)
+        return await asked
+
+    done = scene.run(work)
+    assert {version for one in done for version, _ in one.versions} <= {1, 2}
+    assert any(one.versions[-1][0] == 2 for one in done)
+    assert all(sum(count for _, count in one.versions) == len(one.ids) for one in done)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_an_engine_may_be_killed_at_any_moment(engines: Engines, tmp_path: Path, seed: int) -> None:
+    scene = Scene(engines, tmp_path)
+    here = LocalEngine(scene.model, TOKENIZER, max_rows=32)
+    moment = random.Random(seed)
+
+    async def work() -> None:
+        await scene.fleet.publish(1)
+        process = await scene.engines.actors[moment.randrange(2)].process.remote()
+        asked = asyncio.create_task(turns(scene.fleet, 12, tokens=200))
+        await asyncio.sleep(moment.uniform(0, 1))
+        os.kill(process, signal.SIGKILL)
+        found = await asked
+        # It comes back, and holds the weights of then.
+        change(scene.model)
+        await scene.fleet.publish(2)
+        while len(scene.fleet.live) < 2:
+            await turns(scene.fleet, 2)
+            await asyncio.sleep(0.2)
+        await here.publish(1)
+        change_back(scene.model)
+        alike(found, await turns(here, 12, tokens=200))
+
+    scene.run(work)
+    assert scene.fleet.lost == 1
+    assert "has died" in scene.said[0].text
+
+
+def change_back(model: Any) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.div_(0.9)
+
+
+def test_a_prompt_that_is_too_long_is_told_as_a_sentence(engines: Engines, tmp_path: Path) -> None:
+    scene = Scene(engines, tmp_path)
+
+    async def work() -> None:
+        with pytest.raises(UserError, match="does not fit into max_len"):
+            await scene.fleet.generate([5] * 5000, Sampling(5), "s")
+
+    scene.run(work)
+
+
+def test_a_caller_that_gives_up_frees_the_session(engines: Engines, tmp_path: Path) -> None:
+    scene = Scene(engines, tmp_path)
+
+    async def work() -> Completion:
+        first = asyncio.create_task(scene.fleet.generate(PROMPT, Sampling(400, seed=1), "s"))
+        await asyncio.sleep(0.5)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        scene.fleet.release("s")
+        return await scene.fleet.generate(PROMPT, Sampling(4, seed=1), "s")
+
+    assert len(scene.run(work).ids) <= 4

@@ -1,0 +1,130 @@
+"""Trainers in processes of Ray's: steps like those of one process, weights that reach engines."""
+
+import asyncio
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engine_parity import PROMPT, TOKENIZER, sharp_model
+from fieldcraft.algos.losses import CrossEntropy
+from fieldcraft.cluster.engines import Engines
+from fieldcraft.cluster.ranks import RanksLost, RayRanks
+from fieldcraft.cluster.session import joined
+from fieldcraft.cluster.sources import OnRanks
+from fieldcraft.config.cluster import Cluster
+from fieldcraft.config.sections import Optim
+from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.train.batch import Sample, Unit
+from fieldcraft.train.model import empty_model, load_model
+from fieldcraft.train.sharding.specs import PolicySpec
+from fieldcraft.train.sharding.trainer import ShardedTrainer
+from fieldcraft.train.trainer import Trainer
+from fieldcraft.types import Sampling, UserError
+
+OPTIM = Optim(lr=1e-2)
+
+
+class Scene:
+    """A policy on two ranks."""
+
+    def __init__(self, ranks: RayRanks, ray: Any, folder: Path) -> None:
+        self.ray = ray
+        self.folder = folder / "model"
+        sharp_model(self.folder, "qwen3")
+        self.ranks = ranks
+        self.trainer = self.begin()
+
+    def begin(self) -> ShardedTrainer:
+        self.ranks.begin()
+        spec = PolicySpec(folder=self.folder, optim=OPTIM, steps=9)
+        return ShardedTrainer(self.ranks, spec)
+
+
+@pytest.fixture(scope="module")
+def ranks(ray: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayRanks]:
+    """Two processes, which the tests share."""
+    with joined(Cluster(trainers=2), "cpu", tmp_path_factory.mktemp("ranks")) as session:
+        made = RayRanks(session)
+        yield made
+        asyncio.run(made.close())
+
+
+@pytest.fixture
+def scene(ranks: RayRanks, ray: Any, tmp_path: Path) -> Scene:
+    return Scene(ranks, ray, tmp_path)
+
+
+def units(seed: int) -> list[Unit]:
+    """Eight texts of different lengths."""
+    drawn = np.random.default_rng(seed)
+    return [(text(drawn.integers(3, 400, drawn.integers(4, 40))),) for _ in range(8)]
+
+
+def text(ids: np.ndarray) -> Sample:
+    zeros = np.zeros(len(ids), np.float32)
+    weight = np.ones(len(ids), np.float32)
+    weight[0] = 0
+    return Sample(ids.astype(np.int64), weight, zeros, zeros, zeros, zeros, zeros, zeros)
+
+
+def test_two_ranks_train_as_one_process_does_and_engines_get_their_weights(
+    scene: Scene, engines: Engines
+) -> None:
+    here = Trainer(load_model(scene.folder, torch.device("cpu")), OPTIM, 9)
+    for step in range(3):
+        row = scene.trainer.step(units(step), CrossEntropy(), 100.0)
+        expected = here.step(units(step), CrossEntropy(), 100.0)
+        assert row["loss"] == pytest.approx(expected["loss"], abs=1e-5)
+    model = empty_model(scene.folder)
+    source = OnRanks(scene.ranks, scene.trainer, model.config)
+    fleet = engines.fleet(model, TOKENIZER, source=source, max_rows=8)
+
+    async def work() -> None:
+        try:
+            await fleet.publish(3)
+            found = await fleet.generate(PROMPT, Sampling(20, seed=1), "s")
+            engine = LocalEngine(here.model, TOKENIZER, max_rows=8)
+            assert found.ids == (await engine.generate(PROMPT, Sampling(20, seed=1), "s")).ids
+        finally:
+            await fleet.close()
+
+    asyncio.run(work())
+
+
+def train_on(trainer: ShardedTrainer) -> None:
+    for step in range(3, 300):
+        trainer.step(units(step), CrossEntropy(), 100.0)
+
+
+def test_a_rank_that_dies_is_noticed_and_all_can_begin_again(scene: Scene) -> None:
+    checkpoint = scene.folder.parent / "step-000002"
+    for step in range(2):
+        scene.trainer.step(units(step), CrossEntropy(), 100.0)
+    scene.trainer.save(checkpoint, TOKENIZER, {"state": 7})
+    scene.trainer.settle()
+    row = scene.trainer.step(units(2), CrossEntropy(), 100.0)
+    moment = random.Random(3)
+    victim = scene.ranks._actors[moment.randrange(2)]
+    process = scene.ray.get(victim.process.remote())
+    threading.Timer(moment.uniform(0, 0.5), os.kill, (process, signal.SIGKILL)).start()
+    with pytest.raises(RanksLost):
+        train_on(scene.trainer)
+    scene.trainer = scene.begin()
+    assert scene.trainer.load(checkpoint) == {"state": 7}
+    assert scene.trainer.done == 2
+    again = scene.trainer.step(units(2), CrossEntropy(), 100.0)
+    assert again["loss"] == pytest.approx(row["loss"], abs=1e-6)
+
+
+def test_what_ranks_refuse_is_a_sentence(scene: Scene, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is no checkpoint"):
+        ShardedTrainer(scene.ranks, PolicySpec(folder=tmp_path / "x", optim=OPTIM, steps=9))
+    scene.trainer.step(units(0), CrossEntropy(), 100.0)  # they can go on

@@ -1,0 +1,107 @@
+"""Search servers and sandbox workers of a cluster, which are killed while they are asked."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldcraft.cluster.services import InTurn, Services
+from fieldcraft.cluster.session import Session, joined
+from fieldcraft.config.cluster import Cluster
+from fieldcraft.engine.home import Home
+from fieldcraft.tools.python.tool import make_python
+from fieldcraft.tools.search.client import RemoteSearchTool
+from fieldcraft.tools.search.index import SearchIndex, build_index
+from fieldcraft.tools.search.tool import SearchTool
+from fieldcraft.types import Tool, ToolUnavailable, UserError
+
+
+@pytest.fixture
+def session(ray: Any, tmp_path: Path) -> Iterator[Session]:
+    with joined(Cluster(search_servers=2), "cpu", tmp_path) as session:
+        yield session
+
+
+def run(services: Services, work: Callable[[], Awaitable[Any]]) -> Any:
+    async def whole() -> Any:
+        try:
+            async with asyncio.timeout(300):
+                await services.start()
+                return await work()
+        finally:
+            await services.close()
+
+    return asyncio.run(whole())
+
+
+async def kill_one(services: Services, number: int) -> None:
+    process = await services.actors[number].process.remote()
+    os.kill(process, signal.SIGKILL)
+
+
+def test_a_search_server_may_be_killed(session: Session, tmp_path: Path) -> None:
+    names = ["Arden", "Borla", "Cassin", "Delve"]
+    corpus = tmp_path / "corpus.jsonl"
+    lines = [json.dumps({"id": n, "contents": f'"{n}"\n{n} is a town by the sea.'}) for n in names]
+    corpus.write_text("\n".join(lines), "utf-8")
+    build_index(corpus, tmp_path / "index")
+    said: list[Any] = []
+    home = Home(tmp_path, said.append)
+    services = Services(session, home, "search", 2, tmp_path / "index")
+
+    async def work() -> None:
+        tools = [RemoteSearchTool(url, 1, retries=0) for url in services.urls]
+        search = InTurn(tools, 200.0)
+        here = SearchTool(SearchIndex.load(tmp_path / "index"), 1)
+        expected = {name: await here(query=name) for name in names}
+        await kill_one(services, random.Random(1).randrange(2))
+        for _ in range(3):
+            found = await asyncio.gather(*(search(query=name) for name in names))
+            assert found == list(expected.values())
+        for tool in tools:  # it has its address again
+            await InTurn([tool], 200.0)(query="Arden")
+
+    run(services, work)
+    assert [one.text.partition(" has died")[0] for one in said] == ["search server 0"]
+
+
+def test_a_sandbox_worker_may_be_killed(session: Session, tmp_path: Path) -> None:
+    said: list[Any] = []
+    services = Services(session, Home(tmp_path, said.append), "sandbox", 1)
+
+    async def work() -> list[str]:
+        python = make_python(url=services.urls[0])
+        tool = InTurn([python], 200.0)  # type: ignore[list-item]
+        first = await tool(code="print(6 * 7)")
+        await kill_one(services, 0)
+        return [first, await tool(code="print(6 * 8)")]
+
+    assert [text.strip() for text in run(services, work)] == ["42", "48"]
+    assert [one.text.partition(" has died")[0] for one in said] == ["sandbox server 0"]
+
+
+def test_an_index_that_is_none_is_a_sentence(session: Session, tmp_path: Path) -> None:
+    services = Services(session, Home(tmp_path), "search", 1, tmp_path / "index")
+    with pytest.raises(UserError, match="holds no search index"):
+        run(services, lambda: asyncio.sleep(0))
+
+
+def test_servers_that_stay_away_count_as_unavailable(tmp_path: Path) -> None:
+    class Away:
+        name = "search"
+
+        def __init__(self) -> None:
+            self.schema: dict[str, Any] = {}
+
+        async def __call__(self, **arguments: Any) -> str:
+            raise ToolUnavailable("no answer")
+
+    tools: list[Tool] = [Away(), Away()]
+    with pytest.raises(ToolUnavailable, match="no answer"):
+        asyncio.run(InTurn(tools, 0.01)(query="x"))

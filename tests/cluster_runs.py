@@ -1,0 +1,153 @@
+"""Small runs with many processes, which are killed; for tests."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fieldcraft.records.rollouts import ROLLOUTS, read_rollouts
+from fieldcraft.records.trajectories import read_trajectories
+from fieldcraft.types import Trajectory
+
+RECIPE = """
+recipe: tiny
+device: cpu
+instruction: ""
+world: {name: atlas, people: 40, variants: 3}
+scratch: {layers: 2, width: 32, heads: 2}
+search: {topk: 1}
+budget: {max_calls: 2, turn_tokens: 16, total_tokens: 200}
+stages:
+  base:
+    type: sft
+    data: base
+    examples: 40
+    steps: 4
+    batch: 4
+    checkpoint_every: 2
+    evaluate: false
+    optim: {lr: 5.0e-3, warmup: 1, schedule: linear}
+  rl:
+    type: rl
+    observations: real
+    steps: 3
+    questions: 2
+    group: 3
+    checkpoint_every: 1
+    entropy_coef: 0.01 # so that steps train, whatever this model is rewarded for
+    kl_coef: 0.1
+    optim: {lr: 1.0e-3}
+evaluation: {splits: {heldout: 8, train: 2, known: 2}}
+"""
+STAGES = {"base": 4, "rl": 3}
+SECONDS = 400  # after which a run that hangs fails
+
+
+class Running:
+    """A run in processes of its own, that is watched."""
+
+    def __init__(self, recipe: Path, out: Path, *overrides: str) -> None:
+        self.out = out
+        self.output = out.with_suffix(".txt")
+        command = [sys.executable, "-m", "fieldcraft", "run", str(recipe), *overrides]
+        with self.output.open("ab") as output:
+            self.process = subprocess.Popen(
+                [*command, "--out", str(out)],
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                stdout=output,
+                stderr=output,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            )
+
+    def until(self, there: Callable[[], Any]) -> Any:
+        """What `there` returns when it returns something true. The run has to last until then."""
+        deadline = time.monotonic() + SECONDS
+        while not (found := there()):
+            assert self.process.poll() is None, self.text
+            assert time.monotonic() < deadline, self.text
+            time.sleep(0.01)
+        return found
+
+    def until_step(self, stage: str, count: int) -> None:
+        self.until(lambda: len(rows(self.out, stage)) >= count)
+
+    def processes(self, kind: str) -> list[int]:
+        """Those of Ray's that run a class, of this run."""
+        return [p for p in _below(self.process.pid) if title(p).startswith(f"ray::{kind}")]
+
+    def end(self) -> int:
+        return self.process.wait(SECONDS)
+
+    @property
+    def text(self) -> str:
+        return self.output.read_text()[-4000:]
+
+
+def rows(out: Path, stage: str) -> list[dict[str, Any]]:
+    path = out / stage / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def alike(out: Path, whole: Path) -> None:
+    """Two runs have done each step once, with the same data, and came to the same figures."""
+    for stage, steps in STAGES.items():
+        found, expected = rows(out, stage), rows(whole, stage)
+        assert (
+            [row["step"] for row in found] == [row["step"] for row in expected] == [*range(steps)]
+        )
+        for key in ("loss", "grad_norm", "tokens"):
+            one, other = ([row[key] for row in found], [row[key] for row in expected])
+            np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5, err_msg=key)
+    assert rollouts(out) == rollouts(whole)
+    reports = [json.loads((run / "report.json").read_text())["evals"] for run in (out, whole)]
+    assert reports[0].keys() == reports[1].keys()
+    for name in reports[0]:
+        assert len(answers(out, name)) == 12
+        assert answers(out, name) == answers(whole, name)
+
+
+def rollouts(out: Path) -> list[tuple[int, str, list[int]]]:
+    """Step, question and tokens of those that are kept."""
+    kept = read_rollouts(out / "rl" / ROLLOUTS)
+    return [(one.step, one.trajectory.task.id, _tokens(one.trajectory)) for one in kept]
+
+
+def answers(out: Path, name: str) -> list[tuple[str, list[int]]]:
+    """Question and tokens of an evaluation."""
+    found = read_trajectories(out / "evaluations" / f"{name}.jsonl")
+    return [(one.task.id, _tokens(one)) for one in found]
+
+
+def _tokens(trajectory: Trajectory) -> list[int]:
+    return [token for segment in trajectory.segments for token in segment.ids]
+
+
+def _below(root: int) -> list[int]:
+    """A process and all that it has started, and so on."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+        except OSError:  # it has ended
+            continue
+        children.setdefault(parent, []).append(int(path.parent.name))
+    found = [root]
+    for process in found:
+        found += children.get(process, [])
+    return found
+
+
+def title(process: int) -> str:
+    """What a process runs; "" for one that has ended."""
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,120 @@
+"""The section cluster of a recipe, and recipes that are like another one but for it."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fieldcraft.config.rl import Rl
+from fieldcraft.recipes.files import merged, read_recipe
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.types import UserError
+
+VARIANTS = ("autocoa-7b", "otc-search-7b", "afm-web-32b")
+
+
+def refused(recipe: str, *overrides: str) -> str:
+    with pytest.raises(UserError) as caught:
+        load_recipe(recipe, list(overrides))
+    assert str(caught.value).endswith(".")
+    return str(caught.value)
+
+
+# -- processes that nothing would use, or that lack others --------------------------------------
+
+
+def test_a_cluster_of_everything_is_fine() -> None:
+    keys = "{trainers: 4, context: 2, engines: 2, colocate: true, search_servers: 2}"
+    cluster = load_recipe("smoke", [f"cluster={keys}"]).cluster
+    assert (cluster.devices, cluster.used, cluster.does_all) == (4, True, True)
+    assert not load_recipe("smoke", []).cluster.used
+
+
+def test_trainers_need_engines_where_something_is_sampled() -> None:
+    assert "needs engines to sample" in refused("smoke", "cluster.trainers=2")
+    load_recipe("smoke", ["cluster.trainers=2", "stages={}"])
+
+
+def test_engines_are_local_or_servers_that_are_started() -> None:
+    other = "engine={name: vllm, urls: [http://10.0.0.2:8000]}"
+    assert "leave out one of the two" in refused("smoke", "cluster.engines=2", other)
+    wide = ("cluster.engines=2", "cluster.engine_devices=2")
+    assert "engine_devices=2 is for engine=vllm" in refused("smoke", *wide)
+    load_recipe("smoke", [*wide, "engine={name: vllm, python: /vllm/bin/python}"])
+
+
+def test_moments_are_those_that_can_be_cut() -> None:
+    many = ("cluster.trainers=2", "cluster.engines=1")
+    sentence = refused("smoke", *many, "stages.rl2.optim.moments=8bit")
+    assert "stage 'rl2' has optim.moments=8bit" in sentence
+
+
+def test_services_need_a_tool_that_asks_them() -> None:
+    assert "leave out search.url" in refused(
+        "smoke", "cluster.search_servers=1", "search.url=http://10.0.0.2:8000"
+    )
+    assert "runs programs of the tool python" in refused("smoke", "cluster.sandbox_workers=1")
+    assert load_recipe("code-mini", ["cluster.sandbox_workers=2"]).cluster.used
+
+
+# -- recipes like others ------------------------------------------------------------------------
+
+
+def test_sections_are_merged_and_all_else_replaced() -> None:
+    below = {"a": {"b": 1, "c": [1, 2]}, "d": 2, "e": {"f": 1}}
+    above = {"a": {"c": [3], "g": 4}, "e": None}
+    both = {"a": {"b": 1, "c": [3], "g": 4}, "d": 2, "e": None}
+    assert merged(below, above) == both
+    assert below == {"a": {"b": 1, "c": [1, 2]}, "d": 2, "e": {"f": 1}}
+
+
+def test_a_file_like_a_shipped_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    mine: dict[str, Any] = {"recipe": "mine", "like": "smoke", "stages": {"rl2": {"steps": 9}}}
+    path.write_text(yaml.safe_dump(mine))
+    recipe, smoke = load_recipe(str(path), ["seed=3"]), load_recipe("smoke", [])
+    assert (recipe.recipe, recipe.seed, recipe.stages["base"]) == ("mine", 3, smoke.stages["base"])
+    rl, other = recipe.stages["rl2"], smoke.stages["rl2"]
+    assert rl == other.model_copy(update={"steps": 9})
+    path.write_text(yaml.safe_dump(mine | {"like": "smok"}))
+    assert "like 'smok', which is no shipped recipe" in refused(str(path))
+    path.write_text(yaml.safe_dump(mine | {"like": [1]}))
+    assert "is no shipped recipe" in refused(str(path))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_variant_differs_in_its_processes_alone(name: str) -> None:
+    given = [f"{key}={__file__}" for key in read_recipe(name)["needs"]]
+    one, many = (load_recipe(n, given) for n in (name, f"{name}-cluster"))
+    assert many.cluster.devices == 16
+    assert many.engine.name == "vllm"
+    processes = {"recipe", "cluster", "engine", "max_rows", "stages"}
+    assert one.model_dump(exclude=processes) == many.model_dump(exclude=processes)
+    assert list(one.stages) == list(many.stages)
+    for stage, other in zip(one.stages.values(), many.stages.values(), strict=True):
+        plain = [s.optim.model_copy(update={"moments": "float32"}) for s in (stage, other)]
+        assert plain[0] == plain[1] == other.optim
+        # a stage that samples ahead has a higher default of the cap
+        processes = {"optim", "asynchronous", "importance_cap"}
+        assert stage.model_dump(exclude=processes) == other.model_dump(exclude=processes)
+        if isinstance(other, Rl):
+            assert other.asynchronous.max_staleness == 1
+
+
+# -- files for others to start runs with --------------------------------------------------------
+
+
+def test_the_manifest_starts_a_run_on_as_many_gpus_as_it_asks_for() -> None:
+    text = (Path(__file__).parents[2] / "deploy/kuberay.yaml").read_text()
+    spec = yaml.safe_load(text)["spec"]
+    program, command, recipe, *arguments, option, folder = shlex.split(spec["entrypoint"])
+    assert (program, command, option) == ("fieldcraft", "run", "--out")
+    assert folder.startswith("/shared/")
+    keys = [word.partition("=")[0] for word in arguments]
+    cluster = load_recipe(recipe, [f"{key}={__file__}" for key in keys]).cluster
+    [workers] = spec["rayClusterSpec"]["workerGroupSpecs"]
+    [container] = workers["template"]["spec"]["containers"]
+    gpus = int(container["resources"]["limits"]["nvidia.com/gpu"])
+    assert workers["replicas"] * gpus == cluster.devices
