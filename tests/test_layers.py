@@ -30,6 +30,7 @@ LAYERS = (
         "cluster",
         "evals",
         "runs",
+        "scaling",
         "branching",
         "serving",
         "view",
@@ -39,7 +40,7 @@ LAYERS = (
     ),
 )
 HEAVY = {"torch", "transformers", "safetensors"}
-MAY_BE_HEAVY = {"engine", "algos", "train", "cluster", "runs"}
+MAY_BE_HEAVY = {"engine", "algos", "train", "cluster", "runs", "scaling"}
 FILES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
     for path in PACKAGE.rglob("*.py")

@@ -47,8 +47,9 @@ from fieldcraft.types import UserError
         (
             ["bench", "speed"],
             "there is no comparison 'speed': use one of answers, async, checkpoint, engine,"
-            " graders, memory, output_layer, prefixes, rankings,"
-            " sandbox, search, sessions, train, vectors, view, vllm_engine, words.",
+            " graders, memory, output_layer, plan, prefixes, rankings,"
+            " sandbox, scaling, search, sessions, simulator, train, vectors, view,"
+            " vllm_engine, words.",
         ),
     ],
 )

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fieldcraft.cli import agents, branching, data, runs, show, view
+from fieldcraft.cli import agents, branching, data, plan, runs, show, view
 from fieldcraft.cli.app import (
     app,
 )
@@ -25,7 +25,7 @@ from fieldcraft.types import UserError
 from fieldcraft.version import __version__
 
 MOMENT = 0.05  # seconds, in which the callback that was interrupted has returned
-COMMANDS = (runs, agents, show, view, branching, data)  # each registers its commands
+COMMANDS = (runs, plan, agents, show, view, branching, data)  # each registers its commands
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -91,6 +91,22 @@ def memory_bytes(setup: Sizes, stage: Stage) -> int:
     """Roughly what a stage takes at its peak: its weights, and the gradients and the activations of
     one micro-batch or, in reinforcement learning before that, the caches of the rollouts. If it
     overlaps, it takes both at once, and the engine has a copy of the trained weights.
+    """
+    recipe, footprint = setup.recipe, stage.footprint
+    tokens = max(stage.optim.micro_tokens, recipe.budget.total_tokens)
+    rows = min(recipe.max_rows, footprint.rollouts)
+    caches = (1 + footprint.frozen) * cache_bytes(setup, rows, BYTES[recipe.dtype])
+    gradients = (setup.trained + setup.parameters * footprint.critics) * FLOAT
+    training = gradients + activation_bytes(setup, stage, tokens)
+    if footprint.overlaps:
+        peak = training + caches + setup.trained * BYTES[recipe.policy_dtype]
+    else:
+        peak = max(training, caches)
+    return PROCESS_BYTES + weight_bytes(setup, stage) + peak
+
+
+def activation_bytes(setup: Sizes, stage: Stage, tokens: int) -> int:
+    """What a step keeps of a micro-batch with so many tokens.
 
     Activations have the recipe's type, and logits are float32. With adapters activations are
     float32, too: an adapter keeps its own copy of what it reads. A layer keeps for the backward
@@ -101,24 +117,13 @@ def memory_bytes(setup: Sizes, stage: Stage) -> int:
     at a time, in several copies: themselves, normalised, their gradients.
     """
     config, recipe = setup.config, setup.recipe
-    tokens = max(stage.optim.micro_tokens, recipe.budget.total_tokens)
     layer = 10 * config.hidden_size + 4 * config.intermediate_size
     kept = config.num_hidden_layers * layer
     if stage.optim.activation_checkpointing:
         kept = config.num_hidden_layers * config.hidden_size + layer
-    footprint = stage.footprint
-    logits = LOGITS[stage.kind] + footprint.logits
+    logits = LOGITS[stage.kind] + stage.footprint.logits
     piece = min(tokens * config.vocab_size, PIECE)
-    activations = tokens * kept * BYTES[recipe.policy_dtype] + logits * piece * FLOAT
-    rows = min(recipe.max_rows, footprint.rollouts)
-    caches = (1 + footprint.frozen) * cache_bytes(setup, rows, BYTES[recipe.dtype])
-    gradients = (setup.trained + setup.parameters * footprint.critics) * FLOAT
-    training = gradients + activations
-    if footprint.overlaps:
-        peak = training + caches + setup.trained * BYTES[recipe.policy_dtype]
-    else:
-        peak = max(training, caches)
-    return PROCESS_BYTES + weight_bytes(setup, stage) + peak
+    return tokens * kept * BYTES[recipe.policy_dtype] + logits * piece * FLOAT
 
 
 def weight_bytes(setup: Sizes, stage: Stage) -> int:

@@ -10,13 +10,15 @@ order in which they began. In the order in which they end, those without calls w
 
 A slow rollout is given up, and its group is trained without it: for the slowest twentieth of a step
 the trainer waits as long again as for all the others, and no longer.
+
+The clock is that of the event loop, so that a loop with virtual time can simulate all of this
+(`scaling/`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -87,7 +89,8 @@ class Stream(Sampler):
 
         Raises what a rollout or a reward raised since the last step.
         """
-        s, began = self.settings, time.perf_counter()
+        s, clock = self.settings, asyncio.get_running_loop().time
+        began = clock()
         await self.ensure(number)
         await self._first_scored(began)
         taken = [running for running in self.line[: s.questions] if running.group is not None]
@@ -103,7 +106,7 @@ class Stream(Sampler):
             {
                 **staleness(groups, number),
                 "dropped": dropped,
-                "waited_seconds": time.perf_counter() - began,
+                "waited_seconds": clock() - began,
             },
         )
 
@@ -191,7 +194,8 @@ class Stream(Sampler):
 
     async def _first_scored(self, began: float) -> None:
         """Wait for the groups of a step since the time `began`, but not for ever."""
-        s, patience = self.settings, None
+        s, clock = self.settings, asyncio.get_running_loop().time
+        patience, may_drop = None, ceil(SLOW * s.questions * self.size)
         while True:
             self.moved.clear()
             for running in self.line:
@@ -201,16 +205,18 @@ class Stream(Sampler):
             scored = sum(running.group is not None for running in first)
             if scored == s.questions or scored + len(self.useless) >= s.questions * s.max_batches:
                 return
-            unfinished = [member for running in first for member in running.unfinished]
-            if len(unfinished) <= ceil(SLOW * s.questions * self.size):
-                now = time.perf_counter()
-                patience = patience or 2 * now - began
-                if now >= patience:
-                    for member in unfinished:
-                        if not member.cancelling():
-                            member.cancel()
+            slow = [m for running in first for m in running.unfinished if not m.cancelling()]
+            delay = None
+            if 0 < len(slow) <= may_drop:
+                patience = patience or 2 * clock() - began
+                delay = patience - clock()
+                if delay <= 0:
+                    for member in slow:
+                        member.cancel()
+                    may_drop -= len(slow)  # groups that move up are not given up as well
+                    delay = None
             with suppress(TimeoutError):
-                async with asyncio.timeout(patience and max(patience - time.perf_counter(), 0.01)):
+                async with asyncio.timeout(delay):
                     await self.moved.wait()
 
     def _drop_old(self, number: int) -> None:

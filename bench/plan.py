@@ -1,0 +1,146 @@
+"""The formulas of `fieldcraft plan` against what this machine does: seconds of steps.
+
+    python bench/plan.py [--repeats 5]
+
+One thread and the device `cpu`, whose rates are measured first, and again before each row: they are
+the formulas' only input besides shapes. The models are random ones of Qwen2. docs/scaling.md has
+the formulas; `bench memory` compares memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import typer
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from fieldcraft.algos.losses import Surrogate
+from fieldcraft.config.sections import Optim
+from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.scaling.costs import Passes, Roofline, Shape, Trainers
+from fieldcraft.scaling.devices import Device
+from fieldcraft.scaling.measured import measure_cpu
+from fieldcraft.train.batch import Sample, Unit
+from fieldcraft.train.trainer import Trainer
+from fieldcraft.types import Sampling
+
+TOKENS = 4096  # of a step, in two micro-batches
+TURN = 48  # tokens that a row samples
+PROMPT = 16
+
+
+class Decimal:
+    """A tokenizer that writes ids as numbers: nothing here depends on text."""
+
+    eos_token_id = 0
+
+    def decode(self, ids: list[int], **_: object) -> str:
+        return " ".join(map(str, ids))
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    width: int
+    layers: int
+    words: int
+
+    def make(self) -> tuple[Qwen2ForCausalLM, Shape]:
+        torch.manual_seed(0)
+        config = Qwen2Config(
+            vocab_size=self.words,
+            hidden_size=self.width,
+            intermediate_size=4 * self.width,
+            num_hidden_layers=self.layers,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            tie_word_embeddings=True,
+            eos_token_id=None,
+        )
+        model = Qwen2ForCausalLM(config)
+        cached = 2 * self.layers * self.width * 4
+        return model, Shape(model.num_parameters(), self.layers, self.width, 4, cached)
+
+    def __str__(self) -> str:
+        return f"{self.layers} layers of {self.width}, {self.words:,} words"
+
+
+SMALL, MIDDLE, LARGE = Size(96, 3, 1000), Size(256, 4, 4000), Size(512, 6, 8000)
+
+
+def make_units(length: int, words: int) -> list[Unit]:
+    rng, ones = np.random.default_rng(0), np.ones(length, np.float32)
+    weight = np.where(np.arange(length) > 0, ones, 0)
+    texts = [rng.integers(0, words, length) for _ in range(TOKENS // length)]
+    return [(Sample(ids, weight, ones, -ones, -ones, -ones),) for ids in texts]
+
+
+def training(size: Size, length: int) -> tuple[Callable[[], object], Callable[[Device], float]]:
+    """A step of reinforcement learning, and the formula for it."""
+    model, shape = size.make()
+    trainer = Trainer(model, Optim(lr=1e-5, micro_tokens=TOKENS // 2), 1000)
+    units = make_units(length, size.words)
+
+    def formula(device: Device) -> float:
+        return Trainers(device, 1, TOKENS // 2).seconds(shape, TOKENS, length, Passes())
+
+    return lambda: trainer.step(units, Surrogate(), 1.0), formula
+
+
+def sampling(size: Size, rows: int) -> tuple[Callable[[], object], Callable[[Device], float]]:
+    """A turn of each row, all at once, and the formula for it."""
+    model, shape = size.make()
+    engine = LocalEngine(model.eval(), Decimal(), max_rows=rows)
+    rng = np.random.default_rng(0)
+
+    async def turns() -> None:
+        prompts = rng.integers(1, size.words, (rows, PROMPT)).tolist()
+        calls = [
+            engine.generate(prompt, Sampling(TURN, seed=row), str(row))
+            for row, prompt in enumerate(prompts)
+        ]
+        await asyncio.gather(*calls)
+        for row in range(rows):
+            engine.release(str(row))
+
+    def formula(device: Device) -> float:
+        speed = Roofline(shape, device)
+        held = rows * (PROMPT + TURN / 2)
+        return TURN * speed.step(rows, held) + speed.prefill(rows * PROMPT)
+
+    return lambda: asyncio.run(turns()), formula
+
+
+def cases() -> Iterator[tuple[str, Callable[[], object], Callable[[Device], float]]]:
+    for size, length in ((SMALL, 256), (MIDDLE, 512), (LARGE, 512), (LARGE, 2048)):
+        yield f"a step, {size}, texts of {length}", *training(size, length)
+    for size, rows in ((SMALL, 64), (LARGE, 1), (LARGE, 8), (LARGE, 64)):
+        yield f"{TURN} tokens of {rows} rows, {size}", *sampling(size, rows)
+
+
+def main(repeats: int = 5) -> None:
+    torch.set_num_threads(1)
+    print("| what | measured, s | formula, s | quotient (from, to) |\n|---|---|---|---|")
+    for name, work, formula in cases():
+        work()
+        measured, expected = [], []
+        for _ in range(repeats):
+            expected.append(formula(measure_cpu()))
+            began = time.perf_counter()
+            work()
+            measured.append(time.perf_counter() - began)
+        ratios = [seconds / had for seconds, had in zip(measured, expected, strict=True)]
+        print(
+            f"| {name} | {statistics.median(measured):.3f} | {statistics.median(expected):.3f}"
+            f" | {statistics.median(ratios):.2f} ({min(ratios):.2f}, {max(ratios):.2f}) |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    typer.run(main)

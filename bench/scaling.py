@@ -1,0 +1,232 @@
+"""How reinforcement learning of a 7B model scales from 2 to 512 GPUs, in a simulator.
+
+    python bench/scaling.py [--gpus 2 --gpus 512 ...] [--staleness 0 ...] [--seed 0 ...]
+        [--keys-at GPUS] [--picture PNG]
+
+The scheduler is the real one, and durations are modelled; docs/scaling.md has the formulas. In
+turns all GPUs sample, then all train. With `max_staleness` they are split into trainers and engines
+by the formula that makes a step shortest. Then keys are changed one at a time, for a number of GPUs
+with the last `--staleness`. The usual arguments are small, and take a minute.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+import matplotlib as mpl
+import typer
+from matplotlib.figure import Figure
+
+from fieldcraft.scaling.costs import Passes, Roofline, Shape, Trainers, publishing
+from fieldcraft.scaling.devices import find_device
+from fieldcraft.scaling.pipeline import Pipeline, Simulated, simulate
+from fieldcraft.scaling.steps import Rollouts, Split, best_split, sampling
+from fieldcraft.scaling.workload import Tail, Workload
+
+# Qwen2.5-7B in bfloat16: 7.1 billion parameters behind the embedding, and of a token's keys and
+# values 28 layers x 4 heads x 128 numbers, twice.
+SEVEN = Shape(7_070_000_000, layers=28, width=3584, bytes=2, token_bytes=2 * 28 * 4 * 128 * 2)
+PASSES = Passes(trained=1, read=1, checkpointing=True)  # a policy whose probabilities are anew
+MICRO_TOKENS = 16_384
+# An agent that searches and reads; the longest of a thousand rollouts has ten times the median.
+AGENT = Workload(
+    prompt=500,
+    turn=Tail(median=400, long=4000, most=8192),
+    calls=4.0,
+    most_calls=16,
+    observation=600,
+    latency=Tail(median=1.0, long=20.0, most=300.0),
+)
+# The mean of thousands of rollouts of AGENT, and the longest of a hundred.
+MEAN = Rollouts(1, written=3100.0, length=5900.0, longest=14_000.0, waiting=38.0)
+HEADS = (
+    *("max_staleness", "GPUs", "trainers + engines", "s a step", "rollouts/s (from, to)"),
+    *("of linear", "trainers wait", "dropped"),
+)
+GROWS = 1.5  # times as fast with twice as many GPUs: throughput still grows
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is simulated: the keys of a recipe. `engines` is a factor on the formula's number."""
+
+    gpu: str
+    gpus: int
+    questions: int
+    group: int
+    staleness: int
+    calls: int = 1024  # budget.concurrent_calls
+    rows: int = 256  # max_rows
+    engines: float = 1.0
+
+
+KEYS: dict[str, Callable[[Setting], Setting]] = {
+    "async.max_staleness x 2": lambda s: replace(s, staleness=2 * s.staleness or 1),
+    "questions x 2": lambda s: replace(s, questions=2 * s.questions),
+    "group x 2": lambda s: replace(s, group=2 * s.group),
+    "max_rows x 2": lambda s: replace(s, rows=2 * s.rows),
+    "budget.concurrent_calls x 4": lambda s: replace(s, calls=4 * s.calls),
+    "budget.concurrent_calls=64": lambda s: replace(s, calls=64),
+    "cluster.engines x 1.25, fewer trainers": lambda s: replace(s, engines=1.25),
+    "cluster.engines x 0.8, more trainers": lambda s: replace(s, engines=0.8),
+}
+
+
+@cache
+def split(setting: Setting) -> Split:
+    """Trainers and engines for so many GPUs; in turns all are both."""
+    if setting.staleness == 0:
+        return Split(setting.gpus, setting.gpus, 0.0)
+    device = find_device(setting.gpu)
+    step = replace(MEAN, count=setting.questions * setting.group)
+    speed = Roofline(SEVEN, device)
+
+    def training(trainers: int) -> float:
+        of = Trainers(device, trainers, MICRO_TOKENS)
+        return of.seconds(SEVEN, step.tokens, step.length, PASSES)
+
+    def sampled(engines: int) -> float:
+        return sampling(speed, engines, setting.rows, step, setting.staleness)
+
+    found = best_split(setting.gpus, 1, training, sampled)
+    assert found is not None
+    engines = min(max(round(found.engines * setting.engines), 1), setting.gpus - 1)
+    return Split(setting.gpus - engines, engines, found.seconds)
+
+
+def simulated(setting: Setting, steps: int, seed: int) -> Simulated:
+    device, chosen = find_device(setting.gpu), split(setting)
+    trainers = Trainers(device, chosen.trainers, MICRO_TOKENS)
+
+    def learn(tokens: int, rollouts: int) -> float:
+        return trainers.seconds(SEVEN, tokens, tokens / max(rollouts, 1), PASSES)
+
+    return simulate(
+        Pipeline(
+            workload=AGENT,
+            speeds=[Roofline(SEVEN, device)] * chosen.engines,
+            learn_seconds=learn,
+            questions=setting.questions,
+            group=setting.group,
+            max_staleness=setting.staleness,
+            rows=setting.rows,
+            concurrent_calls=setting.calls,
+            publish_seconds=publishing(SEVEN, device, chosen.trainers, chosen.engines),
+            steps=steps + 1 + setting.staleness,
+            seed=seed,
+        )
+    )
+
+
+def row(setting: Setting, runs: Sequence[Simulated], first: float) -> str:
+    """Means over seeds, the slowest and the fastest; `first` is a GPU's rate with the fewest."""
+    places, rates = split(setting), [run.rate for run in runs]
+    counted = [step for run in runs for step in run.counted]
+    dropped = sum(step.dropped for step in counted)
+    trained = sum(step.rollouts for step in counted)
+    together = f"{places.trainers} + {places.engines}"
+    cells = (
+        setting.staleness,
+        setting.gpus,
+        together if setting.staleness else f"{setting.gpus}, in turns",
+        f"{sum(run.seconds for run in runs) / len(counted):.1f}",
+        f"{statistics.mean(rates):.2f} ({min(rates):.2f}, {max(rates):.2f})",
+        f"{statistics.mean(rates) / setting.gpus / first:.2f}",
+        f"{statistics.mean(run.waiting for run in runs):.2f}",
+        f"{dropped / (dropped + trained):.3f}",
+    )
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def growth_ends(rates: dict[int, float]) -> int:
+    """The last number of GPUs up to which twice as many are GROWS times as fast or more."""
+    gpus = sorted(rates)
+    last = gpus[0]
+    for few, many in itertools.pairwise(gpus):
+        if rates[many] / rates[few] < GROWS ** math.log2(many / few):
+            break
+        last = many
+    return last
+
+
+def change_keys(setting: Setting, steps: int, seeds: Sequence[int]) -> None:
+    """A table of what each key alone is worth, and the best of them."""
+    usual = statistics.mean(simulated(setting, steps, seed).rate for seed in seeds)
+    print(f"\n{setting.gpus} GPUs, max_staleness {setting.staleness}: {usual:.2f} rollouts/s")
+    print("\n| key | trainers + engines | rollouts/s (from, to) | of before |\n|---|---|---|---|")
+    worth = {}
+    for name, change in KEYS.items():
+        other = change(setting)
+        rates = [simulated(other, steps, seed).rate for seed in seeds]
+        worth[name] = statistics.mean(rates) / usual
+        print(
+            f"| {name} | {split(other).trainers} + {split(other).engines}"
+            f" | {statistics.mean(rates):.2f} ({min(rates):.2f}, {max(rates):.2f})"
+            f" | {worth[name]:.2f} |",
+            flush=True,
+        )
+    best = max(worth, key=worth.__getitem__)
+    print(f"\nThe key to change: {best}, {worth[best]:.2f} times as many rollouts a second.")
+
+
+def draw(rates: dict[str, dict[int, float]], picture: Path) -> None:
+    """Rollouts a second against GPUs, a line for each order."""
+    with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 8}):
+        figure = Figure(figsize=(5, 3.2), layout="constrained", dpi=110)
+        axes = figure.subplots()
+        for name, of in rates.items():
+            axes.plot(list(of), list(of.values()), "o-", markersize=3, linewidth=1.2, label=name)
+        gpus = sorted(next(iter(rates.values())))
+        first = max(of[gpus[0]] for of in rates.values())
+        linear = [first * n / gpus[0] for n in gpus]
+        axes.plot(gpus, linear, "k:", linewidth=0.8, label="linear")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks(gpus, [str(n) for n in gpus])
+        axes.set(xlabel="GPUs", ylabel="rollouts trained a second")
+        axes.legend(frameon=False)
+        figure.savefig(picture)
+
+
+def main(
+    gpus: Annotated[list[int], typer.Option(min=2)] = [2, 8, 32],  # noqa: B006
+    staleness: Annotated[list[int], typer.Option(min=0)] = [0, 1, 4],  # noqa: B006
+    seed: Annotated[list[int], typer.Option()] = [0],  # noqa: B006
+    questions: int = 8,
+    group: int = 8,
+    steps: int = 3,
+    gpu: str = "h200",
+    keys_at: int | None = None,
+    picture: Path | None = None,
+) -> None:
+    find_device(gpu)
+    print(f"{questions * group} rollouts a step, {gpu}, {len(seed)} seeds\n")
+    print(f"| {' | '.join(HEADS)} |\n|{'---|' * len(HEADS)}")
+    rates: dict[str, dict[int, float]] = {}
+    began = time.perf_counter()
+    for most in staleness:
+        of = rates.setdefault(f"max_staleness {most}" if most else "in turns", {})
+        for n in sorted(gpus):
+            setting = Setting(gpu, n, questions, group, most)
+            runs = [simulated(setting, steps, number) for number in seed]
+            of[n] = statistics.mean(run.rate for run in runs)
+            print(row(setting, runs, of[min(gpus)] / min(gpus)), flush=True)
+    print()
+    for name, of in rates.items():
+        print(f"{name}: throughput grows up to {growth_ends(of)} GPUs")
+    if picture is not None:
+        draw(rates, picture)
+    change_keys(Setting(gpu, keys_at or max(gpus), questions, group, staleness[-1]), steps, seed)
+    print(f"{time.perf_counter() - began:.0f} s of this machine")
+
+
+if __name__ == "__main__":
+    typer.run(main)

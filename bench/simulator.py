@@ -1,0 +1,176 @@
+"""The simulator of docs/scaling.md against measured runs, in turns and asynchronously.
+
+    python bench/simulator.py runs/async/RUN-staleness-0 runs/async/RUN-staleness-1 [...]
+
+Each folder is one of `bench async`, the first one of max_staleness 0. Lengths are those of the
+rollouts that a run kept, and calls as many as it made in the mean. Latencies are those of the
+server of `bench async`, which draws them from the same seed in each run. How fast the trainer is,
+asynchronous runs tell by the time in which it does not wait. How fast the engine is, the run in
+turns tells: the simulator is given the speed with which it comes to that run's throughput. So what
+is tested is the throughput of the others.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fieldcraft.scaling.pipeline import Pipeline, simulate
+from fieldcraft.scaling.workload import Tail, Workload
+
+STAGE = "rl2"
+MOST_CALLS = 3  # that a question of Atlas needs
+HALVINGS = 7  # of the interval in which the engine's speed is looked for
+
+
+@dataclass(frozen=True, slots=True)
+class Atlas(Workload):
+    """Each of the calls that a question may need is made with the same probability."""
+
+    def calls_of(self, rng: random.Random) -> int:
+        return sum(rng.random() < self.calls / MOST_CALLS for _ in range(MOST_CALLS))
+
+
+@dataclass(frozen=True, slots=True)
+class Server(Tail):
+    """The latencies of the server of `bench async`, in the order in which it is called."""
+
+    drawn: random.Random = field(default_factory=lambda: random.Random(0))
+
+    def draw(self, rng: random.Random) -> float:
+        return super(Server, self).draw(self.drawn)
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """An engine that takes so many seconds for a token of each row, reading included."""
+
+    token: float
+
+    def step(self, rows: int, tokens: float) -> float:
+        return rows * self.token
+
+    def prefill(self, tokens: float) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a measured run tells."""
+
+    folder: Path
+    rows: Sequence[dict[str, Any]]
+    workload: Workload
+    questions: int
+    group: int
+    staleness: int
+
+    @property
+    def dropped(self) -> int:
+        return sum(row.get("dropped", 0) for row in self.rows)
+
+    @property
+    def rate(self) -> float:
+        trained = len(self.rows) * self.questions * self.group - self.dropped
+        return trained / sum(row["seconds"] for row in self.rows)
+
+
+def read_run(folder: Path) -> Run:
+    stage = json.loads((folder / "recipe.json").read_text())["stages"][STAGE]
+    lines = (folder / STAGE / "metrics.jsonl").read_text().splitlines()
+    files = sorted((folder / STAGE / "rollouts").glob("*.jsonl"))
+    kept = [
+        json.loads(line)["trajectory"] for file in files for line in file.read_text().splitlines()
+    ]
+    lengths: dict[str, list[int]] = {}
+    for rollout in kept:
+        for segment in rollout["segments"]:
+            lengths.setdefault(segment["author"], []).append(len(segment["ids"]))
+    turns = sorted(lengths["policy"])
+    rows = [json.loads(line) for line in lines]
+    workload = Atlas(
+        prompt=round(statistics.mean(lengths["prompt"])),
+        turn=Tail(statistics.median(turns), turns[int(0.99 * len(turns))], turns[-1]),
+        observation=round(statistics.mean(lengths["tool"])),
+        calls=statistics.mean(row["calls_mean"] for row in rows),
+    )
+    staleness = stage["async"]["max_staleness"]
+    return Run(folder, rows, workload, stage["questions"], stage["group"], staleness)
+
+
+def learning(runs: Sequence[Run]) -> float:
+    """Seconds of the trainer for a token."""
+    rows = [row for run in runs for row in run.rows if "waited_seconds" in row]
+    seconds = sum(row["seconds"] - row["waited_seconds"] for row in rows)
+    return float(seconds / sum(row["tokens"] for row in rows))
+
+
+def predicted(run: Run, token: float, learn: float, seeds: int) -> list[tuple[float, float]]:
+    """For each seed, rollouts a second and the share of them that is dropped. As in a measured run,
+    all steps count."""
+    found = []
+    for seed in range(seeds):
+        steps = simulate(
+            Pipeline(
+                workload=replace(run.workload, latency=Server(0.2, 5.0, 50.0)),
+                speeds=[Steady(token)],
+                learn_seconds=lambda tokens, _: tokens * learn,
+                questions=run.questions,
+                group=run.group,
+                max_staleness=run.staleness,
+                concurrent_calls=1024,
+                steps=len(run.rows),
+                seed=seed,
+            )
+        ).steps
+        trained, dropped = (sum(getattr(s, key) for s in steps) for key in ("rollouts", "dropped"))
+        found.append((trained / steps[-1].ended, dropped / (trained + dropped)))
+    return found
+
+
+def fitted(run: Run, learn: float, seeds: int) -> float:
+    """The engine's seconds for a token with which a run in turns is as fast as it was."""
+    low, high = 0.0, 0.01
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        rates = [rate for rate, _ in predicted(run, middle, learn, seeds)]
+        low, high = (middle, high) if statistics.median(rates) > run.rate else (low, middle)
+    return (low + high) / 2
+
+
+def main(
+    folders: Annotated[list[Path], typer.Argument(exists=True, file_okay=False)],
+    seeds: int = 20,
+) -> None:
+    runs = [read_run(folder) for folder in folders]
+    if runs[0].staleness or len(runs) < 2:
+        raise typer.BadParameter("give a run in turns first, and then asynchronous ones.")
+    learn = learning(runs[1:])
+    token = fitted(runs[0], learn, seeds)
+    print(f"The trainer takes {learn * 1e6:.0f} us a token, the engine {token * 1e6:.0f} us.")
+    print(
+        "\n| max_staleness | calls a rollout | measured, rollouts/s | simulated, median (range)"
+        " | quotient | dropped, measured | simulated |\n|---|---|---|---|---|---|---|"
+    )
+    for run in runs:
+        found = predicted(run, token, learn, seeds)
+        rates = sorted(rate for rate, _ in found)
+        middle = statistics.median(rates)
+        lost = run.dropped / (len(run.rows) * run.questions * run.group)
+        print(
+            f"| {run.staleness} | {run.workload.calls:.2f} | {run.rate:.1f}"
+            f" | {middle:.1f} ({rates[0]:.1f} to {rates[-1]:.1f}) | {middle / run.rate:.2f}"
+            f" | {lost:.3f} | {statistics.mean(drop for _, drop in found):.3f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    typer.run(main)

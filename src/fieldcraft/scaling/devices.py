@@ -1,0 +1,73 @@
+"""Devices: what a plan needs to know of them, from the data sheets of their makers.
+
+docs/scaling.md names the sheets.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from fieldcraft.types import UserError
+
+CPU = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device and its wires, in bytes and in operations a second.
+
+    `rate` is that of dense matrix products in bfloat16, `bandwidth` that of its memory. `link` is
+    what one device sends to the others of its node, and `network` its share of the wires between
+    nodes, both one way. A node has `of_node` of them.
+    """
+
+    name: str
+    memory: float
+    rate: float
+    bandwidth: float
+    link: float
+    network: float
+    of_node: int = 8
+
+
+DEVICES = {
+    device.name: device
+    for device in (
+        Device("a100-80gb", 80e9, 312e12, 2.039e12, 300e9, 25e9),
+        Device("h100", 80e9, 989e12, 3.35e12, 450e9, 50e9),
+        Device("h200", 141e9, 989e12, 4.8e12, 450e9, 50e9),
+        Device("b200", 180e9, 2250e12, 8e12, 900e9, 50e9),
+        Device("l40s", 48e9, 362e12, 0.864e12, 32e9, 12.5e9),
+    )
+}
+
+
+def find_device(name: str) -> Device:
+    """The device of the table. Raises UserError for a name that it does not have."""
+    if name in DEVICES:
+        return DEVICES[name]
+    near = get_close_matches(name, DEVICES, n=1)
+    meant = f"; did you mean '{near[0]}'?" if near else "."
+    raise UserError(
+        f"there is no device '{name}' in the table: use one of {', '.join((*DEVICES, CPU))}{meant}"
+    )
+
+
+def nodes_of(device: Device, count: int) -> list[int]:
+    """How many of `count` devices each node has: whole nodes, and the rest on a last one.
+
+    Raises UserError where there are none.
+    """
+    if count < 1:
+        raise UserError(f"--gpus {count} is no number of devices: give 1 or more.")
+    whole, rest = divmod(count, device.of_node)
+    return [device.of_node] * whole + ([rest] if rest else [])
+
+
+def wires(device: Device, ranks: int) -> float:
+    """Bytes a second that each of so many ranks sends: the slowest wire between them decides."""
+    if ranks == 1:
+        return math.inf
+    return device.link if ranks <= device.of_node else device.network

@@ -1,0 +1,129 @@
+"""The memory of every process of a run at its peak, by what it is for.
+
+It extends the estimates of `runs/memory.py` to models in shards and to engines that have devices of
+their own. docs/scaling.md has the formulas.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+from fieldcraft.config.cluster import Cluster
+from fieldcraft.config.stages import Stage
+from fieldcraft.runs.memory import (
+    BYTES,
+    FLOAT,
+    MOMENTS,
+    PROCESS_BYTES,
+    Sizes,
+    activation_bytes,
+    cache_bytes,
+)
+
+Parts = dict[str, int]  # what for, and bytes
+STATE, READ, GRADIENTS = "masters and moments", "read only", "gradients"
+GATHERED, ACTIVATIONS, PROCESS = "gathered", "activations", "process"
+WEIGHTS, CACHES = "weights", "caches"
+
+
+def root_parameters(config: Any) -> int:
+    """Those outside of the layers: the input embedding and, unless it is the same, the output."""
+    matrices = 1 if config.tie_word_embeddings else 2
+    return int(matrices * config.vocab_size * config.hidden_size)
+
+
+def rank_parts(setup: Sizes, stage: Stage, cluster: Cluster) -> Parts:
+    """A trainer's share. What is trained, what is only read and the gradients are cut evenly. Whole
+    at a time are two layers (one is computed, the next one gathered), the gradient of one, and all
+    that is outside of the layers. The gradient of the latter is whole when there are no activations
+    any more, so the larger of both counts."""
+    recipe, footprint, ranks = setup.recipe, stage.footprint, max(cluster.trainers, 1)
+    size = BYTES[recipe.dtype]
+    critics = setup.parameters * footprint.critics
+    trained = setup.trained + critics
+    others = footprint.references + footprint.teachers
+    read = setup.parameters * size * footprint.teachers
+    if recipe.lora is None:
+        read = setup.parameters * size * others
+    else:
+        read += setup.parameters * size + setup.trained * FLOAT * footprint.references
+    root = root_parameters(setup.config)
+    layer = (setup.parameters - root) // setup.config.num_hidden_layers
+    whole = 0 if ranks == 1 else (root + 2 * layer) * size + layer * FLOAT
+    root_gradient = 0 if ranks == 1 else root * (size + FLOAT)
+    return {
+        STATE: ceil(trained * (FLOAT + MOMENTS[stage.optim.moments]) / ranks),
+        READ: ceil(read / ranks),
+        GRADIENTS: ceil(trained * FLOAT / ranks),
+        GATHERED: whole if ranks > 1 else _rounded(setup),
+        ACTIVATIONS: max(_line_bytes(setup, stage, cluster.context), root_gradient),
+        PROCESS: PROCESS_BYTES,
+    }
+
+
+def _line_bytes(setup: Sizes, stage: Stage, context: int) -> int:
+    """What a rank keeps of a line of tokens, of which it has its part. Keys and values are those of
+    the whole line, in each layer that is kept."""
+    config = setup.config
+    mine = max(stage.optim.micro_tokens, ceil(setup.recipe.budget.total_tokens / context))
+    kept = activation_bytes(setup, stage, mine)
+    if context == 1:
+        return kept
+    layers = 1 if stage.optim.activation_checkpointing else config.num_hidden_layers
+    heads = config.num_key_value_heads / config.num_attention_heads
+    others = 2 * (context - 1) * mine * config.hidden_size * heads
+    return kept + ceil(layers * others * BYTES[setup.recipe.policy_dtype])
+
+
+def _rounded(setup: Sizes) -> int:
+    """The copy that a model which is not in shards computes with, where it has masters."""
+    if setup.recipe.lora is not None or setup.recipe.dtype == "float32":
+        return 0
+    return setup.trained * BYTES[setup.recipe.dtype]
+
+
+def engine_parts(setup: Sizes, stage: Stage, cluster: Cluster) -> Parts:
+    """The share of one device of an engine: weights and caches are cut over its devices."""
+    recipe, footprint = setup.recipe, stage.footprint
+    size, devices = BYTES[recipe.dtype], cluster.engine_devices
+    rows = min(recipe.max_rows, ceil(footprint.rollouts / max(cluster.engines, 1)))
+    return {
+        WEIGHTS: ceil(setup.parameters * size / devices),
+        CACHES: ceil(cache_bytes(setup, rows, size) / devices),
+        PROCESS: PROCESS_BYTES,
+    }
+
+
+def process_parts(setup: Sizes, stage: Stage, cluster: Cluster) -> dict[str, Parts]:
+    """What each kind of process takes in a stage. Those that train and sample in turns have two
+    rows, of which the larger counts."""
+    trainer = rank_parts(setup, stage, cluster)
+    kept = {part: trainer[part] for part in (STATE, READ, GATHERED)}
+    if not cluster.trainers and not cluster.engines:
+        return _own_parts(setup, stage, trainer, kept)
+    if stage.kind != "rl":
+        return {"trainer": trainer}
+    engine = engine_parts(setup, stage, cluster)
+    if not cluster.colocate:
+        return {"trainer": trainer, "engine": engine}
+    del kept[GATHERED]
+    return {"trainer, training": trainer, "trainer, sampling": kept | engine}
+
+
+def _own_parts(setup: Sizes, stage: Stage, trainer: Parts, kept: Parts) -> dict[str, Parts]:
+    """The run's own process, which trains and samples with one model; `runs/memory.py` has its
+    sum. Where it does both at once, the engine has a copy of what is trained."""
+    recipe, footprint = setup.recipe, stage.footprint
+    frozen = setup.parameters * BYTES[recipe.dtype] * footprint.frozen
+    trainer[READ] += frozen
+    kept[READ] += frozen
+    rows = min(recipe.max_rows, footprint.rollouts)
+    caches = (1 + footprint.frozen) * cache_bytes(setup, rows, BYTES[recipe.dtype])
+    if footprint.overlaps:
+        copied = setup.trained * BYTES[recipe.policy_dtype]
+        return {"process": trainer | {WEIGHTS: copied, CACHES: caches}}
+    if not rows:
+        return {"process": trainer}
+    sampling = {**kept, CACHES: caches, PROCESS: PROCESS_BYTES}
+    return {"process, training": trainer, "process, sampling": sampling}

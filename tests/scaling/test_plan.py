@@ -1,0 +1,241 @@
+"""The plan of a recipe: memory against numbers worked out by hand, and what the command says."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from transformers import Qwen2Config
+
+from checkpoints import r1_tokenizer
+from cli_parts import sentence, status
+from fieldcraft.config.cluster import Cluster
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.runs.memory import PROCESS_BYTES, activation_bytes, memory_bytes
+from fieldcraft.scaling.devices import Device, find_device
+from fieldcraft.scaling.memory import process_parts, rank_parts
+from fieldcraft.scaling.plan import make_plan, placed
+from fieldcraft.scaling.times import Timing, Usual, passes_of, shape_of
+from fieldcraft.types import UserError
+
+LAYERS, WIDTH, WORDS = 4, 64, 1000
+EMBEDDINGS = 2 * WIDTH * WORDS
+PARAMETERS = EMBEDDINGS + LAYERS * 50_000
+SHAPE: dict[str, Any] = {
+    "vocab_size": WORDS,
+    "hidden_size": WIDTH,
+    "intermediate_size": 128,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "tie_word_embeddings": False,
+}
+USUAL = Usual(tokens=300.0, written=0.5, tool_seconds=0.0)
+BIG = Device("big", 80e9, 1e15, 3e12, 450e9, 50e9)
+
+
+def sizes(*overrides: str, name: str = "autocoa-mini") -> Any:
+    """What the formulas read of a setup."""
+    recipe = load_recipe(name, list(overrides))
+    config = Qwen2Config(**SHAPE)
+    return SimpleNamespace(
+        recipe=recipe, config=config, parameters=PARAMETERS, trained=PARAMETERS, has_weights=True
+    )
+
+
+def cluster_of(**given: Any) -> Cluster:
+    return Cluster.model_validate(given)
+
+
+def test_a_rank_has_its_share() -> None:
+    setup = sizes("dtype=bfloat16", "stages.rl2.kl_coef=0.001", "stages.rl2.optim.moments=8bit")
+    stage = setup.recipe.stages["rl2"]
+    parts = rank_parts(setup, stage, cluster_of(trainers=4))
+    assert parts["masters and moments"] == pytest.approx(PARAMETERS * (4 + 2 + 8 / 256) / 4, abs=1)
+    assert parts["gradients"] == PARAMETERS * 4 / 4
+    assert parts["read only"] == PARAMETERS * 2 / 4  # the reference
+    assert parts["gathered"] == EMBEDDINGS * 2 + 2 * 50_000 * 2 + 50_000 * 4
+    assert parts["activations"] == activation_bytes(setup, stage, 4096)
+    assert parts["process"] == PROCESS_BYTES
+
+
+def test_ranks_share_a_line_that_is_too_long_for_one() -> None:
+    """Of 10,000 tokens each has 5,000, and the keys and values of the others: 4 layers x 2 heads x
+    16 numbers of 4 bytes, twice."""
+    setup = sizes("budget.total_tokens=10000")
+    stage = setup.recipe.stages["rl2"]
+    parts = rank_parts(setup, stage, cluster_of(trainers=4, context=2))
+    others = 5000 * 2 * LAYERS * 2 * 16 * 4
+    assert parts["activations"] == activation_bytes(setup, stage, 5000) + others
+
+
+def test_gradients_outside_of_the_layers_count_where_they_are_more_than_activations() -> None:
+    setup = sizes("stages.rl2.optim.micro_tokens=1", "budget.total_tokens=1")
+    parts = rank_parts(setup, setup.recipe.stages["rl2"], cluster_of(trainers=2))
+    assert parts["activations"] == EMBEDDINGS * (4 + 4)
+
+
+def test_an_engine_has_whole_weights_and_its_rows() -> None:
+    """160 rollouts on four engines are 40 rows of 600 tokens in whole blocks of 32; a token has
+    2 x 4 layers x 2 heads x 16 numbers of 4 bytes."""
+    setup = sizes("max_rows=100")
+    stage = setup.recipe.stages["rl2"]
+    parts = process_parts(setup, stage, cluster_of(trainers=2, engines=4))["engine"]
+    token = 2 * LAYERS * 2 * 16 * 4
+    assert parts["weights"] == PARAMETERS * 4
+    assert parts["caches"] == pytest.approx(40 * 600 * token, rel=0.07)
+    wide = process_parts(setup, stage, cluster_of(trainers=2, engines=4, engine_devices=2))
+    assert wide["engine"]["weights"] == PARAMETERS * 2
+    assert wide["engine"]["caches"] == parts["caches"] / 2
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("dtype=bfloat16",),
+        ("stages.rl2.kl_coef=0.1",),
+        ("stages.rl2.async.max_staleness=2",),
+        ("stages.rl2.baseline=critic", "stages.rl2.scale=none"),
+    ],
+)
+def test_a_run_of_one_process_takes_what_check_says(overrides: tuple[str, ...]) -> None:
+    setup = sizes(*overrides)
+    for stage in setup.recipe.stages.values():
+        rows = process_parts(setup, stage, Cluster())
+        found = max(sum(parts.values()) for parts in rows.values())
+        assert found == pytest.approx(memory_bytes(setup, stage), rel=1e-6)
+
+
+def test_what_multiplies_is_not_the_input_embedding() -> None:
+    setup = sizes()
+    assert shape_of(setup).parameters == PARAMETERS - WIDTH * WORDS
+    setup.config.tie_word_embeddings = True
+    assert shape_of(setup).parameters == PARAMETERS
+
+
+def test_passes_over_a_token() -> None:
+    setup = sizes("stages.rl2.kl_coef=0.1", "stages.rl2.async.max_staleness=1")
+    passes = passes_of(setup.recipe, setup.recipe.stages["rl2"])
+    assert passes.read == 2  # the reference, and the policy whose probabilities are computed anew
+    assert passes.forward == 5
+    assert passes_of(setup.recipe, setup.recipe.stages["base"]).forward == 3
+
+
+def test_a_step_in_turns_is_the_sum_and_an_asynchronous_one_the_slower_side() -> None:
+    cluster = cluster_of(trainers=2, engines=2)
+    turns, both = (
+        Timing(setup, BIG, USUAL).of("rl2", setup.recipe.stages["rl2"], cluster)
+        for setup in (sizes(), sizes("stages.rl2.async.max_staleness=1"))
+    )
+    assert turns.step == pytest.approx(turns.sampling + turns.training + turns.publishing)
+    assert both.step == pytest.approx(max(both.sampling, both.training) + both.publishing)
+    assert turns.seconds == pytest.approx(60 * turns.step)
+
+
+def test_a_recipe_without_processes_is_split() -> None:
+    turns = make_plan(sizes(), BIG, 16, USUAL)
+    assert turns.chosen
+    assert (turns.cluster.trainers, turns.cluster.engines) == (16, 16)
+    assert turns.cluster.colocate
+    lines = list(placed(turns))
+    assert lines[1] == (
+        "node 1, devices 0-7: trainers 8-15 on devices 0-7; engines 8-15 on devices 0-7"
+    )
+    ahead = make_plan(sizes("stages.rl2.async.max_staleness=2"), BIG, 16, USUAL)
+    assert ahead.cluster.trainers + ahead.cluster.engines == 16
+    assert not ahead.cluster.colocate
+    assert not make_plan(sizes(), BIG, 1, USUAL).chosen
+
+
+def test_what_the_recipe_says_is_kept() -> None:
+    found = make_plan(sizes("cluster={trainers: 3, engines: 2}"), BIG, 8, USUAL)
+    assert not found.chosen
+    assert list(placed(found)) == [
+        "node 0, devices 0-7: trainers 0-2 on devices 0-2; engines 0-1 on devices 3-4"
+    ]
+    assert found.unknown == ["base", "sft1", "sft2", "sft3"]  # as long as the data of a world
+
+
+def too_large(setup: Any, memory: float, devices: int) -> str:
+    with pytest.raises(UserError) as error:
+        make_plan(setup, Device("small", memory, 1e15, 3e12, 450e9, 50e9), devices, USUAL)
+    return str(error.value)
+
+
+def test_what_does_not_fit_is_told_with_what_to_set() -> None:
+    setup = sizes()
+    setup.parameters = setup.trained = 10**9
+    said = too_large(setup, 16e9, 1)
+    assert said.startswith("stage 'base' does not fit: its process needs ")
+    assert said.endswith("set cluster.trainers=2 and give more devices.")
+    narrow = sizes("cluster={trainers: 2, engines: 1}", "budget.total_tokens=60000")
+    assert "its engine needs 10.4 GB" in (said := too_large(narrow, 8e9, 3))
+    assert said.endswith("set cluster.engine_devices=2, or lower max_rows.")
+    many = ["cluster={trainers: 2}", "budget.total_tokens=1000000"]
+    assert too_large(sizes(*many), 15e9, 2).endswith("set cluster.trainers=2 cluster.context=2.")
+    assert "lower optim.micro_tokens, or set " in too_large(sizes(*many), 1e9, 2)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The true configuration of a 7B model without its weights, and a user's files."""
+    folder = tmp_path_factory.mktemp("large")
+    Qwen2Config(
+        hidden_size=3584,
+        intermediate_size=18944,
+        num_attention_heads=28,
+        num_key_value_heads=4,
+        num_hidden_layers=28,
+        vocab_size=152064,
+        tie_word_embeddings=False,
+    ).save_pretrained(folder / "model")
+    r1_tokenizer().save_pretrained(folder / "model")
+    asked = [json.dumps({"question": f"Who is {n}?", "golden_answers": ["Ann"]}) for n in range(9)]
+    for name, lines in (("tasks", asked), ("demonstrations", ["{}"] * 6000), ("pairs", ["{}"])):
+        (folder / f"{name}.jsonl").write_text("\n".join([*lines, ""]))
+    given = [f"{key}={folder / key}.jsonl" for key in ("tasks", "demonstrations", "pairs")]
+    return [f"model={folder / 'model'}", "search.url=http://127.0.0.1:9", *given]
+
+
+def test_the_command_on_a_large_model(
+    files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert status("plan", "autocoa-7b", *files, "--gpus", "16", "--gpu", "h100") == 0
+    said = capsys.readouterr().out
+    assert said.startswith("autocoa-7b: 7,615,616,512 parameters on 16 h100 (80 GB")
+    assert "cluster.trainers=16 cluster.engines=16 cluster.colocate=true" in said
+    assert "node 1, devices 0-7: trainers 8-15" in said
+    assert "rl1: trainer, sampling" in said
+    assert " 375 " in said  # 2 epochs of 6,000 demonstrations in batches of 32
+    assert "The limit of rl1: " in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--gpu", "h1000"], "there is no device 'h1000' in the table: use one of a100-80gb, h100"),
+        (["--gpus", "0"], "--gpus 0 is no number of devices: give 1 or more."),
+        (["--gpus", "1"], "stage 'sft1' does not fit: its process needs 96.4 GB"),
+        (["cluster.trainers=9", "--gpus", "8"], "the recipe asks for 9 devices (9 trainers"),
+        (["stages={}"], "recipe 'autocoa-7b' trains nothing, so there is nothing to plan."),
+    ],
+)
+def test_mistakes(
+    files: list[str], arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status("plan", "autocoa-7b", *files, *arguments) == 2
+    assert complaint in sentence(capsys)
+
+
+def test_this_machine_is_a_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status("plan", "smoke", "--gpus", "2", "--gpu", "cpu") == 0
+    said = capsys.readouterr().out
+    assert " parameters on 2 cpu (" in said
+    assert "All stages: " in said
+
+
+def test_the_table_has_what_data_sheets_say() -> None:
+    h100 = find_device("h100")
+    assert (h100.memory, h100.rate, h100.bandwidth) == (80e9, 989e12, 3.35e12)
