@@ -125,7 +125,7 @@ class BlockCache(Cache):
         both = np.stack([np.concatenate([a, b]), np.concatenate([b, a])])
         for tensor in self._tensors():
             read, write = to_device(both, tensor.device)
-            tensor[write] = tensor[read]
+            tensor.index_copy_(0, write, tensor.index_select(0, read))
 
     @torch.inference_mode()
     def clear(self, blocks: list[int]) -> None:
