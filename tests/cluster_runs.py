@@ -37,7 +37,7 @@ stages:
   rl:
     type: rl
     observations: real
-    steps: 3
+    steps: 5
     questions: 2
     group: 3
     checkpoint_every: 1
@@ -46,8 +46,8 @@ stages:
     optim: {lr: 1.0e-3}
 evaluation: {splits: {heldout: 8, train: 2, known: 2}}
 """
-STAGES = {"base": 4, "rl": 3}
-SECONDS = 400  # after which a run that hangs fails
+STAGES = {"base": 4, "rl": 5}
+SECONDS = 900  # after which a run that hangs fails
 
 
 class Running:
