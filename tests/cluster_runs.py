@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,38 @@ stages:
     optim: {lr: 1.0e-3}
 evaluation: {splits: {heldout: 8, train: 2, known: 2}}
 """
-STAGES = {"base": 4, "rl": 5}
+STEPS = {"base": 4, "rl": 5}
+# A model that has learnt to write programs, right or not, and so calls the sandbox.
+SUMS = """
+recipe: sums
+device: cpu
+dialect: torl
+instruction: ""
+world: {name: abacus, notes: 40, heldout_notes: 40}
+scratch: {layers: 2, width: 64, heads: 2}
+tools: [{name: python, errors: last-line, libraries: []}]
+budget: {max_calls: 2, turn_tokens: 40, total_tokens: 200}
+stages:
+  sft:
+    type: sft
+    data: demonstrations
+    examples: 40
+    steps: 150
+    batch: 8
+    train_on: [policy]
+    evaluate: false
+    optim: {lr: 5.0e-3, warmup: 5, schedule: linear}
+  rl:
+    type: rl
+    steps: 5
+    questions: 2
+    group: 4
+    checkpoint_every: 1
+    entropy_coef: 0.01
+    optim: {lr: 1.0e-4}
+evaluation: {splits: {heldout: 4}, workflows: []}
+"""
+SUMS_STEPS = {"sft": 150, "rl": 5}
 SECONDS = 900  # after which a run that hangs fails
 
 
@@ -71,7 +102,9 @@ class Running:
         deadline = time.monotonic() + SECONDS
         while not (found := there()):
             assert self.process.poll() is None, self.text
-            assert time.monotonic() < deadline, self.text
+            if time.monotonic() > deadline:
+                self.process.kill()  # its processes end with it
+                raise AssertionError(self.text)
             time.sleep(0.01)
         return found
 
@@ -83,7 +116,12 @@ class Running:
         return [p for p in _below(self.process.pid) if title(p).startswith(f"ray::{kind}")]
 
     def end(self) -> int:
-        return self.process.wait(SECONDS)
+        """Its exit status."""
+        try:
+            return self.process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
 
     @property
     def text(self) -> str:
@@ -96,9 +134,10 @@ def rows(out: Path, stage: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def alike(out: Path, whole: Path) -> None:
-    """Two runs have done each step once, with the same data, and came to the same figures."""
-    for stage, steps in STAGES.items():
+def alike(out: Path, whole: Path, stages: Mapping[str, int] = STEPS) -> None:
+    """Two runs have done so many steps of each stage, each once and with the same data, and came to
+    the same figures."""
+    for stage, steps in stages.items():
         found, expected = rows(out, stage), rows(whole, stage)
         assert (
             [row["step"] for row in found] == [row["step"] for row in expected] == [*range(steps)]
@@ -110,8 +149,9 @@ def alike(out: Path, whole: Path) -> None:
     reports = [json.loads((run / "report.json").read_text())["evals"] for run in (out, whole)]
     assert reports[0].keys() == reports[1].keys()
     for name in reports[0]:
-        assert len(answers(out, name)) == 12
-        assert answers(out, name) == answers(whole, name)
+        answered = answers(out, name)
+        assert answered == answers(whole, name)
+        assert len(dict(answered)) == len(answered) > 0  # each question once
 
 
 def rollouts(out: Path) -> list[tuple[int, str, list[int]]]:
