@@ -3,12 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cluster_runs import RECIPE, alike, rows
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.events import Events, Said, write_metrics
 from fieldcraft.runs.run import run_recipe
 
 
+@pytest.mark.slow
 def test_it_comes_to_the_numbers_of_one_process(ray: Any, tmp_path: Path) -> None:
     recipe = tmp_path / "tiny.yaml"
     recipe.write_text(RECIPE)

@@ -99,7 +99,7 @@ def test_turns_under_way_go_on_with_the_new_weights(engines: Engines, tmp_path: 
     assert all(sum(count for _, count in one.versions) == len(one.ids) for one in done)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_an_engine_may_be_killed_at_any_moment(engines: Engines, tmp_path: Path, seed: int) -> None:
     scene = Scene(engines, tmp_path)
     here = LocalEngine(scene.model, TOKENIZER, max_rows=32)

@@ -79,3 +79,14 @@ def test_colocated_engines_take_no_devices_of_their_own(ray: Any, tmp_path: Path
         assert ray.get([actor.name.remote() for actor in actors]) == ["engine"] * 5
         for actor in actors:
             ray.kill(actor)
+
+
+def test_a_ray_that_starts_too_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+
+    def slow(**_: Any) -> None:
+        raise Exception("The current node timed out during startup. Maybe the GCS is busy.")
+
+    monkeypatch.setattr(ray, "init", slow)  # a real one takes half a minute and a busy machine
+    with pytest.raises(UserError, match=r"did not start in time \(The current node timed out"):
+        session._begin(Cluster(), "cpu")

@@ -87,8 +87,9 @@ def joined(settings: Cluster, device: str, folder: Path) -> Iterator[Session]:
     """Start a Ray of this machine or join a cluster, and reserve what a run needs. `device` is that
     of the recipe; `auto` takes GPUs if a node has any, this machine or another one.
 
-    Raises UserError if Ray is not there, a cluster does not answer, there are fewer devices than
-    the recipe asks for, a node has other versions or does not see `folder`, or the port is in use.
+    Raises UserError if Ray is not there or does not start, a cluster does not answer, there are
+    fewer devices than the recipe asks for, a node has other versions or does not see `folder`, or
+    the port is in use.
     """
     ray = import_ray()
     begun = not ray.is_initialized()
@@ -133,6 +134,13 @@ def _begin(settings: Cluster, device: str) -> None:
         raise UserError(
             f"the Ray cluster at {address} cannot be joined ({_first_line(error)}): install the"
             " same Python and ray on every node."
+        ) from error
+    except Exception as error:
+        if type(error) is not Exception:  # Ray has no other type for a start that takes too long
+            raise
+        raise UserError(
+            f"Ray did not start in time ({_first_line(error)}): try again when this machine is less"
+            " busy, or join a cluster that runs already."
         ) from error
 
 
