@@ -134,6 +134,10 @@ SMALLER = {
     "steps=200, questions=32, group=8": "steps=1, questions=1, group=2",
     'fc.load("my-model", ': 'fc.load("my-model", budget={"turn_tokens": 12}, ',
 }
+LONG = {  # whole recipes, each in small, take a while
+    *("afm.md", "autocoa.md", "branching.md", "clusters.md", "code-agents.md", "distillation.md"),
+    *("extending.md", "otc.md", "serving.md", "simulator.md", "trackers.md"),
+}
 NOT_RUN = ("fieldcraft bench ",)  # minutes, and data that is not part of the project
 
 
@@ -281,7 +285,11 @@ def terminal():
     torch.set_num_threads(threads)  # a run sets what is fastest
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "document",
+    [pytest.param(d, marks=[pytest.mark.slow] * (d.name in LONG)) for d in DOCUMENTS],
+    ids=lambda path: path.name,
+)
 def test_what_a_document_tells_to_type_works(document, folder, terminal):
     names: dict[str, object] = {}
     for language, text in blocks(document):

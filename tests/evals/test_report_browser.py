@@ -82,7 +82,7 @@ def browse(page, fragment, profile, *, dark=False):
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=True,
     )
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]

@@ -74,6 +74,7 @@ def write(folder: Path, recipe: dict[str, Any]) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_from_a_check_to_an_answer(
     recipe: dict[str, Any],
     tmp_path: Path,

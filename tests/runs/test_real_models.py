@@ -201,6 +201,7 @@ def execute(
         run_recipe(recipe, out, Events([write_metrics]))
 
 
+@pytest.mark.slow
 def test_a_run_with_adapters_goes_on_where_it_was_killed(
     files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

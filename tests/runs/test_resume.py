@@ -146,6 +146,7 @@ def weights(out: Path, stage: str) -> dict[str, torch.Tensor]:
     return load_file(out / stage / "model" / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_killed_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = killed_and_whole(RECIPE, MOMENTS, tmp_path, monkeypatch)
     assert [row["step"] for row in figures(whole)["rl"]] == [0, 1, 2, 3]
@@ -156,12 +157,14 @@ def test_killed_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     )
 
 
+@pytest.mark.slow
 def test_killed_while_rollouts_fold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     moments = [step("base", 50), step("rl", 1), step("rl", 3)]
     whole = killed_and_whole(FOLDING, moments, tmp_path, monkeypatch)
     assert all(row["folds_mean"] > 0 for row in figures(whole)["rl"])
 
 
+@pytest.mark.slow
 def test_an_asynchronous_stage_killed_at_every_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

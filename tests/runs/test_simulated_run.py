@@ -13,7 +13,7 @@ from fieldcraft.engine.threads import Threads
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.events import Events, write_metrics
 from fieldcraft.records.metrics import MetricsLog
-from fieldcraft.runs import context, training
+from fieldcraft.runs import context, material
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.train import model
 
@@ -96,7 +96,7 @@ def test_a_mixed_stage_with_a_frozen_simulator(
         return load(path, *settings)
 
     load = model.load_model
-    for module in (context, training):
+    for module in (context, material):
         monkeypatch.setattr(module, "load_model", load_model)
     run(whole)
     # what is trained, what simulates, and then the result of the stage is evaluated

@@ -112,7 +112,8 @@ class LocalEngine:
         tokens = np.array(ids, np.int64)
         if tokens.min() < 0 or tokens.max() >= self.config.vocab_size:
             raise ValueError(f"a token id lies outside of the vocabulary: {tokens.tolist()}")
-        if session in self._calls:
+        before = self._calls.get(session)
+        if before is not None and not before.future.cancelled():
             raise RuntimeError(f"session {session!r} is already generating")
         future = asyncio.get_running_loop().create_future()
         stop_set = self._stops.index(sampling.stop)
@@ -127,11 +128,13 @@ class LocalEngine:
         try:
             return await future
         except asyncio.CancelledError:
-            self.release(session)
+            if self._calls.get(session) is request:
+                self.release(session)
             raise
         finally:
-            del self._calls[session]
-            self._followed.pop(session, None)
+            if self._calls.get(session) is request:  # else one that came after its release
+                del self._calls[session]
+                self._followed.pop(session, None)
 
     def release(self, session: str) -> None:
         """Forget a session's cache; a call that has not returned yet is cancelled."""
