@@ -51,7 +51,9 @@ def test_a_rank_has_its_share() -> None:
     setup = sizes("dtype=bfloat16", "stages.rl2.kl_coef=0.001", "stages.rl2.optim.moments=8bit")
     stage = setup.recipe.stages["rl2"]
     parts = rank_parts(setup, stage, cluster_of(trainers=4))
-    assert parts["masters and moments"] == pytest.approx(PARAMETERS * (4 + 2 + 8 / 256) / 4, abs=1)
+    assert parts["masters and moments"] == PARAMETERS * (4 + 8) / 4
+    alone = rank_parts(setup, stage, cluster_of())
+    assert alone["masters and moments"] == pytest.approx(PARAMETERS * (4 + 2 + 8 / 256), abs=1)
     assert parts["gradients"] == PARAMETERS * 4 / 4
     assert parts["read only"] == PARAMETERS * 2 / 4  # the reference
     assert parts["gathered"] == EMBEDDINGS * 2 + 2 * 50_000 * 2 + 50_000 * 4
@@ -172,9 +174,9 @@ def test_what_does_not_fit_is_told_with_what_to_set() -> None:
     narrow = sizes("cluster={trainers: 2, engines: 1}", "budget.total_tokens=60000")
     assert "its engine needs 10.4 GB" in (said := too_large(narrow, 8e9, 3))
     assert said.endswith("set cluster.engine_devices=2, or lower max_rows.")
-    many = ["cluster={trainers: 2}", "budget.total_tokens=1000000"]
-    assert too_large(sizes(*many), 15e9, 2).endswith("set cluster.trainers=2 cluster.context=2.")
-    assert "lower optim.micro_tokens, or set " in too_large(sizes(*many), 1e9, 2)
+    many = ["cluster={trainers: 2, engines: 1}", "budget.total_tokens=1000000"]
+    assert too_large(sizes(*many), 15e9, 3).endswith("set cluster.trainers=2 cluster.context=2.")
+    assert "lower optim.micro_tokens, or set " in too_large(sizes(*many), 1e9, 3)
 
 
 @pytest.fixture(scope="module")
@@ -206,6 +208,7 @@ def test_the_command_on_a_large_model(
     said = capsys.readouterr().out
     assert said.startswith("autocoa-7b: 7,615,616,512 parameters on 16 h100 (80 GB")
     assert "cluster.trainers=16 cluster.engines=16 cluster.colocate=true" in said
+    assert "stages.rl2.optim.moments=float32" in said
     assert "node 1, devices 0-7: trainers 8-15" in said
     assert "rl1: trainer, sampling" in said
     assert " 375 " in said  # 2 epochs of 6,000 demonstrations in batches of 32
@@ -218,7 +221,7 @@ def test_the_command_on_a_large_model(
         (["--gpu", "h1000"], "there is no device 'h1000' in the table: use one of a100-80gb, h100"),
         (["--gpus", "0"], "--gpus 0 is no number of devices: give 1 or more."),
         (["--gpus", "1"], "stage 'sft1' does not fit: its process needs 96.4 GB"),
-        (["cluster.trainers=9", "--gpus", "8"], "the recipe asks for 9 devices (9 trainers"),
+        (["cluster.engines=9", "--gpus", "8"], "the recipe asks for 9 devices (0 trainers and 9"),
         (["stages={}"], "recipe 'autocoa-7b' trains nothing, so there is nothing to plan."),
     ],
 )

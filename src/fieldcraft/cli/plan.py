@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from fieldcraft.cli.app import Overrides, RecipeName, app, loading
-from fieldcraft.config.recipe import refuse_idle
+from fieldcraft.config.recipe import Recipe, refuse_idle
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.scaling.devices import CPU, Device, find_device
 from fieldcraft.terminal.figures import Figures
@@ -51,7 +51,7 @@ def plan(
     found = make_plan(setup, device, gpus, usual)
     print(f"{settings.recipe}: {setup.parameters:,} parameters on {gpus} {_device(device)}")
     if found.chosen:
-        print(f"The recipe names no processes; fastest by the formulas: {_keys(found)}")
+        print(f"The recipe names no processes; fastest by the formulas: {_keys(found, settings)}")
     for line in placed(found):
         print(line)
     times = _times(
@@ -66,10 +66,15 @@ def plan(
     print(f"The limit of {longest.name}: {longest.limit}. Faster: {FASTER[longest.limit]}.")
 
 
-def _keys(found: Plan) -> str:
+def _keys(found: Plan, recipe: Recipe) -> str:
+    """What to set for these processes. Trainers hold the moments in parts, in float32 only."""
     cluster = found.cluster
     keys = [f"cluster.trainers={cluster.trainers}", f"cluster.engines={cluster.engines}"]
-    return " ".join([*keys, *(["cluster.colocate=true"] if cluster.colocate else [])])
+    keys += ["cluster.colocate=true"] if cluster.colocate else []
+    for name, stage in recipe.stages.items():
+        if cluster.trainers and stage.optim.moments != "float32":
+            keys.append(f"stages.{name}.optim.moments=float32")
+    return " ".join(keys)
 
 
 def _memory(found: Plan, device: Device) -> Figures:

@@ -51,9 +51,10 @@ def rank_parts(setup: Sizes, stage: Stage, cluster: Cluster) -> Parts:
     root = root_parameters(setup.config)
     layer = (setup.parameters - root) // setup.config.num_hidden_layers
     whole = 0 if ranks == 1 else (root + 2 * layer) * size + layer * FLOAT
+    moments = "float32" if cluster.trainers else stage.optim.moments  # others are not cut
     root_gradient = 0 if ranks == 1 else root * (size + FLOAT)
     return {
-        STATE: ceil(trained * (FLOAT + MOMENTS[stage.optim.moments]) / ranks),
+        STATE: ceil(trained * (FLOAT + MOMENTS[moments]) / ranks),
         READ: ceil(read / ranks),
         GRADIENTS: ceil(trained * FLOAT / ranks),
         GATHERED: whole if ranks > 1 else _rounded(setup),
