@@ -64,7 +64,7 @@ class Setting:
     group: int
     staleness: int
     calls: int = 1024  # budget.concurrent_calls
-    rows: int = 256  # max_rows
+    rows: int = 256  # of each engine
     engines: float = 1.0
 
 
@@ -72,7 +72,7 @@ KEYS: dict[str, Callable[[Setting], Setting]] = {
     "async.max_staleness x 2": lambda s: replace(s, staleness=2 * s.staleness or 1),
     "questions x 2": lambda s: replace(s, questions=2 * s.questions),
     "group x 2": lambda s: replace(s, group=2 * s.group),
-    "max_rows x 2": lambda s: replace(s, rows=2 * s.rows),
+    "rows of each engine x 2": lambda s: replace(s, rows=2 * s.rows),
     "budget.concurrent_calls x 4": lambda s: replace(s, calls=4 * s.calls),
     "budget.concurrent_calls=64": lambda s: replace(s, calls=64),
     "cluster.engines x 1.25, fewer trainers": lambda s: replace(s, engines=1.25),

@@ -1,6 +1,7 @@
 """The plan of a recipe: memory against numbers worked out by hand, and what the command says."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -79,13 +80,18 @@ def test_gradients_outside_of_the_layers_count_where_they_are_more_than_activati
 
 def test_an_engine_has_whole_weights_and_its_rows() -> None:
     """160 rollouts on four engines are 40 rows of 600 tokens in whole blocks of 32; a token has
-    2 x 4 layers x 2 heads x 16 numbers of 4 bytes."""
-    setup = sizes("max_rows=100")
+    2 x 4 layers x 2 heads x 16 numbers of 4 bytes. With 100 rows for all engines it is 25 rows."""
+    setup = sizes("max_rows=1000")
     stage = setup.recipe.stages["rl2"]
     parts = process_parts(setup, stage, cluster_of(trainers=2, engines=4))["engine"]
     token = 2 * LAYERS * 2 * 16 * 4
     assert parts["weights"] == PARAMETERS * 4
     assert parts["caches"] == pytest.approx(40 * 600 * token, rel=0.07)
+    few = process_parts(sizes("max_rows=100"), stage, cluster_of(trainers=2, engines=4))["engine"]
+    assert few["caches"] == parts["caches"] * 25 / 40
+    vllm = sizes("engine={name: vllm, memory: 2.5, urls: ['http://127.0.0.1:9']}")
+    served = process_parts(vllm, stage, cluster_of(trainers=2, engines=4))["engine"]
+    assert served["caches"] == 2.5 * 2**30
     wide = process_parts(setup, stage, cluster_of(trainers=2, engines=4, engine_devices=2))
     assert wide["engine"]["weights"] == PARAMETERS * 2
     assert wide["engine"]["caches"] == parts["caches"] / 2
@@ -213,6 +219,23 @@ def test_the_command_on_a_large_model(
     assert "rl1: trainer, sampling" in said
     assert " 375 " in said  # 2 epochs of 6,000 demonstrations in batches of 32
     assert "The limit of rl1: " in said
+
+
+@pytest.mark.parametrize(
+    ("variant", "needs"),
+    [
+        ("autocoa-7b-cluster", ("model", "tasks", "demonstrations", "pairs")),
+        ("otc-search-7b-cluster", ("model", "tasks")),
+    ],
+)
+def test_the_variants_for_clusters_fit(
+    variant: str, needs: tuple[str, ...], files: list[str], tmp_path: Path
+) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"title": "Ann", "text": "Ann is."}\n')
+    given = [file for file in files if file.startswith(needs)]
+    gpus = ("--gpus", "16", "--gpu", "h100")
+    assert status("plan", variant, *given, f"corpus={corpus}", *gpus) == 0
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from math import ceil
 from typing import Any
 
 from fieldcraft.config.cluster import Cluster
+from fieldcraft.config.names import VLLM
 from fieldcraft.config.stages import Stage
 from fieldcraft.runs.memory import (
     BYTES,
@@ -85,13 +86,17 @@ def _rounded(setup: Sizes) -> int:
 
 
 def engine_parts(setup: Sizes, stage: Stage, cluster: Cluster) -> Parts:
-    """The share of one device of an engine: weights and caches are cut over its devices."""
+    """The share of one device of an engine: weights and caches are cut over its devices. `max_rows`
+    is that of all engines together. vLLM takes what `engine.memory` says."""
     recipe, footprint = setup.recipe, stage.footprint
     size, devices = BYTES[recipe.dtype], cluster.engine_devices
-    rows = min(recipe.max_rows, ceil(footprint.rollouts / max(cluster.engines, 1)))
+    rows = ceil(min(recipe.max_rows, footprint.rollouts) / max(cluster.engines, 1))
+    caches = ceil(cache_bytes(setup, rows, size) / devices)
+    if recipe.engine.name == VLLM:
+        caches = ceil(recipe.engine.settings.get("memory", 1.0) * 2**30)
     return {
         WEIGHTS: ceil(setup.parameters * size / devices),
-        CACHES: ceil(cache_bytes(setup, rows, size) / devices),
+        CACHES: caches,
         PROCESS: PROCESS_BYTES,
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 from typing import Literal
 
 from fieldcraft.config.cluster import Cluster
@@ -119,9 +120,10 @@ class Timing:
     def sampling(self, stage: Rl, cluster: Cluster) -> float:
         """Seconds in which the engines sample what a step trains."""
         speed = Roofline(shape_of(self.setup), self.device, cluster.engine_devices)
-        rows = self.setup.recipe.max_rows
+        engines = max(cluster.engines, 1)
+        rows = ceil(self.setup.recipe.max_rows / engines)
         ahead = stage.asynchronous.max_staleness
-        return sampling(speed, max(cluster.engines, 1), rows, self._rollouts(stage), ahead)
+        return sampling(speed, engines, rows, self._rollouts(stage), ahead)
 
     def _alone(self, stage: Rl) -> float:
         """The same with an engine for each rollout: more engines do not help any more."""
