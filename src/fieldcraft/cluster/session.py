@@ -47,12 +47,12 @@ class Session:
         ray = import_ray()
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        bundle = self.places.index(place)
-        if self.settings.colocate and place.role == "engine":  # it lies in that of a trainer
-            bundle = _hosting(self.places, place)
+        guest = self.settings.colocate and place.role == "engine"
+        bundle = _hosting(self.places, place) if guest else self.places.index(place)
+        taken = 0 if guest else place.devices  # a guest's are counted as those of its trainer
         options |= {
-            "num_cpus": 0 if self.device == "cuda" or self._guest(place) else place.devices,
-            "num_gpus": 0 if self.device != "cuda" or self._guest(place) else place.devices,
+            "num_cpus": 0 if self.device == "cuda" else taken,
+            "num_gpus": taken if self.device == "cuda" else 0,
             "scheduling_strategy": PlacementGroupSchedulingStrategy(
                 self.group, placement_group_bundle_index=bundle
             ),
@@ -67,10 +67,6 @@ class Session:
         where = NodeAffinitySchedulingStrategy(node.id, soft=False)
         options |= {"num_cpus": 0, "scheduling_strategy": where}
         return ray.remote(kind).options(**options).remote(*args)
-
-    def _guest(self, place: Place) -> bool:
-        """Whether its devices are counted as those of trainers."""
-        return self.settings.colocate and place.role == "engine"
 
 
 def _hosting(places: Sequence[Place], engine: Place) -> int:

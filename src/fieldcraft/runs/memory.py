@@ -151,11 +151,15 @@ def trained_bytes(recipe: Recipe, stage: Stage) -> float:
 def cache_bytes(setup: Sizes, rows: int, size: int) -> int:
     """Keys and values of so many rollouts in whole blocks, as if each were as long as the budget
     lets it be and shared none of them."""
+    blocks = -(-setup.recipe.budget.total_tokens // BLOCK)
+    return rows * blocks * BLOCK * token_bytes(setup, size)
+
+
+def token_bytes(setup: Sizes, size: int) -> int:
+    """Keys and values of a token in all layers."""
     config = setup.config
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    token = 2 * config.num_hidden_layers * config.num_key_value_heads * width * size
-    blocks = -(-setup.recipe.budget.total_tokens // BLOCK)
-    return rows * blocks * BLOCK * token
+    return int(2 * config.num_hidden_layers * config.num_key_value_heads * width * size)
 
 
 def free_memory(device: torch.device) -> int:

@@ -20,6 +20,7 @@ from fieldcraft.runs.memory import (
     Sizes,
     activation_bytes,
     cache_bytes,
+    token_bytes,
 )
 
 Parts = dict[str, int]  # what for, and bytes
@@ -67,15 +68,14 @@ def rank_parts(setup: Sizes, stage: Stage, cluster: Cluster) -> Parts:
 def _line_bytes(setup: Sizes, stage: Stage, context: int) -> int:
     """What a rank keeps of a line of tokens, of which it has its part. Keys and values are those of
     the whole line, in each layer that is kept."""
-    config = setup.config
     mine = max(stage.optim.micro_tokens, ceil(setup.recipe.budget.total_tokens / context))
     kept = activation_bytes(setup, stage, mine)
     if context == 1:
         return kept
-    layers = 1 if stage.optim.activation_checkpointing else config.num_hidden_layers
-    heads = config.num_key_value_heads / config.num_attention_heads
-    others = 2 * (context - 1) * mine * config.hidden_size * heads
-    return kept + ceil(layers * others * BYTES[setup.recipe.policy_dtype])
+    others = (context - 1) * mine * token_bytes(setup, BYTES[setup.recipe.policy_dtype])
+    if stage.optim.activation_checkpointing:  # those of one layer at a time
+        others //= setup.config.num_hidden_layers
+    return kept + others
 
 
 def _rounded(setup: Sizes) -> int:

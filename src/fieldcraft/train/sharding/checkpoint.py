@@ -1,4 +1,4 @@
-"""Checkpoints of shards: each rank writes its own, while training goes on.
+"""Checkpoints of shards: each rank writes its own, while training continues.
 
 They are those of torch.distributed.checkpoint, which any number of ranks can read. They are written
 into a draft, which is renamed when all ranks have written.
