@@ -136,7 +136,8 @@ SMALLER = {
 }
 LONG = {  # whole recipes, each in small, take a while
     *("afm.md", "autocoa.md", "branching.md", "clusters.md", "code-agents.md", "distillation.md"),
-    *("extending.md", "otc.md", "serving.md", "simulator.md", "trackers.md"),
+    *("environments.md", "extending.md", "first-hour.md", "otc.md", "reading-a-run.md"),
+    *("real-models.md", "serving.md", "simulator.md", "trackers.md", "view.md", "web.md"),
 }
 NOT_RUN = ("fieldcraft bench ",)  # minutes, and data that is not part of the project
 

@@ -36,7 +36,7 @@ class Engines:
             session.actor(place, EngineHost, max_restarts=-1, max_concurrency=MOST_CALLS)
             for place in session.of("engine")
         ]
-        self._kept = [Kept(actor) for actor in self.actors]
+        self._kept = [Kept(actor, session.settings.silence) for actor in self.actors]
         self._fleets: dict[str, weakref.ref[Fleet]] = {}  # by the names of their models
         self._models = 0
 

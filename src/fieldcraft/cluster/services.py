@@ -19,6 +19,7 @@ from tenacity import (
     wait_fixed,
 )
 
+from fieldcraft.cluster.health import end_if_silent
 from fieldcraft.cluster.library import Lost, answer, import_ray
 from fieldcraft.cluster.session import Session
 from fieldcraft.engine.home import Home
@@ -121,6 +122,8 @@ class Services:
 
     async def _watch(self, number: int, actor: Any) -> None:
         while True:
+            seconds = self._session.settings.silence
+            listening = asyncio.create_task(end_if_silent(actor, seconds))
             try:
                 await answer(actor.stay.remote())
             except Lost:
@@ -128,7 +131,10 @@ class Services:
                     f"{self.kind} server {number} has died; it is started again, and calls of it"
                     " are made again"
                 )
-                await self._there(actor)
+            finally:
+                listening.cancel()
+                await asyncio.gather(listening, return_exceptions=True)
+            await self._there(actor)
 
 
 @final
