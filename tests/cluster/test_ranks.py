@@ -125,6 +125,7 @@ def test_a_rank_that_dies_is_noticed_and_all_can_begin_again(scene: Scene) -> No
     assert again["loss"] == pytest.approx(row["loss"], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_is_ended(
     ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,7 @@ def test_a_sandbox_worker_may_be_killed(session: Session, tmp_path: Path) -> Non
     assert [one.text.partition(" has died")[0] for one in said] == ["sandbox server 0"]
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_is_ended(ray: Any, tmp_path: Path) -> None:
     with joined(Cluster(sandbox_workers=1, silence=2.0), "cpu", tmp_path) as session:
         said: list[Any] = []
