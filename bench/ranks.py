@@ -1,0 +1,116 @@
+"""Peak memory of the trainers of a cluster, measured and as `fieldcraft plan` estimates it.
+
+    python bench/ranks.py [--features 384] [--layers 6] [--words 8192] [--tokens 2048]
+
+Each case takes two optimiser steps on the CPU, in processes of their own: supervised ones, or ones
+of reinforcement learning with a reference for its KL. Model and texts are those of bench/memory.py.
+It needs the extra `cluster`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import typer
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from fieldcraft.algos.losses import CrossEntropy, Surrogate
+from fieldcraft.cluster.library import import_ray
+from fieldcraft.cluster.ranks import HEALTH, RayRanks
+from fieldcraft.cluster.session import joined
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.scaling.memory import rank_parts
+from fieldcraft.train.lora import Adapter
+from fieldcraft.train.model import empty_model
+from fieldcraft.train.sharding.specs import PolicySpec, ReaderSpec
+from fieldcraft.train.sharding.trainer import ShardedTrainer, make_reader
+from memory import LENGTH, RL, SFT, make_units
+
+CASES = {
+    "supervised": (SFT, []),
+    "supervised, checkpointing": (SFT, ["stages.sft2.optim.activation_checkpointing=true"]),
+    "supervised, LoRA on bfloat16": (SFT, ["dtype=bfloat16", "lora={rank: 16}"]),
+    "reinforcement, KL": (RL, ["stages.rl2.kl_coef=0.01"]),
+}
+LAYOUTS = ("trainers: 1", "trainers: 2", "trainers: 4", "trainers: 2, context: 2")
+
+
+def recipe_of(case: str, layout: str, tokens: int) -> tuple[Recipe, str]:
+    stage, settings = CASES[case]
+    sizes = [f"stages.{stage}.optim.micro_tokens={tokens}", f"budget.total_tokens={LENGTH}"]
+    cluster = f"cluster={{{layout}, engines: 1}}"
+    return load_recipe("smoke", [*settings, *sizes, cluster, "max_rows=1"]), stage
+
+
+def train(ranks: RayRanks, recipe: Recipe, stage: str, folder: Path, tokens: int) -> None:
+    """Two steps, in which each trainer has one micro-batch."""
+    optim = recipe.stages[stage].optim
+    spec = PolicySpec(folder=folder, optim=optim, steps=2, dtype=recipe.dtype, lora=recipe.lora)
+    trainer = ShardedTrainer(ranks, spec)
+    words = empty_model(folder).config.vocab_size
+    units = make_units(tokens * ranks.count, words)
+    if stage == SFT:
+        for _ in range(2):
+            trainer.step(units, CrossEntropy(), 1.0)
+        return
+    reference = make_reader(ranks, "reference", ReaderSpec(folder=folder, optim=optim))
+    for _ in range(2):
+        reference.fill_logprobs(units, "ref_logp", 1.0)
+        trainer.step(units, Surrogate(kl_coef=0.01), 1.0)
+
+
+def peak(ranks: RayRanks) -> int:
+    """Bytes of the process that has taken most."""
+    actors = ranks._actors
+    asked = [actor.process.options(concurrency_group=HEALTH).remote() for actor in actors]
+    told = [Path(f"/proc/{number}/status").read_text() for number in import_ray().get(asked)]
+    return 1024 * max(int(re.findall(r"VmHWM:\s+(\d+) kB", text)[0]) for text in told)
+
+
+def measure(case: str, layout: str, folder: Path, tokens: int) -> tuple[int, int]:
+    """Bytes, as measured and as estimated."""
+    recipe, stage = recipe_of(case, layout, tokens)
+    with joined(recipe.cluster, "cpu", folder) as session:
+        ranks = RayRanks(session)
+        ranks.begin()
+        train(ranks, recipe, stage, folder, tokens)
+        found = peak(ranks)
+        asyncio.run(ranks.close())
+    model = empty_model(folder)
+    parameters = model.num_parameters()
+    if recipe.lora is not None:
+        Adapter(model, recipe.lora, 0)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    setup = SimpleNamespace(
+        recipe=recipe, config=model.config, parameters=parameters, trained=trained
+    )
+    parts = rank_parts(setup, recipe.stages[stage], recipe.cluster)
+    return found, sum(parts.values())
+
+
+def main(features: int = 384, layers: int = 6, words: int = 8192, tokens: int = 2048) -> None:
+    config = Qwen2Config(
+        vocab_size=words,
+        hidden_size=features,
+        intermediate_size=3 * features,
+        num_hidden_layers=layers,
+        num_attention_heads=features // 64,
+        num_key_value_heads=max(features // 256, 1),
+    )
+    print("| trainers | step | measured | estimated | quotient |\n|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as place:
+        Qwen2ForCausalLM(config).save_pretrained(place)
+        for layout in LAYOUTS:
+            for case in CASES:
+                found, estimate = measure(case, layout, Path(place), tokens)
+                sizes = f"{found / 1e9:.2f} GB | {estimate / 1e9:.2f} GB"
+                print(f"| {layout} | {case} | {sizes} | {estimate / found:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)
