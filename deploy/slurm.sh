@@ -3,6 +3,8 @@
 #SBATCH --job-name=fieldcraft
 #SBATCH --ntasks-per-node=1
 #SBATCH --exclusive
+#SBATCH --requeue
+#SBATCH --open-mode=append
 set -euo pipefail
 
 # All nodes know each other by this token.

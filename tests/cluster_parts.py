@@ -114,9 +114,13 @@ class Yard:
         self.seats = seats
         self.said: list[str] = []
         self.weights = 0.0
+        self.gathering = 0.0  # seconds
+        self.loads = 0
         self.fleet = Fleet(seats, self._load, 1e-4, self.said.append)
 
-    def _load(self, version: int) -> Cargo:
+    async def _load(self, version: int) -> Cargo:
+        self.loads += 1
+        await asyncio.sleep(self.gathering)
         return Cargo(version, proof(self.weights), 1000, proof(self.weights))
 
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,37 @@ stages:
 evaluation: {splits: {heldout: 8, train: 2, known: 2}}
 """
 STEPS = {"base": 4, "rl": 5}
+# A model that has learnt to write programs, right or not, and so calls the sandbox.
+SUMS = """
+recipe: sums
+device: cpu
+dialect: torl
+instruction: ""
+world: {name: abacus, notes: 40, heldout_notes: 40}
+scratch: {layers: 2, width: 64, heads: 2}
+tools: [{name: python, errors: last-line, libraries: []}]
+budget: {max_calls: 2, turn_tokens: 40, total_tokens: 200}
+stages:
+  sft:
+    type: sft
+    data: demonstrations
+    examples: 40
+    steps: 150
+    batch: 8
+    train_on: [policy]
+    evaluate: false
+    optim: {lr: 5.0e-3, warmup: 5, schedule: linear}
+  rl:
+    type: rl
+    steps: 6
+    questions: 4
+    group: 4
+    checkpoint_every: 1
+    entropy_coef: 0.01
+    optim: {lr: 1.0e-4}
+evaluation: {splits: {heldout: 4}, workflows: []}
+"""
+SUMS_STEPS = {"sft": 150, "rl": 6}
 SECONDS = 900  # after which a run that hangs fails
 
 
@@ -103,9 +134,10 @@ def rows(out: Path, stage: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def alike(out: Path, whole: Path) -> None:
-    """Two runs have done each step once, with the same data, and came to the same figures."""
-    for stage, steps in STEPS.items():
+def alike(out: Path, whole: Path, stages: Mapping[str, int] = STEPS) -> None:
+    """Two runs have done so many steps of each stage, each once and with the same data, and came to
+    the same figures."""
+    for stage, steps in stages.items():
         found, expected = rows(out, stage), rows(whole, stage)
         assert (
             [row["step"] for row in found] == [row["step"] for row in expected] == [*range(steps)]

@@ -12,7 +12,8 @@ from fieldcraft.runs.run import run_recipe
 
 
 @pytest.mark.slow
-def test_it_comes_to_the_numbers_of_one_process(ray: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", ["", ", colocate: true"])
+def test_it_comes_to_the_numbers_of_one_process(ray: Any, tmp_path: Path, more: str) -> None:
     recipe = tmp_path / "tiny.yaml"
     recipe.write_text(RECIPE)
     said: list[str] = []
@@ -22,7 +23,7 @@ def test_it_comes_to_the_numbers_of_one_process(ray: Any, tmp_path: Path) -> Non
             said.append(event.text)
 
     run_recipe(load_recipe(str(recipe), []), tmp_path / "one", Events([write_metrics]))
-    many = load_recipe(str(recipe), ["cluster={trainers: 2, engines: 2}"])
+    many = load_recipe(str(recipe), [f"cluster={{trainers: 2, engines: 2{more}}}"])
     run_recipe(many, tmp_path / "many", Events([write_metrics, listen]))
     alike(tmp_path / "many", tmp_path / "one")
     assert [line for line in said if "2 trainers on" in line and "2 engines on" in line]

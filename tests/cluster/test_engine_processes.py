@@ -127,6 +127,27 @@ def test_an_engine_may_be_killed_at_any_moment(engines: Engines, tmp_path: Path,
     assert "has died" in scene.said[0].text
 
 
+def test_an_engine_that_hangs_is_ended(
+    engines: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kept in engines._kept:
+        monkeypatch.setattr(kept, "silence", 2.0)
+    scene = Scene(engines, tmp_path)
+    here = LocalEngine(scene.model, TOKENIZER, max_rows=32)
+
+    async def work() -> None:
+        await scene.fleet.publish(1)
+        process = await scene.engines.actors[1].process.remote()
+        asked = asyncio.create_task(turns(scene.fleet, 12, tokens=200))
+        await asyncio.sleep(0.2)
+        os.kill(process, signal.SIGSTOP)
+        await here.publish(1)
+        alike(await asked, await turns(here, 12, tokens=200))
+
+    scene.run(work)
+    assert "has died (no answer for 2 s)" in scene.said[0].text
+
+
 def change_back(model: Any) -> None:
     with torch.no_grad():
         for parameter in model.parameters():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster_runs import RECIPE, Running, alike, title
+from cluster_runs import RECIPE, SUMS, SUMS_STEPS, Running, alike, rows, title
 
 pytestmark = pytest.mark.slow
 MANY = ("cluster.trainers=2", "cluster.engines=2", "cluster.search_servers=2")
@@ -63,6 +63,22 @@ def test_a_process_may_be_killed(
         "ServiceHost": "has died; it is started again, and calls of it are made again",
     }
     assert told[kind] in " ".join(run.output.read_text().split())  # lines are wrapped
+
+
+def test_a_sandbox_worker_may_be_killed(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    moment = random.Random("sandbox")
+    recipe = tmp_path / "sums.yaml"
+    recipe.write_text(SUMS)
+    whole = Running(recipe, tmp_path / "whole")
+    assert whole.end() == 0, whole.text
+    assert sum(row["calls_mean"] for row in rows(whole.out, "rl")) > 1
+    run = Running(recipe, tmp_path / "run", "cluster.sandbox_workers=2")
+    wait_for_a_moment(run, "rl", moment)
+    os.kill(moment.choice(run.processes("ServiceHost")), signal.SIGKILL)
+    assert run.end() == 0, run.text
+    alike(run.out, whole.out, SUMS_STEPS)
+    assert "has died; it is started again" in " ".join(run.output.read_text().split())
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])

@@ -144,6 +144,26 @@ def test_engines_sample_on_while_the_weights_travel() -> None:
     assert isinstance(yard.fleet, Travelling)
 
 
+def test_sessions_continue_while_the_weights_are_brought_together() -> None:
+    yard = Yard(*seats(2))
+
+    async def scene() -> tuple[list[Completion], int]:
+        await yard.fleet.publish(1)
+        yard.gathering = 1000.0
+        publishing = asyncio.create_task(yard.fleet.publish(2))
+        yard.seats[0].die()  # it comes back, and waits for the same weights
+        done = await play(yard.fleet, "a", [1])
+        before = yard.loads
+        assert not publishing.done()
+        await publishing
+        return done, before
+
+    done, before = virtually(scene())
+    assert len(done) == 3
+    assert before == yard.loads == 2
+    assert all(seat.holds is not None and seat.holds.version == 2 for seat in yard.seats)
+
+
 def test_an_engine_with_other_weights_stops_the_run() -> None:
     yard = Yard(*seats(2))
 

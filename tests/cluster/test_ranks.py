@@ -6,6 +6,7 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from engine_parity import PROMPT, TOKENIZER, sharp_model
 from fieldcraft.algos.losses import CrossEntropy
 from fieldcraft.cluster.engines import Engines
-from fieldcraft.cluster.ranks import RanksLost, RayRanks
+from fieldcraft.cluster.ranks import HEALTH, RanksLost, RayRanks
 from fieldcraft.cluster.session import joined
 from fieldcraft.cluster.sources import OnRanks
 from fieldcraft.config.cluster import Cluster
@@ -122,6 +123,23 @@ def test_a_rank_that_dies_is_noticed_and_all_can_begin_again(scene: Scene) -> No
     assert scene.trainer.done == 2
     again = scene.trainer.step(units(2), CrossEntropy(), 100.0)
     assert again["loss"] == pytest.approx(row["loss"], abs=1e-6)
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_is_ended(
+    ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fieldcraft.cluster.ranks.PULSE", 0.5)
+    with joined(Cluster(trainers=2), "cpu", tmp_path) as session:
+        scene = Scene(RayRanks(session), ray, tmp_path)
+        impatient = replace(session, settings=Cluster(trainers=2, silence=2.0))
+        monkeypatch.setattr(scene.ranks, "_session", impatient)
+        scene.trainer.step(units(0), CrossEntropy(), 100.0)
+        asked = scene.ranks._actors[1].process.options(concurrency_group=HEALTH).remote()
+        os.kill(ray.get(asked), signal.SIGSTOP)
+        with pytest.raises(RanksLost, match="no answer for 2 s"):
+            train_on(scene.trainer)
+        asyncio.run(scene.ranks.close())
 
 
 def test_what_ranks_refuse_is_a_sentence(scene: Scene, tmp_path: Path) -> None:

@@ -86,6 +86,21 @@ def test_a_sandbox_worker_may_be_killed(session: Session, tmp_path: Path) -> Non
     assert [one.text.partition(" has died")[0] for one in said] == ["sandbox server 0"]
 
 
+@pytest.mark.slow
+def test_a_server_that_hangs_is_ended(ray: Any, tmp_path: Path) -> None:
+    with joined(Cluster(sandbox_workers=1, silence=2.0), "cpu", tmp_path) as session:
+        said: list[Any] = []
+        services = Services(session, Home(tmp_path, said.append), "sandbox", 1)
+
+        async def work() -> str:
+            os.kill(await services.actors[0].process.remote(), signal.SIGSTOP)
+            python = make_python(url=services.urls[0], limits={"wall_seconds": 1.0})
+            return await InTurn([python], 200.0)(code="print(6 * 8)")  # type: ignore[list-item]
+
+        assert run(services, work).strip() == "48"
+    assert "sandbox server 0 has died" in said[0].text
+
+
 def test_an_index_that_is_none_is_a_sentence(session: Session, tmp_path: Path) -> None:
     services = Services(session, Home(tmp_path), "search", 1, tmp_path / "index")
     with pytest.raises(UserError, match="holds no search index"):

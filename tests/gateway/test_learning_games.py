@@ -23,6 +23,7 @@ def test_the_reward_of_a_game_rises(tmp_path: Path) -> None:
     assert again["em"] == sum(t.right is True for t in evaluated) / 4
 
 
+@pytest.mark.slow
 def test_so_it_does_while_it_is_sampled(tmp_path: Path) -> None:
     rows = learn(tmp_path, GAME, **{"async": {"max_staleness": 1}})
     rises(rows)

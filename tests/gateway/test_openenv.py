@@ -143,6 +143,7 @@ def choice(url: str) -> dict[str, Any]:
     return {"name": "openenv", "url": url, **shown}
 
 
+@pytest.mark.slow
 def test_the_reward_rises(url: str, tmp_path: Any) -> None:
     rows = learn(tmp_path, choice(url))
     rises(rows)

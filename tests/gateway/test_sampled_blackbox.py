@@ -85,6 +85,7 @@ def learn(folder: Path, seed: int = 0, **stage: object) -> list[dict[str, float]
     return [json.loads(row) for row in rows]
 
 
+@pytest.mark.slow
 def test_a_policy_learns_through_an_agent_of_a_framework(tmp_path: Path) -> None:
     rewards = [row["reward_mean"] for row in learn(tmp_path, steps=12)]
     assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.2, rewards

@@ -96,6 +96,7 @@ def test_a_group_that_raises_leaves_the_others_to_train(
     assert all(row["grad_norm"] > 0 for row in found)
 
 
+@pytest.mark.slow
 def test_a_step_that_raises_stops_and_is_resumed(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_step_that_raises_stops_and_is_resumed(
     assert rows(stopped / "run", "rl") == rows(whole / "run", "rl")
 
 
+@pytest.mark.slow
 def test_a_run_that_collapses_has_a_report_of_what_there_is(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,8 +215,22 @@ def test_a_stage_type_takes_over_the_settings_of_another(model: Path, tmp_path: 
 CRITIC = {"algorithm": "ppo", "minibatches": 1}
 
 
-@pytest.mark.parametrize("algorithm", [{}, CRITIC, {"algorithm": "reinforce++"}])
-@pytest.mark.parametrize("steps", [2, MOST_IDLE + 2])
+@pytest.mark.parametrize(
+    ("steps", "algorithm"),
+    [
+        (2, CRITIC),
+        (MOST_IDLE + 2, {}),
+        *(
+            pytest.param(steps, algorithm, marks=pytest.mark.slow)
+            for steps, algorithm in [
+                (2, {}),
+                (2, {"algorithm": "reinforce++"}),
+                (MOST_IDLE + 2, CRITIC),
+                (MOST_IDLE + 2, {"algorithm": "reinforce++"}),
+            ]
+        ),
+    ],
+)
 def test_truncated_rollouts_alone(
     model: Path,
     tmp_path: Path,

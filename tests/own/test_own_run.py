@@ -74,6 +74,7 @@ def test_every_page_that_was_opened_is_closed(done: Path) -> None:
     assert own_parts.Notes.opened == own_parts.Notes.closed > 0
 
 
+@pytest.mark.slow
 def test_killed_and_resumed(done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once in the own stage, which keeps no checkpoint of its own yet, and once after one."""
     killed = done.with_name("killed")

@@ -32,6 +32,7 @@ def report(out: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_the_team_and_the_agent_of_a_world_are_rows_of_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

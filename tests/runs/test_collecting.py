@@ -165,6 +165,7 @@ def run_in_process(arguments: list[str], output: str) -> None:
         main(arguments)
 
 
+@pytest.mark.slow
 def test_killed_runs_pay_nothing_twice_and_end_the_same(
     tmp_path: Path, teacher: FakeTeacher, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def test_the_recipe_compares_what_differs_in_the_teacher_alone() -> None:
 # -- a run ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_kind_of_teacher_and_of_kl_in_a_run(tmp_path: Path) -> None:
     recipe = with_stages(
         own="teacher: {shown: answer}",

@@ -131,6 +131,7 @@ server.run()
 '''
 
 
+@pytest.mark.slow
 def test_a_server_that_breaks_stops_the_run_with_a_sentence(
     recipe: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

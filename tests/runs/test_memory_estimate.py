@@ -57,6 +57,7 @@ def test_a_stage_without_memory_ends_with_what_to_lower() -> None:
         torch.empty(2) @ torch.empty(3, 3)
 
 
+@pytest.mark.slow
 def test_a_step_takes_about_what_was_estimated(tmp_path: Path) -> None:
     """Never less than it does, or a run would be let in that ends in the killer of the system."""
     done = subprocess.run([sys.executable, "-c", STEP], capture_output=True, text=True, check=True)

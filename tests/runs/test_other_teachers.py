@@ -38,6 +38,7 @@ def test_a_checkpoint_as_teacher(tmp_path: Path, one_thread: None) -> None:
     assert read_demonstrations(out / "collect" / "demonstrations.jsonl") == []
 
 
+@pytest.mark.slow
 def test_what_the_oracle_shows_can_be_trained_on(
     tmp_path: Path, one_thread: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -102,7 +102,10 @@ def status(*arguments: object) -> int:
     return ended.value.code
 
 
-@pytest.fixture(scope="module", params=["autocoa-7b", "autocoa-1.5b"])
+@pytest.fixture(
+    scope="module",
+    params=["autocoa-7b", pytest.param("autocoa-1.5b", marks=pytest.mark.slow)],
+)
 def run(
     request: pytest.FixtureRequest, files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:

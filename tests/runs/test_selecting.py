@@ -47,6 +47,7 @@ def test_a_model_behind_an_endpoint_samples_without_tools(
     assert "select/tasks.jsonl" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_selection_inside_a_run_is_resumed(tmp_path: Path) -> None:
     out = tmp_path / "run"
     assert status("run", *TINY, "--out", out) == 0

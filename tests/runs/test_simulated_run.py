@@ -85,6 +85,7 @@ def same_weights(one: Path, other: Path) -> bool:
     return all(torch.equal(tensor, b[name]) for name, tensor in a.items())
 
 
+@pytest.mark.slow
 def test_a_mixed_stage_with_a_frozen_simulator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

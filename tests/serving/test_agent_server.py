@@ -135,7 +135,9 @@ def process(agent: Agent, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str
     started.stderr.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_a_signal_lets_it_finish_what_is_under_way(
     process: tuple[subprocess.Popen[str], str], number: signal.Signals, tmp_path: Path
 ) -> None:

@@ -161,6 +161,7 @@ def test_nobody_else_may_ask(run: Path, page: TestClient) -> None:
         assert got.status_code == 405
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_says_why(page: TestClient, sampling: Sampling) -> None:
     """The run has no model: the sentence of the command reaches the page."""
     got = page.post("/api/branch", params=PLACE, headers=OWN, content=b'{"at": 0, "samples": 2}')

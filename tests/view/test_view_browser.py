@@ -119,8 +119,15 @@ READY = {
 PAPER = {False: "rgb(246, 246, 243)", True: "rgb(18, 20, 24)"}
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize(
+    ("dark", "width"),
+    [
+        (False, 390),
+        (True, 1280),
+        pytest.param(True, 390, marks=pytest.mark.slow),
+        pytest.param(False, 1280, marks=pytest.mark.slow),
+    ],
+)
 def test_every_view_fits_wide_and_narrow_light_and_dark(
     visit: Open, width: int, dark: bool
 ) -> None:

@@ -36,7 +36,7 @@ class Engines:
             session.actor(place, EngineHost, max_restarts=-1, max_concurrency=MOST_CALLS)
             for place in session.of("engine")
         ]
-        self._kept = [Kept(actor) for actor in self.actors]
+        self._kept = [Kept(actor, session.settings.silence) for actor in self.actors]
         self._fleets: dict[str, weakref.ref[Fleet]] = {}  # by the names of their models
         self._models = 0
 
@@ -70,7 +70,8 @@ class Engines:
         name = f"model {self._models}"
         self._models += 1
         seats = [RaySeat(kept, n, name, shape) for n, kept in enumerate(self._kept)]
-        load = partial((source or Here(model)).cargo, kind)
+        cargo = partial((source or Here(model)).cargo, kind)
+        load = partial(asyncio.to_thread, cargo)  # sessions continue meanwhile
         fleet = Fleet(seats, load, TOLERANCE[dtype], self.home.say)
         self._fleets[name] = weakref.ref(fleet)
         return fleet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from fieldcraft.cluster.cargo import Cargo
@@ -22,7 +22,7 @@ class Fleet:
 
     Args:
         seats: the engines.
-        load: brings together the weights of a version as they are now.
+        load: brings together the weights of a version as they are now, while engines sample on.
         tolerance: nats that an engine's log-probabilities may be from the trained model's.
         say: a line for the reader of the run.
     """
@@ -30,7 +30,7 @@ class Fleet:
     def __init__(
         self,
         seats: Sequence[Seat],
-        load: Callable[[int], Cargo],
+        load: Callable[[int], Awaitable[Cargo]],
         tolerance: float,
         say: Callable[[str], None],
     ) -> None:
@@ -43,6 +43,7 @@ class Fleet:
         self._say = say
         self._dealer = Dealer(len(seats))
         self._cargo: Cargo | None = None  # the newest weights
+        self._loading = asyncio.Lock()  # trainers bring them together once
         self._holds: list[Cargo | None] = [None] * len(seats)
         self._lives = [0] * len(seats)
         self._deaths = [0] * len(seats)  # in a row
@@ -81,7 +82,7 @@ class Fleet:
 
     async def separate(self) -> None:
         """Engines have weights of their own: if none were published yet, those of now."""
-        self._newest()
+        await self._newest()
 
     async def publish(self, version: int) -> None:
         """Give all engines the weights as they are now, and prove it. They sample on until the new
@@ -91,8 +92,9 @@ class Fleet:
         """
         clock = asyncio.get_running_loop().time
         began = clock()
-        self._cargo, self.version = None, version  # None: the old weights make room
-        cargo = self._newest()
+        async with self._loading:
+            self._cargo, self.version = None, version  # None: the old weights make room
+            cargo = self._cargo = await self._load(version)
         self._bring_all()
         while late := [self._coming[e] for e in self._coming if not self._dead(e)]:
             await self._one_of(late)
@@ -138,10 +140,11 @@ class Fleet:
 
     # ---- weights
 
-    def _newest(self) -> Cargo:
-        if self._cargo is None:
-            self._cargo = self._load(self.version)
-        return self._cargo
+    async def _newest(self) -> Cargo:
+        async with self._loading:
+            if self._cargo is None:
+                self._cargo = await self._load(self.version)
+            return self._cargo
 
     async def _somebody(self) -> None:
         """Wait until an engine can be asked."""
@@ -188,7 +191,7 @@ class Fleet:
         while self._holds[engine] is None or self._holds[engine] is not self._cargo:
             if self._deaths[engine] >= MOST_DEATHS:
                 return
-            cargo, life = self._newest(), self._lives[engine]
+            cargo, life = await self._newest(), self._lives[engine]
             try:
                 await seat.ready()
                 told = await seat.hold(cargo)

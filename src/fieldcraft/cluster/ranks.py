@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fieldcraft.cluster.cargo import Packed, merged, pack, size
+from fieldcraft.cluster.health import silence
 from fieldcraft.cluster.library import import_ray
 from fieldcraft.cluster.outbox import Outbox
 from fieldcraft.cluster.session import Session
@@ -24,12 +25,14 @@ from fieldcraft.train.sharding.rank import Rank
 from fieldcraft.train.sharding.state import gathered
 from fieldcraft.types import UserError
 
+PULSE = 10.0  # seconds of waiting after which ranks are asked whether they live
+HEALTH = "health"  # Ray's group of calls that are answered beside those of training
 PATIENCE = 60.0  # seconds in which the death of a rank is known, once another one misses it
 ADDRESS_OF_INTERFACE = 0x8915  # SIOCGIFADDR of Linux
 
 
 class RanksLost(Exception):
-    """A rank has died, and with it what all of them had in memory."""
+    """A rank has died or hangs, and with it what all of them had in memory is lost."""
 
 
 class RankHost:
@@ -115,7 +118,10 @@ class RayRanks:
         """New ranks without any model. Raises UserError if they do not reach each other."""
         if not self._actors:
             places = self._session.of("trainer")
-            self._actors = [self._session.actor(place, RankHost) for place in places]
+            self._actors = [
+                self._session.actor(place, RankHost, concurrency_groups={HEALTH: 1})
+                for place in places
+            ]
         port = self._session.settings.port
         address = self._all([self._actors[0].address.remote(port)])[0]
         device = "cuda:0" if self._session.device == "cuda" else "cpu"
@@ -126,7 +132,7 @@ class RayRanks:
         self._all([actor.join.remote(p) for actor, p in zip(self._actors, ranks, strict=True)])
 
     def call(self, method: str, shares: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """See `Ranks`. Raises RanksLost if one has died."""
+        """See `Ranks`. Raises RanksLost if one has died or hangs."""
         pairs = zip(self._actors, shares, strict=True)
         return self._all([actor.call.remote(method, _absolute(share)) for actor, share in pairs])
 
@@ -174,19 +180,32 @@ class RayRanks:
             import_ray().kill(actor)
         self._actors = []
 
+    def _end_silent(self) -> None:
+        """Raises RanksLost if one does not answer; all are ended then."""
+        ray = import_ray()
+        asked = [a.process.options(concurrency_group=HEALTH).remote() for a in self._actors]
+        seconds = self._session.settings.silence
+        _, silent = ray.wait(asked, num_returns=len(asked), timeout=seconds)
+        if silent:
+            self._kill()
+            raise RanksLost(f"a rank hangs ({silence(seconds)})")
+
     def _all(self, asked: Sequence[Any]) -> list[Any]:
         ray = import_ray()
         waiting = list(asked)
         failed: Exception | None = None
         while waiting:
-            done, waiting = ray.wait(waiting, timeout=None if failed is None else PATIENCE)
-            if not done:
+            done, waiting = ray.wait(waiting, timeout=PULSE if failed is None else PATIENCE)
+            if not done and failed is not None:
                 break
+            if not done:
+                self._end_silent()
+                continue
             try:
                 ray.get(done)
             except ray.exceptions.RayActorError as error:
                 self._kill()
-                raise RanksLost(type(error).__name__) from error
+                raise RanksLost("a rank has died") from error
             except ray.exceptions.RayTaskError as error:
                 failed = failed or error
         if failed is None:

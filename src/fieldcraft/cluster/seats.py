@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fieldcraft.cluster.cargo import Cargo
+from fieldcraft.cluster.health import end_if_silent, silence
 from fieldcraft.cluster.host import Shape
 from fieldcraft.cluster.library import Lost, answer
 from fieldcraft.engine.vllm.weights import Proof
@@ -44,7 +46,35 @@ class Kept:
     died since."""
 
     actor: Any
+    silence: float  # seconds without an answer after which it is ended
     process: int | None = None
+    _asked: int = 0
+    _listening: asyncio.Task[None] | None = None
+    _ended: bool = False  # for its silence
+
+    async def answer(self, asked: Awaitable[Any]) -> Any:
+        """What the process returns or raises. Raises Lost if it dies or hangs."""
+        if self._listening is None or self._listening.done():
+            self._listening = asyncio.create_task(self._listen())
+        self._asked += 1
+        try:
+            found = await answer(asked)
+        except Lost:
+            self.process = None
+            if self._ended:
+                raise Lost(silence(self.silence)) from None
+            raise
+        finally:
+            self._asked -= 1
+            if not self._asked:
+                self._listening.cancel()
+        self._ended = False
+        return found
+
+    async def _listen(self) -> None:
+        with suppress(Lost):
+            await end_if_silent(self.actor, self.silence)
+            self._ended = True
 
 
 class RaySeat:
@@ -58,20 +88,22 @@ class RaySeat:
         self._shape = shape
 
     async def ready(self) -> None:
-        found: int = await self._answer(self._actor.process.options(max_task_retries=-1).remote())
+        found: int = await self._kept.answer(
+            self._actor.process.options(max_task_retries=-1).remote()
+        )
         before, self._kept.process = self._kept.process, found
         if before not in (None, found):
             raise Lost("while nobody asked it")
 
     async def hold(self, cargo: Cargo) -> Proof:
         asked = self._actor.hold.remote(self._model, self._shape, cargo.version, cargo.tensors)
-        found: Proof = await self._answer(asked)
+        found: Proof = await self._kept.answer(asked)
         return found
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
         asked = self._actor.generate.remote(self._model, list(ids), sampling, session)
         try:
-            found: Completion = await self._answer(asked)
+            found: Completion = await self._kept.answer(asked)
         except asyncio.CancelledError:
             self.release(session)
             raise
@@ -81,11 +113,4 @@ class RaySeat:
         self._actor.release.remote(self._model, session)
 
     async def sleep(self) -> None:
-        await self._answer(self._actor.sleep.remote(self._model))
-
-    async def _answer(self, asked: Awaitable[Any]) -> Any:
-        try:
-            return await answer(asked)
-        except Lost:
-            self._kept.process = None
-            raise
+        await self._kept.answer(self._actor.sleep.remote(self._model))

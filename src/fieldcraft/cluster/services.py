@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, final
 
 import uvicorn
@@ -19,6 +20,7 @@ from tenacity import (
     wait_fixed,
 )
 
+from fieldcraft.cluster.health import end_if_silent
 from fieldcraft.cluster.library import Lost, answer, import_ray
 from fieldcraft.cluster.session import Session
 from fieldcraft.engine.home import Home
@@ -30,15 +32,18 @@ from fieldcraft.tools.serving import free_port, listen
 from fieldcraft.types import Tool, ToolUnavailable
 
 Kind = Literal["search", "sandbox"]
+NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 PACE = 1.0  # seconds between two attempts while servers are being started again
 
 
 class Ground:
     """A node on which a server is to be started."""
 
-    def prepare(self, kind: Kind, index: Path | None, waive: Sequence[str]) -> tuple[str, int]:
+    def prepare(
+        self, kind: Kind, index: Path | None, sandbox: Mapping[str, Any]
+    ) -> tuple[str, int]:
         """Its address and a free port. Raises UserError if the server cannot be made there."""
-        _app(kind, index, waive)
+        _app(kind, index, sandbox)
         host = import_ray().util.get_node_ip_address()
         return host, free_port(host)
 
@@ -47,8 +52,10 @@ class ServiceHost:
     """A server in a thread, from the making of this object on: Ray makes it anew after a death, and
     so the server has the same address then."""
 
-    def __init__(self, kind: Kind, index: Path | None, waive: Sequence[str], at: tuple[str, int]):
-        config = uvicorn.Config(_app(kind, index, waive), log_level="error")
+    def __init__(
+        self, kind: Kind, index: Path | None, sandbox: Mapping[str, Any], at: tuple[str, int]
+    ):
+        config = uvicorn.Config(_app(kind, index, sandbox), log_level="error")
         server = uvicorn.Server(config)
         run = {"sockets": [listen(*at)]}
         threading.Thread(target=server.run, kwargs=run, daemon=True).start()
@@ -62,17 +69,17 @@ class ServiceHost:
         threading.Event().wait()
 
 
-def _app(kind: Kind, index: Path | None, waive: Sequence[str]) -> Starlette:
+def _app(kind: Kind, index: Path | None, sandbox: Mapping[str, Any]) -> Starlette:
     if kind == "search":
         assert index is not None
         return search_app(SearchIndex.load(index))
-    return sandbox_app(Sandbox(waive=waive))
+    return sandbox_app(Sandbox(**sandbox))
 
 
 @final
 class Services:
     """Servers of one kind, spread over the nodes of a run. The reader of `home` is told of those
-    that die."""
+    that die. `sandbox` are arguments of a `Sandbox`."""
 
     def __init__(
         self,
@@ -81,14 +88,14 @@ class Services:
         kind: Kind,
         count: int,
         index: Path | None = None,
-        waive: Sequence[str] = (),
+        sandbox: Mapping[str, Any] = NO_SETTINGS,
     ) -> None:
         self.kind = kind
         self.urls: list[str] = []
         self._session = session
         self._home = home
         self._count = count
-        self._arguments = (kind, index and index.absolute(), tuple(waive))
+        self._arguments = (kind, index and index.absolute(), dict(sandbox))
         self.actors: list[Any] = []
         self._watching: list[asyncio.Task[None]] = []
 
@@ -121,6 +128,8 @@ class Services:
 
     async def _watch(self, number: int, actor: Any) -> None:
         while True:
+            seconds = self._session.settings.silence
+            listening = asyncio.create_task(end_if_silent(actor, seconds))
             try:
                 await answer(actor.stay.remote())
             except Lost:
@@ -128,7 +137,10 @@ class Services:
                     f"{self.kind} server {number} has died; it is started again, and calls of it"
                     " are made again"
                 )
-                await self._there(actor)
+            finally:
+                listening.cancel()
+                await asyncio.gather(listening, return_exceptions=True)
+            await self._there(actor)
 
 
 @final

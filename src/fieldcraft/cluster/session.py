@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from fieldcraft.cluster.preflight import Node, look_at_nodes, refuse_port_in_use
 from fieldcraft.config.cluster import Cluster
 from fieldcraft.types import UserError
 
+SECONDS_TO_CONNECT = 10
 PATIENCE = 60  # seconds for Ray to reserve what a run needs
 
 
@@ -57,7 +59,7 @@ class Session:
                 self.group, placement_group_bundle_index=bundle
             ),
         }
-        return ray.remote(kind).options(**options).remote(*args)
+        return ray.remote(**options)(kind).remote(*args)
 
     def on(self, node: Node, kind: type, *args: Any, **options: Any) -> Any:
         """Start a process on a node that takes none of its devices."""
@@ -66,7 +68,7 @@ class Session:
 
         where = NodeAffinitySchedulingStrategy(node.id, soft=False)
         options |= {"num_cpus": 0, "scheduling_strategy": where}
-        return ray.remote(kind).options(**options).remote(*args)
+        return ray.remote(**options)(kind).remote(*args)
 
 
 def _hosting(places: Sequence[Place], engine: Place) -> int:
@@ -120,8 +122,9 @@ def _begin(settings: Cluster, device: str) -> None:
         cores = max(os.cpu_count() or 1, settings.devices if device != "cuda" else 1)
         options |= {"num_cpus": cores, "include_dashboard": False}
     try:
+        _knock(address)
         ray.init(address=address, **options)
-    except (ConnectionError, TimeoutError, ValueError) as error:
+    except (OSError, ValueError) as error:  # a wrong name, no connection, or no answer in time
         raise UserError(
             f"no Ray cluster answers at {address} ({_first_line(error)}): start it as"
             " docs/clusters.md says, or correct cluster.address or RAY_ADDRESS."
@@ -138,6 +141,13 @@ def _begin(settings: Cluster, device: str) -> None:
             f"Ray did not start in time ({_first_line(error)}): try again when this machine is less"
             " busy, or join a cluster that runs already."
         ) from error
+
+
+def _knock(address: str) -> None:
+    """Raises OSError where nothing listens: Ray would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), SECONDS_TO_CONNECT).close()
 
 
 def _nodes(device: str) -> list[Node]:

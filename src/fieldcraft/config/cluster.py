@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from fieldcraft.config.sections import Section
 
@@ -26,6 +26,7 @@ class Cluster(Section):
     sandbox_workers: NonNegativeInt = 0  # that run the programs of the tool python
     address: str | None = None  # of a Ray cluster; None: RAY_ADDRESS, or a Ray of this machine
     port: Port = 0  # at which trainers meet; 0: a free one
+    silence: PositiveFloat = 300.0  # seconds; a process that does not answer for so long is ended
 
     @property
     def used(self) -> bool:

@@ -15,6 +15,7 @@ from fieldcraft.tools.http import NO_SITES
 from fieldcraft.tools.named import make_tool
 from fieldcraft.types import Tool
 
+OF_WORKERS = {"waive", "concurrent", "libraries"}  # settings of the tool python that workers obey
 IN_TIME = 0.9  # of the seconds of a call, whose own limit does not know whose fault it is
 
 
@@ -36,12 +37,12 @@ async def open_served(
         search = InTurn(tools, seconds)
     if settings.sandbox_workers:
         [choice] = [tool for tool in recipe.tools if tool.name == PYTHON]
-        waive = choice.settings.get("waive", ())
+        theirs = {key: choice.settings[key] for key in OF_WORKERS & choice.settings.keys()}
         count = settings.sandbox_workers
-        make = partial(Services, session, home, "sandbox", count, None, waive)
+        make = partial(Services, session, home, "sandbox", count, None, theirs)
         workers = home.once("sandbox workers", make)
         await workers.start()
-        rest = {key: value for key, value in choice.settings.items() if key != "waive"}
+        rest = {key: choice.settings[key] for key in choice.settings.keys() - OF_WORKERS}
         made = [make_tool(PYTHON, rest | {"url": url}, NO_SITES) for url in workers.urls]
         others[PYTHON] = InTurn([cast(Tool, tool) for tool in made], seconds)
     return search, others

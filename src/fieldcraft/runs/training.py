@@ -45,7 +45,7 @@ async def train_stage(context: Context, name: str, settings: Stage, start: Path)
 
 
 async def _until_trained(context: Context, name: str, settings: Stage, start: Path) -> None:
-    """If a rank dies, all are started again, and the stage goes on from its newest checkpoint, as
+    """If a rank dies, all are started again, and the stage continues from its newest checkpoint, as
     a run does that was killed. Raises UserError if that leads nowhere."""
     folder, deaths = context.folder.stage(name).path, 0
     while True:
@@ -61,9 +61,7 @@ async def _until_trained(context: Context, name: str, settings: Stage, start: Pa
                     " optim.micro_tokens if it was memory."
                 ) from lost
             done = max(saved_steps(folder), default=0)
-            context.emit(
-                Said(f"a rank has died; all are started again, and go on after step {done}")
-            )
+            context.emit(Said(f"{lost}; all are started again, and continue after step {done}"))
 
 
 async def _train(context: Context, name: str, settings: Stage, start: Path) -> None:

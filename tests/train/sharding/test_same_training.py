@@ -187,7 +187,9 @@ def test_so_they_do_in_every_layout(case: str, layout: str, pool: Pool, tmp_path
 LORA = Lora(rank=4, alpha=8)
 
 
-@pytest.mark.parametrize(("layout", "lora"), [("1x2", None), ("2", LORA)])
+@pytest.mark.parametrize(
+    ("layout", "lora"), [("1x2", None), pytest.param("2", LORA, marks=pytest.mark.slow)]
+)
 def test_bfloat16_is_as_far_from_float32_as_in_one_process(
     layout: str, lora: Lora | None, pool: Pool, tmp_path: Path
 ) -> None:

@@ -65,7 +65,12 @@ def learn(models: Models, numbers: range) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("data", "context", "backbone"), [(1, 1, "own"), (4, 1, "policy"), (1, 2, "own")]
+    ("data", "context", "backbone"),
+    [
+        (4, 1, "policy"),
+        pytest.param(1, 1, "own", marks=pytest.mark.slow),
+        pytest.param(1, 2, "own", marks=pytest.mark.slow),
+    ],
 )
 def test_another_number_of_ranks_goes_on_where_two_were(
     pool: Pool, tmp_path: Path, data: int, context: int, backbone: str
@@ -114,8 +119,12 @@ def test_a_damaged_checkpoint_is_refused_with_a_sentence(pool: Pool, tmp_path: P
 
 @pytest.mark.parametrize(
     ("tied", "lora"),
-    [(False, None), (True, None), (False, Lora(rank=4, alpha=8))],
-    ids=["whole", "tied", "lora"],
+    [
+        (False, Lora(rank=4, alpha=8)),
+        pytest.param(False, None, marks=pytest.mark.slow),
+        pytest.param(True, None, marks=pytest.mark.slow),
+    ],
+    ids=["lora", "whole", "tied"],
 )
 def test_a_checkpoint_becomes_a_folder_of_transformers(
     pool: Pool, tmp_path: Path, tied: bool, lora: Lora | None, capsys: pytest.CaptureFixture[str]
