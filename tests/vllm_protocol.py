@@ -19,7 +19,7 @@ from checkpoints import tiny_tokenizer
 from fieldcraft.engine.vllm.worker.fieldcraft_wire import FAILURES, Form, Wire
 
 TOKENIZER = tiny_tokenizer()
-SILENCE = 20.0  # seconds for one tensor
+SILENCE = 8.0  # seconds for one tensor
 
 
 def _event(tokens: list[dict[str, Any]], **end: Any) -> str:
@@ -159,6 +159,7 @@ class Fake:
             self.wire.receive(forms[: len(forms) // 2])
             self.wire.close()
             self.dead = True
+            raise RuntimeError("it has died")
         return self.wire.receive(forms)
 
     async def _arrived(self) -> str:

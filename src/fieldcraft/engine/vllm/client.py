@@ -172,7 +172,8 @@ class Server:
 
     async def arrived(self, label: str) -> str:
         """Why the weights with a label have not come, once that is known; empty if they have."""
-        told: list[str] = await self._call("fieldcraft_arrived")
+        body = {"method": "fieldcraft_arrived", "args": ()}
+        told: list[str] = (await self._send("POST", "/collective_rpc", body)).json()["results"]
         self.brought = None if any(told) else label
         return max(told)
 

@@ -193,7 +193,10 @@ class VllmEngine:
         """
         clock = asyncio.get_running_loop().time
         began = clock()
-        weights = self._servers.publish(self._origin, self.tokenizer, version)
+        # In a thread, so that sessions continue meanwhile.
+        weights = await asyncio.to_thread(
+            self._servers.publish, self._origin, self.tokenizer, version
+        )
         await self._servers.bring(weights)
         self._published, self.version = weights, version
         async for attempt in _attempts():

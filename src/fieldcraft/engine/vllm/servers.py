@@ -204,6 +204,7 @@ class Servers(ABC):
             await server.name_weights(weights.label)
             await self._prove(server, weights)
         except Gone as gone:
+            await look()
             raise UserError(
                 f"vLLM was not ready within {self.settings.timeout_seconds:g} s: raise"
                 f" engine.timeout_seconds, or look into its log {log}."

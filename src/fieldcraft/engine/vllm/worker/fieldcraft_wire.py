@@ -59,7 +59,7 @@ class Wire:
         found = {}
         with self._aside():
             for name, dtype, shape in forms:
-                room = torch.empty(*shape, dtype=getattr(torch, dtype), device=self._device)
+                room = torch.empty(tuple(shape), dtype=getattr(torch, dtype), device=self._device)
                 self._broadcast(room)
                 found[name] = room.cpu()
         return found
@@ -72,9 +72,7 @@ class Wire:
 
     def _meet(self) -> TCPStore:
         first = self._number == 0
-        return TCPStore(
-            self._host, self.port, None, first, self._silence, wait_for_workers=False
-        )
+        return TCPStore(self._host, self.port, None, first, self._silence, wait_for_workers=False)
 
     def _join(self) -> Any:
         self._store = self._store or self._meet()
