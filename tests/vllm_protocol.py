@@ -16,8 +16,10 @@ from starlette.routing import Route
 from transformers import AutoModelForCausalLM
 
 from checkpoints import tiny_tokenizer
+from fieldcraft.engine.vllm.worker.fieldcraft_wire import FAILURES, Form, Wire
 
 TOKENIZER = tiny_tokenizer()
+SILENCE = 8.0  # seconds for one tensor
 
 
 def _event(tokens: list[dict[str, Any]], **end: Any) -> str:
@@ -54,6 +56,11 @@ class Fake:
     pauses: int = 0  # so far
     paused: bool = False
     dead: bool = False
+    wire: Wire | None = None
+    wires: list[int] = field(default_factory=list)  # the ports at which it has met a trainer
+    received: int = 0  # how often all weights have come
+    leaves: bool = False  # it dies in the middle of the weights that come next
+    _coming: asyncio.Task[dict[str, torch.Tensor]] | None = None
 
     @property
     def app(self) -> Starlette:
@@ -67,6 +74,10 @@ class Fake:
             "/pause": self._pause,
             "/resume": self._resume,
             "/collective_rpc": self._call,
+            "/init_weight_transfer_engine": self._expect,
+            "/start_weight_update": self._start_update,
+            "/update_weights": self._update,
+            "/finish_weight_update": self._finish_update,
             "/update_weight_version": self._name,
             "/reset_prefix_cache": self._reset,
             "/inference/v1/generate": self._generate,
@@ -118,6 +129,8 @@ class Fake:
         if body["method"] == "fieldcraft_describe":
             config = self.model.config.to_dict()
             return JSONResponse({"results": [{"config": config, "seeds": self.seeds}]})
+        if body["method"] == "fieldcraft_arrived":
+            return JSONResponse({"results": [await self._arrived()]})
         assert body["method"] == "fieldcraft_load"
         (folder,) = body["args"]
         self.loads.append(folder)
@@ -126,6 +139,54 @@ class Fake:
         if not self.deaf:
             self.model = AutoModelForCausalLM.from_pretrained(Path(folder)).eval()
         return JSONResponse({"results": [None]})
+
+    async def _expect(self, request: Request) -> Response:
+        """As `Receiver` does it."""
+        info = (await request.json())["init_info"]
+        if self.wires[-1:] != [info["port"]]:
+            if self.wire is not None:
+                self.wire.close()
+            at = info["host"], info["port"], info["first"], info["size"]
+            self.wire = Wire(*at, torch.device("cpu"), SILENCE)
+            self.wires.append(info["port"])
+        assert self.wire is not None
+        self._coming = asyncio.create_task(asyncio.to_thread(self._receive, info["forms"]))
+        return JSONResponse({})
+
+    def _receive(self, forms: list[Form]) -> dict[str, torch.Tensor]:
+        assert self.wire is not None
+        if self.leaves:
+            self.wire.receive(forms[: len(forms) // 2])
+            self.wire.close()
+            self.dead = True
+            raise RuntimeError("it has died")
+        return self.wire.receive(forms)
+
+    async def _arrived(self) -> str:
+        assert self._coming is not None
+        try:
+            await self._coming
+        except FAILURES as error:
+            return str(error)
+        self.received += 1
+        return ""
+
+    async def _start_update(self, _: Request) -> Response:
+        assert self.paused
+        return JSONResponse({})
+
+    async def _update(self, request: Request) -> Response:
+        assert await request.json() == {"update_info": {}}
+        assert self._coming is not None
+        if not self.deaf:
+            state = self.model.state_dict()
+            for name, tensor in (await self._coming).items():
+                state[name].copy_(tensor)
+        return JSONResponse({})
+
+    async def _finish_update(self, request: Request) -> Response:
+        self.label = (await request.json())["weight_version"]
+        return JSONResponse({})
 
     async def _name(self, request: Request) -> Response:
         self.label = (await request.json())["new_version"]

@@ -12,7 +12,7 @@ from fieldcraft.config.sections import Lora
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.vllm.engine import VllmEngine
 from fieldcraft.engine.vllm.process import find_vllm
-from fieldcraft.engine.vllm.weights import merged_state, write_weights
+from fieldcraft.engine.vllm.weights import Here, merged_state, write_weights
 from fieldcraft.train.lora import Adapter
 from fieldcraft.types import Sampling, StopReason, UserError
 from vllm_house import House
@@ -242,7 +242,7 @@ def test_an_adapter_is_merged_into_what_is_published(house: House, tmp_path: Pat
 
 
 def test_files_of_weights_that_nobody_holds_are_deleted(house: House, tmp_path: Path) -> None:
-    weights = write_weights(house.model, TOKENIZER, 0, tmp_path / "place")
+    weights = write_weights(Here(house.model), TOKENIZER, 0, tmp_path / "place")
     folder = weights.folder
     assert (folder / "model.safetensors").exists()
     del weights

@@ -38,17 +38,21 @@ class Cargo:
 
 
 def pack(state: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Packed]:
-    """The tensors of a state in a type, those that share memory (tied ones) once."""
+    """The tensors of a state in a type, tied ones once."""
     packed: dict[str, Packed] = {}
-    seen: set[tuple[int, torch.Size]] = set()
-    for name, tensor in state.items():
-        key = tensor.data_ptr(), tensor.shape
-        if key not in seen:
-            seen.add(key)
-            whole = tensor.detach().to("cpu", dtype).contiguous()
-            data = whole.reshape(-1).view(torch.uint8).numpy()
-            packed[name] = Packed(dtype, tuple(tensor.shape), data)
+    for name, tensor in once(state).items():
+        whole = tensor.detach().to("cpu", dtype).contiguous()
+        data = whole.reshape(-1).view(torch.uint8).numpy()
+        packed[name] = Packed(dtype, tuple(tensor.shape), data)
     return packed
+
+
+def once(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Of tensors that share their memory (tied ones) the first."""
+    found: dict[tuple[int, torch.Size], tuple[str, Tensor]] = {}
+    for name, tensor in state.items():
+        found.setdefault((tensor.data_ptr(), tensor.shape), (name, tensor))
+    return dict(found.values())
 
 
 def size(packed: Mapping[str, Packed]) -> int:

@@ -16,7 +16,9 @@ from torch import Tensor
 from fieldcraft.cluster.cargo import Packed, merged, pack, size
 from fieldcraft.cluster.health import silence
 from fieldcraft.cluster.library import import_ray
+from fieldcraft.cluster.outbox import Outbox
 from fieldcraft.cluster.session import Session
+from fieldcraft.engine.vllm.worker.fieldcraft_wire import Form
 from fieldcraft.tools.serving import free_port
 from fieldcraft.train.sharding.mesh import Place
 from fieldcraft.train.sharding.rank import Rank
@@ -38,6 +40,7 @@ class RankHost:
 
     def __init__(self) -> None:
         self._rank: Rank | None = None
+        self._outbox: Outbox | None = None
 
     def process(self) -> int:
         """Its id."""
@@ -56,6 +59,7 @@ class RankHost:
         if self._rank is not None:
             self._rank.close()
         self._rank = Rank(place)
+        self._outbox = self._outbox or Outbox(host, torch.device(place.device))
 
     def call(self, method: str, share: tuple[Any, ...]) -> Any:
         """A method of the rank."""
@@ -75,6 +79,18 @@ class RankHost:
         model, state = self._merged(name)
         if model is not None:
             model.save_pretrained(folder, state_dict=state)
+
+    def keep(self, name: str, label: str, dtype: torch.dtype, others: Sequence[str]) -> list[Form]:
+        """The same into the outbox, which then tells their forms. All ranks take part."""
+        model, state = self._merged(name)
+        if model is None:
+            return []
+        assert self._outbox is not None
+        return self._outbox.keep(label, model, state, dtype, others)
+
+    def post(self, method: str, *args: Any) -> Any:
+        """A method of the outbox."""
+        return getattr(self._outbox, method)(*args)
 
     def _merged(self, name: str) -> tuple[Any, dict[str, Tensor]]:
         """On the first rank: a model and its whole weights; on others no model."""
@@ -129,6 +145,31 @@ class RayRanks:
     def write(self, name: str, folder: Path) -> None:
         """Write the weights of a policy, an adapter merged, into a folder that all nodes see."""
         self._all([actor.write.remote(name, folder.absolute()) for actor in self._actors])
+
+    def keep(self, name: str, label: str, dtype: torch.dtype, others: Sequence[str]) -> list[Form]:
+        """Keep the weights of a policy in the outbox of the first rank; see `Outbox.keep`."""
+        asked = [actor.keep.remote(name, label, dtype, others) for actor in self._actors]
+        forms: list[Form] = self._all(asked)[0]
+        return forms
+
+    @property
+    def first(self) -> Any:
+        """Ray's handle of the first rank."""
+        return self._actors[0]
+
+    def open(self, size: int) -> tuple[str, int]:
+        """See `Outbox.open`."""
+        at: tuple[str, int] = self._all([self.first.post.remote("open", size)])[0]
+        return at
+
+    def send(self, label: str) -> str:
+        """See `Outbox.send`."""
+        why: str = self._all([self.first.post.remote("send", label)])[0]
+        return why
+
+    def write_kept(self, label: str, folder: Path) -> None:
+        """See `Outbox.write`."""
+        self._all([self.first.post.remote("write", label, folder.absolute())])
 
     async def close(self) -> None:
         """End all processes."""

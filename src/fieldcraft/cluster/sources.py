@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, final
 
@@ -10,8 +11,10 @@ import torch
 
 from fieldcraft.cluster.cargo import Cargo, pack, size
 from fieldcraft.cluster.library import import_ray
+from fieldcraft.cluster.parcels import Keeper
 from fieldcraft.cluster.ranks import RayRanks
 from fieldcraft.engine.vllm.weights import Proof, merged_state, probe_ids, prove
+from fieldcraft.engine.vllm.worker.fieldcraft_wire import Form
 from fieldcraft.train.batch import Sample
 from fieldcraft.train.sharding.trainer import ShardedTrainer
 
@@ -21,9 +24,6 @@ class Source(Protocol):
 
     def cargo(self, dtype: torch.dtype, version: int) -> Cargo:
         """Its weights as they are now, in a type, on their way to engines."""
-
-    def write(self, folder: Path) -> Proof:
-        """Write them into a folder, as transformers loads them."""
 
 
 @final
@@ -37,13 +37,9 @@ class Here:
         tensors = pack(merged_state(self._model), dtype)
         return Cargo(version, import_ray().put(tensors), size(tensors), prove(self._model))
 
-    def write(self, folder: Path) -> Proof:
-        self._model.save_pretrained(folder, state_dict=merged_state(self._model))
-        return prove(self._model)
-
 
 @final
-class OnRanks:
+class OnRanks(Keeper):
     """A policy in shards. Its weights go from the first rank to engines without passing here."""
 
     def __init__(self, ranks: RayRanks, trainer: ShardedTrainer, config: Any) -> None:
@@ -59,6 +55,24 @@ class OnRanks:
     def write(self, folder: Path) -> Proof:
         self._ranks.write(self._trainer.name, folder)
         return self._prove()
+
+    @property
+    def process(self) -> Any:
+        return self._ranks.first
+
+    def keep(
+        self, label: str, dtype: torch.dtype, others: Sequence[str]
+    ) -> tuple[list[Form], Proof]:
+        return self._ranks.keep(self._trainer.name, label, dtype, others), self._prove()
+
+    def open(self, size: int) -> tuple[str, int]:
+        return self._ranks.open(size)
+
+    def send(self, label: str) -> str:
+        return self._ranks.send(label)
+
+    def write_kept(self, label: str, folder: Path) -> None:
+        self._ranks.write_kept(label, folder)
 
     def _prove(self) -> Proof:
         """What the ranks say of the probe, as they do of any text."""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fieldcraft.cluster.library import Lost, answer, import_ray
+from fieldcraft.cluster.ranks import interface_of
 from fieldcraft.cluster.session import Session
+from fieldcraft.cluster.wired import Wired
 from fieldcraft.engine.home import Home
 from fieldcraft.engine.vllm.client import Gone, Server
 from fieldcraft.engine.vllm.process import Process, find_vllm
-from fieldcraft.engine.vllm.servers import MOST_DEATHS, Servers, Serving, launch
-from fieldcraft.engine.vllm.weights import Published
+from fieldcraft.engine.vllm.servers import MOST_DEATHS, Serving, launch
+from fieldcraft.engine.vllm.weights import Weights
 from fieldcraft.types import UserError
 
 
@@ -34,8 +37,9 @@ class ServerHost:
         """Start a server, and return its url."""
         self.stop()
         host = import_ray().util.get_node_ip_address()
+        way = {"GLOO_SOCKET_IFNAME": interface_of(host)}  # on which trainers find it
         scratch = Path(tempfile.mkdtemp(prefix="fieldcraft-"))
-        self._process = Process(python, options, variables, scratch, log, host)
+        self._process = Process(python, options, {**variables, **way}, scratch, log, host)
         return self._process.url
 
     def alive(self) -> bool:
@@ -51,11 +55,12 @@ class ServerHost:
             self._process.stop()
 
 
-class Hosted(Servers):
+class Hosted(Wired):
     """A server for each engine of `cluster.engines`. One that dies is started again when the next
     weights are published, and until then the others have its sessions.
 
-    Weights pass through the folder `exchange`, or that of the run: all nodes see both.
+    Those that it starts with pass through the folder `exchange`, or that of the run: all nodes see
+    both.
     """
 
     def __init__(
@@ -66,10 +71,9 @@ class Hosted(Servers):
         settings: Serving,
         home: Home,
     ) -> None:
-        super().__init__(settings, home)
+        super().__init__(settings, home, session.settings.engine_devices)
         self._python = python.absolute()
         self._place = (exchange or home.folder).absolute()
-        self._devices = session.settings.engine_devices
         places = session.of("engine")
         self._hosts = [session.actor(place, ServerHost, max_restarts=-1) for place in places]
         self._servers: list[Server | None] = [None] * len(places)
@@ -89,7 +93,7 @@ class Hosted(Servers):
         for host in self._hosts:
             import_ray().kill(host)
 
-    async def _reach(self, weights: Published, config: Mapping[str, Any]) -> Sequence[Server]:
+    async def _reach(self, weights: Weights, config: Mapping[str, Any]) -> Sequence[Server]:
         numbers = range(len(self._hosts))
         await asyncio.gather(*(self._see_to(number, weights, config) for number in numbers))
         self._live = [server for server in self._servers if server is not None]
@@ -97,7 +101,7 @@ class Hosted(Servers):
             raise Gone("no server is left")
         return list(self._live)
 
-    async def _see_to(self, number: int, weights: Published, config: Mapping[str, Any]) -> None:
+    async def _see_to(self, number: int, weights: Weights, config: Mapping[str, Any]) -> None:
         """Start a server unless it lives."""
         host, server = self._hosts[number], self._servers[number]
         try:
@@ -114,12 +118,13 @@ class Hosted(Servers):
         except Lost:  # the node or its Ray has died: it is tried again with the next weights
             self._servers[number] = None
 
-    async def _start(self, number: int, weights: Published, config: Mapping[str, Any]) -> Server:
+    async def _start(self, number: int, weights: Weights, config: Mapping[str, Any]) -> Server:
         host = self._hosts[number]
         await answer(host.check.remote(self._python))
         self.home.folder.mkdir(parents=True, exist_ok=True)
         log = (self.home.folder / f"vllm-{number}.log").absolute()
         options, variables = launch(self.settings, weights, config)
+        options += ["--weight-transfer-config", json.dumps({"backend": "fieldcraft"})]
         options += ["--tensor-parallel-size", str(self._devices)] if self._devices > 1 else []
         url = await answer(host.start.remote(self._python, options, variables, log))
         self.home.say(f"vLLM starts at {url}, which may take a minute; its log is {log}")

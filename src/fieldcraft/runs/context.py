@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from fieldcraft.cluster.ranks import RayRanks
 from fieldcraft.cluster.session import Session, joined
-from fieldcraft.cluster.sources import Source
+from fieldcraft.cluster.sources import OnRanks
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.home import Home
@@ -162,7 +162,7 @@ class Context:
         async with opened(self.environment_of_others, dialect, self.recipe.budget) as play:
             yield play
 
-    def engine(self, model: Any, dialect: Dialect, source: Source | None = None) -> PolicyEngine:
+    def engine(self, model: Any, dialect: Dialect, source: OnRanks | None = None) -> PolicyEngine:
         """The recipe's, which samples from a model of this process, or from what `source` has the
         weights of."""
         threads = self.threads.sampling

@@ -10,7 +10,7 @@ from typing import Any
 
 from fieldcraft.cluster.engines import Engines
 from fieldcraft.cluster.session import Session
-from fieldcraft.cluster.sources import Source
+from fieldcraft.cluster.sources import OnRanks
 from fieldcraft.cluster.vllm import Hosted
 from fieldcraft.config.making import make_part
 from fieldcraft.config.names import LOCAL, Kind, find
@@ -33,7 +33,7 @@ def make_engine(
     threads: int | None,
     home: Home,
     session: Session | None = None,
-    source: Source | None = None,
+    source: OnRanks | None = None,
 ) -> PolicyEngine:
     """The engine of a recipe on a model in this process; `threads` are those of a CPU while it
     samples, `home` is of the run, `session` has the processes of a cluster, and `source` the
@@ -43,7 +43,6 @@ def make_engine(
     offered = _offered(recipe, model, tokenizer, threads) | {
         "home": home,
         "source": source,
-        "write": source and source.write,
         "elsewhere": None,
     }
     factory = find(Kind.ENGINE, choice.name)

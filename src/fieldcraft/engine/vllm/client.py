@@ -104,6 +104,7 @@ class Server:
         self.seeds = False
         self.max_len = 0
         self.holds: str | None = None  # label of the weights that it was given and that were proved
+        self.brought: str | None = None  # label of those that have come, and wait to be loaded
         self._paused = False
         self._name = ""
         self._client: tuple[asyncio.AbstractEventLoop, LimitedClient] | None = None
@@ -162,6 +163,27 @@ class Server:
         self.holds = None
         await self._call("fieldcraft_load", str(folder))
         await self.name_weights(label)
+
+    async def expect(self, coming: Mapping[str, Any]) -> None:
+        """Begin to receive what a trainer sends, and sample on; `coming` is for the worker's
+        `Receiver`."""
+        self.brought = None
+        await self._send("POST", "/init_weight_transfer_engine", {"init_info": coming})
+
+    async def arrived(self, label: str) -> str:
+        """Why the weights with a label have not come, once that is known; empty if they have."""
+        body = {"method": "fieldcraft_arrived", "args": ()}
+        told: list[str] = (await self._send("POST", "/collective_rpc", body)).json()["results"]
+        self.brought = None if any(told) else label
+        return max(told)
+
+    async def take_over(self) -> None:
+        """Load the weights that have come; nothing is kept of earlier caches."""
+        label, self.holds, self.brought = self.brought, None, None
+        await self._send("POST", "/start_weight_update")
+        await self._send("POST", "/update_weights", {"update_info": {}})
+        await self._send("POST", "/finish_weight_update", {"weight_version": label})
+        await self.forget()
 
     async def name_weights(self, label: str) -> None:
         """From now on completions bear the label, and have no caches from before."""

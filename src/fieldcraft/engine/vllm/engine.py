@@ -19,7 +19,7 @@ from fieldcraft.engine.local.stops import StopStrings
 from fieldcraft.engine.versions import extend
 from fieldcraft.engine.vllm.client import Choice, Gone
 from fieldcraft.engine.vllm.servers import MOST_DEATHS, Own, Remote, Servers, Serving
-from fieldcraft.engine.vllm.weights import Proof, Published, place_for, publish, write_weights
+from fieldcraft.engine.vllm.weights import Here, Origin, Weights, place_for
 from fieldcraft.types import Completion, Sampling, Span, StopReason, Tokenizer, UserError
 
 Tell = Callable[[Sequence[int]], None]
@@ -57,8 +57,7 @@ class VllmEngine:
         tolerance: nats that the servers' log-probabilities may be from the model's; None: 1e-4 in
             float32, 0.1 in bfloat16.
         timeout_seconds: that a server may take for one answer, and to start.
-        write: writes the weights of a model that is not in this process into a folder, and returns
-            what it says of the probe; `model` then has none.
+        source: has the weights of a model that is not in this process; `model` then has none.
         elsewhere: makes the servers that are started on other machines.
 
     Raises:
@@ -81,7 +80,7 @@ class VllmEngine:
         exchange: Path | None = None,
         tolerance: Positive | None = None,
         timeout_seconds: Positive = 1800.0,
-        write: Callable[[Path], Proof] | None = None,
+        source: Origin | None = None,
         elsewhere: Elsewhere | None = None,
     ) -> None:
         if (python is None) == (not urls):
@@ -112,11 +111,11 @@ class VllmEngine:
         self.config = model.config.get_text_config()
         self.version = 0
         self.published: dict[str, float] = {}  # what the last publish has cost
-        self._write = write
+        self._origin = source or Here(model)
         self._servers = home.once("vllm", make)
         self._stops = StopStrings(tokenizer, self.config.vocab_size)
         self._ends = eos_ids(model, tokenizer)
-        self._published: Published | None = None
+        self._published: Weights | None = None
         self._calls: dict[str, asyncio.Task[Completion]] = {}
 
     async def check(self) -> None:
@@ -194,25 +193,24 @@ class VllmEngine:
         """
         clock = asyncio.get_running_loop().time
         began = clock()
-        self._published, self.version = None, version  # None: the old files make room
-        size = self.newest().bytes
+        # In a thread, so that sessions continue meanwhile.
+        weights = await asyncio.to_thread(
+            self._servers.publish, self._origin, self.tokenizer, version
+        )
+        await self._servers.bring(weights)
+        self._published, self.version = weights, version
         async for attempt in _attempts():
             with attempt:
                 await self._hold()
-        self.published = {"publish_seconds": clock() - began, "publish_bytes": float(size)}
+        self.published = {"publish_seconds": clock() - began, "publish_bytes": float(weights.bytes)}
 
-    def newest(self) -> Published:
+    def newest(self) -> Weights:
         """The weights that were published last, or those of now if none were."""
         if self._published is None:
-            place = self._servers.place
-            if self._write is None:
-                found = write_weights(self.model, self.tokenizer, self.version, place)
-            else:
-                found = publish(self._write, self.tokenizer, self.version, place)
-            self._published = found
+            self._published = self._servers.publish(self._origin, self.tokenizer, self.version)
         return self._published
 
-    async def _hold(self) -> Published:
+    async def _hold(self) -> Weights:
         """The weights of this engine, which the servers hold now."""
         return await self._servers.hold(self, self.config.to_dict())
 

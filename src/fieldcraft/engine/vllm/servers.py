@@ -19,8 +19,8 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 from fieldcraft.engine.home import Home
 from fieldcraft.engine.vllm.client import Gone, Server
 from fieldcraft.engine.vllm.process import Process, find_vllm
-from fieldcraft.engine.vllm.weights import Published
-from fieldcraft.types import UserError
+from fieldcraft.engine.vllm.weights import Origin, Weights, write_weights
+from fieldcraft.types import Tokenizer, UserError
 
 NAME = "policy"  # what a server that is started here calls its model
 MOST_DEATHS = 3  # in a row, without a single answer in between
@@ -45,7 +45,7 @@ class Serving:
 class Owner(Protocol):
     """An engine, as its servers see it."""
 
-    def newest(self) -> Published:
+    def newest(self) -> Weights:
         """The weights that it samples with from now on."""
 
 
@@ -86,7 +86,16 @@ class Servers(ABC):
         finally:
             del self._calls[call]
 
-    async def hold(self, owner: Owner, config: Mapping[str, Any]) -> Published:
+    def publish(self, origin: Origin, tokenizer: Tokenizer, version: int) -> Weights:
+        """The weights of a policy as they are now. Raises UserError if they cannot be written."""
+        return write_weights(origin, tokenizer, version, self.place)
+
+    async def bring(self, weights: Weights) -> None:
+        """Let weights travel to the servers that live, which sample on with what they hold. Files
+        are there already."""
+        return
+
+    async def hold(self, owner: Owner, config: Mapping[str, Any]) -> Weights:
         """See to it that all servers that can be reached hold the newest weights of an engine, and
         prove it. What they are sampling for this engine is cut short. Returns the weights.
 
@@ -101,8 +110,10 @@ class Servers(ABC):
                 return weights
             if any(other is not owner for other, _ in self._calls.values()):
                 raise RuntimeError("two engines cannot sample from the same vLLM at once")
-            for server in await self._reach(weights, config):
-                if server.holds == weights.label:
+            late = [s for s in await self._reach(weights, config) if s.holds != weights.label]
+            await self.bring(weights)
+            for server in late:
+                if server not in self._live:  # lost on the way
                     continue
                 try:
                     await self._change(server, weights)
@@ -113,19 +124,23 @@ class Servers(ABC):
             self.max_len = min(server.max_len for server in self._live)
             return weights
 
-    def _all_hold(self, weights: Published) -> bool:
+    def _all_hold(self, weights: Weights) -> bool:
         return bool(self._live) and all(s.holds == weights.label for s in self._live)
 
-    async def _change(self, server: Server, weights: Published) -> None:
+    async def _change(self, server: Server, weights: Weights) -> None:
         """Give a server other weights while it samples nothing, and prove them."""
         await server.pause()
         try:
             while any(at is server for _, at in self._calls.values()):
                 await server.pause()  # again, for what was still on its way to the server
-            await server.load(weights.folder, weights.label)
+            await self._load(server, weights)
         finally:
             await server.resume()  # a paused server of the user's would hang
         await self._prove(server, weights)
+
+    async def _load(self, server: Server, weights: Weights) -> None:
+        """Let a server that is paused take over weights."""
+        await server.load(weights.folder, weights.label)
 
     async def forget(self) -> None:
         """Empty the caches of all servers."""
@@ -161,7 +176,7 @@ class Servers(ABC):
         """The folder that weights pass through."""
 
     @abstractmethod
-    async def _reach(self, weights: Published, config: Mapping[str, Any]) -> Sequence[Server]:
+    async def _reach(self, weights: Weights, config: Mapping[str, Any]) -> Sequence[Server]:
         """Find the servers, start those that have to be started, and set `_live`."""
 
     async def _await(
@@ -169,7 +184,7 @@ class Servers(ABC):
         url: str,
         log: Path,
         look: Callable[[], Awaitable[None]],
-        weights: Published,
+        weights: Weights,
         config: Mapping[str, Any],
     ) -> Server:
         """The server at a url, which is starting with these weights, once it is ready. `look`
@@ -189,13 +204,14 @@ class Servers(ABC):
             await server.name_weights(weights.label)
             await self._prove(server, weights)
         except Gone as gone:
+            await look()
             raise UserError(
                 f"vLLM was not ready within {self.settings.timeout_seconds:g} s: raise"
                 f" engine.timeout_seconds, or look into its log {log}."
             ) from gone
         return server
 
-    async def _prove(self, server: Server, weights: Published) -> None:
+    async def _prove(self, server: Server, weights: Weights) -> None:
         gap = await server.prove(weights.proof, weights.label)
         if math.isnan(gap) or gap > self.settings.tolerance:
             raise UserError(
@@ -228,7 +244,7 @@ class Remote(Servers):
             except Gone as gone:
                 raise UserError(f"{gone}: start the server, or change engine.urls.") from gone
 
-    async def _reach(self, weights: Published, config: Mapping[str, Any]) -> Sequence[Server]:
+    async def _reach(self, weights: Weights, config: Mapping[str, Any]) -> Sequence[Server]:
         self._live, why = [], ""
         for server in self._all:
             try:
@@ -272,7 +288,7 @@ class Own(Servers):
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
-    async def _reach(self, weights: Published, config: Mapping[str, Any]) -> Sequence[Server]:
+    async def _reach(self, weights: Weights, config: Mapping[str, Any]) -> Sequence[Server]:
         if self._live and self._process is not None and self._process.alive:
             return list(self._live)  # what it holds does not change behind our back
         if self._process is not None:
@@ -285,7 +301,7 @@ class Own(Servers):
         self._live = [await self._start(weights, config)]
         return list(self._live)
 
-    async def _start(self, weights: Published, config: Mapping[str, Any]) -> Server:
+    async def _start(self, weights: Weights, config: Mapping[str, Any]) -> Server:
         await self.check(config)
         self.home.folder.mkdir(parents=True, exist_ok=True)
         log = self.home.folder / "vllm.log"
@@ -302,7 +318,7 @@ class Own(Servers):
 
 
 def launch(
-    settings: Serving, weights: Published, config: Mapping[str, Any]
+    settings: Serving, weights: Weights, config: Mapping[str, Any]
 ) -> tuple[list[str], dict[str, str]]:
     """The options and the environment of a server that starts with these weights."""
     longest = settings.max_len or int(config["max_position_embeddings"])

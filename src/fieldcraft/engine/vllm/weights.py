@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar, final
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fieldcraft.types import UserError
 
 Floats = NDArray[np.float32]
+T = TypeVar("T")
 
 PROBE_TOKENS = 64
 PROBE_TEMPERATURE = 0.5  # not 1, or raw log-probabilities could not be told from processed ones
@@ -51,13 +52,52 @@ class Proof:
         return float(np.abs(np.asarray(logprobs, np.float32) - self.logprobs).mean())
 
 
+class Weights(Protocol):
+    """A policy that was published."""
+
+    @property
+    def label(self) -> str:
+        """Unlike that of any other policy, of this run or another."""
+
+    @property
+    def version(self) -> int:
+        """What is written on the policy's tokens."""
+
+    @property
+    def proof(self) -> Proof:
+        """What the trained model says of the probe."""
+
+    @property
+    def folder(self) -> Path:
+        """Where a server that starts finds it."""
+
+    @property
+    def bytes(self) -> int:
+        """Of its tensors."""
+
+
+class Origin(Protocol):
+    """Where a policy is trained; an adapter is merged."""
+
+    def write(self, folder: Path) -> Proof:
+        """Write it as it is now into a folder, as transformers loads it."""
+
+
+@final
+class Here:
+    """A model of this process."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def write(self, folder: Path) -> Proof:
+        self._model.save_pretrained(folder, state_dict=merged_state(self._model))
+        return prove(self._model)
+
+
 @dataclass(frozen=True)
 class Published:
-    """A policy in files that vLLM can load. They are deleted when nobody holds this any more.
-
-    `label` is unlike that of any other policy, of this run or another; `version` is what is written
-    on the policy's tokens.
-    """
+    """`Weights` in files. They are deleted when nobody holds this any more."""
 
     label: str
     version: int
@@ -66,42 +106,41 @@ class Published:
 
     @property
     def bytes(self) -> int:
-        """Of the weights."""
         return sum(file.stat().st_size for file in self.folder.glob("*.safetensors"))
 
 
-def write_weights(model: Any, tokenizer: Any, version: int, place: Path) -> Published:
-    """The model as it is now, in a new folder in `place`; an adapter is merged.
+def write_weights(origin: Origin, tokenizer: Any, version: int, place: Path) -> Published:
+    """A policy as it is now, in a new folder in `place`.
 
     Raises UserError if the files cannot be written.
     """
-
-    def write(folder: Path) -> Proof:
-        model.save_pretrained(folder, state_dict=merged_state(model))
-        return prove(model)
-
-    return publish(write, tokenizer, version, place)
+    folder, proof = folder_of(origin.write, tokenizer, place)
+    published = Published(uuid.uuid4().hex, version, folder, proof)
+    delete_with(published, folder)
+    return published
 
 
-def publish(write: Callable[[Path], Proof], tokenizer: Any, version: int, place: Path) -> Published:
-    """What `write` writes into a new folder in `place`, with the tokenizer.
+def folder_of(write: Callable[[Path], T], tokenizer: Any, place: Path) -> tuple[Path, T]:
+    """A new folder in `place` with the tokenizer and what `write` writes, and what that returns.
 
     Raises UserError if the files cannot be written.
     """
-    label = uuid.uuid4().hex
     try:
         place.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix="weights-", dir=place))
-        proof = write(folder)
+        told = write(folder)
         tokenizer.save_pretrained(folder)
     except OSError as error:
         raise UserError(
             f"the weights for vLLM cannot be written to {place} ({error.strerror or error}): make"
             " room, or set engine.exchange to another folder."
         ) from error
-    published = Published(label, version, folder, proof)
-    weakref.finalize(published, shutil.rmtree, folder, ignore_errors=True)
-    return published
+    return folder, told
+
+
+def delete_with(holder: Any, folder: Path) -> None:
+    """Delete a folder when nobody holds the holder any more."""
+    weakref.finalize(holder, shutil.rmtree, folder, ignore_errors=True)
 
 
 def merged_state(model: Any) -> dict[str, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""What fieldcraft adds to a worker of vLLM: it loads weights from a folder and says what it serves.
+"""What fieldcraft adds to a worker of vLLM: it loads weights and says what it serves.
 
 It runs in vLLM's own process and Python, so it imports nothing of fieldcraft. vLLM finds it by
 `--worker-extension-cls fieldcraft_worker.Worker`, with this file's folder on PYTHONPATH.
@@ -6,7 +6,11 @@ It runs in vLLM's own process and Python, so it imports nothing of fieldcraft. v
 
 from typing import Any
 
+from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+
+# For --weight-transfer-config '{"backend": "fieldcraft"}'
+WeightTransferEngineFactory.register_engine("fieldcraft", "fieldcraft_transfer", "Receiver")
 
 
 class Worker:
@@ -14,6 +18,7 @@ class Worker:
 
     model_runner: Any
     vllm_config: Any
+    weight_transfer_engine: Any
 
     def fieldcraft_describe(self) -> dict[str, Any]:
         """`config` is the model's config.json. `seeds` says whether requests may have seeds: on a
@@ -25,14 +30,21 @@ class Worker:
         }
 
     def fieldcraft_load(self, folder: str) -> None:
-        """Take over the weights in `folder`, a checkpoint of the architecture that is served.
-
-        On a CPU vLLM packs the weights of linear layers when it loads them. A reload packs them
-        again, but for those of an output layer that shares the embedding: they are packed here.
-        """
+        """Take over the weights in `folder`, a checkpoint of the architecture that is served."""
         runner = self.model_runner
         runner.reload_weights(weights_path=folder)
-        if runner.device.type == "cpu":
-            for module in runner.get_model().modules():
-                if isinstance(module, VocabParallelEmbedding):  # an output layer is one, too
-                    module.quant_method.process_weights_after_loading(module)
+        pack_embeddings(runner.get_model(), runner.device)
+
+    def fieldcraft_arrived(self) -> str:
+        """Why weights that a trainer sends have not come, once that is known; "" if they have."""
+        reason: str = self.weight_transfer_engine.arrived()
+        return reason
+
+
+def pack_embeddings(model: Any, device: Any) -> None:
+    """On a CPU vLLM packs the weights of linear layers when it loads them. A reload packs them
+    again, but for those of an output layer that shares the embedding: they are packed here."""
+    if device.type == "cpu":
+        for module in model.modules():
+            if isinstance(module, VocabParallelEmbedding):  # an output layer is one, too
+                module.quant_method.process_weights_after_loading(module)
