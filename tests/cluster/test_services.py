@@ -40,6 +40,12 @@ def run(services: Services, work: Callable[[], Awaitable[Any]]) -> Any:
     return asyncio.run(whole())
 
 
+async def heard(said: list[Any]) -> None:
+    """Ray tells a death when the server may already answer again."""
+    while not said:
+        await asyncio.sleep(0.05)
+
+
 async def kill_one(services: Services, number: int) -> None:
     process = await services.actors[number].process.remote()
     os.kill(process, signal.SIGKILL)
@@ -66,6 +72,7 @@ def test_a_search_server_may_be_killed(session: Session, tmp_path: Path) -> None
             assert found == list(expected.values())
         for tool in tools:  # it has its address again
             await InTurn([tool], 200.0)(query="Arden")
+        await heard(said)
 
     run(services, work)
     assert [one.text.partition(" has died")[0] for one in said] == ["search server 0"]
@@ -80,7 +87,9 @@ def test_a_sandbox_worker_may_be_killed(session: Session, tmp_path: Path) -> Non
         tool = InTurn([python], 200.0)  # type: ignore[list-item]
         first = await tool(code="print(6 * 7)")
         await kill_one(services, 0)
-        return [first, await tool(code="print(6 * 8)")]
+        second = await tool(code="print(6 * 8)")
+        await heard(said)
+        return [first, second]
 
     assert [text.strip() for text in run(services, work)] == ["42", "48"]
     assert [one.text.partition(" has died")[0] for one in said] == ["sandbox server 0"]
@@ -95,7 +104,9 @@ def test_a_server_that_hangs_is_ended(ray: Any, tmp_path: Path) -> None:
         async def work() -> str:
             os.kill(await services.actors[0].process.remote(), signal.SIGSTOP)
             python = make_python(url=services.urls[0], limits={"wall_seconds": 1.0})
-            return await InTurn([python], 200.0)(code="print(6 * 8)")  # type: ignore[list-item]
+            text = await InTurn([python], 200.0)(code="print(6 * 8)")  # type: ignore[list-item]
+            await heard(said)
+            return text
 
         assert run(services, work).strip() == "48"
     assert "sandbox server 0 has died" in said[0].text

@@ -111,7 +111,7 @@ class Team:
 class Board:
     """One question: the chain so far, and whom the program may ask.
 
-    `steps` and `used` are only added to. Every method raises GaveUp where the team cannot go on.
+    `steps` and `used` are only added to. Every method raises GaveUp where the team cannot continue.
     """
 
     task: Task

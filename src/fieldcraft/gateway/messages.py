@@ -1,7 +1,7 @@
 """Messages of OpenAI's chat completions as token ids, and what the policy wrote as a message.
 
 Contents of messages are plain text; only the chat template writes special tokens. What the policy
-itself wrote stays the ids that it sampled, so a conversation that goes on begins with exactly the
+itself wrote stays the ids that it sampled, so a conversation that continues begins with exactly the
 ids of what was said before.
 """
 

@@ -33,7 +33,7 @@ class Reply:
 
 @dataclass(slots=True, eq=False)
 class Chain:
-    """What the policy read and wrote, one after the other. Nobody else goes on with it while it is
+    """What the policy read and wrote, one after the other. Nobody else continues it while it is
     being written."""
 
     trajectory: Trajectory
@@ -67,7 +67,7 @@ class Asked:
 class Talk:
     """All requests of one rollout.
 
-    A request whose ids begin with all the ids of a chain goes on with that chain: the longest one.
+    A request whose ids begin with all the ids of a chain continues that chain: the longest one.
     Any other begins a chain of its own. So each token is kept once, right behind those that the
     policy read when it sampled it.
     """
