@@ -71,6 +71,7 @@ class Size:
 
 
 SMALL, MIDDLE, LARGE = Size(96, 3, 1000), Size(256, 4, 4000), Size(512, 6, 8000)
+LARGEST = Size(1024, 8, 8000)
 
 
 def make_units(length: int, words: int) -> list[Unit]:
@@ -117,9 +118,16 @@ def sampling(size: Size, rows: int) -> tuple[Callable[[], object], Callable[[Dev
 
 
 def cases() -> Iterator[tuple[str, Callable[[], object], Callable[[Device], float]]]:
-    for size, length in ((SMALL, 256), (MIDDLE, 512), (LARGE, 512), (LARGE, 2048)):
+    for size, length in ((SMALL, 256), (MIDDLE, 512), (LARGE, 512), (LARGE, 2048), (LARGEST, 512)):
         yield f"a step, {size}, texts of {length}", *training(size, length)
-    for size, rows in ((SMALL, 64), (LARGE, 1), (LARGE, 8), (LARGE, 64)):
+    for size, rows in (
+        (SMALL, 64),
+        (LARGE, 1),
+        (LARGE, 8),
+        (LARGE, 64),
+        (LARGEST, 1),
+        (LARGEST, 64),
+    ):
         yield f"{TURN} tokens of {rows} rows, {size}", *sampling(size, rows)
 
 

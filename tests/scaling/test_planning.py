@@ -14,7 +14,7 @@ from fieldcraft.config.cluster import Cluster
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.memory import PROCESS_BYTES, activation_bytes, memory_bytes
 from fieldcraft.scaling.devices import Device, find_device
-from fieldcraft.scaling.memory import process_parts, rank_parts
+from fieldcraft.scaling.memory import CLUSTER_BYTES, process_parts, rank_parts
 from fieldcraft.scaling.plan import make_plan, placed
 from fieldcraft.scaling.times import Timing, Usual, passes_of, shape_of
 from fieldcraft.types import UserError
@@ -59,7 +59,7 @@ def test_a_rank_has_its_share() -> None:
     assert parts["read only"] == PARAMETERS * 2 / 4  # the reference
     assert parts["gathered"] == EMBEDDINGS * 2 + 2 * 50_000 * 2 + 50_000 * 4
     assert parts["activations"] == activation_bytes(setup, stage, 4096)
-    assert parts["process"] == PROCESS_BYTES
+    assert parts["process"] == PROCESS_BYTES + CLUSTER_BYTES
 
 
 def test_ranks_share_a_line_that_is_too_long_for_one() -> None:

@@ -45,7 +45,7 @@ class StepTimes:
 
 
 class Timeline:
-    """Measures one step after the other. Spans of rollouts may continue beyond the end of a step."""
+    """Measures one step after the other. Spans of rollouts may end after their step."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock

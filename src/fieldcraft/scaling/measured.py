@@ -13,27 +13,28 @@ from fieldcraft.scaling.costs import BANDWIDTH, COMPUTE
 from fieldcraft.scaling.devices import CPU, Device
 
 WIDTH = 512  # of the matrices: as wide as a small model's
-NUMBERS = 2**24  # that are copied
+MATRICES = 64  # that are read: more than a cache holds
 LOOPBACK = 1e9  # bytes a second between processes of a machine; an assumption
 TRIES = 5
 
 
 def measure_cpu() -> Device:
-    """One core with torch in float32, and its part of the memory. Products and copies are measured
-    as they come, so the rates are those that formulas come to with their shares of a peak."""
+    """One core with torch in float32, and its part of the memory. The rate is that of products of
+    matrices, the bandwidth that of products of a vector with many matrices, as rows are sampled.
+    Both are divided by the shares of a peak that formulas count with."""
     cores = os.cpu_count() or 1
-    one, other = torch.ones(WIDTH, WIDTH), torch.ones(WIDTH, WIDTH)
-    source, target = torch.ones(NUMBERS), torch.empty(NUMBERS)
+    one, vector = torch.ones(WIDTH, WIDTH), torch.ones(1, WIDTH)
+    many = torch.ones(MATRICES, WIDTH, WIDTH)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    products = min(_seconds(lambda: one @ other) for _ in range(TRIES))
-    copies = min(_seconds(lambda: target.copy_(source)) for _ in range(TRIES))
+    products = min(_seconds(lambda: one @ one) for _ in range(TRIES))
+    reads = min(_seconds(lambda: [vector @ matrix for matrix in many]) for _ in range(TRIES))
     torch.set_num_threads(threads)
     return Device(
         CPU,
         memory=free_memory(torch.device("cpu")) / cores,
         rate=2 * WIDTH**3 / products / COMPUTE,
-        bandwidth=2 * 4 * NUMBERS / copies / BANDWIDTH,
+        bandwidth=many.nbytes / reads / BANDWIDTH,
         link=LOOPBACK,
         network=LOOPBACK,
         of_node=cores,

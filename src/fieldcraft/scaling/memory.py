@@ -27,6 +27,8 @@ Parts = dict[str, int]  # what for, and bytes
 STATE, READ, GRADIENTS = "masters and moments", "read only", "gradients"
 GATHERED, ACTIVATIONS, PROCESS = "gathered", "activations", "process"
 WEIGHTS, CACHES = "weights", "caches"
+# What Ray and gloo take in a trainer: the mean of what bench/ranks.py found missing without it.
+CLUSTER_BYTES = 130_000_000
 
 
 def root_parameters(config: Any) -> int:
@@ -55,13 +57,14 @@ def rank_parts(setup: Sizes, stage: Stage, cluster: Cluster) -> Parts:
     whole = 0 if ranks == 1 else (root + 2 * layer) * size + layer * FLOAT
     moments = "float32" if cluster.trainers else stage.optim.moments  # others are not cut
     root_gradient = 0 if ranks == 1 else root * (size + FLOAT)
+    process = PROCESS_BYTES + (CLUSTER_BYTES if cluster.trainers else 0)
     return {
         STATE: ceil(trained * (FLOAT + MOMENTS[moments]) / ranks),
         READ: ceil(read / ranks),
         GRADIENTS: ceil(trained * FLOAT / ranks),
         GATHERED: whole if ranks > 1 else _rounded(setup),
         ACTIVATIONS: max(_line_bytes(setup, stage, cluster.context), root_gradient),
-        PROCESS: PROCESS_BYTES,
+        PROCESS: process,
     }
 
 
