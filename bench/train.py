@@ -2,13 +2,14 @@
 
     pip install trl
     python bench/train.py [--step grpo|sft] [--groups 1] [--group 64] [--prompt 236] [--answer 40]
-                          [--common 0] [--by-length] [--features 128] [--layers 4] [--words 512]
+                          [--common 0] [--shortest 138] [--by-length]
+                          [--features 128] [--layers 4] [--words 512]
                           [--rows 8] [--micro-tokens 4096] [--threads 1] [--repeats 5]
 
 The two take turns: after each optimiser step of TRL's trainer comes one of ours. A GRPO step begins
 with given rollouts and rewards and ends with new weights: TRL gets the rollouts by its
 `rollout_func`, and what it does with them is timed; we begin with trajectories. Supervised examples
-have from a half to all of PROMPT + ANSWER tokens, of which the last ANSWER are trained. All begin
+have from SHORTEST to PROMPT + ANSWER tokens, of which the last ANSWER are trained. All begin
 with the same COMMON tokens, as with instructions. With `--by-length` TRL gets them sorted by
 length. `--rows` and `--micro-tokens` are the micro-batches of TRL and ours: give each its fastest.
 Loss and gradient norm of the first step show that both compute the same.
@@ -112,13 +113,13 @@ def write_logprobs(rollouts: Sequence[Sequence[Trajectory]], trainer: Trainer) -
 
 
 def make_examples(
-    count: int, common: int, prompt: int, answer: int, words: int
+    count: int, common: int, shortest: int, prompt: int, answer: int, words: int
 ) -> list[Trajectory]:
     rng = np.random.default_rng(0)
     instructions = rng.integers(2, words, common)
     examples = []
     for place in range(count):
-        length = int(rng.integers((prompt + answer) // 2, prompt + answer + 1)) - answer
+        length = int(rng.integers(shortest, prompt + answer + 1)) - answer
         asked, said = rng.integers(2, words, length), rng.integers(2, words, answer)
         asked[:common] = instructions[:length]
         segments = [
@@ -286,6 +287,7 @@ def main(
     prompt: int = 236,
     answer: int = 40,
     common: int = 0,
+    shortest: int = 138,
     by_length: bool = False,
     features: int = 128,
     layers: int = 4,
@@ -309,7 +311,7 @@ def main(
             turns = TakingTurns(our_grpo(ours, rollouts, optim))
             trainer = grpo_of_trl(theirs, rollouts, rows, rounds, folder)
         else:
-            examples = make_examples(groups * group, common, prompt, answer, words)
+            examples = make_examples(groups * group, common, shortest, prompt, answer, words)
             turns = TakingTurns(our_sft(ours, examples, optim))
             ordered = sorted(examples, key=lambda t: len(t.ids)) if by_length else examples
             trainer = sft_of_trl(theirs, ordered, rows, rounds, folder)

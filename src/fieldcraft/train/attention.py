@@ -70,40 +70,43 @@ def attend(
     if part is not None:
         key, value = part.gather(torch.stack([key, value]))
     share = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(share, 1), value.repeat_interleave(share, 1)
+    if share > 1:
+        key, value = key.repeat_interleave(share, 1), value.repeat_interleave(share, 1)
+    sizes = [run.end - run.start for run in runs]
+    # Cut once: the gradient of a slice has the size of what it is cut from.
+    keys, values = key.split(sizes, 2), value.split(sizes, 2)
     places = range(len(runs)) if part is None else part.mine
-    sizes = [runs[place].end - runs[place].start for place in places]
     mixed = [
         scaled_dot_product_attention(
             asking,
-            _seen(key, place, runs),
-            _seen(value, place, runs),
+            _seen(keys, place, runs),
+            _seen(values, place, runs),
             attn_mask=_mask(place, runs, query.device),
             dropout_p=dropout,
             is_causal=runs[place].after is None,
             scale=scaling,
         )
-        for place, asking in zip(places, query.split(sizes, 2), strict=True)
+        for place, asking in zip(places, query.split([sizes[p] for p in places], 2), strict=True)
     ]
     return torch.cat(mixed, 2).transpose(1, 2), None
 
 
-def _way(place: int, runs: Sequence[Run]) -> list[Run]:
-    """A run and those that it continues, first to last."""
-    run = runs[place]
-    return [*([] if run.after is None else _way(run.after, runs)), run]
+def _way(place: int, runs: Sequence[Run]) -> list[int]:
+    """Places of a run and of those that it continues, first to last."""
+    after = runs[place].after
+    return [*([] if after is None else _way(after, runs)), place]
 
 
-def _seen(whole: Tensor, place: int, runs: Sequence[Run]) -> Tensor:
-    """The keys or values of what a run sees."""
-    parts = [whole[:, :, run.start : run.end] for run in _way(place, runs)]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+def _seen(parts: Sequence[Tensor], place: int, runs: Sequence[Run]) -> Tensor:
+    """Of the keys or values of all runs, those that one run sees."""
+    way = _way(place, runs)
+    return parts[place] if len(way) == 1 else torch.cat([parts[p] for p in way], 2)
 
 
 def _mask(place: int, runs: Sequence[Run], device: torch.device) -> Tensor | None:
     """What each token of a run sees of it: all of what it continues, and itself up to the token.
     None where it continues nothing: then the kernel needs no mask."""
-    *before, own = _way(place, runs)
+    own, *before = (runs[p] for p in reversed(_way(place, runs)))
     if not before:
         return None
     size, past = own.end - own.start, sum(run.end - run.start for run in before)
