@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +26,9 @@ from fieldcraft.types import Sampling
 
 VOCABULARY = 350
 GROUP = 8
+GREEDY = {"do_sample": False}
+# As reinforcement learning needs it, and as the engine does it: with log-probabilities.
+SAMPLED = {"do_sample": True, "temperature": 1.0, "top_k": 0, "output_logits": True}
 
 
 class Decimal:
@@ -82,7 +86,9 @@ def make_model(device: str) -> Qwen3ForCausalLM:
     return Qwen3ForCausalLM(config).eval().to(device)
 
 
-def with_generate(model: PreTrainedModel, scripts: list[Script], batch: int) -> list[list[int]]:
+def with_generate(
+    model: PreTrainedModel, scripts: list[Script], batch: int, **options: Any
+) -> list[list[int]]:
     """Batches of rollouts, turn by turn, left-padded, history computed again in every turn."""
     histories = []
     for first in range(0, len(scripts), batch):
@@ -97,9 +103,12 @@ def with_generate(model: PreTrainedModel, scripts: list[Script], batch: int) -> 
                 padded.to(model.device),
                 attention_mask=real.to(model.device),
                 max_new_tokens=max(chosen[i].turns[turn] for i in running),
-                do_sample=False,
+                return_dict_in_generate=True,
+                **options,
             )
-            for i, row in zip(running, out[:, width:].tolist(), strict=True):
+            if out.logits is not None:
+                model.compute_transition_scores(out.sequences, out.logits, normalize_logits=True)
+            for i, row in zip(running, out.sequences[:, width:].tolist(), strict=True):
                 ids[i] += row[: chosen[i].turns[turn]]
                 ids[i] += chosen[i].observations[turn] if turn + 1 < len(chosen[i].turns) else []
         histories += ids
@@ -163,7 +172,12 @@ def main(device: str = "cpu", threads: int = 2, repeats: int = 5) -> None:
     for count in (32, 128, 256):
         sampled = sum(sum(script.turns) for script in scripts[:count])
         contenders: dict[str, Callable[[], list[list[int]]]] = {
-            "model.generate, greedy": lambda n=count: with_generate(model, scripts[:n], n),
+            "model.generate, greedy": lambda n=count: with_generate(
+                model, scripts[:n], n, **GREEDY
+            ),
+            "model.generate, sampled": lambda n=count: with_generate(
+                model, scripts[:n], n, **SAMPLED
+            ),
             "LocalEngine, greedy": lambda n=count: engine_run(n, 0.0),
             "LocalEngine, sampled": lambda n=count: engine_run(n, 1.0),
         }
@@ -171,7 +185,7 @@ def main(device: str = "cpu", threads: int = 2, repeats: int = 5) -> None:
             median, slowest, fastest = statistics.median(times), max(times), min(times)
             spread = f"{sampled / slowest:,.0f}, {sampled / fastest:,.0f}"
             print(f"| {count} | {name} | {sampled / median:,.0f} | {spread} |")
-    pairs = zip(with_generate(model, scripts, 32), engine_run(256, 0.0), strict=True)
+    pairs = zip(with_generate(model, scripts, 32, **GREEDY), engine_run(256, 0.0), strict=True)
     same = sum(ids == expected for expected, ids in pairs)
     print(f"\n{same} of 256 greedy rollouts are the same token by token.\n")
 

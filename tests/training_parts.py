@@ -1,9 +1,11 @@
 """Tiny models, trainers and samples for the tests of training."""
 
 import asyncio
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import numpy as np
@@ -22,7 +24,8 @@ from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.events import Events, write_metrics
 from fieldcraft.rollout.loop import Policy, rollout, rollouts
 from fieldcraft.rollout.simulators import PolicySimulator
-from fieldcraft.train.batch import Sample, Unit, to_sample
+from fieldcraft.train.attention import attend
+from fieldcraft.train.batch import Run, Sample, Unit, to_sample
 from fieldcraft.train.critic import Critic
 from fieldcraft.train.loop import run_steps
 from fieldcraft.train.sampler import Sampler
@@ -237,3 +240,35 @@ def assert_agree(trainer: Trainer, done: list[Trajectory], temperature: float) -
             sample.old_logp[spoken], sample.sampled_logp[spoken], rtol=0, atol=1e-3
         )
     return units
+
+
+def random_forest(rng: random.Random, count: int) -> list[Run]:
+    runs: list[Run] = []
+    for number in range(count):
+        start = runs[-1].end if runs else 0
+        after = rng.randrange(number) if number and rng.random() < 0.6 else None
+        runs.append(Run(start, start + rng.randint(1, 9), after))
+    return runs
+
+
+def attended(
+    runs: list[Run],
+    held: list[int] | None,
+    seed: int,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> tuple[torch.Tensor, ...]:
+    """What attention gives for the runs held, and the gradients of queries, keys and values: four
+    heads of eight numbers, two of which share keys and values."""
+    generator = torch.Generator().manual_seed(seed)
+    places = range(len(runs)) if held is None else held
+    asking = sum(runs[p].end - runs[p].start for p in places)
+    shapes = (4, asking), (2, runs[-1].end), (2, runs[-1].end)
+    query, key, value = (
+        torch.randn(1, *shape, 8, generator=generator).to(device, dtype).requires_grad_()
+        for shape in shapes
+    )
+    part: Any = None if held is None else SimpleNamespace(mine=held, gather=lambda parts: parts)
+    out, _ = attend(torch.nn.Module(), query, key, value, None, runs=runs, part=part, scaling=0.3)
+    weights = torch.randn(out.shape, generator=generator).to(device)
+    return out, *torch.autograd.grad((out * weights).sum(), (query, key, value))

@@ -1,6 +1,7 @@
 """Training on a CUDA device gives what it gives on the CPU, and what the engine sampled there."""
 
 import asyncio
+import random
 from pathlib import Path
 
 import pytest
@@ -10,15 +11,18 @@ from checkpoints import Architecture, tiny_tokenizer
 from engine_parity import sharp_model
 from fieldcraft.algos.losses import Contrastive, CrossEntropy, Objective, Surrogate
 from fieldcraft.config.sections import Optim
+from fieldcraft.train.attention import has_flash
 from fieldcraft.train.batch import Unit
 from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint
 from fieldcraft.train.trainer import Trainer
 from training_parts import (
     assert_agree,
     assert_same,
+    attended,
     chatty_engine,
     chatty_rollouts,
     make_trainer,
+    random_forest,
     random_samples,
     weights,
 )
@@ -107,3 +111,16 @@ def test_other_moments_learn_the_same(tmp_path: Path, moments: str, tolerance: f
         trainer = Trainer(model, Optim(lr=1e-3, moments=name), 10)
         losses.append([trainer.step(units, CrossEntropy(), 100.0)["loss"] for _ in range(5)])
     assert losses[1] == pytest.approx(losses[0], rel=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_one_kernel_computes_what_one_for_each_run_does(dtype: torch.dtype) -> None:
+    """In 16 bits, beside the CPU in 32."""
+    for seed in range(8):
+        rng = random.Random(seed)
+        runs = random_forest(rng, rng.randint(1, 7))
+        held = sorted(rng.sample(range(len(runs)), rng.randint(1, len(runs))))
+        expected = attended(runs, held, seed)
+        assert has_flash(torch.zeros(1, 4, 1, 8, dtype=dtype, device=DEVICE))
+        for found, wanted in zip(attended(runs, held, seed, DEVICE, dtype), expected, strict=True):
+            torch.testing.assert_close(found.float().cpu(), wanted, rtol=0.05, atol=0.05)

@@ -1,16 +1,21 @@
 """Attention in packed batches: run by run, so that there is no mask of all tokens.
 
 A mask of 32,768 tokens would have a billion places. Instead each run is cut out, together with what
-it continues, and goes through torch's fused kernel, whose memory is linear in the length.
+it continues, and goes through torch's fused kernel, whose memory is linear in the length. On CUDA
+devices one kernel computes all runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -72,10 +77,89 @@ def attend(
     share = query.shape[1] // key.shape[1]
     if share > 1:
         key, value = key.repeat_interleave(share, 1), value.repeat_interleave(share, 1)
+    held = tuple(range(len(runs)) if part is None else part.mine)
+    if has_flash(query) and not dropout:
+        mixed = _all_at_once(query, key, value, tuple(runs), held, scaling)
+    else:
+        mixed = _one_by_one(query, key, value, runs, held, scaling, dropout)
+    return mixed[None], None
+
+
+def has_flash(query: Tensor) -> bool:
+    """Whether torch's kernel for texts of any lengths can compute this: on CUDA devices from Ampere
+    on, in 16 bits."""
+    if not query.is_cuda or query.dtype not in (torch.bfloat16, torch.float16):
+        return False
+    size = query.shape[-1]
+    ampere = torch.cuda.get_device_capability(query.device) >= (8, 0)
+    return ampere and size % 8 == 0 and size <= 256
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What that kernel is told of the runs held here: `keys` are the places of what each run sees,
+    run after run. Queries and keys of a run lie between two of `query_ends` and `key_ends`."""
+
+    keys: Tensor
+    query_ends: Tensor
+    key_ends: Tensor
+    longest_query: int
+    longest_keys: int
+
+
+@lru_cache(maxsize=2)  # all layers of a model ask for the same
+def _layout(runs: tuple[Run, ...], held: tuple[int, ...], device: torch.device) -> Layout:
+    ways = [_way(place, runs) for place in held]
+    keys = [torch.arange(runs[p].start, runs[p].end) for way in ways for p in way]
+    asking = [runs[place].end - runs[place].start for place in held]
+    seen = [sum(runs[p].end - runs[p].start for p in way) for way in ways]
+    query_ends, key_ends = (
+        torch.tensor([0, *accumulate(sizes)], dtype=torch.int32, device=device)
+        for sizes in (asking, seen)
+    )
+    return Layout(torch.cat(keys).to(device), query_ends, key_ends, max(asking), max(seen))
+
+
+def _all_at_once(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    runs: tuple[Run, ...],
+    held: tuple[int, ...],
+    scaling: float | None,
+) -> Tensor:
+    """[n, Hq, D] by one kernel. Its last query sees all keys of a run, the one before it all but
+    the last, and so on: exactly what a run sees that continues others."""
+    layout = _layout(runs, held, query.device)
+    keys, values = (whole[0].index_select(1, layout.keys) for whole in (key, value))
+    mixed = varlen_attn(
+        query[0].transpose(0, 1),
+        keys.transpose(0, 1),
+        values.transpose(0, 1),
+        layout.query_ends,
+        layout.key_ends,
+        layout.longest_query,
+        layout.longest_keys,
+        scale=scaling,
+        window_size=(-1, 0),
+    )
+    assert isinstance(mixed, Tensor)  # it also returns log-sums if it is asked to
+    return mixed
+
+
+def _one_by_one(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    runs: Sequence[Run],
+    held: tuple[int, ...],
+    scaling: float | None,
+    dropout: float,
+) -> Tensor:
+    """[n, Hq, D] by a kernel for each run."""
     sizes = [run.end - run.start for run in runs]
     # Cut once: the gradient of a slice has the size of what it is cut from.
     keys, values = key.split(sizes, 2), value.split(sizes, 2)
-    places = range(len(runs)) if part is None else part.mine
     mixed = [
         scaled_dot_product_attention(
             asking,
@@ -86,9 +170,9 @@ def attend(
             is_causal=runs[place].after is None,
             scale=scaling,
         )
-        for place, asking in zip(places, query.split([sizes[p] for p in places], 2), strict=True)
+        for place, asking in zip(held, query.split([sizes[p] for p in held], 2), strict=True)
     ]
-    return torch.cat(mixed, 2).transpose(1, 2), None
+    return torch.cat(mixed, 2)[0].transpose(0, 1)
 
 
 def _way(place: int, runs: Sequence[Run]) -> list[int]:
