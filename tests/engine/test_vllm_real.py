@@ -84,7 +84,7 @@ def test_a_session_with_the_real_server(tied: bool, tmp_path: Path) -> None:
         assert worst(done, 1.0) < 1e-4
         assert all(one.versions == [(1, len(one.ids))] for one in done)
         call = asyncio.create_task(engine.generate([5] * 5, Sampling(400), "dropped"))
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.05)
         engine.release("dropped")
         with pytest.raises(asyncio.CancelledError):
             await call

@@ -130,6 +130,11 @@ def cut(path):
     put(path, path.read_bytes()[: path.stat().st_size // 2])
 
 
+def few_bytes(path):
+    """Of these tantivy makes a panic."""
+    put(path, path.read_bytes()[:5])
+
+
 @pytest.mark.parametrize(
     ("pattern", "damage"),
     [
@@ -139,6 +144,7 @@ def cut(path):
         (f"{WORDS}/*.idx", cut),
         (f"{WORDS}/*.term", cut),
         (f"{WORDS}/*.fast", cut),
+        *((f"{WORDS}/*.{kind}", few_bytes) for kind in ("fast", "fieldnorm", "idx", "term")),
         ("offsets.bin", cut),
         ("offsets.bin", lambda path: put(path, b"123")),
         ("passages.jsonl", cut),

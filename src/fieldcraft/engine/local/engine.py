@@ -23,8 +23,8 @@ from fieldcraft.engine.threads import using_threads
 from fieldcraft.engine.versions import extend
 from fieldcraft.types import Completion, Sampling, StopReason, Tokenizer, UserError
 
-# Turns of the event loop given away after a step that ended a turn: a tool that does not wait
-# answers within them, so its rollout rejoins the very next step.
+# Turns of the event loop given away after a step that ended a turn, at most: a tool that does not
+# wait answers within them, so its rollout rejoins the very next step.
 HOPS = 8
 
 
@@ -257,8 +257,11 @@ class LocalEngine:
                     "step_tokens of the local engine."
                 ) from error
             self.stats.seconds += time.perf_counter() - began
-            for _ in range(HOPS if ended else 1):
+            all_back = len(self._waiting) + ended
+            for _ in range(HOPS):
                 await asyncio.sleep(0)
+                if len(self._waiting) >= all_back:
+                    break
 
     def _pass_on(self, task: asyncio.Task[None]) -> None:
         """A step that failed fails all calls; what the cache holds then is not trusted."""
@@ -272,8 +275,8 @@ class LocalEngine:
                 if not call.future.done():
                     call.future.set_exception(error)
 
-    def _step(self) -> bool:
-        """Compute what every active row lacks, sample where that is complete; whether a turn
+    def _step(self) -> int:
+        """Compute what every active row lacks, sample where that is complete; how many turns have
         ended."""
         table = self._rows
         rows = np.flatnonzero(table.active)
@@ -348,9 +351,8 @@ class LocalEngine:
             host = torch.stack([ids.double(), logprobs.double()]).cpu().numpy()
         return host[0].astype(np.int64), host[1]
 
-    def _end_turns(self, rows: Ints, ids: Ints, logprobs: Any) -> bool:
-        """Complete the calls whose turn the tokens just sampled have ended; whether there were
-        any."""
+    def _end_turns(self, rows: Ints, ids: Ints, logprobs: Any) -> int:
+        """Complete the calls whose turn the tokens just sampled have ended; how many there were."""
         table = self._rows
         eos = self._is_eos[ids]
         full = table.length[rows] == table.turn_end[rows]
@@ -381,7 +383,7 @@ class LocalEngine:
             extend(request.versions, self.version, end - start)
             done = Completion(turn, logprobs_turn, text, reason, request.versions)
             request.future.set_result(done)
-        return int(table.active.sum()) < before
+        return before - int(table.active.sum())
 
     def _fail(self, row: int, request: Request) -> None:
         position = int(self._rows.length[row]) - 1

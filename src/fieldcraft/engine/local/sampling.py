@@ -39,10 +39,10 @@ def sample(
     """
     greedy = temperatures == 0
     scaled = logits.float() / torch.where(greedy, 1.0, temperatures)[:, None]
-    cumulative = scaled.softmax(-1).cumsum(-1)
+    logprobs = scaled.log_softmax(-1)
+    cumulative = logprobs.exp().cumsum(-1)
     point = (uniform * cumulative[:, -1])[:, None]
     drawn = torch.searchsorted(cumulative, point, right=True)[:, 0]
     drawn = drawn.clamp_max(logits.shape[1] - 1)  # reached only where sums are not finite
     ids = torch.where(greedy, logits.argmax(-1), drawn)
-    chosen = scaled.gather(1, ids[:, None])[:, 0]
-    return ids, chosen - scaled.logsumexp(-1)
+    return ids, logprobs.gather(1, ids[:, None])[:, 0]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -99,11 +100,23 @@ def write_bm25(passages: Iterable[Passage], folder: Path, heap_bytes: int = HEAP
     return total
 
 
+@contextmanager
+def _without_panic() -> Iterator[None]:
+    """A file of a few bytes is more than tantivy expects of damage: its panic is no Exception."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(str(error)) from error
+
+
 class Bm25:
     """`search.Ranker` by words."""
 
     def __init__(self, folder: Path) -> None:
-        index = tantivy.Index.open(str(folder / WORDS))
+        with _without_panic():
+            index = tantivy.Index.open(str(folder / WORDS))
         index.config_reader("manual")  # it never changes: nothing has to watch it
         self._searcher = index.searcher()
         self._schema = index.schema
