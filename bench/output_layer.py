@@ -1,11 +1,12 @@
-"""Log-probabilities and entropies of trained tokens, forward and backward: all logits at once, and
-the output layer in pieces.
+"""Log-probabilities and entropies of trained tokens, forward and backward: all logits at once, the
+output layer in pieces, and Liger's kernel where the package liger-kernel is installed.
 
     python bench/output_layer.py [--tokens 4096] [--features 896] [--words 152064] [--device cpu]
                                  [--threads 1] [--repeats 3] [--memory] [--pieces-only]
 
 The loss is a sum of log-probabilities with random weights. The entropy is computed beside it
-without a gradient, as reinforcement learning does by default. Both contenders take turns. With
+without a gradient, as reinforcement learning does by default. The contenders take turns. Liger has
+a kernel of its own for Hopper GPUs, and elsewhere computes in pieces of 512 tokens. With
 --memory each one runs in a process of its own, and what is printed is the rise of its peak above
 the hidden states and the gradients. With --pieces-only nothing is compared: so many tokens that
 all logits do not fit.
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 import typer
@@ -80,10 +82,22 @@ def in_pieces(task: Task) -> Tensor:
     return torch.stack([scores.logp_T.detach(), scores.entropy_T.detach()])
 
 
+def by_liger(task: Task) -> Tensor:
+    from liger_kernel.ops import LigerFusedLinearScaledCrossEntropyFunction as Liger
+
+    loss_T, entropy_T = Liger.apply(
+        task.hidden_TH, task.matrix.weight, task.targets_T, TEMPERATURE, return_entropy=True
+    )
+    (task.weight_T * -loss_T).sum().backward()
+    return torch.stack([-loss_T.detach(), entropy_T.detach()])
+
+
 CONTENDERS: dict[str, Callable[[Task], Tensor]] = {
     "all at once": all_at_once,
     "in pieces": in_pieces,
 }
+if find_spec("liger_kernel"):
+    CONTENDERS["liger"] = by_liger
 
 
 def measured(task: Task, run: Callable[[Task], Tensor]) -> tuple[float, list[Tensor]]:
@@ -139,6 +153,8 @@ def main(
         return
     if pieces_only:
         raise typer.BadParameter("--pieces-only belongs to --memory")
+    for run in CONTENDERS.values():  # imports and choices of kernels are not measured
+        measured(make_task(2, features, words, device), run)
     task = make_task(tokens, features, words, device)
     times: dict[str, list[float]] = {name: [] for name in CONTENDERS}
     found: dict[str, list[Tensor]] = {}
@@ -147,10 +163,14 @@ def main(
             taken, found[name] = measured(task, run)
             times[name].append(taken)
             print(f"{name}: {taken:.2f} s", flush=True)
-    plain, pieces = (statistics.median(times[name]) for name in CONTENDERS)
-    print(f"median of {repeats}: {plain:.2f} s and {pieces:.2f} s, ratio {plain / pieces:.2f}")
-    for what, a, b in zip(("values", "hidden", "weight"), *found.values(), strict=True):
-        print(f"largest difference of {what}: {(a - b).abs().max():.1e} of {a.abs().max():.1e}")
+    medians = {name: statistics.median(taken) for name, taken in times.items()}
+    exact = found["all at once"]
+    for name, median in medians.items():
+        ratio = medians["all at once"] / median
+        print(f"{name}: median of {repeats}: {median:.2f} s, ratio {ratio:.2f}")
+        for what, a, b in zip(("values", "hidden", "weight"), exact, found[name], strict=True):
+            gap, largest = (a - b).abs().max(), a.abs().max()
+            print(f"  largest difference of {what}: {gap:.1e} of {largest:.1e}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that needs a CUDA device, in about ten minutes: its tests, then the comparisons of bench/.
 #
-#   pip install -e '.[dev]' trl
+#   pip install -e '.[dev]' trl liger-kernel
 #   bash scripts/gpu.sh | tee gpu.txt
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,7 +13,7 @@ fi
 python -c 'import torch; print(torch.__version__, torch.cuda.get_device_name())'
 python -m pytest -q tests/gpu
 
-# The output layer: 4,096 tokens beside all logits at once, and the memory of 32,768.
+# The output layer: 4,096 tokens beside all logits at once and Liger's kernel; memory of 32,768.
 python bench/output_layer.py --device cuda --tokens 4096 --features 3584
 python bench/output_layer.py --device cuda --tokens 32768 --features 3584 --memory --pieces-only
 

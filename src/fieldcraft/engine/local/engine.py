@@ -341,7 +341,7 @@ class LocalEngine:
             output = self.model(
                 input_ids=plan.ids[None],
                 position_ids=plan.positions[None],
-                past_key_values=self._cache,
+                cache=self._cache,
                 use_cache=True,
                 logits_to_keep=to_device(last, device),
                 plan=plan,
