@@ -19,8 +19,8 @@ import typer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from fieldcraft.algos.losses import CrossEntropy, Surrogate
-from fieldcraft.cluster.library import import_ray
 from fieldcraft.cluster.ranks import HEALTH, RayRanks
+from fieldcraft.cluster.remote import import_ray
 from fieldcraft.cluster.session import joined
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.recipes.loading import load_recipe

@@ -2,15 +2,15 @@
 
     pip install trl
     python bench/train.py [--step grpo|sft] [--groups 1] [--group 64] [--prompt 236] [--answer 40]
-                          [--common 0] [--shortest 138] [--by-length]
+                          [--common 0] [--shortest N] [--by-length]
                           [--features 128] [--layers 4] [--words 512]
                           [--rows 8] [--micro-tokens 4096] [--threads 1] [--repeats 5]
 
 The two take turns: after each optimiser step of TRL's trainer comes one of ours. A GRPO step begins
 with given rollouts and rewards and ends with new weights: TRL gets the rollouts by its
 `rollout_func`, and what it does with them is timed; we begin with trajectories. Supervised examples
-have from SHORTEST to PROMPT + ANSWER tokens, of which the last ANSWER are trained. All begin
-with the same COMMON tokens, as with instructions. With `--by-length` TRL gets them sorted by
+have from SHORTEST (if it is not given: a half) to all of PROMPT + ANSWER tokens, of which the last
+ANSWER are trained. All begin with the same COMMON tokens, as with instructions. With `--by-length` TRL gets them sorted by
 length. `--rows` and `--micro-tokens` are the micro-batches of TRL and ours: give each its fastest.
 Loss and gradient norm of the first step show that both compute the same.
 """
@@ -287,7 +287,7 @@ def main(
     prompt: int = 236,
     answer: int = 40,
     common: int = 0,
-    shortest: int = 138,
+    shortest: int | None = None,
     by_length: bool = False,
     features: int = 128,
     layers: int = 4,
@@ -311,7 +311,8 @@ def main(
             turns = TakingTurns(our_grpo(ours, rollouts, optim))
             trainer = grpo_of_trl(theirs, rollouts, rows, rounds, folder)
         else:
-            examples = make_examples(groups * group, common, shortest, prompt, answer, words)
+            least = (prompt + answer) // 2 if shortest is None else shortest
+            examples = make_examples(groups * group, common, least, prompt, answer, words)
             turns = TakingTurns(our_sft(ours, examples, optim))
             ordered = sorted(examples, key=lambda t: len(t.ids)) if by_length else examples
             trainer = sft_of_trl(theirs, ordered, rows, rounds, folder)

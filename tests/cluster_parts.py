@@ -10,7 +10,7 @@ import numpy as np
 
 from fieldcraft.cluster.cargo import Cargo
 from fieldcraft.cluster.fleet import Fleet
-from fieldcraft.cluster.library import Lost
+from fieldcraft.cluster.remote import Lost
 from fieldcraft.engine.vllm.weights import Proof
 from fieldcraft.types import Completion, Sampling, StopReason
 

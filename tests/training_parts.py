@@ -262,7 +262,7 @@ def attended(
     heads of eight numbers, two of which share keys and values."""
     generator = torch.Generator().manual_seed(seed)
     places = range(len(runs)) if held is None else held
-    asking = sum(runs[p].end - runs[p].start for p in places)
+    asking = sum(runs[p].size for p in places)
     shapes = (4, asking), (2, runs[-1].end), (2, runs[-1].end)
     query, key, value = (
         torch.randn(1, *shape, 8, generator=generator).to(device, dtype).requires_grad_()

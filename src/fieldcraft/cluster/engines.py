@@ -12,7 +12,7 @@ from pydantic import Field
 
 from fieldcraft.cluster.fleet import Fleet
 from fieldcraft.cluster.host import EngineHost, Shape
-from fieldcraft.cluster.library import import_ray
+from fieldcraft.cluster.remote import import_ray
 from fieldcraft.cluster.seats import Kept, RaySeat
 from fieldcraft.cluster.session import Session
 from fieldcraft.cluster.sources import Here, Source

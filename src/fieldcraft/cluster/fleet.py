@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from fieldcraft.cluster.cargo import Cargo
 from fieldcraft.cluster.dealing import Dealer
-from fieldcraft.cluster.library import Lost
+from fieldcraft.cluster.remote import Lost
 from fieldcraft.cluster.seats import Seat
 from fieldcraft.types import Completion, Sampling, UserError
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from fieldcraft.cluster.library import answer, import_ray
+from fieldcraft.cluster.remote import answer, import_ray
 
 PIECES = 10  # in which silence is counted
 

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from fieldcraft.cluster.cargo import Packed, load
-from fieldcraft.cluster.library import Lost
+from fieldcraft.cluster.remote import Lost
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.vllm.weights import Proof, prove
 from fieldcraft.types import Completion, Sampling

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.cluster import probe
-from fieldcraft.cluster.library import import_ray
+from fieldcraft.cluster.remote import import_ray
 from fieldcraft.types import UserError
 
 PATIENCE = 120  # seconds for a node to answer

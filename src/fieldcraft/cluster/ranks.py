@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fieldcraft.cluster.cargo import Packed, merged, pack, size
 from fieldcraft.cluster.health import silence
-from fieldcraft.cluster.library import import_ray
 from fieldcraft.cluster.outbox import Outbox
+from fieldcraft.cluster.remote import import_ray
 from fieldcraft.cluster.session import Session
 from fieldcraft.engine.vllm.worker.fieldcraft_wire import Form
 from fieldcraft.tools.serving import free_port

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from fieldcraft.cluster.cargo import Cargo
 from fieldcraft.cluster.health import end_if_silent, silence
 from fieldcraft.cluster.host import Shape
-from fieldcraft.cluster.library import Lost, answer
+from fieldcraft.cluster.remote import Lost, answer
 from fieldcraft.engine.vllm.weights import Proof
 from fieldcraft.types import Completion, Sampling
 

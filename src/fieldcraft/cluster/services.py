@@ -21,7 +21,7 @@ from tenacity import (
 )
 
 from fieldcraft.cluster.health import end_if_silent
-from fieldcraft.cluster.library import Lost, answer, import_ray
+from fieldcraft.cluster.remote import Lost, answer, import_ray
 from fieldcraft.cluster.session import Session
 from fieldcraft.engine.home import Home
 from fieldcraft.sandbox.sandbox import Sandbox

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.cluster.library import import_ray
 from fieldcraft.cluster.placement import Place, Role, place
 from fieldcraft.cluster.preflight import Node, look_at_nodes, refuse_port_in_use
+from fieldcraft.cluster.remote import import_ray
 from fieldcraft.config.cluster import Cluster
 from fieldcraft.types import UserError
 

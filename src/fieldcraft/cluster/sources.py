@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from fieldcraft.cluster.cargo import Cargo, pack, size
-from fieldcraft.cluster.library import import_ray
 from fieldcraft.cluster.parcels import Keeper
 from fieldcraft.cluster.ranks import RayRanks
+from fieldcraft.cluster.remote import import_ray
 from fieldcraft.engine.vllm.weights import Proof, merged_state, probe_ids, prove
 from fieldcraft.engine.vllm.worker.fieldcraft_wire import Form
 from fieldcraft.train.batch import Sample

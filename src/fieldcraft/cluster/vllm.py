@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.cluster.library import Lost, answer, import_ray
 from fieldcraft.cluster.ranks import interface_of
+from fieldcraft.cluster.remote import Lost, answer, import_ray
 from fieldcraft.cluster.session import Session
 from fieldcraft.cluster.wired import Wired
 from fieldcraft.engine.home import Home

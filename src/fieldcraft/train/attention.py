@@ -111,8 +111,8 @@ class Layout:
 def _layout(runs: tuple[Run, ...], held: tuple[int, ...], device: torch.device) -> Layout:
     ways = [_way(place, runs) for place in held]
     keys = [torch.arange(runs[p].start, runs[p].end) for way in ways for p in way]
-    asking = [runs[place].end - runs[place].start for place in held]
-    seen = [sum(runs[p].end - runs[p].start for p in way) for way in ways]
+    asking = [runs[place].size for place in held]
+    seen = [sum(runs[p].size for p in way) for way in ways]
     query_ends, key_ends = (
         torch.tensor([0, *accumulate(sizes)], dtype=torch.int32, device=device)
         for sizes in (asking, seen)
@@ -157,7 +157,7 @@ def _one_by_one(
     dropout: float,
 ) -> Tensor:
     """[n, Hq, D] by a kernel for each run."""
-    sizes = [run.end - run.start for run in runs]
+    sizes = [run.size for run in runs]
     # Cut once: the gradient of a slice has the size of what it is cut from.
     keys, values = key.split(sizes, 2), value.split(sizes, 2)
     mixed = [
@@ -190,11 +190,11 @@ def _seen(parts: Sequence[Tensor], place: int, runs: Sequence[Run]) -> Tensor:
 def _mask(place: int, runs: Sequence[Run], device: torch.device) -> Tensor | None:
     """What each token of a run sees of it: all of what it continues, and itself up to the token.
     None where it continues nothing: then the kernel needs no mask."""
-    own, *before = (runs[p] for p in reversed(_way(place, runs)))
+    *before, own = (runs[p].size for p in _way(place, runs))
     if not before:
         return None
-    size, past = own.end - own.start, sum(run.end - run.start for run in before)
-    return torch.ones(size, past + size, dtype=torch.bool, device=device).tril(past)
+    past = sum(before)
+    return torch.ones(own, past + own, dtype=torch.bool, device=device).tril(past)
 
 
 def attend_by_runs(model: Any) -> None:

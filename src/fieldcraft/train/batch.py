@@ -134,6 +134,10 @@ class Run(NamedTuple):
     end: int
     after: int | None
 
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
