@@ -10,8 +10,9 @@ The two take turns: after each optimiser step of TRL's trainer comes one of ours
 with given rollouts and rewards and ends with new weights: TRL gets the rollouts by its
 `rollout_func`, and what it does with them is timed; we begin with trajectories. Supervised examples
 have from SHORTEST (if it is not given: a half) to all of PROMPT + ANSWER tokens, of which the last
-ANSWER are trained. All begin with the same COMMON tokens, as with instructions. With `--by-length` TRL gets them sorted by
-length. `--rows` and `--micro-tokens` are the micro-batches of TRL and ours: give each its fastest.
+ANSWER are trained. All begin with the same COMMON tokens, as with instructions. With `--by-length`
+TRL gets them sorted by length. `--rows` and `--micro-tokens` are the micro-batches of TRL and ours:
+give each its fastest.
 Loss and gradient norm of the first step show that both compute the same.
 """
 
