@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import typer
 
+from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.engine.home import Home
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.vllm.engine import VllmEngine
@@ -24,7 +25,7 @@ from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.inputs import make_inputs
 from fieldcraft.train.model import load_model, load_tokenizer
-from fieldcraft.types import PolicyEngine, Sampling
+from fieldcraft.types import Sampling
 
 ROUNDS = 5
 TOKENS = 64

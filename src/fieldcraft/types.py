@@ -30,6 +30,7 @@ class ArgumentError(ToolError):
 
 
 VERDICT = "em"  # the reward that says which answers are right, unless a recipe names another
+KNOWN_RATE = 0.75  # a model knows what it answers without tools in at least three of four samples
 
 
 class Author(StrEnum):
@@ -81,14 +82,23 @@ class Outcome(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Task:
     """A question with checkable answers. `meta` carries what a world or data set knows beyond that:
-    `hops`, `known` (the model was taught every fact on the path), `calls_optimal` (the least number
-    of searches this model needs), `cluster` (a label of questions that tend to be right together,
-    as those about the same entity; intervals and tests respect it)."""
+    `hops`, `known` (the model was taught every fact on the path), `closed_book` (the share of right
+    answers among a model's samples without tools), `calls_optimal` (the least number of searches
+    this model needs), `cluster` (a label of questions that tend to be right together, as those
+    about the same entity; intervals and tests respect it)."""
 
     id: str
     question: str
     answers: tuple[str, ...]
     meta: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_known(self) -> bool | None:
+        """Whether the model needs no tool: `known` where the source of the question says so, else
+        whether its closed-book rate is at least KNOWN_RATE; None where neither is there."""
+        known: bool | None = self.meta.get("known")
+        rate: float | None = self.meta.get("closed_book")
+        return rate >= KNOWN_RATE if known is None and rate is not None else known
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,31 +255,6 @@ class Completion:
     text: str
     reason: StopReason
     versions: list[Span] = field(default_factory=list)
-
-
-class Engine(Protocol):
-    """Ids in, ids and log-probabilities out. It knows no tools, tags or rewards."""
-
-    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
-        """Continue `ids`. Calls with the same `session` extend one history, or begin a new one
-        (after a fold): of its cache, an engine keeps at most what `ids` begins with."""
-
-    def release(self, session: str) -> None:
-        """Forget a session's cache. Releasing an unknown session does nothing."""
-
-
-class PolicyEngine(Engine, Protocol):
-    """An engine that samples from a model in training."""
-
-    async def sleep(self) -> None:
-        """Free the memory of all sessions while nothing is sampled, so that training has it."""
-
-    async def separate(self) -> None:
-        """From now on the model may be trained while calls sample from what was last published."""
-
-    async def publish(self, version: int) -> None:
-        """From now on sample, unfinished turns too, with the weights as they are now; `version` is
-        written on every token."""
 
 
 @runtime_checkable

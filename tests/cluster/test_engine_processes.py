@@ -14,9 +14,10 @@ import torch
 from engine_parity import PROMPT, TOKENIZER, sharp_model
 from fieldcraft.cluster.engines import Engines
 from fieldcraft.cluster.fleet import Fleet
+from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.engine.home import Home
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.types import Completion, PolicyEngine, Sampling, UserError
+from fieldcraft.types import Completion, Sampling, UserError
 
 
 class Scene:

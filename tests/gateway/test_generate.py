@@ -7,11 +7,12 @@ import httpx
 import pytest
 
 from bandit import letters, small_model
+from fieldcraft.engine.base import Engine
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.gateway.generate import PATH, from_engine, generate_app
 from fieldcraft.gateway.serving import serving_here
-from fieldcraft.types import Engine, Sampling
+from fieldcraft.types import Sampling
 
 TOKENIZER = letters()
 IDS = TOKENIZER.encode("ab")

@@ -8,6 +8,7 @@ import pytest
 
 from bandit import letters
 from fieldcraft.config.sections import Limits
+from fieldcraft.engine.base import Engine
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.gateway.games import EnvironmentDefect
 from fieldcraft.gateway.generate import GenerateRequest, Refused
@@ -15,15 +16,7 @@ from fieldcraft.gateway.lines import Line, Said
 from fieldcraft.gateway.traces import Reader
 from fieldcraft.records.chains import check_folds
 from fieldcraft.rollout.turns import Policy
-from fieldcraft.types import (
-    Author,
-    Completion,
-    Engine,
-    Sampling,
-    StopReason,
-    Task,
-    Trajectory,
-)
+from fieldcraft.types import Author, Completion, Sampling, StopReason, Task, Trajectory
 
 TOKENIZER = letters()
 LIMITS = Limits(turn_tokens=4, total_tokens=8)

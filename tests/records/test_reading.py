@@ -1,5 +1,6 @@
 """Files of users and runs: whatever is wrong with one is a sentence that names it."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -86,12 +87,39 @@ def test_an_object_over_several_lines_is_no_list_of_questions(tmp_path: Path) ->
         read_tasks(tmp_path / "x.json")
 
 
-@pytest.mark.parametrize("metadata", ['{"hops": "two"}', '{"known": 3}', '{"split": {"a": 1}}'])
+UNCOUNTED = [
+    *('{"hops": "two"}', '{"known": 3}', '{"split": {"a": 1}}'),
+    *(f'{{"closed_book": {rate}}}' for rate in ("1.01", "-0.25", "75", "true", '"0.5"')),
+]
+
+
+@pytest.mark.parametrize("metadata", UNCOUNTED)
 def test_metadata_that_cannot_be_counted_is_refused(tmp_path: Path, metadata: str) -> None:
     line = f'{{"question": "Who?", "answer": "I", "metadata": {metadata}}}\n'
     (tmp_path / "x.jsonl").write_text(line)
     with pytest.raises(UserError, match=r"line 1: the metadata .* must be .*correct or rename it"):
         read_tasks(tmp_path / "x.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "known"),
+    [
+        ({}, None),
+        ({"closed_book": 1}, True),
+        ({"closed_book": 0.75}, True),  # three of four samples
+        ({"closed_book": 0.5}, False),
+        ({"known": None, "closed_book": 0.0}, False),
+        ({"known": True, "closed_book": 0.0}, True),  # who wrote the question knows better
+        ({"known": False, "closed_book": 1.0}, False),
+    ],
+)
+def test_what_is_answered_without_tools_is_known(
+    tmp_path: Path, metadata: dict[str, object], known: bool | None
+) -> None:
+    line = {"question": "Who?", "answer": "I", "metadata": metadata}
+    (tmp_path / "x.jsonl").write_text(f"{json.dumps(line)}\n")
+    (task,) = read_tasks(tmp_path / "x.jsonl")
+    assert task.is_known is known
 
 
 # -- writing -----------------------------------------------------------------------------------

@@ -58,11 +58,11 @@ def test_too_many_here_do_not_make_up_for_too_few_there() -> None:
 def test_offloading_looks_at_known_questions_and_executed_calls_only() -> None:
     known = [
         made(("a", O), known=True),
-        made(("a", F), known=True),
+        made(("a", F), closed_book=0.75),
         made(("a", R), ("b", M), known=True),
         made(known=True),
     ]
-    unknown = [made(("a", O), known=False), made(("a", O))]
+    unknown = [made(("a", O), known=False), made(("a", O)), made(("a", O), closed_book=0.5)]
     assert tool_use([*known, *unknown])["offloading_rate"] == 0.5
     assert tool_use(unknown)["offloading_rate"] is None
 

@@ -10,7 +10,8 @@ from typing import Protocol
 
 from fieldcraft.dialects.base import MARK, encode_frame, encode_plain
 from fieldcraft.endpoints.openai import Reply, Usage
-from fieldcraft.types import Engine, Sampling, StopReason, Tokenizer, UserError
+from fieldcraft.engine.base import Engine
+from fieldcraft.types import Sampling, StopReason, Tokenizer, UserError
 
 NO_TEMPLATE = (
     "the teacher's tokenizer has no chat template: take a model that was tuned to follow"

@@ -49,7 +49,7 @@ class Filter:
             (self.split, meta.get("split")),
             (self.status, trajectory.status),
             (self.calls, trajectory.executed_calls),
-            (self.known, meta.get("known")),
+            (self.known, trajectory.task.is_known),
         )
         return all(wish is None or wish == found for wish, found in pairs)
 
@@ -66,7 +66,7 @@ def show(
     calls: Annotated[int | None, typer.Option(min=0, help="Only with so many calls.")] = None,
     known: Annotated[
         bool | None,
-        typer.Option("--known/--unknown", help="Only questions that were, or were not, taught."),
+        typer.Option("--known/--unknown", help="Only questions that the model knows, or does not."),
     ] = None,
     limit: Limit = None,
     number: Annotated[

@@ -92,7 +92,7 @@ class WorldMaker:
         return made or "the draws do not fit together"
 
     async def known(self, task: Task, key: str) -> str:
-        return "the model was taught all of it" if task.meta["known"] else ""
+        return "the model was taught all of it" if task.is_known else ""
 
     async def wrong(self, task: Task, key: str) -> str:
         told = self.world.told_answer(task)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from fieldcraft.types import Completion, PolicyEngine, Sampling
+from fieldcraft.engine.base import PolicyEngine
+from fieldcraft.types import Completion, Sampling
 
 
 class ServedEngine(PolicyEngine, Protocol):

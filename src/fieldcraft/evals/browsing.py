@@ -170,7 +170,7 @@ def _question(task: Task) -> dict[str, Any]:
         "text": clean(task.question),
         "gold": [clean(answer) for answer in task.answers],
         "optimum": task.meta.get("calls_optimal"),
-        "known": task.meta.get("known"),
+        "known": task.is_known,
         **tags,
     }
 

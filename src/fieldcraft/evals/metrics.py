@@ -165,8 +165,8 @@ def _by(
 
 
 def _knowledge(trajectories: Iterable[Trajectory], *, known: bool) -> dict[str, Any] | None:
-    """Questions the base model was taught (needs no call) or was not; None when no task says so."""
-    part = [t for t in trajectories if t.task.meta.get("known") is known]
+    """The questions that `Task.is_known` says this of; None without any."""
+    part = [t for t in trajectories if t.task.is_known is known]
     if not part:
         return None
     return {

@@ -25,7 +25,8 @@ from starlette.routing import Route
 
 from fieldcraft.config.complaints import first_problem
 from fieldcraft.dialects.base import special_tokens
-from fieldcraft.types import Completion, Engine, Sampling, StopReason, Tokenizer
+from fieldcraft.engine.base import Engine
+from fieldcraft.types import Completion, Sampling, StopReason, Tokenizer
 
 PATH = "/inference/v1/generate"
 SESSION = "x-session-id"  # the header that names a conversation, whose cache is kept

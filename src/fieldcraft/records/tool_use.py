@@ -37,7 +37,7 @@ def tool_use(trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
     numbers need `meta["calls_optimal"]` of every task: needless calls are those above the optimum
     of their question and missing ones those below; regret is their sum, the mean distance from
     the optimum; too many here do not make up for too few there. `offloading_rate` is the
-    share of questions wholly within the model's knowledge (`meta["known"]`) on which it still runs
+    share of questions wholly within the model's knowledge (`Task.is_known`) on which it still runs
     a call.
     """
     n, counts = len(trajectories), call_counts(trajectories)
@@ -45,7 +45,7 @@ def tool_use(trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
     executed = counts["executed"]
     optimum = optimal_calls(trajectories)
     excess = _excess(trajectories) if optimum is not None else []
-    known = [t for t in trajectories if t.task.meta.get("known") is True]
+    known = [t for t in trajectories if t.task.is_known is True]
     return {
         "calls_mean": executed / n,
         "calls_written_mean": counts["written"] / n,

@@ -14,6 +14,7 @@ from fieldcraft.config.sections import Limits
 from fieldcraft.dialects import folding
 from fieldcraft.dialects.base import encode_written
 from fieldcraft.dialects.naming import Names
+from fieldcraft.engine.base import Engine
 from fieldcraft.envs.environment import Episode, ToolEnvironment
 from fieldcraft.records.chains import chains, context, turns_of
 from fieldcraft.records.timeline import at_work
@@ -24,7 +25,6 @@ from fieldcraft.types import (
     Call,
     Calls,
     Completion,
-    Engine,
     Place,
     Sampling,
     Segment,

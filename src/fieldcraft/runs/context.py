@@ -19,6 +19,7 @@ from fieldcraft.cluster.session import Session, joined
 from fieldcraft.cluster.sources import OnRanks
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.dialects import BaseDialect
+from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.engine.home import Home
 from fieldcraft.engine.threads import Threads, fastest_threads
 from fieldcraft.envs.environment import ToolEnvironment
@@ -49,7 +50,7 @@ from fieldcraft.runs.tracking import tracking
 from fieldcraft.tools.search.client import RemoteSearchTool
 from fieldcraft.tools.search.index import MANIFEST, build_index, read_manifest
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
-from fieldcraft.types import AnyTool, Dialect, PolicyEngine, Reward, Task
+from fieldcraft.types import AnyTool, Dialect, Reward, Task
 from fieldcraft.version import __version__
 
 Count = Annotated[int, Field(ge=1, le=4096)]  # more threads than any machine has

@@ -15,12 +15,13 @@ from fieldcraft.cluster.vllm import Hosted
 from fieldcraft.config.making import make_part
 from fieldcraft.config.names import LOCAL, Kind, find
 from fieldcraft.config.recipe import Recipe
+from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.engine.home import Home
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.served import ServedEngine
 from fieldcraft.engine.vllm.engine import VllmEngine
 from fieldcraft.runs.loop import run_async
-from fieldcraft.types import PolicyEngine, Tokenizer, UserError
+from fieldcraft.types import Tokenizer, UserError
 
 PARTS = ("generate", "release", "sleep", "separate", "publish")  # of `types.PolicyEngine`
 SERVED = ("max_len", "sessions")  # what `ServedEngine` adds

@@ -17,6 +17,7 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Filters, Optim
 from fieldcraft.data.steps_io import read_demonstrations
+from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.fidelity import fidelity_row
 from fieldcraft.records.events import Sink
@@ -33,7 +34,7 @@ from fieldcraft.train.sharding.specs import CriticSpec, PolicySpec, ReaderSpec
 from fieldcraft.train.sharding.trainer import ShardedCritic, ShardedTrainer, make_reader
 from fieldcraft.train.stages.base import Pair, Row
 from fieldcraft.train.trainer import Trainer
-from fieldcraft.types import Dialect, PolicyEngine, Task, Trajectory, UserError
+from fieldcraft.types import Dialect, Task, Trajectory, UserError
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.evals.metrics import summarise
 from fieldcraft.evals.run import answer_rubric, evaluate
 from fieldcraft.records.events import nobody
@@ -13,7 +14,7 @@ from fieldcraft.runs.context import Context
 from fieldcraft.runs.evaluating import playing
 from fieldcraft.train.loop import Probe, no_probe
 from fieldcraft.train.stages.base import Row, StageType
-from fieldcraft.types import Dialect, PolicyEngine
+from fieldcraft.types import Dialect
 
 
 def make_probe(

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Protocol
 
-from fieldcraft.types import Completion, PolicyEngine, Sampling, Span, StopReason
+from fieldcraft.engine.base import PolicyEngine
+from fieldcraft.types import Completion, Sampling, Span, StopReason
 
 ALMOST = 1e-6  # of a token: what rounding leaves of a turn that is complete
 

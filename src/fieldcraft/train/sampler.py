@@ -14,6 +14,7 @@ from math import ceil
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from fieldcraft.config.rl import Rl
+from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.events import Sink, TrajectoryDone, nobody
 from fieldcraft.records.timeline import Timeline
@@ -23,7 +24,7 @@ from fieldcraft.rollout.loop import Policy, Simulator, rollout, rollouts
 from fieldcraft.rollout.simulators import PolicySimulator
 from fieldcraft.train.epochs import draw
 from fieldcraft.train.resampling import resample
-from fieldcraft.types import PolicyEngine, Task, Trajectory
+from fieldcraft.types import Task, Trajectory
 
 Group = Sequence[Trajectory]
 Row = dict[str, Any]

@@ -15,13 +15,14 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Filters, Optim
 from fieldcraft.config.stages import Stage
+from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.events import Sink
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rollout.environments import Play
 from fieldcraft.train.learning import Learning, Reference, Valuing
 from fieldcraft.train.watch import Watch
-from fieldcraft.types import Dialect, PolicyEngine, Task, Trajectory
+from fieldcraft.types import Dialect, Task, Trajectory
 
 Row = dict[str, Any]
 Pair = tuple[Trajectory, Trajectory]  # chosen, rejected; both begin with the same shared prefix
