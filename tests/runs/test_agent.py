@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fieldcraft.config.recipe import Recipe, dump_recipe
+from fieldcraft.recipes.exported import handed_on
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.agent import Agent, find_agent
 from fieldcraft.tools.search.index import MANIFEST, SearchIndex, build_index
@@ -40,6 +41,16 @@ def test_agents_of_a_run(run: Path, place: str, model: str) -> None:
     assert (agent.model, agent.index) == (run / model, run / "index")
     assert agent.recipe.instruction == "Think"
     assert agent.recipe.budget.total_tokens == 600
+
+
+def test_an_agent_acts_within_the_budget_of_its_evaluations(run: Path) -> None:
+    recipe = load_recipe("smoke", ["evaluation.budget.max_calls=9"])
+    (run / "recipe.json").write_text(json.dumps(dump_recipe(recipe)))
+    agent = find_agent(run)
+    assert (recipe.budget.max_calls, agent.recipe.budget.max_calls) == (4, 9)
+    asked = agent.with_settings(budget={"max_calls": 2})
+    assert asked.recipe.as_evaluated.budget.max_calls == 2
+    assert handed_on(agent.recipe)["budget"]["max_calls"] == 9
 
 
 def test_a_run_is_found_from_within_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.events import Events, TrajectoryDone, write_metrics
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.runs.run import run_recipe
+from fieldcraft.types import Author
 
 RECIPE = """
 recipe: tiny
@@ -28,7 +29,10 @@ stages:
     entropy_coef: 0.01 # so that every step trains, whatever this model is rewarded for
     optim: {lr: 1.0e-3}
   two: *rl
-evaluation: {splits: {train: 6, heldout: 5}, during: {every: 2, questions: 4}}
+evaluation:
+  splits: {train: 6, heldout: 5}
+  during: {every: 2, questions: 4}
+  budget: {turn_tokens: 7}
 """
 
 
@@ -46,6 +50,8 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name: [e.trajectory.task.id for e in seen if e.part == name] for name in ("one", "two")
     }
     (folder / "asked.json").write_text(json.dumps(asked))
+    turns = [s for e in seen for s in e.trajectory.segments if s.author is Author.POLICY]
+    assert max(len(s.ids) for s in turns if s.ids) == 16
     return folder / "out"
 
 
@@ -74,3 +80,10 @@ def test_what_is_measured_after_the_last_step_is_what_the_evaluation_finds(out: 
     last = rows(out, "one")[-1]
     assert last["heldout_calls"] == sum(len(t.calls) for t in first) / 4
     assert last["heldout_em"] == sum(bool(t.right) for t in first) / 4
+
+
+def test_evaluations_have_their_own_budget(out: Path) -> None:
+    """Turns of 7 tokens; in training they have 16."""
+    done = list(read_trajectories(out / "evaluations" / "one.jsonl"))
+    turns = [s for t in done for s in t.segments if s.author is Author.POLICY]
+    assert max(len(s.ids) for s in turns) == 7

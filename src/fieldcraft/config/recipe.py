@@ -170,6 +170,20 @@ class Recipe(Section):
         require(Kind.REWARD, name)
         return name
 
+    @field_validator("evaluation")
+    @classmethod
+    def _evaluates_within_a_budget(cls, evaluation: Evaluation, info: ValidationInfo) -> Evaluation:
+        if isinstance(budget := info.data.get("budget"), Limits):
+            budget.changed(evaluation.budget)
+        return evaluation
+
+    @property
+    def as_evaluated(self) -> Recipe:
+        """The recipe with the budget of its evaluations, under which its agent acts, too."""
+        budget = self.budget.changed(self.evaluation.budget)
+        evaluation = self.evaluation.model_copy(update={"budget": {}})
+        return self.model_copy(update={"budget": budget, "evaluation": evaluation})
+
     @field_validator("tools")
     @classmethod
     def _each_tool_once(

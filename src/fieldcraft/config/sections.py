@@ -125,6 +125,23 @@ class Fold(Section):
     request: str | None = None  # text before the tag of the summary; None: the dialect's own
 
 
+# Of a budget: what a rollout may spend. Its other keys are of the tools, which a run opens once.
+OF_A_ROLLOUT = ("max_calls", "turn_tokens", "total_tokens", "fold", "observation_tokens")
+
+
+def _of_a_rollout(changes: dict[str, Any]) -> dict[str, Any]:
+    for key in changes:
+        if key in fields_of(Limits) and key not in OF_A_ROLLOUT:
+            raise ValueError(f"{key} is that of the whole run, so set budget.{key}")
+        if key not in OF_A_ROLLOUT:
+            raise ValueError(f"it has no key '{key}'; {suggestion(key, OF_A_ROLLOUT)}")
+    return changes
+
+
+# Keys of a budget that are not the recipe's, and their values; see `Limits.changed`.
+BudgetChanges = Annotated[dict[str, Any], AfterValidator(_of_a_rollout)]
+
+
 class Limits(Section):
     """What one trajectory may spend, and what one call may."""
 
@@ -145,6 +162,18 @@ class Limits(Section):
                 f" set fold.at={self.fold.at} lower"
             )
         return self
+
+    def changed(self, changes: dict[str, Any]) -> Limits:
+        """The budget with other values of some keys, inside of `fold` too. Raises ValueError for a
+        wrong one, and for values that do not agree."""
+        keys = self.model_dump() | changes
+        if self.fold is not None and isinstance(own := changes.get("fold"), dict):
+            keys["fold"] = self.fold.model_dump() | own
+        try:
+            return Limits.model_validate(keys)
+        except ValidationError as error:
+            _, clause, place = first_problem(error)
+            raise ValueError(f"{'.'.join(map(str, ('budget', *place)))}: {clause}") from error
 
 
 class Optim(Section):
@@ -198,6 +227,7 @@ class Evaluation(Section):
     # of a million tokens that models without prices of their own read, and write
     prices: tuple[Rate, Rate] | None = None
     during: During | None = None
+    budget: BudgetChanges = Field(default={})  # what differs from that of the recipe
 
     @field_validator("verifier")
     @classmethod

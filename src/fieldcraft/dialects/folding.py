@@ -75,9 +75,9 @@ def _folds_well(dialect: Dialect, written: Sequence[str]) -> bool:
     return dialect.well_formed([*written[:-1], dialect.any_ending])
 
 
-def fold_problems(budget: Limits, dialect: Dialect, prompt: int) -> Iterator[str]:
+def fold_problems(key: str, budget: Limits, dialect: Dialect, prompt: int) -> Iterator[str]:
     """A chain must have room for its summary whenever it is folded, and the next chain for a turn
-    before it is folded again."""
+    before it is folded again. `key` is where a recipe has the budget."""
     if budget.fold is None:
         return
     asked = len(encode_request(dialect))
@@ -85,13 +85,13 @@ def fold_problems(budget: Limits, dialect: Dialect, prompt: int) -> Iterator[str
     latest = budget.total_tokens - 2 * budget.turn_tokens - observed - asked
     if budget.fold.at > latest:
         yield (
-            f"a chain of budget.fold.at={budget.fold.at} tokens has no room for one more turn, its"
+            f"a chain of {key}.fold.at={budget.fold.at} tokens has no room for one more turn, its"
             f" observation of {observed}, and a request of {asked} with its summary: set"
-            + (f" budget.fold.at={latest} or less." if latest > 0 else " observation_tokens lower.")
+            + (f" {key}.fold.at={latest} or less." if latest > 0 else " observation_tokens lower.")
         )
     again = prompt + budget.turn_tokens
     if again >= budget.fold.at:
         yield (
             f"the longest prompt with a summary can have {again} tokens, so each chain would be"
-            f" folded after its first call: set budget.fold.at={again + 1} or more."
+            f" folded after its first call: set {key}.fold.at={again + 1} or more."
         )

@@ -19,6 +19,7 @@ def check_environment(recipe: Recipe) -> None:
         "evaluation.teachers": recipe.evaluation.teachers,
         "evaluation.workflows": recipe.evaluation.workflows,
         "budget.fold": recipe.budget.fold,
+        "evaluation.budget.fold": recipe.as_evaluated.budget.fold,
     }
     for part, given in parts.items():
         if given:

@@ -60,7 +60,8 @@ Tools = Sequence[Any] | Mapping[Any, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Agent:
-    """A checkpoint and the settings it acts under: dialect, instruction, budget and tools.
+    """A checkpoint and the settings it acts under: dialect, instruction, budget and tools. The
+    budget is that of its run's evaluations.
 
     `index` is the folder of its search index; without one and without a server it has no search.
     `inputs` is what its run was about, None for a bare checkpoint or with another search.
@@ -322,7 +323,7 @@ def find_agent(path: Path) -> Agent:
 def agent_in(run: RunFolder | None, model: Path) -> Agent:
     """The agent that a model is: in its run, exported, or bare."""
     if run is not None:
-        recipe = with_files(run.recipe, run.files)
+        recipe = with_files(run.recipe, run.files).as_evaluated
         return Agent(model, recipe, run.index, make_inputs(run.recipe))
     if (exported := read_agent(model)) is not None:
         keys, index = exported

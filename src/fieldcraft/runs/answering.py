@@ -28,14 +28,15 @@ async def answering(context: Context, name: str, model: Path) -> Answering:
 
     Raises UserError if there is no such teacher, or its model does not answer.
     """
-    settings = context.recipe.teacher
+    recipe = context.recipe.as_evaluated
+    settings = recipe.teacher
     if settings.model is None:
         return _scripted(context, name, model)
     if name == "team":
         assert settings.team is not None, "parse_recipe sees to that"
-        return _by_models(await make_team(context, find_team(settings.team)))
+        return _by_models(await make_team(context, find_team(settings.team), recipe.budget))
     chat = await make_chat(context, settings, context.folder.collected)
-    return _by_models(make_prompted(context.recipe, chat, context.tools, settings.temperature))
+    return _by_models(make_prompted(recipe, chat, context.tools, settings.temperature))
 
 
 def _scripted(context: Context, name: str, model: Path) -> Answering:

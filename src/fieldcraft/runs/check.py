@@ -20,11 +20,10 @@ from fieldcraft.config.stages import Stage
 from fieldcraft.data.sources import GRADES_BY
 from fieldcraft.dialects import round_trip_problems
 from fieldcraft.dialects.demonstrations import encode_turn
-from fieldcraft.dialects.folding import fold_problems
-from fieldcraft.dialects.naming import Names
 from fieldcraft.endpoints.opening import open_endpoint
 from fieldcraft.rewards.answers import is_right
 from fieldcraft.rollout.environments import opened
+from fieldcraft.runs.budget_check import budget_problems, position_problems
 from fieldcraft.runs.build import (
     SEARCH,
     make_environment_of_others,
@@ -178,37 +177,10 @@ def _scores(dialect: Dialect, task: Task) -> Iterator[bool]:
         yield isinstance(read, Answer) and is_right(read.text, task.answers)
 
 
-def budget_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
-    """The model must be able to read a whole rollout, and a rollout to hold more than a prompt."""
-    budget = setup.recipe.budget
-    yield from _position_problems(setup)
-    longest = max(setup.tasks, key=lambda task: len(task.question))
-    prompt = len(setup.dialect.prompt(longest.question, Names(longest, setup.schemas).schemas))
-    yield from fold_problems(budget, setup.dialect, prompt)
-    notes.append(f"the longest prompt has {prompt} of {budget.total_tokens} tokens")
-    turns, room_for = (2, "a search and an answer") if setup.schemas else (1, "an answer")
-    if prompt + turns * budget.turn_tokens > budget.total_tokens:
-        yield (
-            f"the prompt of task '{longest.id}' has {prompt} tokens, which leaves no room for"
-            f" {room_for} of {budget.turn_tokens} tokens{' each' if turns > 1 else ''} within"
-            f" budget.total_tokens={budget.total_tokens}: raise it."
-        )
-
-
-def _position_problems(setup: Setup) -> Iterator[str]:
-    budget = setup.recipe.budget
-    positions = getattr(setup.config, "max_position_embeddings", None)
-    if positions is not None and budget.total_tokens > positions:
-        yield (
-            f"budget.total_tokens={budget.total_tokens} is more than the {positions} positions of"
-            f" the model: set budget.total_tokens={positions} or less."
-        )
-
-
 def environment_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
     """An environment of others must open, and a rollout fit into the model."""
     recipe = setup.recipe
-    yield from _position_problems(setup)
+    yield from position_problems(setup)
     environment = make_environment_of_others(recipe)
     assert environment is not None, "it is only asked where there is one"
 

@@ -18,6 +18,7 @@ from fieldcraft.cluster.ranks import RayRanks
 from fieldcraft.cluster.session import Session, joined
 from fieldcraft.cluster.sources import OnRanks
 from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.sections import Limits
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.engine.home import Home
@@ -154,13 +155,13 @@ class Context:
         return make_environment(self.recipe, dialect, self.tools)
 
     @asynccontextmanager
-    async def play(self, dialect: BaseDialect) -> AsyncIterator[Play | None]:
-        """What plays rollouts in the recipe's environment of others, inside the block; None where
-        the recipe has tools."""
+    async def play(self, dialect: BaseDialect, budget: Limits) -> AsyncIterator[Play | None]:
+        """What plays rollouts in the recipe's environment of others, within a budget and inside
+        the block; None where the recipe has tools."""
         if self.environment_of_others is None:
             yield None
             return
-        async with opened(self.environment_of_others, dialect, self.recipe.budget) as play:
+        async with opened(self.environment_of_others, dialect, budget) as play:
             yield play
 
     def engine(self, model: Any, dialect: Dialect, source: OnRanks | None = None) -> PolicyEngine:

@@ -20,8 +20,9 @@ from fieldcraft.records.trajectories import write_trajectories
 from fieldcraft.rollout.environments import Play
 from fieldcraft.rollout.loop import Policy, rollout
 from fieldcraft.runs.answering import answering
-from fieldcraft.runs.build import make_environment, make_verifier
+from fieldcraft.runs.build import make_dialect, make_environment, make_verifier
 from fieldcraft.runs.context import Context
+from fieldcraft.train.model import load_tokenizer
 from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 
 Workflow = Callable[[Task, Policy, ToolEnvironment, str], Awaitable[Trajectory]]
@@ -92,11 +93,12 @@ async def _evaluate(
     files = context.folder.evaluation(name)
     if files.done:
         return
-    recipe, dialect = context.recipe, context.dialect(model)
+    recipe = context.recipe.as_evaluated
+    dialect = make_dialect(recipe, load_tokenizer(model))
     env = make_environment(recipe, dialect, tools)
     engine = context.engine(context.policy(model), dialect)
     policy = Policy(engine=engine, temperature=recipe.evaluation.temperature)
-    async with context.play(dialect) as play:
+    async with context.play(dialect, recipe.budget) as play:
         await _grade(context, name, playing(play, env, policy, run))
 
 

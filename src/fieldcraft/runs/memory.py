@@ -81,8 +81,8 @@ def memory_sizes(setup: Sizes) -> dict[str, int]:
     """The estimate for every part of a run."""
     recipe = setup.recipe
     rows = min(recipe.max_rows, recipe.evaluation.concurrency)
-    size = BYTES[recipe.policy_dtype]
-    evaluation = PROCESS_BYTES + setup.parameters * size + cache_bytes(setup, rows, size)
+    size, tokens = BYTES[recipe.policy_dtype], recipe.as_evaluated.budget.total_tokens
+    evaluation = PROCESS_BYTES + setup.parameters * size + cache_bytes(setup, rows, size, tokens)
     stages = {f"stage '{name}'": memory_bytes(setup, s) for name, s in recipe.stages.items()}
     return {**stages, "an evaluation": evaluation}
 
@@ -95,7 +95,7 @@ def memory_bytes(setup: Sizes, stage: Stage) -> int:
     recipe, footprint = setup.recipe, stage.footprint
     tokens = max(stage.optim.micro_tokens, recipe.budget.total_tokens)
     rows = min(recipe.max_rows, footprint.rollouts)
-    caches = (1 + footprint.frozen) * cache_bytes(setup, rows, BYTES[recipe.dtype])
+    caches = (1 + footprint.frozen) * stage_cache_bytes(setup, stage, rows)
     gradients = (setup.trained + setup.parameters * footprint.critics) * FLOAT
     training = gradients + activation_bytes(setup, stage, tokens)
     if footprint.overlaps:
@@ -148,10 +148,19 @@ def trained_bytes(recipe: Recipe, stage: Stage) -> float:
     return FLOAT + MOMENTS[stage.optim.moments] + copy
 
 
-def cache_bytes(setup: Sizes, rows: int, size: int) -> int:
-    """Keys and values of so many rollouts in whole blocks, as if each were as long as the budget
-    lets it be and shared none of them."""
-    blocks = -(-setup.recipe.budget.total_tokens // BLOCK)
+def stage_cache_bytes(setup: Sizes, stage: Stage, rows: int) -> int:
+    """Keys and values of so many rollouts of a stage, or of the evaluations while it trains: as if
+    each were as long as the larger of the two budgets lets it be and shared none of them."""
+    recipe = setup.recipe
+    tokens = recipe.budget.total_tokens
+    if recipe.evaluation.during is not None:
+        tokens = max(tokens, recipe.as_evaluated.budget.total_tokens)
+    return cache_bytes(setup, rows, BYTES[recipe.dtype], tokens)
+
+
+def cache_bytes(setup: Sizes, rows: int, size: int, tokens: int) -> int:
+    """Keys and values of so many rollouts of so many tokens, in whole blocks."""
+    blocks = -(-tokens // BLOCK)
     return rows * blocks * BLOCK * token_bytes(setup, size)
 
 

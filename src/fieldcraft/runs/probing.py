@@ -2,40 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 from fieldcraft.engine.base import PolicyEngine
+from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.metrics import summarise
 from fieldcraft.evals.run import answer_rubric, evaluate
 from fieldcraft.records.events import nobody
 from fieldcraft.rollout.environments import Play
 from fieldcraft.rollout.loop import Policy
+from fieldcraft.runs.build import make_dialect, make_environment
 from fieldcraft.runs.context import Context
 from fieldcraft.runs.evaluating import playing
 from fieldcraft.train.loop import Probe, no_probe
+from fieldcraft.train.model import load_tokenizer
 from fieldcraft.train.stages.base import Row, StageType
-from fieldcraft.types import Dialect
 
 
-def make_probe(
+@asynccontextmanager
+async def open_probe(
     context: Context,
-    dialect: Dialect,
+    model: Path,
+    stage: StageType,
+    play: Play | None,
+    new_engine: Callable[[], PolicyEngine],
+) -> AsyncIterator[Probe]:
+    """What `evaluation.during` asks for, inside the block: the model answers the first questions of
+    the leading split, greedily, with the run's tools and within the budget of evaluations. Exact
+    match and calls become `heldout_em` and `heldout_calls` of the step's metrics. A stage that
+    samples lends its engine, for another one `new_engine` makes one. `model` has the tokenizer, and
+    `play` is the stage's own."""
+    if context.recipe.evaluation.during is None:
+        yield no_probe
+        return
+    recipe = context.recipe.as_evaluated
+    dialect = make_dialect(recipe, load_tokenizer(model))
+    env = make_environment(recipe, dialect, context.tools)
+    if recipe.budget == context.recipe.budget:
+        yield _probe(context, env, stage, play, new_engine)
+        return
+    async with context.play(dialect, recipe.budget) as own:
+        yield _probe(context, env, stage, own, new_engine)
+
+
+def _probe(
+    context: Context,
+    env: ToolEnvironment,
     stage: StageType,
     play: Play | None,
     new_engine: Callable[[], PolicyEngine],
 ) -> Probe:
-    """What `evaluation.during` asks for: the model answers the first questions of the leading
-    split, greedily and with the run's tools. Exact match and calls become `heldout_em` and
-    `heldout_calls` of the step's metrics. A stage that samples lends its engine,
-    for another one `new_engine` makes one."""
     settings = context.recipe.evaluation
-    if settings.during is None:
-        return no_probe
+    assert settings.during is not None
     every, most = settings.during.every, settings.during.questions
     asked = [
         t for t in context.inputs.evaluation_tasks() if t.meta.get("split") == settings.leading
     ]
-    env = context.environment(dialect)
 
     async def probe(steps: int) -> Row:
         if steps % every:

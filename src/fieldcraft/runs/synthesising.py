@@ -102,7 +102,7 @@ async def _maker(context: Context) -> Maker:
     def seated(team: Team) -> Seated:
         prompts = team.seat_prompts(context.tools)
         seats = {name: Seat(chat, prompt, temperature) for name, prompt in prompts.items()}
-        return make_seated(context, team, seats)
+        return make_seated(context, team, seats, context.recipe.budget)
 
     closed = make_prompted(recipe, chat, [], temperature)
     acting = make_prompted(recipe, chat, context.tools, temperature)

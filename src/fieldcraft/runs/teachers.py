@@ -11,6 +11,7 @@ from fieldcraft.agents.prompted import Prompted
 from fieldcraft.agents.team import Seat, Seated, Team
 from fieldcraft.config.names import Kind, find, suggestion
 from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.sections import Limits
 from fieldcraft.config.sections import Teacher as TeacherSettings
 from fieldcraft.data.teachers import (
     ChatTeacher,
@@ -38,7 +39,7 @@ async def make_teacher(context: Context) -> Teacher:
         return Oracle(context.inputs.oracle, recipe.seed)
     await context.open_tools()
     if recipe.teacher.team is not None:
-        return TeamTeacher(await make_team(context, find_team(recipe.teacher.team)))
+        return TeamTeacher(await make_team(context, find_team(recipe.teacher.team), recipe.budget))
     chat = await make_chat(context, recipe.teacher, context.folder.collected)
     tools: dict[Way, list[AnyTool]] = {Way.COT: [], Way.COA: list(context.tools)}
     temperature = recipe.teacher.temperature
@@ -62,9 +63,8 @@ def make_prompted(
     )
 
 
-def make_seated(context: Context, team: Team, seats: Mapping[str, Seat]) -> Seated:
-    """A team that answers with the tools of a run, within the budget of its recipe."""
-    budget = context.recipe.budget
+def make_seated(context: Context, team: Team, seats: Mapping[str, Seat], budget: Limits) -> Seated:
+    """A team that answers with the tools of a run, within a budget."""
     return Seated(
         team=team,
         seats=seats,
@@ -83,7 +83,7 @@ def find_team(name: str) -> Team:
     return found
 
 
-async def make_team(context: Context, team: Team) -> Seated:
+async def make_team(context: Context, team: Team, budget: Limits) -> Seated:
     """The team with a model in each seat; seats with the same settings share one.
 
     Raises UserError for the settings of a seat that the team does not have.
@@ -104,7 +104,7 @@ async def make_team(context: Context, team: Team) -> Seated:
         if same not in models:
             models[same] = await make_chat(context, settings, context.folder.collected)
         seats[name] = Seat(models[same], prompt, settings.temperature)
-    return make_seated(context, team, seats)
+    return make_seated(context, team, seats, budget)
 
 
 async def make_chat(context: Context, settings: TeacherSettings, folder: Path) -> Chat:

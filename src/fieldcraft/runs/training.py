@@ -20,7 +20,7 @@ from fieldcraft.rollout.environments import Play
 from fieldcraft.runs.context import Context
 from fieldcraft.runs.material import RankedMaterial, StageMaterial
 from fieldcraft.runs.memory import within_memory
-from fieldcraft.runs.probing import make_probe
+from fieldcraft.runs.probing import open_probe
 from fieldcraft.train.checkpoint import saved_steps
 from fieldcraft.train.loop import run_steps
 from fieldcraft.train.lora import Adapter
@@ -69,14 +69,14 @@ async def _train(context: Context, name: str, settings: Stage, start: Path) -> N
     folder = context.folder.stage(name)
     dialect = context.dialect(start)
     tokenizer = dialect.tokenizer
-    async with context.play(dialect) as play:
+    async with context.play(dialect, context.recipe.budget) as play:
         material = _material(context, name, start, dialect, play)
         stage = await stage_type(settings).open(settings, material)
         prepared = time.perf_counter() - began
         try:
             engine = partial(material.engine, stage.trainer)
-            probe = make_probe(context, dialect, stage, play, engine)
-            rows = await run_steps(stage, settings, folder.path, tokenizer, context.emit, probe)
+            async with open_probe(context, start, stage, play, engine) as probe:
+                rows = await run_steps(stage, settings, folder.path, tokenizer, context.emit, probe)
         finally:
             await stage.close()
     write = partial(stage.trainer.write, tokenizer=tokenizer)

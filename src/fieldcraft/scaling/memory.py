@@ -19,7 +19,7 @@ from fieldcraft.runs.memory import (
     PROCESS_BYTES,
     Sizes,
     activation_bytes,
-    cache_bytes,
+    stage_cache_bytes,
     token_bytes,
 )
 
@@ -94,7 +94,7 @@ def engine_parts(setup: Sizes, stage: Stage, cluster: Cluster) -> Parts:
     recipe, footprint = setup.recipe, stage.footprint
     size, devices = BYTES[recipe.dtype], cluster.engine_devices
     rows = ceil(min(recipe.max_rows, footprint.rollouts) / max(cluster.engines, 1))
-    caches = ceil(cache_bytes(setup, rows, size) / devices)
+    caches = ceil(stage_cache_bytes(setup, stage, rows) / devices)
     if recipe.engine.name == VLLM:
         caches = ceil(recipe.engine.settings.get("memory", 1.0) * 2**30)
     return {
@@ -128,7 +128,7 @@ def _own_parts(setup: Sizes, stage: Stage, trainer: Parts, kept: Parts) -> dict[
     trainer[READ] += frozen
     kept[READ] += frozen
     rows = min(recipe.max_rows, footprint.rollouts)
-    caches = (1 + footprint.frozen) * cache_bytes(setup, rows, BYTES[recipe.dtype])
+    caches = (1 + footprint.frozen) * stage_cache_bytes(setup, stage, rows)
     if footprint.overlaps:
         copied = setup.trained * BYTES[recipe.policy_dtype]
         return {"process": trainer | {WEIGHTS: copied, CACHES: caches}}

@@ -63,7 +63,7 @@ def shape_of(setup: Sizes) -> Shape:
         config.num_hidden_layers,
         config.hidden_size,
         size,
-        cache_bytes(setup, 1, size) // tokens,
+        cache_bytes(setup, 1, size, tokens) // tokens,
     )
 
 

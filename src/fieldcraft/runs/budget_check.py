@@ -1,0 +1,58 @@
+"""What is wrong with the budgets of a recipe: rollouts that do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.sections import Limits
+from fieldcraft.dialects.folding import fold_problems
+from fieldcraft.dialects.naming import Names
+from fieldcraft.runs.setup import Setup
+
+
+def budgets(recipe: Recipe) -> Mapping[str, Limits]:
+    """All budgets of a recipe that differ, by the keys that name them."""
+    found = {"budget": recipe.budget}
+    if (evaluated := recipe.as_evaluated.budget) != recipe.budget:
+        found["evaluation.budget"] = evaluated
+    return found
+
+
+def budget_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
+    """The model must be able to read a whole rollout, and a rollout to hold more than a prompt."""
+    yield from position_problems(setup)
+    longest = max(setup.tasks, key=lambda task: len(task.question))
+    prompt = len(setup.dialect.prompt(longest.question, Names(longest, setup.schemas).schemas))
+    turns, room_for = (2, "a search and an answer") if setup.schemas else (1, "an answer")
+    totals = []
+    for key, budget in budgets(setup.recipe).items():
+        yield from fold_problems(key, budget, setup.dialect, prompt)
+        if budget.total_tokens not in totals:
+            totals.append(budget.total_tokens)
+        if prompt + turns * budget.turn_tokens > budget.total_tokens:
+            yield (
+                f"the prompt of task '{longest.id}' has {prompt} tokens, which leaves no room for"
+                f" {room_for} of {budget.turn_tokens} tokens{' each' if turns > 1 else ''} within"
+                f" {key}.total_tokens={budget.total_tokens}: raise it."
+            )
+    notes.append(f"the longest prompt has {prompt} of {' or '.join(map(str, totals))} tokens")
+
+
+def position_problems(setup: Setup) -> Iterator[str]:
+    """A rollout must fit into the positions of the model, and into a session of the engine."""
+    positions = getattr(setup.config, "max_position_embeddings", None)
+    session = setup.recipe.engine.settings.get("max_len")
+    for key, budget in budgets(setup.recipe).items():
+        tokens = budget.total_tokens
+        if positions is not None and tokens > positions:
+            yield (
+                f"{key}.total_tokens={tokens} is more than the {positions} positions of the model:"
+                f" set {key}.total_tokens={positions} or less."
+            )
+        elif isinstance(session, int) and tokens > session:
+            yield (
+                f"{key}.total_tokens={tokens} is more than engine.max_len={session}, where the"
+                " engine would end every session: raise engine.max_len, or lower"
+                f" {key}.total_tokens."
+            )

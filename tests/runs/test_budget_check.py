@@ -1,0 +1,74 @@
+"""Budgets that neither a model nor an engine can hold, and the memory that they take."""
+
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import Qwen2Config
+
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.runs.budget_check import position_problems
+from fieldcraft.runs.check import check_recipe
+from fieldcraft.runs.memory import PROCESS_BYTES, memory_sizes, stage_cache_bytes
+from fieldcraft.scaling.memory import process_parts
+
+SMALL = ["world.people=30", "world.variants=2", "scratch.layers=2", "scratch.width=16"]
+SHAPE = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
+TOKEN = 2 * 3 * 2 * 8 * 4  # keys and values, 3 layers, 2 heads of 8 floats
+
+
+def sizes(*overrides: str) -> Any:
+    config = Qwen2Config(**SHAPE, num_hidden_layers=3, max_position_embeddings=2048)
+    return SimpleNamespace(
+        recipe=load_recipe("smoke", list(overrides)),
+        device=torch.device("cpu"),
+        config=config,
+        parameters=0,
+        trained=0,
+        has_weights=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        (["evaluation.budget.total_tokens=2048"], None),
+        (
+            ["evaluation.budget.total_tokens=4096"],
+            "evaluation.budget.total_tokens=4096 is more than the 2048 positions of the model: set"
+            " evaluation.budget.total_tokens=2048 or less.",
+        ),
+        (
+            ["evaluation.budget.total_tokens=1500", "engine={name: local, max_len: 1200}"],
+            "evaluation.budget.total_tokens=1500 is more than engine.max_len=1200, where the engine"
+            " would end every session: raise engine.max_len, or lower"
+            " evaluation.budget.total_tokens.",
+        ),
+    ],
+)
+def test_a_rollout_of_an_evaluation_fits(overrides: list[str], complaint: str | None) -> None:
+    assert list(position_problems(sizes(*overrides))) == ([] if complaint is None else [complaint])
+
+
+def test_a_prompt_leaves_room_for_the_turns_of_evaluations() -> None:
+    recipe = load_recipe("smoke", [*SMALL, "evaluation.budget.turn_tokens=400"])
+    [problem] = check_recipe(recipe, Path(tempfile.gettempdir()), lambda *_: None)
+    assert problem.endswith(
+        "of 400 tokens each within evaluation.budget.total_tokens=600: raise it."
+    )
+
+
+def test_memory_of_evaluations_with_a_larger_budget() -> None:
+    """Keys and values of 256 rollouts of 600 tokens, or 2,048 of evaluations, in blocks of 32.
+    Evaluations during a stage have the engine of the stage, which samples 32 x 8 rollouts."""
+    own = ["evaluation.budget.total_tokens=2048", "stages.rl2.questions=32", "stages.rl2.group=8"]
+    setup, during = sizes(*own), sizes(*own, "evaluation.during={}")
+    assert memory_sizes(setup)["an evaluation"] == PROCESS_BYTES + 256 * 2048 * TOKEN
+    for found, tokens in ((setup, 608), (during, 2048)):
+        stage = found.recipe.stages["rl2"]
+        assert stage_cache_bytes(found, stage, 256) == 256 * tokens * TOKEN
+        parts = process_parts(found, stage, found.recipe.cluster)
+        assert parts["process, sampling"]["caches"] == 256 * tokens * TOKEN
