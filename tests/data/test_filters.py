@@ -60,6 +60,36 @@ def test_complexity_counts_agents_and_calls() -> None:
     assert apply({"complexity": {"least": 4}}, PLAIN).dropped == []
 
 
+def test_complexity_can_count_calls_alone() -> None:
+    """The plan, the reflections and the checks of REPAIRED are many; its calls are two."""
+    assert (Chain(TASK, REPAIRED).interactions, len(Chain(TASK, REPAIRED).calls)) == (7, 2)
+    by_calls = {"complexity": {"least": 3, "count": "calls"}}
+    assert reasons(apply(by_calls, REPAIRED)) == ["fewer than 3 calls"]
+    assert apply({"complexity": {"least": 2, "count": "calls"}}, REPAIRED).dropped == []
+    assert reasons(apply({"complexity": {"count": "calls"}}, REPAIRED)) == ["fewer than 5 calls"]
+
+
+def test_different_tools() -> None:
+    page = [Action("crawl_page", {"url": "http://a"}), Observation("A page.")]
+    both = [*PLAN, *search(), Thought("I read."), *page, *CHECKED]
+    twice = [*PLAN, *search("A"), *search("B"), *CHECKED]
+    found = apply({"tools": {"least": 2}}, both, twice, CHECKED)
+    assert [chain.steps for chain in found.kept] == [both]
+    assert reasons(found) == ["fewer than 2 different tools"] * 2
+
+
+def test_a_hop_goes_to_the_tools_and_comes_back() -> None:
+    """Two calls of one turn are one hop."""
+    action, observed = search()[1:]
+    parallel = [Thought("Both."), action, action, observed, observed, *search(), *CHECKED]
+    assert (len(Chain(TASK, parallel).calls), Chain(TASK, parallel).hops) == (3, 2)
+    assert [Chain(TASK, steps).hops for steps in (PLAIN, REPAIRED, CHECKED)] == [1, 2, 0]
+    found = apply({"hops": {"least": 1, "most": 1}}, PLAIN, parallel, CHECKED)
+    assert [chain.steps for chain in found.kept] == [PLAIN]
+    assert reasons(found) == ["more than 1 hops", "fewer than 1 hops"]
+    assert reasons(apply({"hops": {}}, PLAIN)) == ["fewer than 5 hops"]
+
+
 def test_wrong_answers_and_none() -> None:
     wrong, silent = [*PLAIN[:-1], Answer("Rome")], PLAIN[:-1]
     found = apply({"wrong": {}}, PLAIN, wrong, silent)
@@ -187,6 +217,12 @@ def test_a_rule_of_the_users() -> None:
         ("complexity", {"lest": 3}, "'complexity' has no setting 'lest'; did you mean 'least'?"),
         ("reflection", {}, "'reflection' needs the setting 'share'"),
         ("reflection", {"share": 2}, "the setting 'share' of the filter 'reflection' is wrong"),
+        (
+            "complexity",
+            {"count": "tools"},
+            "the setting 'count' of the filter 'complexity' is wrong",
+        ),
+        ("hops", {"least": 5, "most": 4}, "keeps nothing from 5 to 4: raise its setting 'most'"),
         ("wrong", {"a": 1}, "takes no settings: remove 'a'"),
         ("contaminated", {"files": ["none.jsonl"]}, "none.jsonl does not exist"),
         ("test_filters:TASK", {}, "neither a function of a chain"),

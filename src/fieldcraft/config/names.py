@@ -56,6 +56,7 @@ _ALGORITHMS = "fieldcraft.config.algorithms"
 _AFM = "fieldcraft.dialects.afm"
 _STAGES = "fieldcraft.train.stages"
 _RULES = "fieldcraft.data.rules"
+_QUESTION_RULES = "fieldcraft.data.question_rules"
 _VERIFIERS = "fieldcraft.evals.verifiers"
 _TRACKERS = "fieldcraft.trackers"
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
@@ -107,6 +108,10 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     Kind.TEAM: {"afm": "fieldcraft.agents.afm_team:AFM"},
     Kind.FILTER: {
         "complexity": f"{_RULES}:Complexity",
+        "tools": f"{_RULES}:ToolsFilter",
+        "hops": f"{_RULES}:HopsFilter",
+        "tests": f"{_QUESTION_RULES}:TestsFilter",
+        "proofs": f"{_QUESTION_RULES}:proofs",
         "wrong": f"{_RULES}:wrong",
         "redundant": f"{_RULES}:redundant",
         "off_grammar": f"{_RULES}:off_grammar",

@@ -12,7 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 from fieldcraft.config.making import make_part
@@ -52,6 +52,12 @@ class Chain(NamedTuple):
         """How many agents and tools were at work: calls, and blocks of all roles but thinking,
         which stands before each of them."""
         return len(self.calls) + sum(role is not Role.THINK for role, _ in self.blocks)
+
+    @property
+    def hops(self) -> int:
+        """How often the chain went to its tools and came back: the calls of one turn are one."""
+        acts = [isinstance(step, Action) for step in self.steps]
+        return sum(act and not before for before, act in pairwise([False, *acts]))
 
     @property
     def answer(self) -> str | None:
@@ -208,6 +214,8 @@ def profile(chains: Sequence[Chain]) -> dict[str, float]:
         "questions": len({chain.task.id for chain in chains}),
         "interactions, mean": sum(c.interactions for c in chains) / count,
         "calls, mean": sum(len(c.calls) for c in chains) / count,
+        "hops, mean": sum(c.hops for c in chains) / count,
+        "different tools, mean": sum(len({a.tool for a in c.calls}) for c in chains) / count,
         "with a reflection, share": sum(c.reflects for c in chains) / count,
         "with a repaired error, share": sum(c.corrects for c in chains) / count,
     }

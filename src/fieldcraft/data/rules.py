@@ -10,7 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
@@ -28,14 +28,46 @@ _WORD = re.compile(r"\w+")
 
 
 class Complexity:
-    """Leaves out chains with too few interactions; see `Chain.interactions`."""
+    """Leaves out chains with too few interactions (`Chain.interactions`), or with too few calls."""
 
-    def __init__(self, least: PositiveInt = 5) -> None:
-        self.reason = f"fewer than {least} interactions"
+    def __init__(
+        self, least: PositiveInt = 5, count: Literal["interactions", "calls"] = "interactions"
+    ) -> None:
+        self.reason = f"fewer than {least} {count}"
+        self.least = least
+        self.count = count
+
+    def __call__(self, chain: Chain, context: FilterContext) -> Verdict:
+        found = len(chain.calls) if self.count == "calls" else chain.interactions
+        return Verdict(found >= self.least, self.reason)
+
+
+class ToolsFilter:
+    """Leaves out chains that call too few different tools."""
+
+    def __init__(self, least: PositiveInt = 2) -> None:
+        self.reason = f"fewer than {least} different tools"
         self.least = least
 
     def __call__(self, chain: Chain, context: FilterContext) -> Verdict:
-        return Verdict(chain.interactions >= self.least, self.reason)
+        return Verdict(len({call.tool for call in chain.calls}) >= self.least, self.reason)
+
+
+class HopsFilter:
+    """Leaves out chains with fewer than `least` or more than `most` hops; see `Chain.hops`."""
+
+    def __init__(self, least: PositiveInt = 5, most: PositiveInt = 20) -> None:
+        """Raises UserError for a range without any number in it."""
+        if least > most:
+            raise UserError(
+                f"the filter 'hops' keeps nothing from {least} to {most}: raise its setting 'most'."
+            )
+        self.least, self.most = least, most
+
+    def __call__(self, chain: Chain, context: FilterContext) -> Verdict:
+        if chain.hops > self.most:
+            return Verdict(0, f"more than {self.most} hops")
+        return Verdict(chain.hops >= self.least, f"fewer than {self.least} hops")
 
 
 def wrong(chain: Chain, context: FilterContext) -> Verdict:
