@@ -151,4 +151,4 @@ def test_the_team_of_a_world(tmp_path: Path) -> None:
         assert any(isinstance(step, Observation) for step in steps)
         assert "Poor" in str(steps)
     with pytest.raises(UserError, match=r"the world has no team: set teacher\.model"):
-        make_world("abacus", {}, 0).team_chain(shown[0][0], random.Random(0))
+        make_world("trails", {}, 0).team_chain(shown[0][0], random.Random(0))

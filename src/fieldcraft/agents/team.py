@@ -86,14 +86,20 @@ class GaveUp(Exception):
         self.end, self.detail = end, detail
 
 
+def no_fault(part: str, text: str) -> None:
+    """Any text will do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Team:
     """The prompts of the seats, and the program that asks them. Every tool of a run has a seat as
-    well, under the tool's name; a prompt for it is optional."""
+    well, under the tool's name; a prompt for it is optional. `fault` is given the name and the text
+    of a part that a seat wrote, and says what is wrong with it, as in `must not hold <plan>`."""
 
     prompts: Mapping[str, str]
     play: Callable[[Board], Awaitable[None]]
     tool_prompts: Mapping[str, str] = field(default_factory=dict)
+    fault: Callable[[str, str], str | None] = no_fault
 
     def seat_prompts(self, tools: Sequence[AnyTool]) -> dict[str, str]:
         """The prompt of every seat in a run with these tools."""
@@ -121,6 +127,7 @@ class Board:
     max_calls: int
     turn_tokens: int
     call_seconds: float
+    fault: Callable[[str, str], str | None] = no_fault  # see `Team`
     steps: list[Step] = field(default_factory=list)
     used: dict[str, SeatUse] = field(default_factory=dict)
 
@@ -142,14 +149,14 @@ class Board:
         """What a seat says about the chain so far, part by part.
 
         A part is TEXT, or a list of choices of which the seat must take one. A seat whose reply
-        lacks a part is told so and asked once more.
+        lacks a part, or has one with a fault, is told so and asked once more.
         """
         messages = [{"role": "user", "content": self._form(seat, parts)}]
         for _ in range(TRIES):
             reply = await self._send(seat, messages)
             if reply.finish == "length":
                 raise GaveUp(End.CUT, f"the seat '{seat}'")
-            said = read_parts(reply, parts)
+            said = self._read(reply, parts)
             if isinstance(said, dict):
                 return said
             messages += [
@@ -204,6 +211,15 @@ class Board:
             chain="\n".join(map(shown, self.steps)) or NOTHING_YET,
         )
 
+    def _read(self, reply: Reply, parts: Mapping[str, Sequence[str]]) -> dict[str, str] | str:
+        """The parts of a reply, or what is wrong with it."""
+        said = read_parts(reply, parts)
+        if isinstance(said, dict):
+            for name, text in said.items():
+                if (fault := self.fault(name, text)) is not None:
+                    return f"The part '{_label(name)}:' {fault}"
+        return said
+
     async def _send(self, name: str, messages: list[Message]) -> Reply:
         seat, requests = self.seats[name], sum(use.requests for use in self.used.values())
         usage, began = NOTHING, time.perf_counter()
@@ -249,6 +265,7 @@ class Seated:
                     max_calls=self.max_calls,
                     turn_tokens=self.turn_tokens,
                     call_seconds=self.call_seconds,
+                    fault=self.team.fault,
                     steps=steps,
                     used=used,
                 )

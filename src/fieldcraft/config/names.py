@@ -105,7 +105,10 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "rag": "fieldcraft.agents.rag:rag",
         "reflexion": "fieldcraft.agents.reflexion:reflexion",
     },
-    Kind.TEAM: {"afm": "fieldcraft.agents.afm_team:AFM"},
+    Kind.TEAM: {
+        "afm": "fieldcraft.agents.afm_team:AFM",
+        "afm-code": "fieldcraft.agents.afm_code_team:AFM_CODE",
+    },
     Kind.FILTER: {
         "complexity": f"{_RULES}:Complexity",
         "tools": f"{_RULES}:ToolsFilter",

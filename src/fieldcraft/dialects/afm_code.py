@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fieldcraft.dialects.afm import (
+    CRITERIA,
     FRAME,
     PYTHON,
     make_tags,
@@ -25,7 +26,7 @@ from fieldcraft.dialects.afm import (
 )
 from fieldcraft.dialects.base import OBSERVATION, last_box, plain
 from fieldcraft.dialects.code import CodeDialect, block, inside
-from fieldcraft.types import Action, Answer, Calls, Thought
+from fieldcraft.types import Action, Answer, Calls, Role, Thought
 
 INSTRUCTION = """\
 Solve the task below. You write in blocks, each between its tags:
@@ -45,6 +46,38 @@ TAGS = make_tags(("plan", "think", "code", "observation", "reflection", "answer"
 TEXT = plain(TAGS)
 PROGRAM = re.compile(PYTHON, re.MULTILINE)
 END = re.compile("</code>|</answer>")
+
+
+def review(text: str, grade: str) -> Thought:
+    """A reflection of the code agent: any text, and below it one of GRADES for the program."""
+    return Thought(f"{text}\n{CRITERIA[1]} : {grade}", Role.REFLECT)
+
+
+def is_writable(text: str) -> bool:
+    """Whether a text can stand in a block: it holds no tag."""
+    return re.fullmatch(TEXT, text) is not None
+
+
+def is_writable_program(code: str, stdin: str | None = None) -> bool:
+    """Whether a program, with what it reads, is read back as it was written."""
+    arguments = {"code": code} if stdin is None else {"code": code, "stdin": stdin}
+    written = write_program(arguments).removeprefix("<code>").removesuffix("</code>")
+    return is_writable(written) and read_program(written) == Action("python", arguments)
+
+
+def is_writable_answer(text: str) -> bool:
+    """Whether an answer is read back as it was written."""
+    written = _inside_answer(text)
+    return is_writable(written) and _read_answer(written) == text
+
+
+def _inside_answer(text: str) -> str:
+    return block("py", text) if "\n" in text else f"\\boxed{{{text}}}"
+
+
+def _read_answer(text: str) -> str:
+    programs = PROGRAM.findall(text)
+    return inside(programs[-1]) if programs else last_box(text) or text.strip()
 
 
 def _tagged(tag: str) -> str:
@@ -75,7 +108,7 @@ class AfmCode(CodeDialect):
             _, opened, text = turn[: end.start()].rpartition("<code>")
             return (read_program(text if opened else ""),)
         _, opened, text = turn[: end.start()].rpartition("<answer>")
-        answer = _answer(text) if opened else ""
+        answer = _read_answer(text) if opened else ""
         return Answer(answer) if answer else None
 
     def write_thought(self, text: str) -> str:
@@ -89,10 +122,4 @@ class AfmCode(CodeDialect):
 
     def write_answer(self, text: str) -> str:
         """An answer of several lines is a program."""
-        inner = block("py", text) if "\n" in text else f"\\boxed{{{text}}}"
-        return f"<answer>\n{inner}\n</answer>"
-
-
-def _answer(text: str) -> str:
-    programs = PROGRAM.findall(text)
-    return inside(programs[-1]) if programs else last_box(text) or text.strip()
+        return f"<answer>\n{_inside_answer(text)}\n</answer>"

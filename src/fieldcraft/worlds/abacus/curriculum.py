@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -29,6 +29,7 @@ from fieldcraft.worlds.abacus.oracle import (
     is_needed,
 )
 from fieldcraft.worlds.abacus.questions import STEPS, Abacus, new_abacus, train_tasks
+from fieldcraft.worlds.abacus.team import MISTAKES, team_demonstration
 from fieldcraft.worlds.base import TrajectoryPair
 
 READING_SHARE = 0.3  # of the base model's texts
@@ -40,8 +41,10 @@ SIZES = {
     "demonstrations": 12_000,
     "wasteful": 12_000,
     "careless": 12_000,
+    "team": 12_000,
     "pairs": 3_000,
 }
+Way = Callable[[Abacus, Task, random.Random], list[Step]]  # of answering a question
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Curriculum:
     schemas: Sequence[dict[str, Any]]
     reserved: frozenset[str]
     seed: int
+    mistakes: float = MISTAKES  # see `team_demonstration`
 
     def base(self, count: int) -> list[Trajectory]:
         """Texts of the base model. It learns to answer with small numbers in its head (half of the
@@ -74,34 +78,41 @@ class Curriculum:
             self._encode(abacus.direct(told, "train"), closed_book(told)) for told in instructions
         ]
 
-    def demonstrations(self, count: int) -> list[Trajectory]:
-        """Answers with as few programs as possible."""
-        return [
-            self._encode(task, AbacusOracle(abacus.notebook).demonstration(task))
-            for abacus, task in islice(self._questions("demonstrations"), count)
-        ]
+    def encoded(self, data: str, count: int) -> list[Trajectory]:
+        """A set of demonstrations as trajectories."""
+        return [self._encode(*each) for each in self.shown(data, count)]
 
-    def wasteful(self, count: int) -> list[Trajectory]:
-        """The same kinds of questions, answered by a teacher who also has small numbers computed,
-        for every second question."""
-        rng = random.Random(f"teacher:{self.seed}")
-        return [
-            self._encode(task, _wasteful(abacus, rng).demonstration(task))
-            for abacus, task in islice(self._questions("wasteful"), count)
-        ]
+    def shown(self, data: str, count: int) -> list[tuple[Task, list[Step]]]:
+        """The questions and steps of a set of demonstrations, each answered in a way of its own."""
+        ways: Mapping[str, Way] = {
+            "demonstrations": self._briefly,
+            "wasteful": self._wastefully,
+            "careless": self._carelessly,
+            "team": self._as_a_team,
+        }
+        rng, questions = random.Random(f"{data}:{self.seed}"), self._questions(data)
+        return [(task, ways[data](abacus, task, rng)) for abacus, task in islice(questions, count)]
 
-    def careless(self, count: int) -> list[Trajectory]:
-        """The same kinds of questions, answered by the wasteful teacher, who is in a hurry for
-        half of them. Many of these answers are wrong."""
-        rng = random.Random(f"careless:{self.seed}")
-        made = []
-        for abacus, task in islice(self._questions("careless"), count):
-            oracle = _wasteful(abacus, rng)
-            steps: Sequence[Step] = oracle.demonstration(task)
-            if rng.random() < HURRIED_SHARE:
-                steps = in_a_hurry(steps, oracle.instruction(task), rng)
-            made.append(self._encode(task, steps))
-        return made
+    def _briefly(self, abacus: Abacus, task: Task, rng: random.Random) -> list[Step]:
+        """With as few programs as possible."""
+        return AbacusOracle(abacus.notebook).demonstration(task)
+
+    def _wastefully(self, abacus: Abacus, task: Task, rng: random.Random) -> list[Step]:
+        """As a teacher who also has small numbers computed, for every second question."""
+        return _wasteful(abacus, rng).demonstration(task)
+
+    def _carelessly(self, abacus: Abacus, task: Task, rng: random.Random) -> list[Step]:
+        """As the wasteful teacher who is in a hurry for half of the questions. Many of these
+        answers are wrong."""
+        oracle = _wasteful(abacus, rng)
+        steps = oracle.demonstration(task)
+        if rng.random() < HURRIED_SHARE:
+            return in_a_hurry(steps, oracle.instruction(task), rng)
+        return steps
+
+    def _as_a_team(self, abacus: Abacus, task: Task, rng: random.Random) -> list[Step]:
+        """As a team that makes mistakes and repairs them."""
+        return team_demonstration(abacus.notebook, task, rng, self.mistakes)
 
     def pairs(self, count: int) -> list[TrajectoryPair]:
         """Contrastive steps: thinking against a program, and a program against a guess."""

@@ -6,12 +6,14 @@ import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from typing import Annotated
 
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 
-from fieldcraft.types import Action, Dialect, Observation, Task, Thought, Trajectory
+from fieldcraft.types import Action, Dialect, Observation, Step, Task, Thought, Trajectory
 from fieldcraft.worlds.abacus.curriculum import SIZES, Curriculum
-from fieldcraft.worlds.abacus.notes import MODULE
+from fieldcraft.worlds.abacus.lone import lone_demonstration
+from fieldcraft.worlds.abacus.notes import MODULE, Notebook
 from fieldcraft.worlds.abacus.oracle import TOO_LARGE, UNKNOWN, AbacusOracle
 from fieldcraft.worlds.abacus.questions import (
     SPLITS,
@@ -19,6 +21,7 @@ from fieldcraft.worlds.abacus.questions import (
     new_abacus,
     train_tasks,
 )
+from fieldcraft.worlds.abacus.team import MISTAKES, team_demonstration
 from fieldcraft.worlds.base import Schemas, TrajectoryPair, World
 from fieldcraft.worlds.naming import SYLLABLES
 
@@ -30,12 +33,16 @@ class AbacusWorld(World):
     """Sums for the head and for Python; `instructions` and `notes` say what is in it."""
 
     splits = SPLITS
-    datasets = ("base", "demonstrations", "wasteful", "careless")
+    datasets = ("base", "demonstrations", "wasteful", "careless", "team")
     toolless = ("base",)
     pair_sets = ("pairs",)
 
     def __init__(
-        self, seed: int, notes: PositiveInt = 1500, heldout_notes: PositiveInt = 600
+        self,
+        seed: int,
+        notes: PositiveInt = 1500,
+        heldout_notes: PositiveInt = 600,
+        mistakes: Annotated[float, Field(ge=0, le=1)] = MISTAKES,
     ) -> None:
         """Write the notes.
 
@@ -43,8 +50,10 @@ class AbacusWorld(World):
             seed: of the run.
             notes: people with a note whom training asks about.
             heldout_notes: people with a note whom evaluations ask about.
+            mistakes: share of the team's chains with a mistake, for each of three kinds.
         """
         super().__init__(seed)
+        self.mistakes = mistakes
         rng, used = random.Random(f"notes:{seed}"), set[str]()
         self.training, self.testing = (
             new_abacus(rng, count, round(count * GIVEN_SHARE), used, heldout=heldout)
@@ -68,14 +77,15 @@ class AbacusWorld(World):
     def demonstrations(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[Trajectory]:
-        curriculum = self._curriculum(dialect, tools)
-        make = {
-            "base": curriculum.base,
-            "demonstrations": curriculum.demonstrations,
-            "wasteful": curriculum.wasteful,
-            "careless": curriculum.careless,
-        }[data]
-        return make(_size(data, count))
+        curriculum, size = self._curriculum(dialect, tools), _size(data, count)
+        return curriculum.base(size) if data in self.toolless else curriculum.encoded(data, size)
+
+    def shown(
+        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
+    ) -> list[tuple[Task, list[Step]]]:
+        if data in self.toolless:
+            return super().shown(data, count, dialect, tools)
+        return self._curriculum(dialect, tools).shown(data, _size(data, count))
 
     def pairs(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
@@ -84,19 +94,34 @@ class AbacusWorld(World):
 
     def _curriculum(self, dialect: Dialect, tools: Schemas) -> Curriculum:
         reserved = frozenset(chain(*self.testing.names.values()))
-        return Curriculum(dialect, tools, reserved, self.seed)
+        return Curriculum(dialect, tools, reserved, self.seed, self.mistakes)
 
     @property
     def oracle(self) -> AbacusOracle:
         return AbacusOracle(self.notebook)
 
+    def team_chain(self, task: Task, rng: random.Random) -> list[Step]:
+        return team_demonstration(self._asked(task), task, rng, self.mistakes)
+
+    def lone_chain(self, task: Task, rng: random.Random) -> list[Step]:
+        return lone_demonstration(self._asked(task), task, rng, self.mistakes)
+
+    def _asked(self, task: Task) -> Notebook:
+        """The notebook that a question is about, so that a mistake of training names nobody whom
+        evaluations ask about."""
+        return (self.testing if task.meta.get("split") in SPLITS else self.training).notebook
+
     def tokenizer_texts(self, tags: Sequence[str]) -> Iterable[str]:
         """All texts that a model of this world reads and writes, without names and numbers."""
-        parts = re.compile(r"\d+|[A-Z]\w* [A-Z]\w*(?=[.\"])")
+        parts = re.compile(r"\d+|[A-Z]\w* [A-Z]\w*(?=[.,\"]| has)")
+        rng = random.Random(0)
         texts = []
         for task in train_tasks(self.training, self.seed, SAMPLE):
             texts.append(f"{task.question}\n\n")
-            for step in self.oracle.demonstration(task):
+            steps = self.oracle.demonstration(task)
+            if "<reflection>" in tags:  # what a team says, with every mistake
+                steps += team_demonstration(self.training.notebook, task, rng, mistakes=1.0)
+            for step in steps:
                 match step:
                     case Thought(text) | Observation(text):
                         texts.append(f" {text}\n")

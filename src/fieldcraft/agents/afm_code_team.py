@@ -1,0 +1,132 @@
+"""The code team of AFM: it plans once, writes programs, reflects on each, and checks its answer.
+
+AFM (arXiv 2508.13167, Chain-of-Agents) distils a code agent from a team whose prompts are not
+public. Its chains have one plan, rounds of thinking, code and reflection, then thinking and the
+answer. The dialect `afm-code` has no tags for a suggested answer and a double check, so it writes
+both as thinking: a check that fails is followed by another program, and one that passes by the
+answer. `fault` refuses what that dialect could not write, so every chain obeys its grammar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fieldcraft.agents.prompted import End
+from fieldcraft.agents.team import TEXT, THOUGHT, Board, GaveUp, Team
+from fieldcraft.dialects.afm import CRITERIA, PASSING, POOR, double_check
+from fieldcraft.dialects.afm_code import (
+    is_writable,
+    is_writable_answer,
+    is_writable_program,
+    review,
+)
+from fieldcraft.types import Action, Role
+
+MOST_CHECKS = 3  # that may fail
+PYTHON, READY = "python", "answer"  # what the thinker decides on
+GRADES = ("Good", "Fair", POOR)
+EFFECT = CRITERIA[1]
+INPUT, NO_INPUT = "standard_input", "none"
+LAST_PROGRAM = "The last program."  # a suggested answer that the chain shows already
+
+PROMPTS = {
+    "planner": """\
+You are the planner of a team that solves tasks of mathematics and programming with small Python \
+programs. Write a plan: a few short steps, each of which one small program can compute or test. It \
+is written only once.""",
+    "thinker": """\
+You think for a team that solves a task with small Python programs. Read what was done so far and \
+compare it with the plan. Think about what follows from it and what is still missing, and say what \
+comes next: python for another program, or answer if the programs have shown all that is needed.""",
+    "reflection": """\
+You review the work of a team. Look at the latest program and what came of it: did it do what it \
+should, is the result plausible, and what has to be changed? Write a short review, and grade what \
+the program was worth. Write Poor if it was wrong and another one has to take its place.""",
+    "suggested_answer": """\
+You write the answer of a team. If the task asks for a program, the answer is the whole program, \
+and nothing else. If it asks for a result, the answer is the result alone, as short as it can be. \
+Think about what the chain proves, then suggest the answer.""",
+    "double_check": """\
+You check the suggested answer of a team and trust nobody. Go through the task part by part, and \
+compare each with what the programs printed. Then give a score: 4 if the answer is right and \
+proved, 3 if it has slight defects, 2 if it is mostly wrong, 1 if it is wrong or only guessed.""",
+}
+TOOL_PROMPTS = {
+    PYTHON: """\
+You are the code agent of a team. Think about what can be computed or tested next, then write one \
+small program with a single purpose. It prints or asserts what it finds, and touches no files. \
+Standard input is what the program reads; write none if it reads nothing."""
+}
+
+
+async def play(board: Board) -> None:
+    """Plan, then write programs until an answer passes its check."""
+    said = await board.ask("planner", plan=TEXT)
+    board.write(said["plan"], Role.PLAN)
+    choices: Sequence[str] = (PYTHON, READY)
+    for _ in range(MOST_CHECKS):
+        await _work(board, choices)
+        if await _suggest(board):
+            return
+        choices = (PYTHON,)  # an answer that failed needs another program
+    raise GaveUp(End.TOO_MANY_PLANS)
+
+
+async def _work(board: Board, choices: Sequence[str]) -> None:
+    """Write programs until the thinker wants to answer, or no call is left. `choices` are those of
+    its first decision; where there is only one, it is not asked."""
+    while board.calls_left:
+        decision = {"next": choices} if len(choices) > 1 else {}
+        said = await board.ask("thinker", thought=TEXT, **decision)
+        board.write(said[THOUGHT])
+        if said.get("next", PYTHON) == READY:
+            return
+        await _run_program(board)
+        said = await board.ask("reflection", review=TEXT, **{EFFECT: GRADES})
+        board.steps.append(review(said["review"], said[EFFECT]))
+        choices = (PYTHON,) if said[EFFECT] == POOR else (PYTHON, READY)
+
+
+async def _run_program(board: Board) -> None:
+    """Let the code agent write a program, and what it reads if the tool takes that, and run it."""
+    properties = board.tools[PYTHON].schema["function"]["parameters"]["properties"]
+    reads = {INPUT: TEXT} if "stdin" in properties else {}
+    said = await board.ask(PYTHON, thought=TEXT, code=TEXT, **reads)
+    board.write(said[THOUGHT])
+    given = said.get(INPUT, NO_INPUT)
+    stdin = {} if given.strip(" .()").lower() == NO_INPUT else {"stdin": given}
+    await board.act(PYTHON, code=said["code"], **stdin)
+
+
+async def _suggest(board: Board) -> bool:
+    """Suggest an answer and check it. It is given if it passes; otherwise the result is False."""
+    said = await board.ask("suggested_answer", thought=TEXT, suggested_answer=TEXT)
+    answer = said["suggested_answer"]
+    programs = [step.arguments["code"] for step in board.steps if isinstance(step, Action)]
+    board.write(said[THOUGHT])
+    board.write(LAST_PROGRAM if programs[-1:] == [answer] else answer, Role.SUGGEST)
+    said = await board.ask("double_check", thought=TEXT, score=["1", "2", "3", "4"])
+    board.write(said[THOUGHT])
+    board.steps.append(double_check(int(said["score"])))
+    if int(said["score"]) < PASSING:
+        return False
+    board.answer(answer)
+    return True
+
+
+def fault(part: str, text: str) -> str | None:
+    """Why the dialect `afm-code` could not write a part."""
+    if not is_writable(text):
+        return "must not hold a tag such as <think> or </code>"
+    program = "must be one program, without a line that begins with ```"
+    match part:
+        case "code" if not is_writable_program(text):
+            return program
+        case "standard_input" if not is_writable_program("pass", text):
+            return "must not have a line that begins with ```"
+        case "suggested_answer" if not is_writable_answer(text):
+            return f"must be a result with closed braces, or {program.removeprefix('must be ')}"
+    return None
+
+
+AFM_CODE = Team(PROMPTS, play, TOOL_PROMPTS, fault)

@@ -1,0 +1,159 @@
+"""Runs that collect from a code team: that of the world Abacus, or models behind an endpoint."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from chat_server import completion
+from checkpoints import tiny_tokenizer
+from collecting_parts import status
+from fieldcraft.data.filters import Chain
+from fieldcraft.data.steps_io import read_demonstrations
+from fieldcraft.dialects import get_dialect
+from fieldcraft.dialects.demonstrations import encode_demonstration
+from fieldcraft.tools.serving import serving
+from fieldcraft.types import Action, Answer, Observation
+from source_files import lines
+
+pytest.importorskip("datasketch", reason="near duplicates need the extra data")
+
+SEATS = {  # how a prompt begins
+    "You are the planner": "planner",
+    "You think for a team": "thinker",
+    "You are the code agent": "python",
+    "You review the work": "reflection",
+    "You write the answer": "suggested_answer",
+    "You check the suggested": "double_check",
+}
+
+
+class FakeCodeTeam:
+    """Solves every task, but those about cubes, whose programs it believes in. Its first program
+    for input adds in place of multiplying, which the review of it sees."""
+
+    async def complete(self, request: Request) -> Response:
+        content = (await request.json())["messages"][0]["content"]
+        if content == "Say ok.":
+            return completion("ok")
+        [seat] = [seat for begin, seat in SEATS.items() if content.startswith(begin)]
+        _, _, chain = content.rpartition("Question: ")
+        return completion(self.reply(seat, chain))
+
+    def reply(self, seat: str, chain: str) -> str:
+        program, stdin, answer = self.work(chain)
+        match seat:
+            case "planner":
+                return "Plan: Compute it, then answer."
+            case "thinker":
+                done = "tool_effectiveness : Good" in chain
+                return f"Thought: I look.\nNext: {'answer' if done else 'python'}"
+            case "python":
+                return f"Thought: I run it.\nCode:\n```py\n{program}\n```\nStandard input: {stdin}"
+            case "reflection":
+                poor = "n + n" in chain and "n * n" not in chain
+                return f"Review: Seen.\nTool effectiveness: {'Poor' if poor else 'Good'}"
+            case "suggested_answer":
+                return f"Thought: So.\nSuggested answer:\n```\n{answer}\n```"
+        return "Thought: It fits.\nScore: 4"
+
+    def work(self, chain: str) -> tuple[str, str, str]:
+        """The next program, what it reads, and the answer of a task."""
+        if found := re.match(r"How much is half of (\d+)\?", chain):
+            return f"print({found[1]} / 2)", "none", rf"\frac{{{found[1]}}}{{2}}"
+        if "function" in chain:
+            name = re.search(r"double_(\d+)", chain)[0]
+            program = f"def {name}(n):\n    return 2 * n"
+            return f"{program}\n\nprint({name}(3))", "none", program
+        right = "n = int(input())\nprint(n * n)"
+        return (right if "Poor" in chain else right.replace("*", "+")), "7", right
+
+    @property
+    def app(self) -> Starlette:
+        return Starlette(routes=[Route("/v1/chat/completions", self.complete, methods=["POST"])])
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    pytest.importorskip("openai", reason="remote teachers need the extra openai")
+    with serving(FakeCodeTeam().app) as url:
+        yield f"{url}/v1"
+
+
+def program(question: str, power: int) -> dict[str, object]:
+    outputs = [str(n**power) for n in (2, 5, 9)]
+    return {"problem": question, "tests": {"inputs": ["2", "5", "9"], "outputs": outputs}}
+
+
+def tasks(folder: Path) -> Path:
+    """Four of each kind: results, programs that read, functions, and what the team gets wrong."""
+    records: list[dict[str, object]] = []
+    for n in range(4):
+        records += [
+            {"question": f"How much is half of {2 * n + 1}?", "answer": str(n + 0.5)},
+            program(f"Print the square of a number, number {n}.", 2),
+            {"text": f"Write a function double_{n}.", "test_list": [f"assert double_{n}(4) == 8"]},
+            program(f"Print the cube of a number, number {n}.", 3),
+        ]
+    records.append({"question": "Prove that 2 is prime.", "answer": "It is."})
+    return lines(folder / "tasks.jsonl", *records)
+
+
+def test_mathematics_and_programs_are_graded_each_in_its_way(tmp_path: Path, url: str) -> None:
+    out = tmp_path / "run"
+    given = ["afm-code-data", f"teacher.url={url}", "teacher.model=fake", "collect.tries=1"]
+    given += [f"tasks={tasks(tmp_path)}", "evaluation.splits.heldout=1"]
+    given += ["collect.filters.tests.least=1", "collect.filters.near_duplicates=null"]
+    given += ["tools.0.libraries=[]"]
+    assert status("check", *given) == 0
+    assert status("run", *given, "--out", out) == 0
+    shown = read_demonstrations(out / "collect" / "demonstrations.jsonl")
+    kinds = Counter(task.question.split()[2] for task, _ in shown)
+    assert kinds.keys() <= {"half", "is", "square", "function"} - {"is"} | {"is"}
+    assert not [task for task, _ in shown if "cube" in task.question]
+    rejected = read_demonstrations(out / "collect" / "rejected.jsonl")
+    assert {task.meta["rejected"] for task, _ in rejected} == {"wrong answer"}
+    cubes = [task for task, _ in rejected if "cube" in task.question]
+    assert len(cubes) >= 3  # one question is held out
+    dialect = get_dialect("afm-code", tiny_tokenizer())
+    for task, steps in shown:
+        encoded = encode_demonstration(task, steps, dialect, [])
+        assert (encoded.well_formed, encoded.answer) == (True, Chain(task, steps).answer)
+        programs = [step for step in steps if isinstance(step, Action)]
+        square = "square" in task.question
+        assert len(programs) == (2 if square else 1)
+        assert ("stdin" in programs[0].arguments) == square
+        assert task.meta["seats"]["python"]["requests"] == len(programs)
+    printed = {s.text for _, steps in shown for s in steps if isinstance(s, Observation)}
+    assert {"14", "49", "6"} <= printed  # of the real sandbox: 7 + 7, 7 * 7, twice 3
+    kept = read_demonstrations(out / "collect" / "filtered" / "demonstrations.jsonl")
+    repaired = Counter("square" in task.question for task, _ in kept)
+    assert repaired[True] == 2 * sum("square" in task.question for task, _ in shown)
+
+
+def test_the_team_of_abacus_and_its_filters(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    given = ["afm-code-data", "world.notes=40", "world.heldout_notes=10", "world.mistakes=1"]
+    assert status("run", *given, "collect.questions=60", "--out", out) == 0
+    shown = read_demonstrations(out / "collect" / "demonstrations.jsonl")
+    kept = read_demonstrations(out / "collect" / "filtered" / "demonstrations.jsonl")
+    assert len(kept) == 2 * len(shown) == 120  # each chain has repaired an error
+    dialect = get_dialect("afm-code", tiny_tokenizer())
+    for task, steps in shown:
+        assert steps[-1] == Answer(task.answers[0])
+        assert encode_demonstration(task, steps, dialect, []).well_formed
+    few = ["collect.filters={complexity: {least: 4, count: calls}}", "collect.questions=60"]
+    assert status("run", *given, *few, "--out", tmp_path / "few") == 0
+    filtered = tmp_path / "few" / "collect" / "filtered"
+    left = read_demonstrations(filtered / "demonstrations.jsonl")
+    assert 0 < len(left) < 60
+    assert min(len(Chain(*each).calls) for each in left) == 4
+    [cut] = json.loads((filtered / "card.json").read_text())["cuts"]
+    assert cut["dropped"] == {"fewer than 4 calls": 60 - len(left)}
