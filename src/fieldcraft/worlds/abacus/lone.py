@@ -6,8 +6,14 @@ import random
 
 from fieldcraft.types import Answer, Observation, Step, Task, Thought
 from fieldcraft.worlds.abacus.notes import Notebook, moved
-from fieldcraft.worlds.abacus.oracle import ASKED, COMPUTING, READING, computing, reading
-from fieldcraft.worlds.abacus.questions import instruction_of
+from fieldcraft.worlds.abacus.oracle import (
+    ASKED,
+    COMPUTING,
+    READING,
+    AbacusOracle,
+    computing,
+    reading,
+)
 from fieldcraft.worlds.abacus.team import (
     CodeMistake,
     draw_mistakes,
@@ -30,7 +36,7 @@ def lone_demonstration(
     """
     made = draw_mistakes(rng, mistakes)
     steps: list[Step] = []
-    instruction = instruction_of(task)
+    instruction = AbacusOracle(notebook).instruction(task)
     if found := ASKED.match(task.question):
         name = found[1]
         if CodeMistake.NOTE in made:
@@ -40,7 +46,6 @@ def lone_demonstration(
             steps += [Thought(READING), reading(name), Observation(moved(name, holder))]
         instruction = notebook.kept[holder]
         steps += [Thought(READING), reading(holder), Observation(str(instruction))]
-    assert instruction is not None, f"{task.question!r} is no question of this world"
     result = str(instruction.result)
     if instruction.is_small:
         steps += map(Thought, instruction.statements)

@@ -11,8 +11,14 @@ from fieldcraft.dialects.afm_code import review
 from fieldcraft.types import Action, Answer, Observation, Role, Step, Task, Thought
 from fieldcraft.worlds.abacus.instructions import OPERATIONS, Change, Instruction
 from fieldcraft.worlds.abacus.notes import Notebook, moved
-from fieldcraft.worlds.abacus.oracle import ASKED, COMPUTING, READING, computing, reading
-from fieldcraft.worlds.abacus.questions import instruction_of
+from fieldcraft.worlds.abacus.oracle import (
+    ASKED,
+    COMPUTING,
+    READING,
+    AbacusOracle,
+    computing,
+    reading,
+)
 from fieldcraft.worlds.base import merge_thoughts
 
 MISTAKES = 0.25  # the share of the chains with a mistake, for each kind of mistake
@@ -89,12 +95,11 @@ def team_demonstration(
     `rng` fixes which mistakes it makes; `mistakes` is the probability of each kind.
     """
     work = _CodeWork(notebook, draw_mistakes(rng, mistakes), rng)
+    instruction = AbacusOracle(notebook).instruction(task)
     if found := ASKED.match(task.question):
         work.plan(f"Read the note of {found[1]}, then follow it.")
-        instruction = work.read(found[1])
+        work.read(found[1])
     else:
-        instruction = instruction_of(task)
-        assert instruction is not None, f"{task.question!r} is no question of this world"
         work.plan("Count in the head." if instruction.is_small else "Compute it by a program.")
     work.follow(instruction)
     return merge_thoughts(work.steps)
@@ -115,7 +120,7 @@ class _CodeWork:
     def think(self, text: str) -> None:
         self.steps.append(Thought(text))
 
-    def read(self, name: str) -> Instruction:
+    def read(self, name: str) -> None:
         """Read the note of a person, wherever it is."""
         if CodeMistake.NOTE in self.mistakes:
             other = other_note(self.notebook, name, self.rng)
@@ -125,10 +130,8 @@ class _CodeWork:
         if holder != name:
             self._run(READING, reading(name), moved(name, holder))
             self.steps.append(review(f"{holder} has the note.", "Fair"))
-        instruction = self.notebook.kept[holder]
-        self._run(READING, reading(holder), str(instruction))
+        self._run(READING, reading(holder), str(self.notebook.kept[holder]))
         self.steps.append(review("It says what to do.", "Good"))
-        return instruction
 
     def follow(self, instruction: Instruction) -> None:
         """Follow an instruction, in the head if its numbers are small, and answer."""
