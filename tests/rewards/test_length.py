@@ -6,24 +6,43 @@ from fieldcraft.rewards.length import SoftOverlong
 from fieldcraft.types import Author, Segment, Task, Trajectory
 
 
-def wrote(tokens: int, read: int = 0) -> Trajectory:
-    return Trajectory(
-        Task("q", "?", ()),
-        [
-            Segment(Author.PROMPT, [1] * 50, ""),
-            Segment(Author.POLICY, [1] * (tokens // 2), ""),
-            Segment(Author.TOOL, [1] * read, ""),
-            Segment(Author.POLICY, [1] * (tokens - tokens // 2), ""),
-        ],
+def chain(prompt: int, wrote: int, read: int = 0, more: int = 0) -> list[Segment]:
+    """A chain of a prompt, a turn, an observation and another turn, with as many tokens each."""
+    lengths = zip(
+        (Author.PROMPT, Author.POLICY, Author.TOOL, Author.POLICY),
+        (prompt, wrote, read, more),
+        strict=True,
     )
+    return [Segment(author, [1] * length, "") for author, length in lengths]
+
+
+def rollout(*parts: list[Segment]) -> Trajectory:
+    folds = [sum(map(len, parts[:n])) for n in range(1, len(parts))]
+    return Trajectory(Task("q", "?", ()), [s for part in parts for s in part], folds=folds)
 
 
 @pytest.mark.parametrize(
-    ("tokens", "score"), [(0, 0), (15, 0), (16, 0), (17, -0.25), (19, -0.75), (20, -1), (33, -1)]
+    ("tokens", "score"), [(0, 0), (5, 0), (6, 0), (7, -0.25), (9, -0.75), (10, -1), (23, -1)]
 )
 def test_it_falls_in_a_straight_line(tokens: int, score: float) -> None:
-    assert SoftOverlong(limit=20, cache=4)([wrote(tokens)]) == [pytest.approx(score)]
+    assert SoftOverlong(limit=20, cache=4)([rollout(chain(10, tokens))]) == [pytest.approx(score)]
 
 
-def test_only_the_policys_tokens_count() -> None:
-    assert SoftOverlong(20, 4)([wrote(16, read=500), wrote(18, read=500)]) == [0, -0.5]
+def test_what_a_rollout_read_leaves_it_less_room() -> None:
+    """Of a budget of 100 tokens the policy can write 30 beside a prompt of 20 and an observation of
+    50: its own 30 tokens alone would never come near the limit."""
+    scores = SoftOverlong(limit=100, cache=20)(
+        [
+            rollout(chain(20, 5, 50, 5)),  # 80 tokens: the room is just not touched
+            rollout(chain(20, 5, 50, 10)),  # 85
+            rollout(chain(20, 5, 50, 25)),  # 100: full, and so truncated
+            rollout(chain(20, 30)),  # as many tokens of the policy, and nothing read
+            rollout(chain(20, 5, 90)),  # the observation alone went beyond the end
+        ]
+    )
+    assert scores == [0, -0.25, -1, 0, -1]
+
+
+def test_of_a_folded_rollout_the_longest_chain_counts() -> None:
+    short, long = chain(10, 40, 20), chain(30, 50, 10)
+    assert SoftOverlong(100, 20)([rollout(short, long), rollout(short, short)]) == [-0.5, 0]

@@ -68,10 +68,12 @@ def assert_close(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None
         ("constant", 3, [0.25, 0.5, 0.75, 1.0]),
         ("linear", 0, [1.0, 0.75, 0.5, 0.25]),
         ("linear", 1, [0.5, 0.75, 0.5, 0.25]),
+        ("constant", 0.5, [1 / 3, 2 / 3, 1.0, 1.0]),  # two of four steps
+        ("constant", 0.1, [1.0, 1.0, 1.0, 1.0]),  # less than half a step
         ("cosine", 0, [1.0, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2]),
     ],
 )
-def test_learning_rates(schedule: Any, warmup: int, rates: list[float]) -> None:
+def test_learning_rates(schedule: Any, warmup: float, rates: list[float]) -> None:
     optim = Optim(lr=0.1, schedule=schedule, warmup=warmup)
     found = [learning_rate(optim, step, 4) for step in range(4)]
     assert found == pytest.approx([0.1 * rate for rate in rates])

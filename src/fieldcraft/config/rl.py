@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from fieldcraft.config.names import Kind, PartError, find, name_of, require, suggestion
-from fieldcraft.config.sections import Endpoint, Optim, Rate, Section, Share, fields_of
+from fieldcraft.config.sections import Endpoint, Limits, Optim, Rate, Section, Share, fields_of
 from fieldcraft.config.stages import Footprint, Stage, StageKind
 
 SIMULATED_SHARE = 5 / 6  # AutoCoA's
@@ -100,7 +100,8 @@ class Rl(Stage):
     rewards: Rewards = Field(default={"em": 1.0})  # and their weights
     call_smoothing: PositiveFloat | None = None  # OTC's c; None: budget.max_calls
     overlong_penalty: Rate = 0.0  # for the longest rollouts
-    overlong_limit: PositiveInt | None = None  # policy tokens; None: budget.total_tokens
+    # tokens of a chain, prompt and observations included; None: budget.total_tokens
+    overlong_limit: PositiveInt | None = None
     overlong_cache: PositiveInt | None = None  # tokens below it; None: a fifth of the limit
     # which rollouts are trained on
     keep_groups: Literal["all", "mixed-accuracy", "mixed-reward"] = "all"
@@ -178,6 +179,11 @@ class Rl(Stage):
             raise ValueError("dual_clip belongs to clip: ppo; remove it")
         if self.baseline == "critic" and self.scale == "group":
             raise ValueError("a critic gives every token its own baseline: scale none or batch")
+        if not self.overlong_penalty and (self.overlong_limit or self.overlong_cache):
+            raise ValueError(
+                "overlong_limit and overlong_cache belong to overlong_penalty: set it, or remove"
+                " them"
+            )
         self._agree_on_names()
         self._agree_on_simulator()
         return self
@@ -210,6 +216,22 @@ class Rl(Stage):
     @property
     def simulation_temperature(self) -> float | None:
         return None if self.observations == "real" else self.temperature
+
+    def overlong_span(self, budget: Limits) -> tuple[int, int]:
+        """Limit and cache of the overlong penalty, in tokens of a chain.
+
+        Raises ValueError for a limit that no chain reaches, and a cache that it has no room for.
+        """
+        limit = self.overlong_limit or budget.total_tokens
+        cache = self.overlong_cache or max(limit // 5, 1)
+        if limit > budget.total_tokens:
+            raise ValueError(
+                f"a chain ends at budget.total_tokens={budget.total_tokens}, before"
+                f" overlong_limit={limit}, so remove that or set it lower"
+            )
+        if cache > limit:
+            raise ValueError(f"overlong_cache={cache} is more than its limit, {limit}: set it lower")
+        return limit, cache
 
     @property
     def footprint(self) -> Footprint:

@@ -176,11 +176,20 @@ class Limits(Section):
             raise ValueError(f"{'.'.join(map(str, ('budget', *place)))}: {clause}") from error
 
 
+def _steps_or_share(warmup: float) -> float:
+    if warmup >= 1 and warmup != int(warmup):
+        raise ValueError(
+            f"it is a whole number of steps, or below 1 a share of them, as in 0.1, not {warmup}"
+        )
+    return warmup
+
+
 class Optim(Section):
     """AdamW, its schedule, and how a step is cut into micro-batches."""
 
     lr: PositiveFloat
-    warmup: int = Field(default=0, ge=0)
+    # steps before the full rate; below 1 the share that they are of the stage's steps
+    warmup: Annotated[float, Field(ge=0), AfterValidator(_steps_or_share)] = 0.0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     weight_decay: Rate = 0.0
     beta1: Rate = 0.9
@@ -190,6 +199,10 @@ class Optim(Section):
     # AdamW's moments: 8bit takes a quarter of the memory; host moves them out of a GPU that is full
     moments: Literal["float32", "8bit", "host"] = "float32"
     activation_checkpointing: bool = False  # computes them twice instead of keeping them
+
+    def warmup_steps(self, steps: int) -> int:
+        """Steps before the full rate, in a stage of `steps`."""
+        return round(self.warmup * steps) if self.warmup < 1 else int(self.warmup)
 
 
 class Lora(Section):

@@ -105,6 +105,7 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
     _check_collection(recipe)
     _check_selection(recipe)
     _check_engine(recipe)
+    _check_overlong(recipe)
     check_environment(recipe)
     recipe = _with_whole_world(recipe)
     _check_questions(recipe)
@@ -300,6 +301,16 @@ def _check_engine(recipe: Recipe) -> None:
             f"stage '{frozen[0]}' has simulator: frozen, a second model that is sampled beside the"
             " policy, and engine: vllm holds one at a time: use engine=local, or another simulator."
         )
+
+
+def _check_overlong(recipe: Recipe) -> None:
+    """A rollout must be able to reach the limit of its length penalty."""
+    for name, stage in recipe.stages.items():
+        if isinstance(stage, Rl) and stage.overlong_penalty:
+            try:
+                stage.overlong_span(recipe.budget)
+            except ValueError as error:
+                raise UserError(f"in stage '{name}' {error}.") from error
 
 
 def _check_seeds(recipe: Recipe) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fieldcraft.records.chains import longest_chain
 from fieldcraft.rewards.answers import StatelessReward
-from fieldcraft.types import Author, Trajectory
+from fieldcraft.types import Trajectory
 
 
 class SoftOverlong(StatelessReward):
-    """DAPO's soft overlong punishment (arXiv 2503.14476, equation 13).
+    """DAPO's soft overlong punishment (arXiv 2503.14476, equation 13), for rollouts that also read.
 
-    0 up to `limit` - `cache` tokens, then falling in a straight line to -1 at `limit` and beyond.
-    Only what the policy wrote is counted: a long observation is not its fault.
+    0 up to `limit` - `cache` tokens of the longest chain, then falling in a straight line to -1 at
+    `limit` and beyond. A chain is counted as `budget.total_tokens` counts it, with its prompt and
+    observations. So what the policy writes is held against the room that they leave: counted
+    alone, it could not reach the limit at which the rollout is truncated.
     """
 
     name = "overlong"
@@ -25,6 +28,5 @@ class SoftOverlong(StatelessReward):
         return [self._score(trajectory) for trajectory in group]
 
     def _score(self, trajectory: Trajectory) -> float:
-        written = [s for s in trajectory.segments if s.author is Author.POLICY]
-        over = sum(len(s.ids) for s in written) - (self.limit - self.cache)
+        over = longest_chain(trajectory) - (self.limit - self.cache)
         return -min(max(over / self.cache, 0.0), 1.0)

@@ -217,7 +217,5 @@ def make_rubric(
     weights = dict.fromkeys((*(reward.name for reward in RECORDED), correct), 0.0)
     rewards = [(made[name], weight) for name, weight in (weights | stage.weights).items()]
     if stage.overlong_penalty:
-        limit = stage.overlong_limit or budget.total_tokens
-        cache = stage.overlong_cache or max(limit // 5, 1)
-        rewards.append((SoftOverlong(limit, cache), stage.overlong_penalty))
+        rewards.append((SoftOverlong(*stage.overlong_span(budget)), stage.overlong_penalty))
     return Rubric(rewards, made[correct].name)

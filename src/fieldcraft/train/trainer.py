@@ -30,7 +30,7 @@ from fieldcraft.types import UserError
 
 def learning_rate(optim: Optim, step: int, steps: int) -> float:
     """The rate of step `step` (0-based) of `steps`."""
-    warm = min(1.0, (step + 1) / (optim.warmup + 1))
+    warm = min(1.0, (step + 1) / (optim.warmup_steps(steps) + 1))
     left = 1 - step / max(steps, 1)
     falling = {
         "constant": 1.0,
