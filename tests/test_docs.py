@@ -104,7 +104,7 @@ SHORTER = {  # what a command begins with -> what is added to it
         *(*TINY, *shrink("sft", "base", "sft"), *shrink("rl", "rl"), "stages.sft.examples=40"),
         *("stages.rl.keep_groups=all", "select.questions=8", "select.samples=2", "select.most=1"),
     ],
-    "fieldcraft run afm-select": [
+    "fieldcraft run afm-select-web": [
         *("budget.turn_tokens=12", "budget.total_tokens=2048", "dialect=afm-mhqa"),
         *("select.samples=2", "select.rollouts=1"),
     ],

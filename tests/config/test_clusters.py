@@ -12,7 +12,7 @@ from fieldcraft.recipes.files import merged, read_recipe
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.types import UserError
 
-VARIANTS = ("autocoa-7b", "otc-search-7b", "afm-web-32b")
+VARIANTS = {"autocoa-7b": 16, "otc-search-7b": 16, "afm-web-32b": 32}  # and their devices
 
 
 def refused(recipe: str, *overrides: str) -> str:
@@ -88,7 +88,7 @@ def test_a_file_like_a_shipped_recipe(tmp_path: Path) -> None:
 def test_a_variant_differs_in_its_processes_alone(name: str) -> None:
     given = [f"{key}={__file__}" for key in read_recipe(name)["needs"]]
     one, many = (load_recipe(n, given) for n in (name, f"{name}-cluster"))
-    assert many.cluster.devices == 16
+    assert many.cluster.devices == VARIANTS[name]
     assert many.engine.name == "vllm"
     processes = {"recipe", "cluster", "engine", "max_rows", "stages"}
     assert one.model_dump(exclude=processes) == many.model_dump(exclude=processes)

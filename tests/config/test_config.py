@@ -203,6 +203,8 @@ def test_an_unknown_key_is_answered_with_the_nearest(path: str, override: str, m
         ("stages.sft2.steps=3", ["'sft2'", "'type'", "sft1, pairs, rl1"]),
         ("stages.sft2.type=sft", ["'sft2'", "'optim'", "sft1, pairs, rl1"]),
         ("stages.rl1.algorithm=grop", ["algorithm 'grop'", "did you mean 'grpo'"]),
+        ("stages.sft1.optim.warmup=1.5", ["'stages.sft1.optim.warmup'", "a share", "not 1.5"]),
+        ("stages.rl1.overlong_cache=9", ["'stages.rl1'", "belong to overlong_penalty"]),
         ("stages.rl1.llds_coef=0.2", ["'stages.rl1'", "llds_coef acts", "raise minibatches"]),
         (
             "stages.rl1={type: rl, steps: 1, optim: {lr: 1}, clip: cispo, dual_clip: 3}",
@@ -247,6 +249,15 @@ def test_a_bad_value_is_named_in_one_sentence(path: str, override: str, parts: l
     sentence = complaint(path, override)
     for part in parts:
         assert part in sentence
+
+
+def test_a_rollout_can_reach_the_limit_of_its_length_penalty(path: str) -> None:
+    penalty = "stages.rl1.overlong_penalty=1"
+    sentence = complaint(path, penalty, "stages.rl1.overlong_limit=4096")
+    assert "'rl1' a chain ends at budget.total_tokens=2048, before overlong_limit=4096" in sentence
+    sentence = complaint(path, penalty, "stages.rl1.overlong_cache=4096")
+    assert "overlong_cache=4096 is more than its limit, 2048" in sentence
+    load_recipe(path, [penalty, "stages.rl1.overlong_limit=2048"])
 
 
 @pytest.mark.parametrize("name", [*RESERVED, "a/b", "..", ""])

@@ -17,7 +17,8 @@ from fieldcraft.tools.serving import serving
 from fieldcraft.types import Action, Answer, Observation, Role, Task, Thought
 from vllm_house import fake_python
 
-DEMONSTRATIONS = {"afm-web-7b": 7607, "afm-web-32b": 7607, "afm-mhqa-3b": 8826}
+WEB = ("afm-web-7b", "afm-web-32b", "afm-web-32b-lora", "afm-web-32b-script")
+MHQA = ("afm-mhqa-3b", "afm-mhqa-7b", "afm-mhqa-3b-script", "afm-mhqa-7b-script")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,10 @@ def stages(recipe: Recipe) -> tuple[Sft, Rl]:
 def test_the_web_agent(name: str, given: list[str]) -> None:
     recipe = load_recipe(name, given)
     sft, rl = stages(recipe)
-    assert (sft.batch, sft.epochs, sft.optim.warmup) == (256, 2.5, int(7607 * 2.5 / 256 / 10))
+    assert (sft.batch, sft.epochs, sft.optim.schedule) == (256, 2.5, "cosine")
+    assert (sft.optim.lr, sft.optim.warmup) == (1.4e-5, 0.1)
+    assert (rl.optim.lr, rl.optim.warmup, rl.optim.weight_decay) == (1e-6, 3, 0.1)
+    assert recipe.lora is None
     assert (rl.questions, rl.group, rl.minibatches, rl.steps) == (64, 8, 1, 60)
     assert (rl.clip_low, rl.clip_high, rl.dual_clip) == (0.2, 0.28, 10.0)
     assert (rl.kl_coef, rl.overlong_penalty, rl.loss_weight) == (0, 0, "token")
@@ -68,31 +72,76 @@ def test_the_web_agent(name: str, given: list[str]) -> None:
     assert [tool.trained_names for tool in recipe.tools] == [{"search"}, {"crawl_page"}]
 
 
-def test_all_weights_of_7b_and_adapters_of_32b(given: list[str]) -> None:
-    small, large = (load_recipe(f"afm-web-{size}", given) for size in ("7b", "32b"))
-    assert [stage.optim.lr for stage in stages(small)] == [1.4e-5, 1e-6]
-    assert small.lora is None
-    assert large.lora is not None
-    assert large.dtype == "bfloat16"
-    left_out = {"recipe", "lora", "dtype", "max_rows", "stages"}
-    assert small.model_dump(exclude=left_out) == large.model_dump(exclude=left_out)
-    for one, other in zip(stages(small), stages(large), strict=True):
-        assert one.model_dump(exclude={"optim"}) == other.model_dump(exclude={"optim"})
+def test_all_web_agents_are_trained_alike_but_for_their_memory(given: list[str]) -> None:
+    small, large, adapters, _ = (load_recipe(name, given) for name in WEB)
+    for other in (large, adapters):
+        left_out = {"recipe", "lora", "max_rows", "stages"}
+        assert small.model_dump(exclude=left_out) == other.model_dump(exclude=left_out)
+        for one, another in zip(stages(small), stages(other), strict=True):
+            assert one.model_dump(exclude={"optim"}) == another.model_dump(exclude={"optim"})
+    assert [stage.optim.moments for stage in stages(large)] == ["float32"] * 2
+    assert adapters.lora is not None
+    assert [stage.optim.lr for stage in stages(adapters)] == [1e-4, 1e-5]
 
 
-def test_the_agent_for_several_hops(given: list[str]) -> None:
-    recipe = load_recipe("afm-mhqa-3b", given)
+def test_the_script_of_the_web_agent(given: list[str]) -> None:
+    paper, script = (load_recipe(name, given) for name in ("afm-web-32b", "afm-web-32b-script"))
+    sft, rl = stages(script)
+    assert (sft.batch, sft.epochs, sft.optim.lr) == (128, 4, 1.4e-5)
+    assert (sft.optim.warmup, sft.optim.schedule) == (0.1, "linear")
+    assert rl == stages(paper)[1]
+    assert script.judge.model == "gpt-4.1-mini"
+
+
+@pytest.mark.parametrize("name", ["afm-mhqa-3b", "afm-mhqa-7b"])
+def test_the_agent_for_several_hops(name: str, given: list[str]) -> None:
+    recipe = load_recipe(name, given)
     sft, rl = stages(recipe)
-    assert (sft.batch, sft.epochs, sft.optim.lr) == (128, 4, 1e-5)
-    assert sft.optim.warmup == int(0.03 * 4 * 8826 / 128)
-    assert rl.questions * rl.group == 512
+    assert (sft.batch, sft.epochs, sft.optim.lr, sft.optim.warmup) == (256, 2.5, 1.4e-5, 0.03)
+    assert sft.optim.schedule == "cosine"
+    assert (rl.questions, rl.group, rl.clip_low, rl.clip_high) == (64, 8, 0.2, 0.28)
     assert rl.questions * rl.group / rl.minibatches == 256
-    assert (rl.steps, rl.optim.lr, rl.optim.warmup) == (1005, 1e-6, int(0.285 * 1005))
+    assert (rl.steps, rl.optim.lr, rl.optim.warmup) == (1005, 1e-6, 0.285)
+    assert (rl.kl_coef, rl.keep_groups, rl.loss_weight) == (0, "mixed-reward", "token")
     assert rl.rewards == {"em": 1.0}
     assert (recipe.budget.max_calls, recipe.budget.total_tokens) == (8, 2048 + 8192)
 
 
-@pytest.mark.parametrize("name", [*DEMONSTRATIONS, "afm-web-32b-cluster"])
+@pytest.mark.parametrize(("size", "batch", "lr"), [("3b", 128, 1e-5), ("7b", 32, 2e-5)])
+def test_the_script_of_the_agent_for_several_hops(
+    size: str, batch: int, lr: float, given: list[str]
+) -> None:
+    paper, script = (load_recipe(f"afm-mhqa-{size}{end}", given) for end in ("", "-script"))
+    sft, rl = stages(script)
+    assert (sft.batch, sft.epochs, sft.optim.lr, sft.optim.warmup) == (batch, 4, lr, 0.03)
+    assert sft.optim.schedule == "linear"
+    assert (rl.questions, rl.group, rl.minibatches) == (512, 1, 2)
+    assert (rl.baseline, rl.scale, rl.keep_groups) == ("critic", "batch", "all")
+    assert (rl.clip_low, rl.clip_high, rl.dual_clip) == (0.2, 0.2, None)
+    assert (rl.kl_coef, rl.kl_in) == (0.001, "loss")
+    assert rl.critic.optim is not None
+    assert (rl.critic.optim.lr, rl.critic.optim.warmup) == (1e-5, 0.05)
+    assert (rl.steps, rl.optim.lr, rl.optim.warmup) == (1005, 1e-6, 0.285)
+    left_out = {"recipe", "stages"}
+    assert paper.model_dump(exclude=left_out) == script.model_dump(exclude=left_out)
+
+
+def test_questions_are_selected_apart_for_web_and_code(given: list[str]) -> None:
+    web, code = (load_recipe(f"afm-select-{kind}", given) for kind in ("web", "code"))
+    assert web.select is not None
+    assert code.select is not None
+    assert (web.select.toolless, web.select.samples, web.select.most) == ("start", 32, 0.3)
+    assert (web.select.solver, web.select.overlap) == (None, "drop")
+    assert [tool.trained_names for tool in web.tools] == [{"search"}, {"crawl_page"}]
+    assert (code.select.toolless, code.select.solver, code.select.rollouts) == (None, "start", 8)
+    assert code.select.overlap == "keep"
+    for selected, trained in ((web, "afm-web-7b"), (code, "afm-code-7b")):
+        agent = load_recipe(trained, given)
+        for key in ("dialect", "tools", "budget"):
+            assert getattr(selected, key) == getattr(agent, key)
+
+
+@pytest.mark.parametrize("name", [*WEB, *MHQA, "afm-web-32b-cluster"])
 def test_they_are_sound_as_they_are(
     name: str, given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

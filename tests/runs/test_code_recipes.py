@@ -97,13 +97,13 @@ def test_afm_code(given: dict[str, Path]) -> None:
     recipe = recipe_of("afm-code-7b", given)
     shown, stage = sft(recipe), rl(recipe)
     assert (shown.batch, shown.epochs, shown.optim.lr) == (32, 2, 3e-5)
-    assert shown.optim.warmup == 59939 // 32 * 2 // 10
+    assert (shown.optim.warmup, shown.optim.warmup_steps(59939 // 32 * 2)) == (0.1, 375)
     assert (recipe.budget.max_calls, recipe.budget.total_tokens) == (8, 32768)
     assert (stage.steps, stage.questions, stage.group) == (150, 256, 8)
     assert stage.questions / stage.minibatches == 32
     assert (stage.clip_low, stage.clip_high, stage.dual_clip) == (0.2, 0.28, 3.0)
     assert (stage.kl_coef, stage.keep_groups, stage.loss_weight) == (0, "mixed-reward", "token")
-    assert (stage.overlong_limit, stage.overlong_cache) == (32768, 32768 // 8)
+    assert stage.overlong_span(recipe.budget) == (32768, 32768 // 8)
     assert (stage.optim.lr, stage.optim.warmup) == (1e-6, 10)
     assert stage.rewards == {"answer_format": 1.0}
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from checkpoints import write_tiny_checkpoint
 from collecting_parts import FakeTeacher, settings, status
 from fieldcraft.data.sources import read_tasks
 from fieldcraft.tools.serving import serving
@@ -29,7 +30,7 @@ def test_a_model_behind_an_endpoint_samples_without_tools(
     with serving(teacher.app) as url:
         _, *given = settings(tmp_path, f"{url}/v1", {"easy": 6, "hard": 6})
         given = [g for g in given if not g.startswith("collect")]
-        asked = ["afm-select", *given, "needs=[]", "select.samples=4", "select.solver=null"]
+        asked = ["afm-select-web", *given, "needs=[]", "select.samples=4"]
         asked += ["select.toolless=teacher", "--out", str(out)]
         assert status("run", *asked) == 0
         questions = {q for q, _ in teacher.asked}
@@ -45,6 +46,30 @@ def test_a_model_behind_an_endpoint_samples_without_tools(
     assert counts == [("overlap", 11, 11), ("toolless", 11, len(kept))]
     assert "Person" in (out / "select" / "card.html").read_text()
     assert "select/tasks.jsonl" in capsys.readouterr().out
+
+
+def test_code_is_selected_by_what_the_model_solves(tmp_path: Path) -> None:
+    """A model from nothing solves nothing, so all questions stay, and none is asked without tools.
+    One of three is held out."""
+    model = write_tiny_checkpoint(tmp_path / "model", "qwen2")
+    records = [{"question": f"How much is {n} + 1?", "answer": str(n + 1)} for n in range(3)]
+    (tmp_path / "tasks.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
+    out = tmp_path / "run"
+    given = [f"model={model}", f"tasks={tmp_path / 'tasks.jsonl'}", "select.rollouts=2"]
+    short = ["budget.turn_tokens=4", "budget.total_tokens=1024", "device=cpu"]
+    assert status("run", "afm-select-code", *given, *short, "--out", out) == 0
+    card = json.loads((out / "select" / "card.json").read_text())
+    counts = [(cut["name"], cut["before"], cut["after"]) for cut in card["cuts"]]
+    assert counts == [("overlap", 2, 2), ("solver", 2, 2)]
+    assert card["figures"] == {"0 of 2 right with tools": {"questions": 2.0}}
+    assert all("toolless_rate" not in t.meta for t in read_tasks(out / "select" / "tasks.jsonl"))
+
+
+def test_the_recipe_of_both_names_its_successors(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status("run", "afm-select") == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "no recipe 'afm-select' any more: use afm-select-web, which drops what a model" in told
+    assert told.endswith("or afm-select-code, which drops what a model always solves.")
 
 
 @pytest.mark.slow
@@ -71,6 +96,7 @@ def test_selection_inside_a_run_is_resumed(tmp_path: Path) -> None:
         ("select.toolless=rl2", "use one of start, base, sft2"),
         ("select.toolless=teacher", "select.toolless=teacher needs the name of a model"),
         ("select.most=2", "'select.most' is wrong"),
+        ("select={toolless: null, overlap: keep, solver: null}", "it keeps every question"),
     ],
 )
 def test_a_mistake_is_told_in_a_sentence(

@@ -207,6 +207,11 @@ def refuse_idle(recipe: Recipe) -> None:
         )
 
 
+def acts(recipe: Recipe) -> bool:
+    """Whether a run uses its tools: a selection by itself may sample without them alone."""
+    return bool(recipe.stages) or recipe.select is None or recipe.select.solver is not None
+
+
 def stage_settings(name: str) -> type[Stage]:
     """The settings of a stage type. Raises UserError for a type that is none."""
     if name in STAGES:

@@ -230,7 +230,9 @@ class Rl(Stage):
                 f" overlong_limit={limit}, so remove that or set it lower"
             )
         if cache > limit:
-            raise ValueError(f"overlong_cache={cache} is more than its limit, {limit}: set it lower")
+            raise ValueError(
+                f"overlong_cache={cache} is more than its limit, {limit}: set it lower"
+            )
         return limit, cache
 
     @property

@@ -314,7 +314,8 @@ class Select(Section):
     """The questions that stages of reinforcement learning draw from; see data/selection.py."""
 
     questions: PositiveInt = 1000  # at most, that are looked at
-    toolless: str = "start"  # samples without tools: a stage, `start` or `teacher`
+    # samples without tools: a stage, `start` or `teacher`; None: nobody, so the rule is left out
+    toolless: str | None = "start"
     samples: PositiveInt = 32  # of each question, without tools
     most: Annotated[float, Field(ge=0, le=1)] = 0.3  # of these may be right
     solver: str | None = None  # a stage, or `start`: not all its rollouts may be right
@@ -324,7 +325,13 @@ class Select(Section):
     @property
     def reads(self) -> set[str]:
         """The models of the run that it samples."""
-        return {self.toolless, *([] if self.solver is None else [self.solver])} - {TEACHER}
+        return {name for name in (self.toolless, self.solver) if name is not None} - {TEACHER}
+
+    @model_validator(mode="after")
+    def _selects_by_something(self) -> Self:
+        if self.toolless is None and self.solver is None and self.overlap == "keep":
+            raise ValueError("it keeps every question: set toolless, solver or overlap: drop")
+        return self
 
 
 class Collect(Section):

@@ -12,6 +12,10 @@ from fieldcraft.config.names import shown
 from fieldcraft.records.reading import parse_yaml, reading
 from fieldcraft.types import UserError
 
+RENAMED: Mapping[str, str] = {
+    "afm-select": "afm-select-web, which drops what a model knows without tools, or"
+    " afm-select-code, which drops what a model always solves",
+}
 LIKE = "like"  # names a shipped recipe, whose keys are those that a file does not have
 
 
@@ -54,6 +58,8 @@ def _contents(name: str) -> dict[str, Any]:
     elif Path(name).suffix in (".yaml", ".yml") or (name and Path(name).exists()):
         with reading(name, "give the path of a YAML file"):
             text = Path(name).read_bytes()
+    elif name in RENAMED:
+        raise UserError(f"there is no recipe '{name}' any more: use {RENAMED[name]}.")
     else:
         near = get_close_matches(name, shipped(), n=1)
         meant = f"; did you mean '{near[0]}'?" if near else "."

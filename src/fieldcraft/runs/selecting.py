@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.config.recipe import Recipe, dump_recipe, toolless
+from fieldcraft.config.recipe import Recipe, acts, dump_recipe, toolless
 from fieldcraft.config.sections import TEACHER, Select
 from fieldcraft.config.stages import Pairs, Sft
 from fieldcraft.data.funnel import Card, few
@@ -64,9 +64,10 @@ async def _select(
     tallies = Tallies(folder / "samples.jsonl")
     candidates = context.inputs.train_tasks()[: settings.questions]
     parts = [without(trained_questions(context, models), candidates, settings)]
-    is_right = await _toolless(context, models, settings)
-    await _sample(context, tallies, TOOLLESS, parts[-1].kept, settings.samples, is_right)
-    parts.append(not_known(tallies.of(TOOLLESS), parts[-1].kept, settings))
+    if settings.toolless is not None:
+        is_right = await _toolless(context, models, settings.toolless, settings)
+        await _sample(context, tallies, TOOLLESS, parts[-1].kept, settings.samples, is_right)
+        parts.append(not_known(tallies.of(TOOLLESS), parts[-1].kept, settings))
     if settings.solver is not None:
         model, left = models[settings.solver], parts[-1].kept
         solves = _rolled_out(context, SOLVER, model, context.tools, len(left) * settings.rollouts)
@@ -100,11 +101,13 @@ async def _sample(
         await sample(tallies, who, tasks, samples, concurrency, is_right, on_task)
 
 
-async def _toolless(context: Context, models: Mapping[str, Path], settings: Select) -> IsRight:
+async def _toolless(
+    context: Context, models: Mapping[str, Path], name: str, settings: Select
+) -> IsRight:
     """Samples without tools: of a model of this run, or of the recipe's teacher."""
-    if settings.toolless != TEACHER:
+    if name != TEACHER:
         count = settings.questions * settings.samples
-        return _rolled_out(context, TOOLLESS, models[settings.toolless], [], count)
+        return _rolled_out(context, TOOLLESS, models[name], [], count)
     recipe = context.recipe
     chat = await make_chat(context, recipe.teacher, context.folder.selected)
     prompted = make_prompted(recipe, chat, [], temperature=1.0)
@@ -181,10 +184,10 @@ def _write(
         for task, rule, reason in found.dropped
     )
     write_tasks(left, folder / "dropped.jsonl")
-    rates = Counter(tallies.of(TOOLLESS).values())
     figures = {
-        f"{tally.right} of {tally.of} right without tools": {"questions": float(count)}
-        for tally, count in sorted(rates.items())
+        f"{tally.right} of {tally.of} right {how} tools": {"questions": float(count)}
+        for who, how in ((TOOLLESS, "without"), (SOLVER, "with"))
+        for tally, count in sorted(Counter(tallies.of(who).values()).items())
     }
     card = Card(
         f"{recipe.recipe}: questions to learn from",
@@ -210,8 +213,11 @@ def select(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
 async def _alone(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
     began = time.perf_counter()
     async with open_context(recipe, out, events) as context:
-        await context.open_tools()
         assert recipe.select is not None
+        if acts(recipe):
+            await context.open_tools()
+        else:
+            context.write_world()
         models = {"start": context.first_model()} if recipe.select.reads else {}
         kept = await select_questions(context, models)
         report = build_report(

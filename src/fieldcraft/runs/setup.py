@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.recipe import Recipe, acts
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.attention import refuse_special_attention
 from fieldcraft.envs.environment import same_names
@@ -68,9 +68,9 @@ class Setup:
             )
 
     def find_tools(self, notes: list[str]) -> Iterator[str]:
-        """A tool with a problem hides no other one."""
+        """A tool with a problem hides no other one. Those that the run does not use stay closed."""
         self.schemas = []
-        for choice in self.recipe.tools:
+        for choice in self.recipe.tools if acts(self.recipe) else ():
             try:
                 tools, noted = look_at_tool(self.recipe, choice, self.draft)
             except UserError as error:
