@@ -27,7 +27,7 @@ def test_r_q_is_at_most_the_share() -> None:
     """3/10 is kept and 4/10 is not; the share is written down."""
     tallies = {str(n): Tally(right, 10) for n, right in enumerate((0, 3, 4, 10))}
     found = not_known(tallies, TASKS, Select())
-    assert [(t.id, t.meta["toolless_rate"]) for t in found.kept] == [("0", 0.0), ("1", 0.3)]
+    assert [(t.id, t.meta["closed_book"]) for t in found.kept] == [("0", 0.0), ("1", 0.3)]
     assert found.cuts[0].dropped == {KNOWN: 2}
     assert [task.id for task, _, _ in found.dropped] == ["2", "3"]
 

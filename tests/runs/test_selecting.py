@@ -40,7 +40,7 @@ def test_a_model_behind_an_endpoint_samples_without_tools(
         assert len(teacher.asked) == 44
     kept = read_tasks(out / "select" / "tasks.jsonl")
     assert {task.question for task in kept} == {q for q in questions if "hard" in q}
-    assert {task.meta["toolless_rate"] for task in kept} == {0.0}
+    assert {task.meta["closed_book"] for task in kept} == {0.0}
     card = json.loads((out / "select" / "card.json").read_text())
     counts = [(cut["name"], cut["before"], cut["after"]) for cut in card["cuts"]]
     assert counts == [("overlap", 11, 11), ("toolless", 11, len(kept))]

@@ -29,6 +29,7 @@ from fieldcraft.config.environment import fill_in, of_others
 from fieldcraft.config.names import Kind, PartError, find, known, require, settings_of, short
 from fieldcraft.config.rl import Async, Critic, Rl
 from fieldcraft.config.sections import (
+    ClosedBook,
     Collect,
     Dtype,
     During,
@@ -111,6 +112,7 @@ class Recipe(Section):
     teacher: Teacher = Teacher()
     collect: Collect | None = None
     select: Select | None = None
+    closed_book: ClosedBook | None = None  # None: not measured
     stages: dict[str, SerializeAsAny[InstanceOf[Stage]]]  # see `stage_settings`
     seeds: tuple[int, ...] = ()  # a run for each, and a table over all of them
     side_by_side: PositiveInt = 1  # runs of several seeds at once
@@ -230,6 +232,12 @@ def first_model(recipe: Recipe) -> str:
     return "base" if recipe.model else next(iter(recipe.stages))
 
 
+def closed_book_model(recipe: Recipe) -> str:
+    """Whose closed-book rate a recipe measures: a stage, or `start`."""
+    named = recipe.closed_book.model if recipe.closed_book is not None else None
+    return named or ("start" if recipe.model else first_model(recipe))
+
+
 def evaluations(recipe: Recipe) -> list[str]:
     """Everything that a run of the recipe evaluates, in the order of the run: the first model,
     workflows around it, teachers, stages."""
@@ -294,6 +302,7 @@ def count_options(section: type[BaseModel] = Recipe) -> int:
         Teacher,
         Collect,
         Select,
+        ClosedBook,
         Evaluation,
         During,
         *map(world_settings, known(Kind.WORLD)),

@@ -334,6 +334,17 @@ class Select(Section):
         return self
 
 
+class ClosedBook(Section):
+    """How often a model answers right without tools, measured once; see runs/closed_book.py. It
+    says which questions are known where their source does not."""
+
+    model: str | None = None  # a stage, or `start`; None: the model before any training to act
+    samples: PositiveInt = 4  # of each question
+    temperature: PositiveFloat = 0.7
+    # so many of the questions of training, the first ones, are measured beside those of evaluation
+    questions: int = Field(default=0, ge=0)
+
+
 class Collect(Section):
     """Demonstrations and pairs from a teacher; see fieldcraft.data.collect."""
 

@@ -24,6 +24,7 @@ from fieldcraft.records.reading import reading
 from fieldcraft.types import Task, UserError
 
 TOOLLESS, SOLVER = "toolless", "solver"
+EVALUATION, TRAINING = "evaluation", "training"  # whose closed-book rates a run may measure
 OVERLAP = "asked in supervised training"
 KNOWN = "right too often without tools"
 SOLVED = "always right with tools"
@@ -116,6 +117,17 @@ async def sample(
         raise mistakes.exceptions[0] if mistakes else errors from None
 
 
+def with_rates(tasks: Sequence[Task], tallies: Mapping[str, Tally]) -> list[Task]:
+    """The questions with their closed-book rates in the metadata, where `Task.is_known` finds them;
+    those without a tally stay as they are."""
+    return [
+        replace(task, meta=task.meta | {"closed_book": tallies[task.id].rate})
+        if task.id in tallies
+        else task
+        for task in tasks
+    ]
+
+
 class Selected(NamedTuple):
     """Questions that are kept, those that are not with the reason, and the counts."""
 
@@ -139,10 +151,8 @@ def without(trained: Set[str], tasks: Sequence[Task], settings: Select) -> Selec
 
 
 def not_known(tallies: Mapping[str, Tally], tasks: Sequence[Task], settings: Select) -> Selected:
-    """The second: r_q is at most `most`, and is noted in the metadata as `toolless_rate`."""
-    noted = [
-        replace(task, meta=task.meta | {"toolless_rate": tallies[task.id].rate}) for task in tasks
-    ]
+    """The second: r_q is at most `most`, and is noted in the metadata as `closed_book`."""
+    noted = with_rates(tasks, tallies)
     reasons = [KNOWN if tallies[task.id].rate > settings.most else "" for task in tasks]
     return _cut(TOOLLESS, {"samples": settings.samples, "most": settings.most}, noted, reasons)
 

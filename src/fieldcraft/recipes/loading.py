@@ -35,6 +35,7 @@ from fieldcraft.recipes.environments import check_environment
 from fieldcraft.recipes.exported import filled_from_model
 from fieldcraft.recipes.files import read_recipe
 from fieldcraft.recipes.overrides import apply_override
+from fieldcraft.recipes.questions import check_closed_book, check_selection
 from fieldcraft.records.reading import MAKE_ANEW, read_json, reading
 from fieldcraft.types import UserError
 
@@ -103,7 +104,8 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
         if path is not None and not path.exists():
             raise UserError(f"{key}={path} does not exist: give the path of an existing file.")
     _check_collection(recipe)
-    _check_selection(recipe)
+    check_selection(recipe)
+    check_closed_book(recipe)
     _check_engine(recipe)
     _check_overlong(recipe)
     check_environment(recipe)
@@ -269,28 +271,6 @@ def _check_collection(recipe: Recipe) -> None:
             "the teacher has no name: set teacher.model, the name of a model at teacher.url or the"
             " folder of a checkpoint."
         )
-
-
-def _check_selection(recipe: Recipe) -> None:
-    """What is selected by must be there before reinforcement learning begins."""
-    if recipe.select is None:
-        return
-    if recipe.collect is not None:
-        raise UserError("a recipe has either collect or select: do them in two runs.")
-    kinds = [stage.kind for stage in recipe.stages.values()]
-    if kinds and "rl" not in kinds:
-        raise UserError(
-            "select chooses the questions of a stage of reinforcement learning, which the recipe"
-            " does not have: add one, or remove select."
-        )
-    first = kinds.index("rl") if kinds else 0
-    models = ["start", *list(recipe.stages)[:first]]
-    for name in sorted(recipe.select.reads):
-        if name not in models:
-            raise UserError(
-                f"select samples the model of '{name}', which is not there before reinforcement"
-                f" learning begins: use one of {', '.join(models)}."
-            )
 
 
 def _check_engine(recipe: Recipe) -> None:

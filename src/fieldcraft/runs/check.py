@@ -30,6 +30,7 @@ from fieldcraft.runs.build import (
     make_rubric,
     make_runner,
 )
+from fieldcraft.runs.closed_book import closed_book_problems
 from fieldcraft.runs.engines import engine_problems
 from fieldcraft.runs.evaluating import find_workflow
 from fieldcraft.runs.filtering import filter_shown, refuse_bad_filters
@@ -101,6 +102,7 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
             else:
                 look("dialect", partial(dialect_problems, setup))
                 look("gold answers", partial(gold_problems, setup))
+                look("closed book", partial(closed_book_problems, setup))
                 look("budget", partial(budget_problems, setup))
                 look("workflows", partial(workflow_problems, recipe))
             for name, stage in recipe.stages.items():

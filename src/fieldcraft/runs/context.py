@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -19,6 +19,7 @@ from fieldcraft.cluster.session import Session, joined
 from fieldcraft.cluster.sources import OnRanks
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.sections import Limits
+from fieldcraft.data.selection import EVALUATION, TRAINING, Tally, with_rates
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.engine.home import Home
@@ -75,6 +76,7 @@ class Context:
     session: Session | None = None  # of Ray, where the recipe has a cluster
     tools: Sequence[AnyTool] = ()  # see `open_tools`
     selected: Sequence[Task] | None = None  # questions of reinforcement learning; None: all
+    rates: Mapping[str, Mapping[str, Tally]] = field(default_factory=dict)  # see `closed_book.py`
     threads: Threads = field(
         default_factory=lambda: Threads(torch.get_num_threads(), torch.get_num_threads())
     )
@@ -86,6 +88,16 @@ class Context:
     def write_world(self) -> None:
         """Write what the run is about: corpus and questions."""
         self.folder.once(self.folder.world.name, self.inputs.write_world)
+
+    def evaluation_tasks(self) -> list[Task]:
+        """The questions to test on, with their closed-book rates once these are measured."""
+        return with_rates(self.inputs.evaluation_tasks(), self.rates.get(EVALUATION, {}))
+
+    def training_tasks(self) -> Sequence[Task]:
+        """The questions of reinforcement learning: the selected ones, or all of them, also with
+        their closed-book rates."""
+        asked = self.inputs.train_tasks() if self.selected is None else self.selected
+        return with_rates(asked, self.rates.get(TRAINING, {}))
 
     async def open_tools(self) -> None:
         """Open the tools of the recipe; for search, index the corpus."""

@@ -118,7 +118,7 @@ async def _grade(
     began = time.perf_counter()
     settings, files = context.recipe.evaluation, context.folder.evaluation(name)
     done = await evaluate(
-        context.inputs.evaluation_tasks(),
+        context.evaluation_tasks(),
         run,
         answer_rubric(context.judge, context.correct),
         settings.concurrency,

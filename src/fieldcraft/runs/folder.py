@@ -12,6 +12,7 @@ judge.sqlite         the judge's replies
 evaluations/         NAME.jsonl (every trajectory) and NAME.json (its summary), written last
 collect/             what a teacher showed
 branches/            continuations of single trajectories, see branching/
+closed_book.jsonl    how often each question is right without tools, if the recipe measures it
 select/              the questions that reinforcement learning draws from, if they are selected
 report.json, report.html   written last: the run is done, unless `stopped` says why it ended
 """
@@ -206,6 +207,11 @@ class RunFolder:
     def selected(self) -> Path:
         """The questions of reinforcement learning, where the recipe selects them."""
         return self.path / "select"
+
+    @property
+    def closed_book(self) -> Path:
+        """How often questions are right without tools, where the recipe measures it."""
+        return self.path / "closed_book.jsonl"
 
     @property
     def report_json(self) -> Path:

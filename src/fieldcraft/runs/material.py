@@ -84,8 +84,7 @@ class StageMaterial:
         return found
 
     def training_questions(self) -> Sequence[Task]:
-        selected = self.context.selected
-        return self.context.inputs.train_tasks() if selected is None else selected
+        return self.context.training_tasks()
 
     def plan(self, task: Task) -> str:
         return self.context.inputs.plan(task, self.dialect)

@@ -57,9 +57,7 @@ def _probe(
     settings = context.recipe.evaluation
     assert settings.during is not None
     every, most = settings.during.every, settings.during.questions
-    asked = [
-        t for t in context.inputs.evaluation_tasks() if t.meta.get("split") == settings.leading
-    ]
+    asked = [t for t in context.evaluation_tasks() if t.meta.get("split") == settings.leading]
 
     async def probe(steps: int) -> Row:
         if steps % every:

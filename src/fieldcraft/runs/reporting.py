@@ -15,6 +15,7 @@ from fieldcraft.evals.pairwise import one_after_another
 from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.rollouts import read_rollouts
+from fieldcraft.runs.closed_book import closed_book_report
 from fieldcraft.runs.context import Context
 from fieldcraft.runs.folder import StageFolder
 from fieldcraft.train.stages.base import Row
@@ -49,6 +50,7 @@ def write_run_report(context: Context, stopped: str | None = None) -> dict[str, 
         },
         comparisons=_changes(recipe, samples),
         extra=({"stopped": stopped} if stopped else {})
+        | ({"closed_book": closed_book_report(context)} if context.rates else {})
         | {"config": dump_recipe(recipe), "versions": context.versions()},
     )
     write_report(report, folder.report_json)

@@ -7,6 +7,7 @@ from typing import Any
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.records.events import Events, Said
+from fieldcraft.runs.closed_book import measure_closed_book
 from fieldcraft.runs.context import Context, open_context
 from fieldcraft.runs.evaluating import evaluate_model, evaluate_teachers, evaluate_workflows
 from fieldcraft.runs.loop import run_async
@@ -48,6 +49,7 @@ async def _stages(context: Context) -> dict[str, Any]:
 async def _train_and_evaluate(context: Context, model: Path) -> None:
     recipe = context.recipe
     models = {"start": model}
+    await measure_closed_book(context, models)
     if recipe.model is not None:
         await evaluate_model(context, "base", model)
         await evaluate_workflows(context, model)
@@ -57,6 +59,7 @@ async def _train_and_evaluate(context: Context, model: Path) -> None:
             context.selected = await select_questions(context, models)
         start = models[stage.start] if stage.start else model
         model = models[name] = await train_stage(context, name, stage, start)
+        await measure_closed_book(context, models)
         if stage.evaluate:
             await evaluate_model(context, name, model)
         if len(models) == 2 and recipe.model is None:

@@ -66,12 +66,14 @@ async def _select(
     parts = [without(trained_questions(context, models), candidates, settings)]
     if settings.toolless is not None:
         is_right = await _toolless(context, models, settings.toolless, settings)
-        await _sample(context, tallies, TOOLLESS, parts[-1].kept, settings.samples, is_right)
-        parts.append(not_known(tallies.of(TOOLLESS), parts[-1].kept, settings))
+        left = parts[-1].kept
+        await tally(context, "select", tallies, TOOLLESS, left, settings.samples, is_right)
+        parts.append(not_known(tallies.of(TOOLLESS), left, settings))
     if settings.solver is not None:
         model, left = models[settings.solver], parts[-1].kept
-        solves = _rolled_out(context, SOLVER, model, context.tools, len(left) * settings.rollouts)
-        await _sample(context, tallies, SOLVER, left, settings.rollouts, solves)
+        count = len(left) * settings.rollouts
+        solves = rolled_out(context, f"select: {SOLVER}", model, context.tools, count)
+        await tally(context, "select", tallies, SOLVER, left, settings.rollouts, solves)
         parts.append(not_solved(tallies.of(SOLVER), left, settings))
     _write(context, Selected(*_joined(parts)), tallies, settings, folder)
 
@@ -81,15 +83,17 @@ def _joined(parts: Sequence[Selected]) -> tuple[Any, ...]:
     return parts[-1].kept, dropped, [cut for part in parts for cut in part.cuts]
 
 
-async def _sample(
+async def tally(
     context: Context,
+    work: str,
     tallies: Tallies,
     who: str,
     tasks: Sequence[Task],
     samples: int,
     is_right: IsRight,
 ) -> None:
-    part = f"select: {who}"
+    """Sample every question that has no tally yet, as the part of a run that is called `work`."""
+    part = f"{work}: {who}"
 
     def on_task(done: int) -> None:
         found = tallies.of(who).values()
@@ -107,7 +111,7 @@ async def _toolless(
     """Samples without tools: of a model of this run, or of the recipe's teacher."""
     if name != TEACHER:
         count = settings.questions * settings.samples
-        return _rolled_out(context, TOOLLESS, models[name], [], count)
+        return rolled_out(context, f"select: {TOOLLESS}", models[name], [], count)
     recipe = context.recipe
     chat = await make_chat(context, recipe.teacher, context.folder.selected)
     prompted = make_prompted(recipe, chat, [], temperature=1.0)
@@ -124,17 +128,23 @@ async def _toolless(
     return is_right
 
 
-def _rolled_out(
-    context: Context, who: str, model: Path, tools: Sequence[AnyTool], count: int
+def rolled_out(
+    context: Context,
+    part: str,
+    model: Path,
+    tools: Sequence[AnyTool],
+    count: int,
+    temperature: float = 1.0,
 ) -> IsRight:
-    """Rollouts of a model, graded by the reward that says which answers are right."""
+    """Rollouts of a model, `count` in all, graded by the reward that says which answers are right;
+    `part` is what they are called, which their seeds follow from."""
     recipe, dialect = context.recipe, context.dialect(model)
     env = make_environment(recipe, dialect, tools)
     engine = context.engine(context.policy(model), dialect)
-    seed = zlib.crc32(f"{recipe.seed}:select:{who}".encode())
-    policy = Policy(engine=engine, temperature=1.0, seed=seed)
+    seed = zlib.crc32(f"{recipe.seed}:{part}".encode())
+    policy = Policy(engine=engine, temperature=temperature, seed=seed)
     rubric = answer_rubric(context.judge, context.correct)
-    watch = EvaluationWatch(f"select: {who}", count)
+    watch = EvaluationWatch(part, count)
 
     async def is_right(task: Task, key: str) -> bool:
         trajectory = await rollout(task, policy, env, key)

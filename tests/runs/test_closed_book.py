@@ -1,0 +1,144 @@
+"""How often a model is right without tools: measured once, and noted on every question."""
+
+import asyncio
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from collecting_parts import status
+from fieldcraft.data.sources import read_tasks
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.records.trajectories import read_trajectories
+from fieldcraft.runs import closed_book
+from fieldcraft.runs.closed_book import (
+    closed_book_problems,
+    closed_book_report,
+    measure_closed_book,
+)
+from fieldcraft.types import Task, UserError
+
+TINY = [
+    *("device=cpu", "world.people=40", "world.variants=2", "scratch.layers=2", "scratch.width=32"),
+    *("scratch.heads=2", "budget.turn_tokens=8", "evaluation.workflows=[]"),
+    "evaluation.splits={heldout: 2}",
+    *("stages.base.steps=1", "stages.base.examples=4", "stages.base.batch=2"),
+    *("stages.sft2.steps=1", "stages.sft2.examples=4", "stages.sft2.batch=2"),
+    *("stages.rl2.steps=1", "stages.rl2.questions=2", "stages.rl2.group=2"),
+]
+ASKED = [
+    Task("a", "?", ("x",), {"known": True}),
+    Task("b", "?", ("x",), {"known": True}),
+    Task("c", "?", ("x",), {"known": False}),
+    Task("d", "?", ("x",)),
+]
+TRAINED = [Task(str(i), "?", ("x",)) for i in range(5)]
+RIGHT = {"a": 4, "b": 2, "c": 0, "d": 3, "0": 1, "1": 4}  # of four samples
+
+
+def context(folder: Path, *overrides: str) -> SimpleNamespace:
+    recipe = load_recipe("smoke", ["closed_book={samples: 4, questions: 2}", *overrides])
+    inputs = SimpleNamespace(evaluation_tasks=lambda: ASKED, train_tasks=lambda: TRAINED)
+    place = SimpleNamespace(closed_book=folder / "closed_book.jsonl")
+    return SimpleNamespace(
+        recipe=recipe, inputs=inputs, folder=place, rates={}, emit=lambda event: None
+    )
+
+
+def measure(made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, *models: str) -> list[str]:
+    """The keys of the samples that are taken."""
+    taken: list[str] = []
+
+    def rolled_out(*_: object) -> object:
+        async def is_right(task: Task, key: str) -> bool:
+            taken.append(key)
+            return int(key.rpartition("/")[2]) < RIGHT[task.id]
+
+        return is_right
+
+    monkeypatch.setattr(closed_book, "rolled_out", rolled_out)
+    asyncio.run(measure_closed_book(made, dict.fromkeys(models, Path("model"))))
+    return taken
+
+
+def test_every_question_is_sampled_once_the_model_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = context(tmp_path)
+    assert measure(made, monkeypatch, "start") == []  # what it made knows nothing
+    assert len(measure(made, monkeypatch, "start", "base")) == 4 * (4 + 2)
+    rates = {who: {k: t.rate for k, t in found.items()} for who, found in made.rates.items()}
+    assert rates == {
+        "evaluation": {"a": 1.0, "b": 0.5, "c": 0.0, "d": 0.75},
+        "training": {"0": 0.25, "1": 1.0},
+    }
+    assert measure(made, monkeypatch, "start", "base", "sft2") == []
+
+
+def test_a_run_that_is_resumed_samples_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = context(tmp_path)
+    measure(first, monkeypatch, "base")
+    lines = first.folder.closed_book.read_text().splitlines(keepends=True)
+    first.folder.closed_book.write_text("".join(lines[:3]))
+    again = context(tmp_path)
+    assert len(measure(again, monkeypatch, "base")) == 4 * 3
+    assert again.rates == first.rates
+    assert measure(context(tmp_path), monkeypatch, "base") == []
+
+
+def test_the_report_says_how_far_it_agrees_with_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = context(tmp_path, "closed_book.questions=0")
+    measure(made, monkeypatch, "base")
+    counts = {"known": {"n": 2, "known": 1}, "unknown": {"n": 1, "known": 0}}
+    found = {"n": 4, "rate": 2.25 / 4, "known": 2, "agreement": counts}
+    assert closed_book_report(made) == {"evaluation": found}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["closed_book.model=sft9"], "of 'sft9', which is not there: use one of start, base, sft"),
+        (["closed_book.questions=4", "closed_book.model=rl2"], "after 'rl2', and there is none"),
+        (["closed_book.questions=4", "select.toolless=base"], "remove closed_book.questions"),
+        (["closed_book.temperature=0"], "'closed_book.temperature' is wrong"),
+        (["closed_book={}", "stages={}"], "has none that can be asked so: remove it"),
+    ],
+)
+def test_a_mistake_is_told_in_a_sentence(given: list[str], told: str) -> None:
+    with pytest.raises(UserError) as error:
+        load_recipe("smoke", given)
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "tasks", "told"),
+    [
+        ([], ASKED, "1 of 4 questions do not say whether the model knows them"),
+        ([], ASKED[:3], "all 3 questions say whether the model knows them"),
+        (["closed_book={samples: 3, questions: 5}"], ASKED, "27 samples without tools from the"),
+    ],
+)
+def test_check_says_what_evaluations_know(given: list[str], tasks: list[Task], told: str) -> None:
+    recipe, notes = load_recipe("smoke", given), list[str]()
+    setup = SimpleNamespace(recipe=recipe, inputs=SimpleNamespace(evaluation_tasks=lambda: tasks))
+    assert list(closed_book_problems(setup, notes)) == []
+    assert told in notes[0]
+
+
+@pytest.mark.slow
+def test_a_run_notes_the_rate_on_every_question(tmp_path: Path) -> None:
+    measured = [*TINY, "closed_book={samples: 2, questions: 4000}"]
+    assert status("run", "smoke", *measured, "--out", str(tmp_path / "run")) == 0
+    for evaluation in (tmp_path / "run" / "evaluations").glob("*.jsonl"):
+        answered = read_trajectories(evaluation)
+        assert all(0 <= t.task.meta["closed_book"] <= 1 for t in answered)
+    [rollouts] = (tmp_path / "run" / "rl2" / "rollouts").glob("*")
+    assert '"closed_book":' in rollouts.read_text()
+    asked = len(read_tasks(tmp_path / "run" / "world" / "evaluation.jsonl"))
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["closed_book"]["evaluation"]["n"] == asked
