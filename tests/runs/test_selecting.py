@@ -62,7 +62,7 @@ def test_code_is_selected_by_what_the_model_solves(tmp_path: Path) -> None:
     counts = [(cut["name"], cut["before"], cut["after"]) for cut in card["cuts"]]
     assert counts == [("overlap", 2, 2), ("solver", 2, 2)]
     assert card["figures"] == {"0 of 2 right with tools": {"questions": 2.0}}
-    assert all("toolless_rate" not in t.meta for t in read_tasks(out / "select" / "tasks.jsonl"))
+    assert all("closed_book" not in t.meta for t in read_tasks(out / "select" / "tasks.jsonl"))
 
 
 def test_the_recipe_of_both_names_its_successors(capsys: pytest.CaptureFixture[str]) -> None:
