@@ -110,6 +110,10 @@ SHORTER = {  # what a command begins with -> what is added to it
     ],
     "fieldcraft run my-shop.yaml": [*SHOP, *shrink("rl", "rl")],
     "fieldcraft run my-own-game.yaml": [*SHOP, *shrink("rl", "rl")],
+    "fieldcraft run afm-code-mini": [
+        *(*CODE[:5], *CODE[9:], *shrink("rl", "rl"), "stages.sft.examples=40"),
+        *("stages.rl.keep_groups=all", "select.questions=4", "select.rollouts=2"),
+    ],
     "fieldcraft run autocoa-data": ["collect.questions=20", "collect.contrast=8"],
     "fieldcraft run smoke": [*TINY, *shrink("sft", "base", "sft2"), *shrink("rl", "rl2")],
     "fieldcraft run hotpotqa": [
