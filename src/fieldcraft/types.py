@@ -195,7 +195,8 @@ class Trajectory:
     """Everything that happened for one task, in order. `rewards` keeps the unweighted score of
     every reward by name, `reward` is their weighted sum; None means "not gradable" and is never a
     0. `correct` names the one that says whether the answer is right. `folds` has the place in
-    `segments` of each chain's prompt but the first one's (`records/chains.py`).
+    `segments` of each chain's prompt but the first one's (`records/chains.py`). A `tool_free` one
+    was sampled while the tools were unavailable, so that a call ended it.
     """
 
     task: Task
@@ -210,6 +211,7 @@ class Trajectory:
     error: str = ""
     seconds: float = 0.0
     folds: list[int] = field(default_factory=list)
+    tool_free: bool = False
 
     @property
     def ids(self) -> list[int]:

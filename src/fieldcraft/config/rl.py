@@ -95,6 +95,9 @@ class Rl(Stage):
     group: PositiveInt = 8  # rollouts of a question
     oversample: PositiveInt = 1  # times as many are sampled; `group` of them are trained on
     temperature: PositiveFloat = 1.0
+    # of a step's questions, asked while the tools are unavailable, so that a call ends the rollout
+    cot_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    cot_questions: Literal["all", "known"] = "all"  # of which that is the share
     asynchronous: Async = Field(default=Async(), alias="async")
     # what is rewarded
     rewards: Rewards = Field(default={"em": 1.0})  # and their weights
@@ -184,6 +187,8 @@ class Rl(Stage):
                 "overlong_limit and overlong_cache belong to overlong_penalty: set it, or remove"
                 " them"
             )
+        if self.cot_questions != "all" and not self.cot_share:
+            raise ValueError(f"cot_questions: {self.cot_questions} needs a cot_share above 0")
         self._agree_on_names()
         self._agree_on_simulator()
         return self

@@ -146,3 +146,11 @@ class ToolEnvironment:
         raised before, and UserError as it is."""
         async with open_tools(self.tools, task, self.budget.call_seconds) as tools:
             yield Episode(self.dialect, tools, self.schemas, self.budget, self.gate)
+
+
+class ToolFreeEnvironment(ToolEnvironment):
+    """The same prompt while the tools are unavailable: none of them is opened, and none can run."""
+
+    @asynccontextmanager
+    async def open(self, task: Task) -> AsyncIterator[Episode]:
+        yield Episode(self.dialect, {}, self.schemas, self.budget, self.gate)

@@ -25,7 +25,7 @@ MOST_ID = 2**31  # above it, no tokenizer can be asked
 def to_json(trajectory: Trajectory) -> str:
     """One line of JSON without the line break. Log-probabilities keep six decimals.
 
-    A trajectory of one chain has no key `folds`.
+    A trajectory of one chain has no key `folds`, and one with tools no key `tool_free`.
 
     A number that is not finite (a model may write one as an argument) stays `NaN` or `Infinity`,
     as Python's `json` writes it: `null` would turn a broken number into "not gradable".
@@ -35,6 +35,8 @@ def to_json(trajectory: Trajectory) -> str:
         segment["logprobs"] = [round(logprob, _DECIMALS) for logprob in segment["logprobs"]]
     if not trajectory.folds:
         del record["folds"]
+    if not trajectory.tool_free:
+        del record["tool_free"]
     return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
 
 

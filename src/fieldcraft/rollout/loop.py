@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from fieldcraft.dialects.folding import is_well_formed
-from fieldcraft.envs.environment import Episode, ToolEnvironment
+from fieldcraft.envs.environment import Episode, ToolEnvironment, ToolFreeEnvironment
 from fieldcraft.records.chains import chains, turns_of
 from fieldcraft.rollout.turns import (
     Conversation,
@@ -17,7 +17,7 @@ from fieldcraft.rollout.turns import (
 )
 from fieldcraft.types import Answer, Author, StopReason, Task, Trajectory, UserError
 
-__all__ = ["Policy", "Simulator", "continuation", "rollout", "rollouts"]
+__all__ = ["Policy", "Simulator", "continuation", "rollout", "rollouts", "tool_free_rollout"]
 
 
 async def rollout(
@@ -36,6 +36,22 @@ async def rollout(
     UserError (a mistake that would spoil every rollout alike) is raised.
     """
     trajectory = await converse(task, policy, env, key, _act_and_answer, simulator)
+    trajectory.well_formed = is_well_formed(env.dialect, trajectory)
+    return trajectory
+
+
+async def tool_free_rollout(
+    task: Task, policy: Policy, env: ToolEnvironment, key: str
+) -> Trajectory:
+    """Let the policy answer from its own knowledge: the prompt is that of `rollout`, but the tools
+    are unavailable, so a call ends the rollout without an answer (AutoCoA's pure chain of thought
+    in reinforcement learning, arXiv 2503.06580, section 3.1).
+
+    Arguments, ends and errors are those of `rollout`.
+    """
+    closed = ToolFreeEnvironment(env.dialect, env.tools, env.budget)
+    trajectory = Trajectory(task, tool_free=True)
+    await continue_conversation(trajectory, policy, closed, key, _think_and_answer)
     trajectory.well_formed = is_well_formed(env.dialect, trajectory)
     return trajectory
 
@@ -82,6 +98,13 @@ async def _act_and_answer(conversation: Conversation) -> None:
         await conversation.act(move)
         if conversation.is_full and not await conversation.fold():
             return
+
+
+async def _think_and_answer(conversation: Conversation) -> None:
+    dialect = conversation.episode.dialect
+    if await conversation.write(dialect.stop) is not StopReason.LENGTH:
+        move = dialect.parse(conversation.trajectory.policy_texts)
+        conversation.conclude(move if isinstance(move, Answer) else None)
 
 
 async def rollouts(

@@ -20,13 +20,21 @@ from fieldcraft.records.events import Sink, TrajectoryDone, nobody
 from fieldcraft.records.timeline import Timeline
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rollout.environments import Play
-from fieldcraft.rollout.loop import Policy, Simulator, rollout, rollouts
+from fieldcraft.rollout.loop import (
+    Policy,
+    Simulator,
+    rollout,
+    rollouts,
+    tool_free_rollout,
+)
 from fieldcraft.rollout.simulators import PolicySimulator
 from fieldcraft.train.epochs import draw
 from fieldcraft.train.resampling import resample
+from fieldcraft.train.tool_free import tool_free_questions
 from fieldcraft.types import Task, Trajectory
 
 Group = Sequence[Trajectory]
+Player = Callable[[Task, str], Awaitable[Trajectory]]
 Row = dict[str, Any]
 T = TypeVar("T")
 
@@ -136,17 +144,24 @@ class Sampler:
             await self.frozen.sleep()
 
     async def _batch(self, tasks: Sequence[Task], number: int, batch: int) -> list[Group]:
-        s = self.settings
-        play = self.player(simulated=simulates(s, number))
+        s, size = self.settings, self.size
+        players = self.players(tasks, self.drawn + batch, simulated=simulates(s, number))
         first = batch * s.questions
-        size = self.size
-        jobs = [
-            (task, f"{number}/{p}/{g}")
-            for p, task in enumerate(tasks, start=first)
+        jobs = {
+            f"{number}/{first + p}/{g}": (task, players[p])
+            for p, task in enumerate(tasks)
             for g in range(size)
-        ]
+        }
+
+        async def play(task: Task, key: str) -> Trajectory:
+            _, player = jobs[key]
+            return await player(task, key)
+
         done = await rollouts(
-            jobs, play, len(jobs), lambda t: self.emit(TrajectoryDone(self.name, t))
+            [(task, key) for key, (task, _) in jobs.items()],
+            play,
+            len(jobs),
+            lambda t: self.emit(TrajectoryDone(self.name, t)),
         )
         await self.rubric.prepare(done)
         return [done[p * size : (p + 1) * size] for p in range(len(tasks))]
@@ -156,10 +171,27 @@ class Sampler:
         """Rollouts that are sampled for a question."""
         return self.settings.group * self.settings.oversample
 
-    def player(self, *, simulated: bool) -> Callable[[Task, str], Awaitable[Trajectory]]:
+    def players(self, tasks: Sequence[Task], batch: int, *, simulated: bool) -> list[Player]:
+        """What plays the rollouts of each question of a batch."""
+        tool_free = tool_free_questions(self.settings, self.seed, batch, tasks)
+        with_tools = self._player(simulated=simulated)
+        return [
+            self._tool_free_player if place in tool_free else with_tools
+            for place in range(len(tasks))
+        ]
+
+    async def _tool_free_player(self, task: Task, key: str) -> Trajectory:
+        with self.timeline.follow():
+            return await tool_free_rollout(task, self._policy, self.env, key)
+
+    @property
+    def _policy(self) -> Policy:
+        return Policy(engine=self.engine, temperature=self.settings.temperature, seed=self.seed)
+
+    def _player(self, *, simulated: bool) -> Player:
         """What plays the rollout of a task and a key. If a frozen model writes the observations, it
         samples as the policy does, in an engine with sessions of its own."""
-        policy = Policy(engine=self.engine, temperature=self.settings.temperature, seed=self.seed)
+        policy = self._policy
         simulator: Simulator | None = None
         if simulated:
             frozen = PolicySimulator(replace(policy, engine=self.frozen or policy.engine))

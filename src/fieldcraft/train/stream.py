@@ -152,11 +152,13 @@ class Stream(Sampler):
 
     def _begin(self, place: int, version: int) -> None:
         s = self.settings
-        [index] = draw(self.seed, place, len(self.tasks), 1)
-        play = self.player(simulated=simulates(s, place // s.questions))
+        batch, index = divmod(place, s.questions)
+        chosen = draw(self.seed, batch, len(self.tasks), s.questions)
+        tasks = [self.tasks[i] for i in chosen]
+        play = self.players(tasks, batch, simulated=simulates(s, batch))[index]
 
         async def one(key: str) -> Trajectory:
-            trajectory = await play(self.tasks[index], key)
+            trajectory = await play(tasks[index], key)
             self.emit(TrajectoryDone(self.name, trajectory))
             return trajectory
 

@@ -20,6 +20,7 @@ from fieldcraft.train.rollout_metrics import rollout_metrics, silence
 from fieldcraft.train.sampler import Group, Sampler, Travelling, equal, simulates
 from fieldcraft.train.stages.base import Data, Material, Row, StageType
 from fieldcraft.train.stream import Stream
+from fieldcraft.train.tool_free import tool_free_metrics
 from fieldcraft.train.watch import Watch
 from fieldcraft.types import VERDICT, Trajectory, UserError
 
@@ -132,7 +133,8 @@ class RlStage(StageType):
         flat = sampled.trajectories
         check_rollouts(flat, number)
         self.tools.check(flat, number)
-        row = rollout_metrics(flat)
+        row = rollout_metrics([t for t in flat if not t.tool_free] or flat)
+        row |= tool_free_metrics(flat)
         row |= {
             "tokens": sum(len(t.ids) for t in flat),
             "equal_groups": sum(map(equal, sampled.groups)) / max(len(sampled.groups), 1),

@@ -1,0 +1,41 @@
+"""Which questions of a step are asked while the tools are unavailable."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from math import floor
+from typing import Any
+
+from fieldcraft.config.rl import Rl
+from fieldcraft.types import VERDICT, Status, Task, Trajectory
+
+
+def tool_free_questions(settings: Rl, seed: int, batch: int, tasks: Sequence[Task]) -> set[int]:
+    """Return the places, in batch number `batch`, of the questions that are asked without tools.
+
+    Of the n questions that `cot_questions` admits they are n * `cot_share`, rounded at random to
+    one of its two neighbours such that its expectation is n * `cot_share`.
+    """
+    known_only = settings.cot_questions == "known"
+    admitted = [p for p, task in enumerate(tasks) if not known_only or task.is_known]
+    rng = random.Random(f"cot:{seed}:{batch}")
+    count = floor(len(admitted) * settings.cot_share + rng.random())
+    return set(rng.sample(admitted, min(count, len(admitted))))
+
+
+def tool_free_metrics(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+    """Return what the rollouts without tools of a step did; empty where there are none.
+
+    `tool_free/share` is their share of all rollouts, `tool_free/em` of them are right,
+    `tool_free/answered` of them end with an answer; the others wrote a call or ran out of tokens.
+    """
+    found = [t for t in trajectories if t.tool_free]
+    if not found:
+        return {}
+    graded = [t.right for t in found if t.right is not None]
+    return {
+        "tool_free/share": len(found) / len(trajectories),
+        f"tool_free/{VERDICT}": sum(graded) / max(len(graded), 1),
+        "tool_free/answered": sum(t.status is Status.ANSWERED for t in found) / len(found),
+    }
