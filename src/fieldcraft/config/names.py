@@ -72,6 +72,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "f1": f"{_ANSWERS}:F1",
         "cover_em": f"{_ANSWERS}:CoverEM",
         "format": f"{_ANSWERS}:Format",
+        "format_penalty": f"{_ANSWERS}:FormatPenaltyReward",
         "judge": "fieldcraft.rewards.judge:Judge",
         "repair": "fieldcraft.rewards.repairs:Repair",
         "otc-grpo": f"{_COST}:OtcGrpo",

@@ -166,6 +166,16 @@ class Recipe(Section):
                 self.stages[name] = stage.model_copy(update={"importance_cap": ROUNDING_CAP})
         return self
 
+    @model_validator(mode="after")
+    def _has_tools_to_withhold(self) -> Self:
+        for name, stage in self.stages.items():
+            if isinstance(stage, Rl) and stage.cot_share and not self.tools:
+                raise ValueError(
+                    f"stage '{name}' has a cot_share, and the recipe no tools that could be"
+                    " unavailable: remove cot_share, or name tools"
+                )
+        return self
+
     @field_validator("correct")
     @classmethod
     def _is_a_reward(cls, name: str) -> str:

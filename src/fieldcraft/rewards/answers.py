@@ -126,3 +126,22 @@ class Format(StatelessReward):
 
     def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
         return [float(trajectory.well_formed) for trajectory in group]
+
+
+class FormatPenaltyReward(StatelessReward):
+    """-1 if the trajectory breaks its dialect's grammar, else 0 (AutoCoA, arXiv 2503.06580, section
+    3.3, penalises an answer that leaves out a required tag).
+
+    With {em: 1, format_penalty: p}, 0 < p < 1, a right answer in a broken form is worth 1 - p, and
+    a wrong one, or none, is worth -p. A rollout whose tools were unavailable, and which ended
+    without an answer, is not penalised: its call was well-formed where tools are there.
+    """
+
+    name = "format_penalty"
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+        return [0.0 if t.well_formed or _ended_by_call(t) else -1.0 for t in group]
+
+
+def _ended_by_call(trajectory: Trajectory) -> bool:
+    return trajectory.tool_free and trajectory.answer is None

@@ -7,11 +7,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
 from typing import Any
 
 from fieldcraft.dialects.base import encode_written
 from fieldcraft.dialects.demonstrations import encode_demonstration
 from fieldcraft.dialects.naming import Names
+from fieldcraft.tools.search.passages import Passage, format_passages
 from fieldcraft.types import (
     Action,
     Answer,
@@ -60,6 +62,7 @@ class Curriculum:
     seed: int
     mistakes: float = MISTAKES  # see `team_demonstration`
     reading_syllables: int | None = None  # see `strangers`
+    article_readings: int = 0  # of each article of the training region, by the base model
 
     @cached_property
     def worlds(self) -> list[Atlas]:
@@ -75,12 +78,31 @@ class Curriculum:
     def size(self, data: str, most: int | None) -> int:
         """The number of examples in a data set; at most `most`."""
         size = PER_FACT[data] * max(len(self.world.taught_facts), FACTS_AT_LEAST)
+        if data == "base":
+            size += self.article_readings * len(self.articles)
         return size if most is None else min(most, size)
+
+    @cached_property
+    def articles(self) -> list[str]:
+        """The names of the training region, whose articles the base model reads."""
+        return [name for name, e in self.world.entities.items() if e.region == "train"]
 
     def base(self, count: int) -> list[Trajectory]:
         """Texts of the base model. It learns to answer closed-book from the taught facts (half of
         the questions have one hop), to say what it does not know, and to read: it gets articles
-        about strangers and then states their facts in any order. It never sees a search."""
+        about strangers and then states their facts in any order. It also reads the articles of the
+        training region, about which no closed-book question asks, so that it can simulate a search
+        for them. It never sees a search."""
+        whole = self.size("base", None)
+        read = round(count * self.article_readings * len(self.articles) / whole)
+        return self._encyclopedia(read) + self._closed_book(count - read)
+
+    def _encyclopedia(self, count: int) -> list[Trajectory]:
+        """Articles as a search shows them, each as often as the others."""
+        names = (self.articles * ceil(count / len(self.articles)))[:count]
+        return [self._article(name) for name in names]
+
+    def _closed_book(self, count: int) -> list[Trajectory]:
         rng = random.Random(f"base:{self.seed}")
         reading = [
             self._reading(strangers(self.world, rng, self.reading_syllables), rng)
@@ -211,6 +233,16 @@ class Curriculum:
         task = Task(f"reading:{'/'.join(names)}", "", ())
         return Trajectory(
             task, [self._segment(Author.PROMPT, articles), self._segment(Author.POLICY, stated)]
+        )
+
+    def _article(self, name: str) -> Trajectory:
+        """The article of a name, which is given."""
+        article = self.world.passage(name)
+        shown = format_passages([Passage(name, **article)])
+        head = shown.removesuffix(article["text"])
+        return Trajectory(
+            Task(f"article:{name}", "", ()),
+            [self._segment(Author.PROMPT, head), self._segment(Author.POLICY, article["text"])],
         )
 
     def _pair(self, task: Task, decision: Decision) -> tuple[Trajectory, Trajectory]:

@@ -54,6 +54,7 @@ class AtlasWorld(World):
         mistakes: Annotated[float, Field(ge=0, le=1)] = MISTAKES,
         reading_syllables: Annotated[int, Field(ge=4, le=len(SYLLABLES))] | None = None,
         site: Annotated[str, AfterValidator(site_address)] | None = None,
+        article_readings: Annotated[int, Field(ge=0)] = 0,
     ) -> None:
         """Deal the world.
 
@@ -69,6 +70,8 @@ class AtlasWorld(World):
                 to read by, None for all. The fewer, the better it copies similar names.
             site: the address of a web site of the articles, such as http://atlas. Agents then
                 search and read that site with web_search and crawl_page, in place of an index.
+            article_readings: how often a base model reads each article of the training region,
+                which no closed-book question asks about, so that it can simulate a search there.
 
         Raises:
             UserError: the world would have no entities of a kind, or none to ask about.
@@ -78,6 +81,7 @@ class AtlasWorld(World):
         self.mistakes = mistakes
         self.reading_syllables = reading_syllables
         self.site = site
+        self.article_readings = article_readings
         self.facts = deal(people, taught, heldout, seed, reserved_chains, site)
 
     def passages(self) -> list[dict[str, str]]:
@@ -124,6 +128,7 @@ class AtlasWorld(World):
             self.seed,
             self.mistakes,
             self.reading_syllables,
+            self.article_readings,
         )
 
     @property
