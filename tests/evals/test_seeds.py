@@ -192,7 +192,11 @@ def test_the_page_shows_the_rows_and_leads_to_the_seeds(tmp_path: Path) -> None:
     assert "base → sft → rl1 → rl2" in shown
     assert "5 + 2" in shown
     figures = re.findall(r'<svg [^>]*aria-label="([^"]*)"', shown)
-    assert figures == ["Where right answers come from", "Success rate by number of calls"]
+    assert figures == [
+        "Accuracy against calls",
+        "Where right answers come from",
+        "Success rate by number of calls",
+    ]
 
 
 COMPARED = {

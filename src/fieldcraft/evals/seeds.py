@@ -170,7 +170,7 @@ def write_page(
         rivals=list(learned),
         learning=charts.curves_over_seeds(learned, slots) if learned else None,
         compared=[row["title"] for row in compared],
-        charts=_charts(compared, slots),
+        charts=[_frontier(table["rows"], slots), *_charts(compared, slots)],
         splits=list(table["rows"][0]["splits"]),
         split_names=titles,
         few=FEW,
@@ -203,23 +203,29 @@ def rival_rows(rows: Sequence[Report]) -> list[Report]:
 
 
 def _charts(rows: Sequence[Report], slots: Mapping[str, int]) -> list[charts.Chart]:
-    """Accuracy against calls, and the two panels of AutoCoA's figure 3 (arXiv 2503.06580)."""
-    frontier = {row["title"]: _point(row) for row in rows}
+    """The two panels of AutoCoA's figure 3 (arXiv 2503.06580)."""
     shares = {row["title"]: share_of_right(row["by_calls"]) for row in rows}
     rates = {row["title"]: success_rate(row["by_calls"]) for row in rows}
     titles = ("Where right answers come from", "Success rate by number of calls")
     notes = ("share of all right answers", "share of the trajectories with so many")
     return [
-        charts.accuracy_against_calls(frontier, [], slots),
         charts.by_calls(titles[0], notes[0], "share of right answers", shares, slots),
         charts.by_calls(titles[1], notes[1], "success rate", rates, slots),
     ]
 
 
-def _point(row: Report) -> Report:
-    """The exact match of a row over its seeds, beside its calls and the optimum."""
-    calls = {key: row[key] for key in ("calls_mean", "calls_optimal_mean")}
-    return {"em": row["em"]["mean"], "em_ci95": row["em"]["ci95"], **calls}
+def _frontier(rows: Sequence[Report], slots: Mapping[str, int]) -> charts.Chart:
+    """Exact match over calls, of every row."""
+    points = {
+        row["title"]: {
+            "em": row["em"]["mean"],
+            "em_ci95": row["em"]["ci95"] or [row["em"]["mean"]] * 2,
+            "calls_mean": row["calls_mean"],
+            "calls_optimal_mean": row["calls_optimal_mean"],
+        }
+        for row in rows
+    }
+    return charts.accuracy_against_calls(points, [], slots)
 
 
 def share_of_right(parts: Sequence[Mapping[str, int]]) -> list[tuple[int, float, bool]]:
