@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import ceil
 from typing import Any
 
@@ -39,14 +39,24 @@ from fieldcraft.worlds.atlas.questions import HOPS
 from fieldcraft.worlds.atlas.team import MISTAKES, team_demonstration
 from fieldcraft.worlds.naming import SYLLABLES
 
-REAL_SHARE = 0.2  # of the demonstrations that need a search, from the real training region
+# Of the demonstrations that need a search, those from the real training region. A world model is
+# taught what a search returns there.
+REAL_SHARE = {"demonstrations": 0.2, "team": 0.2, "world_model": 0.6, "wasteful": 0.0}
+PAIRS_REAL_SHARE = 0.2  # of the questions that give pairs
 COT_SHARE = 1 / 6  # chain-of-thought demonstrations (AutoCoA mixes 5 CoA : 1 CoT)
 READING_SHARE = 0.3  # of the base model's texts
 IGNORANCE_SHARE = 0.18  # of the base model's texts
 # Examples per taught fact in a data set, unless a recipe asks for fewer: with more facts it takes
 # longer to learn which ones are taught. In small worlds learning to read takes longest, so there
 # the size is that of FACTS_AT_LEAST facts.
-PER_FACT = {"base": 64, "demonstrations": 45, "wasteful": 90, "team": 45, "pairs": 9}
+PER_FACT = {
+    "base": 64,
+    "demonstrations": 45,
+    "world_model": 45,
+    "wasteful": 90,
+    "team": 45,
+    "pairs": 9,
+}
 FACTS_AT_LEAST = 320
 DECISIONS_KEPT = 0.35  # of those where thinking is chosen: a smaller share than acting
 
@@ -130,6 +140,11 @@ class Curriculum:
         training region."""
         return self._encoded("demonstrations", count)
 
+    def world_model(self, count: int) -> list[Trajectory]:
+        """The same kinds of demonstrations, more of them in the real training region, so that a
+        model which is trained on their observations can simulate a search there."""
+        return self._encoded("world_model", count)
+
     def wasteful(self, count: int) -> list[Trajectory]:
         """The same kinds of questions, answered by a teacher who also searches for what the model
         knows. All that need a search are from re-dealt worlds. So the training region is still
@@ -148,7 +163,8 @@ class Curriculum:
     def shown(self, data: str, count: int) -> list[tuple[Task, list[Step]]]:
         """The questions and steps of a set of demonstrations."""
         rng = random.Random(f"{data}:{self.seed}")
-        searching = self._redealt if data == "wasteful" else self._mostly_redealt
+        real = REAL_SHARE[data]
+        searching = partial(self._mostly_redealt, real=real) if real else self._redealt
         return [
             (world.task(path, "train"), self._steps(data, world, path, rng))
             for world, path in self._questions(count, rng, searching)
@@ -175,8 +191,8 @@ class Curriculum:
             else:
                 yield searching(rng)
 
-    def _mostly_redealt(self, rng: random.Random) -> tuple[Atlas, Route]:
-        world = self.world if rng.random() < REAL_SHARE else rng.choice(self.worlds)
+    def _mostly_redealt(self, rng: random.Random, real: float) -> tuple[Atlas, Route]:
+        world = self.world if rng.random() < real else rng.choice(self.worlds)
         return world, self.untaught_path(world, rng)
 
     def _redealt(self, rng: random.Random) -> tuple[Atlas, Route]:
@@ -188,7 +204,7 @@ class Curriculum:
         rng = random.Random(f"pairs:{self.seed}")
         found: list[tuple[Trajectory, Trajectory]] = []
         while len(found) < count:
-            world, path = self._mostly_redealt(rng)
+            world, path = self._mostly_redealt(rng, PAIRS_REAL_SHARE)
             task = world.task(path, "train")
             for decision in decisions(world, path, rng):
                 if decision.acts or rng.random() < DECISIONS_KEPT:
@@ -238,7 +254,7 @@ class Curriculum:
     def _article(self, name: str) -> Trajectory:
         """The article of a name, which is given."""
         article = self.world.passage(name)
-        shown = format_passages([Passage(name, **article)])
+        shown = format_passages([Passage(name, article["title"], article["text"])])
         head = shown.removesuffix(article["text"])
         return Trajectory(
             Task(f"article:{name}", "", ()),

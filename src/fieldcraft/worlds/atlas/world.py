@@ -38,7 +38,7 @@ class AtlasWorld(World):
     """The synthetic encyclopedia; `facts` says what is in it."""
 
     splits = SPLITS
-    datasets = ("base", "demonstrations", "wasteful", "team")
+    datasets = ("base", "demonstrations", "world_model", "wasteful", "team")
     toolless = ("base",)
     pair_sets = ("pairs",)
     synthesised = (DEPTH, *JOINS)
@@ -100,6 +100,7 @@ class AtlasWorld(World):
         make = {
             "base": curriculum.base,
             "demonstrations": curriculum.demonstrations,
+            "world_model": curriculum.world_model,
             "wasteful": curriculum.wasteful,
             "team": curriculum.team,
         }[data]
