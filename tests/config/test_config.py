@@ -305,7 +305,7 @@ def test_the_world_is_written_down_whole(path: str) -> None:
     assert world is not None
     shares = {"taught": 0.4, "heldout": 0.5, "mistakes": 0.25}
     counts = {"people": 40, "variants": 400, "reserved_chains": 0}
-    counts |= {"reading_syllables": None, "site": None}
+    counts |= {"reading_syllables": None, "site": None, "article_readings": 0}
     assert (world.name, world.settings) == ("atlas", counts | shares)
 
 

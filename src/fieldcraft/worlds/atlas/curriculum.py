@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from math import ceil
 from typing import Any
 
@@ -39,24 +39,16 @@ from fieldcraft.worlds.atlas.questions import HOPS
 from fieldcraft.worlds.atlas.team import MISTAKES, team_demonstration
 from fieldcraft.worlds.naming import SYLLABLES
 
-# Of the demonstrations that need a search, those from the real training region. A world model is
-# taught what a search returns there.
-REAL_SHARE = {"demonstrations": 0.2, "team": 0.2, "world_model": 0.6, "wasteful": 0.0}
-PAIRS_REAL_SHARE = 0.2  # of the questions that give pairs
+REAL_SHARE = 0.2  # of the demonstrations that need a search, from the real training region
 COT_SHARE = 1 / 6  # chain-of-thought demonstrations (AutoCoA mixes 5 CoA : 1 CoT)
 READING_SHARE = 0.3  # of the base model's texts
 IGNORANCE_SHARE = 0.18  # of the base model's texts
 # Examples per taught fact in a data set, unless a recipe asks for fewer: with more facts it takes
 # longer to learn which ones are taught. In small worlds learning to read takes longest, so there
 # the size is that of FACTS_AT_LEAST facts.
-PER_FACT = {
-    "base": 64,
-    "demonstrations": 45,
-    "world_model": 45,
-    "wasteful": 90,
-    "team": 45,
-    "pairs": 9,
-}
+PER_FACT = {"base": 64, "demonstrations": 45, "wasteful": 90, "team": 45, "pairs": 9}
+# Data sets in which articles are read.
+WITH_ARTICLES = ("base", "demonstrations")
 FACTS_AT_LEAST = 320
 DECISIONS_KEPT = 0.35  # of those where thinking is chosen: a smaller share than acting
 
@@ -86,9 +78,14 @@ class Curriculum:
         return {h: [p for p in paths if not self.world.is_test(p)] for h, paths in every.items()}
 
     def size(self, data: str, most: int | None) -> int:
-        """The number of examples in a data set; at most `most`."""
+        """The number of examples in a data set, but for articles; at most `most`."""
         size = PER_FACT[data] * max(len(self.world.taught_facts), FACTS_AT_LEAST)
-        if data == "base":
+        return size if most is None else min(most, size)
+
+    def size_with_articles(self, data: str, most: int | None) -> int:
+        """The number of examples in a data set; at most `most`."""
+        size = self.size(data, None)
+        if data in WITH_ARTICLES:
             size += self.article_readings * len(self.articles)
         return size if most is None else min(most, size)
 
@@ -103,9 +100,12 @@ class Curriculum:
         about strangers and then states their facts in any order. It also reads the articles of the
         training region, about which no closed-book question asks, so that it can simulate a search
         for them. It never sees a search."""
-        whole = self.size("base", None)
-        read = round(count * self.article_readings * len(self.articles) / whole)
+        read = self._article_count("base", count)
         return self._encyclopedia(read) + self._closed_book(count - read)
+
+    def _article_count(self, data: str, count: int) -> int:
+        """How many of `count` examples of a data set are articles."""
+        return round(count * (1 - self.size(data, None) / self.size_with_articles(data, None)))
 
     def _encyclopedia(self, count: int) -> list[Trajectory]:
         """Articles as a search shows them, each as often as the others."""
@@ -137,13 +137,10 @@ class Curriculum:
     def demonstrations(self, count: int) -> list[Trajectory]:
         """Chains of thought if the model knows everything, and chains of action if it must search.
         Most of these are in re-dealt worlds, where only reading helps. Some are in the real
-        training region."""
-        return self._encoded("demonstrations", count)
-
-    def world_model(self, count: int) -> list[Trajectory]:
-        """The same kinds of demonstrations, more of them in the real training region, so that a
-        model which is trained on their observations can simulate a search there."""
-        return self._encoded("world_model", count)
+        training region. Articles of that region are read among them, lest the base model's memory
+        of these is lost."""
+        read = self._article_count("demonstrations", count)
+        return self._encyclopedia(read) + self._encoded("demonstrations", count - read)
 
     def wasteful(self, count: int) -> list[Trajectory]:
         """The same kinds of questions, answered by a teacher who also searches for what the model
@@ -163,8 +160,7 @@ class Curriculum:
     def shown(self, data: str, count: int) -> list[tuple[Task, list[Step]]]:
         """The questions and steps of a set of demonstrations."""
         rng = random.Random(f"{data}:{self.seed}")
-        real = REAL_SHARE[data]
-        searching = partial(self._mostly_redealt, real=real) if real else self._redealt
+        searching = self._redealt if data == "wasteful" else self._mostly_redealt
         return [
             (world.task(path, "train"), self._steps(data, world, path, rng))
             for world, path in self._questions(count, rng, searching)
@@ -191,8 +187,8 @@ class Curriculum:
             else:
                 yield searching(rng)
 
-    def _mostly_redealt(self, rng: random.Random, real: float) -> tuple[Atlas, Route]:
-        world = self.world if rng.random() < real else rng.choice(self.worlds)
+    def _mostly_redealt(self, rng: random.Random) -> tuple[Atlas, Route]:
+        world = self.world if rng.random() < REAL_SHARE else rng.choice(self.worlds)
         return world, self.untaught_path(world, rng)
 
     def _redealt(self, rng: random.Random) -> tuple[Atlas, Route]:
@@ -204,7 +200,7 @@ class Curriculum:
         rng = random.Random(f"pairs:{self.seed}")
         found: list[tuple[Trajectory, Trajectory]] = []
         while len(found) < count:
-            world, path = self._mostly_redealt(rng, PAIRS_REAL_SHARE)
+            world, path = self._mostly_redealt(rng)
             task = world.task(path, "train")
             for decision in decisions(world, path, rng):
                 if decision.acts or rng.random() < DECISIONS_KEPT:

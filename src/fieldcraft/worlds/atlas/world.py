@@ -38,7 +38,7 @@ class AtlasWorld(World):
     """The synthetic encyclopedia; `facts` says what is in it."""
 
     splits = SPLITS
-    datasets = ("base", "demonstrations", "world_model", "wasteful", "team")
+    datasets = ("base", "demonstrations", "wasteful", "team")
     toolless = ("base",)
     pair_sets = ("pairs",)
     synthesised = (DEPTH, *JOINS)
@@ -100,11 +100,10 @@ class AtlasWorld(World):
         make = {
             "base": curriculum.base,
             "demonstrations": curriculum.demonstrations,
-            "world_model": curriculum.world_model,
             "wasteful": curriculum.wasteful,
             "team": curriculum.team,
         }[data]
-        return make(curriculum.size(data, count))
+        return make(curriculum.size_with_articles(data, count))
 
     def shown(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
