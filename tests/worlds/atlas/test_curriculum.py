@@ -15,7 +15,6 @@ from fieldcraft.dialects import get_dialect
 from fieldcraft.dialects.demonstrations import encode_demonstration
 from fieldcraft.rewards.answers import exact_match
 from fieldcraft.train.scratch import new_tokenizer
-from fieldcraft.tools.search.passages import Passage, format_passages
 from fieldcraft.train.stages.contrastive import _last_segment
 from fieldcraft.types import Author, Status, Task, Thought, Trajectory, UserError
 from fieldcraft.worlds.atlas.curriculum import Curriculum, tokenizer_texts
@@ -399,42 +398,3 @@ def test_data_sets_grow_with_the_number_of_taught_facts() -> None:
     assert big.size("demonstrations", None) == 45 * facts
     assert big.size("demonstrations", 10) == 10
     assert CURRICULUM.size("base", None) == 64 * 320  # of a small world as of one with 320 facts
-
-
-# -- articles that the base model reads ---------------------------------------------------------
-
-
-def test_articles_are_read_as_often_as_told_and_as_a_search_shows_them() -> None:
-    """Those of the training region alone: the title is given, the text is trained. The other
-    examples are those of a world without articles."""
-    reading = replace(CURRICULUM, article_readings=3)
-    region = [name for name, entity in WORLD.entities.items() if entity.region == "train"]
-    for data in ("base", "demonstrations"):
-        whole = reading.size_with_articles(data, None)
-        assert whole == CURRICULUM.size(data, None) + 3 * len(region)
-    count = reading.size_with_articles("demonstrations", 400)
-    found = reading.demonstrations(count)
-    articles = [t for t in found if t.task.id.startswith("article:")]
-    share = 3 * len(region) / reading.size_with_articles("demonstrations", None)
-    assert len(articles) == round(400 * share) > 0
-    assert found[len(articles) :] == CURRICULUM.demonstrations(400 - len(articles))
-    names = Counter(t.task.id.removeprefix("article:") for t in articles)
-    assert set(names) <= set(region)
-    assert max(names.values()) - min(names.values()) <= 1 or len(names) < len(region)
-    first = articles[0]
-    shown = format_passages([Passage(region[0], **WORLD.passage(region[0]))])
-    assert whole_text(first) == shown
-    assert [s.author for s in first.segments] == [Author.PROMPT, Author.POLICY]
-    assert first.segments[1].text == WORLD.passage(region[0])["text"]
-
-
-def test_no_closed_book_question_asks_about_an_article() -> None:
-    reading = replace(CURRICULUM, article_readings=3)
-    asked = [t.task for t in reading.base(600) if t.task.answers]
-    paths = [task.meta["path"] for task in asked if task.meta["known"]]
-    subjects = {s for path in paths for s, _, _ in WORLD.hops(tuple(path))}
-    assert subjects.isdisjoint(reading.articles)
-
-
-def test_without_articles_the_data_are_as_they_were() -> None:
-    assert CURRICULUM.size_with_articles("base", None) == CURRICULUM.size("base", None)
