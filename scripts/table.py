@@ -13,12 +13,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+COSTS = ("seconds", "rollouts", "calls", "tokens")
+
 HEADS = (
     "row",
     "exact match [95 % over seeds]",
     "lowest to highest seed",
     "F1",
     "calls a question (optimum)",
+    "above the optimum, lowest to highest seed",
     "right answers a call",
     "known questions without a call",
     "RL steps, simulated + real",
@@ -30,11 +33,14 @@ SPLIT_HEADS = (
     "questions",
     "row",
     *HEADS[1:3],
-    HEADS[4],
+    *HEADS[4:6],
     "distance: above + below",
     "right answers a call",
     "known questions with a call",
 )
+
+
+COST_HEADS = ("row", *(f"{what} of reinforcement learning" for what in COSTS))
 
 
 COMPARISON_HEADS = (
@@ -50,6 +56,8 @@ COMPARISON_HEADS = (
 def markdown(table: dict[str, Any]) -> list[str]:
     """The lines of the markdown tables from the content of a sweep's `report.json`."""
     lines = _table(HEADS, [cells(row) for row in table["rows"]])
+    if taught := [row for row in table["rows"] if row["training"]]:
+        lines += ["", *_table(COST_HEADS, [cost_cells(row) for row in taught])]
     if compared := table["comparisons"]:
         lines += ["", *_table(COMPARISON_HEADS, [comparison_cells(found) for found in compared])]
     if splits := list(table["rows"][0]["splits"]):
@@ -66,13 +74,14 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def split_cells(split: str, row: dict[str, Any]) -> list[str]:
     part = row["splits"][split]
-    above, below = part["needless_calls_mean"], part["missing_calls_mean"]
+    needless, missing = part["needless_calls_mean"], part["missing_calls_mean"]
     return [
         split,
         row["title"],
         *accuracy(part),
         calls(part),
-        f"{number(part['calls_regret_mean'])}: {number(above)} + {number(below)}",
+        above(part),
+        f"{number(part['calls_regret_mean'])}: {number(needless)} + {number(missing)}",
         number(part["tool_productivity"]),
         number(part["offloading_rate"]),
     ]
@@ -99,6 +108,17 @@ def accuracy(rates: dict[str, Any]) -> list[str]:
     return [f"{em['mean']:.3f}{interval}", f"{em['min']:.3f} to {em['max']:.3f}"]
 
 
+def cost_cells(row: dict[str, Any]) -> list[str]:
+    return [row["title"], *(f"{row['training'][key]:,.0f}" for key in COSTS)]
+
+
+def above(rates: dict[str, Any]) -> str:
+    found = rates["calls_over_optimum"]
+    if found is None:
+        return ""
+    return f"{found['mean']:+.0%}, {found['min']:+.0%} to {found['max']:+.0%}"
+
+
 def calls(rates: dict[str, Any]) -> str:
     optimum = rates["calls_optimal_mean"]
     return number(rates["calls_mean"]) + ("" if optimum is None else f" ({optimum:.2f})")
@@ -111,6 +131,7 @@ def cells(row: dict[str, Any]) -> list[str]:
         *accuracy(row),
         number(row["f1"], 3),
         calls(row),
+        above(row),
         number(row["tool_productivity"]),
         number(row["known_no_call_rate"]),
         f"{steps['simulated']} + {steps['real']}" if row["kind"] == "rl" else "",

@@ -55,10 +55,12 @@ def all_tables(report: dict[str, Any], prefix: str) -> Iterator[tuple[Figures, l
             **{key: entry[key] for key in ("f1", "calls_mean", "calls_optimal_mean")},
             "known_no_call_rate": 0.5,
             "seconds": 1234.5,
+            "training": dict.fromkeys(tables.COSTS, 1234567.0),
         }
         for name, entry in evals.items()
     ]
     yield tables.seeds_table(rows), list(evals)
+    yield tables.training_table(rows), list(evals)
     rates = {"n": 1200, "holds_n": 3, "holds": 0.5, "contradicts": 0.5, "well_formed": 1, "f1": 0.3}
     fidelity = rates | {"unknown": 1, "taught": rates, "untaught": rates}
     found = {"fidelity": fidelity, "em_simulated": 0.5, "em_real": 0.5}

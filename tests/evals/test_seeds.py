@@ -17,7 +17,7 @@ from fieldcraft.evals.seeds import (
     success_rate,
     write_page,
 )
-from fieldcraft.evals.tables import comparisons_table, seeds_table
+from fieldcraft.evals.tables import comparisons_table, seeds_table, training_table
 from fieldcraft.types import Task, Trajectory
 from seeds_parts import STAGES, entry, recipe, report, rows
 
@@ -41,6 +41,63 @@ def test_a_row_is_the_mean_over_seeds() -> None:
     assert (row["calls_mean"], row["calls_optimal_mean"]) == (1.5, 1.0)
     assert row["tool_productivity"] == 0.5
     assert row["known_no_call_rate"] == pytest.approx(0.3)
+
+
+def test_how_far_calls_are_above_the_optimum_is_told_for_each_seed() -> None:
+    reports = {0: report(0.2, calls_mean=1.1), 1: report(0.4, calls_mean=1.8)}
+    reports[1]["evals"]["sft"]["calls_optimal_mean"] = 2.0
+    found = rows(build_table(recipe(), reports))["sft"]["calls_over_optimum"]
+    assert found["values"] == pytest.approx([0.1, -0.1])
+    assert (found["mean"], found["min"]) == pytest.approx((0.0, -0.1))
+    assert found["max"] == pytest.approx(0.1)
+    for optimum in (None, 0.0):
+        reports[1]["evals"]["sft"]["calls_optimal_mean"] = optimum
+        assert rows(build_table(recipe(), reports))["sft"]["calls_over_optimum"] is None
+
+
+def step(seconds: float, rollouts: int, calls: float) -> dict[str, float]:
+    return {
+        **{"seconds": seconds, "rollouts": rollouts, "calls_mean": calls},
+        "policy_tokens_mean": 10.0,
+    }
+
+
+CURVES = {  # of two seeds
+    "rl1": [[step(1.0, 8, 2.0), step(3.0, 16, 0.5)], [step(2.0, 8, 1.0), step(2.0, 8, 1.0)]],
+    "rl2": [[step(10.0, 4, 0.0)], [step(20.0, 8, 2.0)]],
+}
+
+
+def test_what_training_took_is_summed_over_the_stages_behind_a_row(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    table = build_table(recipe(), {0: report(0.2), 1: report(0.4)}, (), CURVES)
+    found = rows(table)
+    assert found["rl1"]["training"] == {
+        **{"seconds": 4.0, "rollouts": (24 + 16) / 2, "calls": (24 + 16) / 2},
+        "tokens": 200.0,
+    }
+    assert found["rl2"]["training"] == {
+        **{"seconds": (14 + 24) / 2, "rollouts": 26.0, "calls": (24 + 32) / 2},
+        "tokens": 260.0,
+    }
+    assert found["sft"]["training"] is None
+    shown = training_table(table["rows"])
+    assert shown is not None
+    Console(width=80).print(shown)
+    assert re.search(r"rl2 +19 +26 +28 +260", capsys.readouterr().out)
+    write_page(table, {}, {}, {}, tmp_path / "report.html")
+    assert '<td data-label="Rollouts">26</td>' in (tmp_path / "report.html").read_text("utf-8")
+
+
+def test_metrics_of_an_earlier_version_have_no_sums() -> None:
+    old = [{k: v for k, v in step(1.0, 8, 2.0).items() if k != "rollouts"}]
+    table = build_table(
+        recipe(), {0: report(0.2)}, (), {"rl1": [[step(1.0, 8, 2.0)]], "rl2": [old]}
+    )
+    assert rows(table)["rl1"]["training"] is not None
+    assert rows(table)["rl2"]["training"] is None
+    assert training_table([rows(table)["rl2"]]) is None
 
 
 def test_what_some_seeds_do_not_have_is_left_out_of_the_mean() -> None:

@@ -166,6 +166,10 @@ def test_the_script_prints_the_table_for_the_documents(
     assert model.startswith("| Model | 0.300 [0.000, 1.000] | 0.200 to 0.400 | 0.150 | 1.50 (")
     assert model.endswith("| 0.50 | 0.20 |  | 1 |")
     assert "| 5 + 2 | 15 |" in trained
+    assert "| 1.50 (1.00) | +50%, +50% to +50% | 0.50 |" in model
+    cost = {"seconds": 12.4, "rollouts": 1600.0, "calls": 2400.0, "tokens": 72000.0}
+    table["rows"][1]["training"] = cost
+    assert printed(table)[-1] == "| All | 12 | 1,600 | 2,400 | 72,000 |"
 
 
 def test_the_script_prints_comparisons(printed: Callable[[dict[str, Any]], list[str]]) -> None:
@@ -199,8 +203,8 @@ def test_the_script_prints_every_kind_of_question(
         *(["| mixed", "Model"], ["| mixed", "All"]),
         *(["| four_hops", "Model"], ["| four_hops", "All"]),
     ]
-    assert {line.count("|") for line in (head, *found)} == {9}
-    wanted = "| 0.500 | 0.500 to 0.500 | 1.50 (1.00) | 1.00: 0.75 + 0.25 | 0.50 | 0.50 |"
+    assert {line.count("|") for line in (head, *found)} == {10}
+    wanted = "| 1.50 (1.00) | +50%, +50% to +50% | 1.00: 0.75 + 0.25 | 0.50 | 0.50 |"
     assert found[0].endswith(wanted)
     assert found[2].endswith("| 0.50 |  |")
 

@@ -44,6 +44,7 @@ def test_rates_by_hand() -> None:
         ]
     )
     assert row == {
+        "rollouts": 4,
         "reward_mean": pytest.approx(2 / 3),
         "em": pytest.approx(1 / 3),
         "correct_logp_mean": -2 / 5,  # of the five tokens of the first whose chance is known

@@ -22,7 +22,13 @@ from fieldcraft.cli.app import (
     loading,
 )
 from fieldcraft.config.recipe import Recipe, refuse_idle
-from fieldcraft.evals.tables import comparisons_table, detail_tables, results_table, seeds_table
+from fieldcraft.evals.tables import (
+    comparisons_table,
+    detail_tables,
+    results_table,
+    seeds_table,
+    training_table,
+)
 from fieldcraft.recipes.files import shipped
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.events import Events, write_metrics
@@ -71,6 +77,8 @@ def _tables(report: dict[str, Any]) -> list[Figures]:
     """What a report shows in the terminal: of one run, or of several seeds."""
     if "rows" in report:
         found = [seeds_table(report["rows"])]
+        if cost := training_table(report["rows"]):
+            found.append(cost)
         if report["comparisons"]:
             found.append(comparisons_table(report["comparisons"]))
         return found

@@ -15,6 +15,7 @@ from fieldcraft.evals import charts
 from fieldcraft.evals.intervals import seeds_interval, wilson_interval
 from fieldcraft.evals.pairwise import compare_over_seeds
 from fieldcraft.evals.report import SCHEMA, inlined, page_environment
+from fieldcraft.evals.training_costs import Rows, training_cost
 from fieldcraft.records.files import write_text
 from fieldcraft.types import Trajectory
 
@@ -29,7 +30,6 @@ MEANS = (
     *("needless_calls_mean", "missing_calls_mean", "calls_regret_mean"),
 )
 Report = Mapping[str, Any]
-Rows = Sequence[Mapping[str, Any]]
 
 
 def compare_rows(
@@ -48,14 +48,18 @@ def compare_rows(
 
 
 def build_table(
-    recipe: Recipe, reports: Mapping[int, Report], comparisons: Sequence[Report] = ()
+    recipe: Recipe,
+    reports: Mapping[int, Report],
+    comparisons: Sequence[Report] = (),
+    curves: Mapping[str, Sequence[Rows]] | None = None,
 ) -> dict[str, Any]:
-    """The content of a sweep's `report.json`, schema 1, from the `report.json` of every seed and
-    what `compare_rows` found.
+    """The content of a sweep's `report.json`, schema 1, from the `report.json` of every seed, what
+    `compare_rows` found, and the metric rows of stages of reinforcement learning, of every seed.
 
     Rates are those of a run's report, `splits` those of every kind of its questions by itself;
     `by_calls` pools the trajectories of all seeds by their executed calls. Seconds are those of
-    training, the stages that a row's model went through.
+    training, the stages that a row's model went through; `training` is what those of reinforcement
+    learning among them took (evals/training_costs.py).
     """
     first = next(iter(reports.values()))
     return {
@@ -64,14 +68,23 @@ def build_table(
         "seeds": list(reports),
         "device": first["device"],
         "seconds": sum(report["seconds"] for report in reports.values()),
-        "rows": [_row(recipe, title, name, reports) for title, name in table_rows(recipe).items()],
+        "rows": [
+            _row(recipe, title, name, reports, curves or {})
+            for title, name in table_rows(recipe).items()
+        ],
         "comparisons": list(comparisons),
         "config": dump_recipe(recipe),
         "versions": first["versions"],
     }
 
 
-def _row(recipe: Recipe, title: str, name: str, reports: Mapping[int, Report]) -> dict[str, Any]:
+def _row(
+    recipe: Recipe,
+    title: str,
+    name: str,
+    reports: Mapping[int, Report],
+    curves: Mapping[str, Sequence[Rows]],
+) -> dict[str, Any]:
     entries = [report["evals"][name] for report in reports.values()]
     kind = _kind(recipe, name, entries)
     stages = [] if kind == "program" else lineage(recipe, name)
@@ -94,6 +107,7 @@ def _row(recipe: Recipe, title: str, name: str, reports: Mapping[int, Report]) -
             sum(stage["seconds"] for stage in report["stages"] if stage["name"] in stages)
             for report in reports.values()
         ),
+        "training": training_cost(stages, curves),
         "by_calls": _by_calls(entries),
     }
 
@@ -112,7 +126,18 @@ def _rates(entries: Sequence[Report]) -> dict[str, Any]:
             "values": em,
         },
         **{key: _mean(entry[key] for entry in entries) for key in MEANS},
+        "calls_over_optimum": _over_optimum(entries),
     }
+
+
+def _over_optimum(entries: Sequence[Report]) -> dict[str, Any] | None:
+    """By which share the calls of each seed lie above the optimum, or (negative) below; None where
+    one has no optimum, or needs no call at all."""
+    pairs = [(entry["calls_mean"], entry["calls_optimal_mean"]) for entry in entries]
+    if any(not optimum for _, optimum in pairs):
+        return None
+    values = [calls / optimum - 1 for calls, optimum in pairs]
+    return {"mean": fmean(values), "min": min(values), "max": max(values), "values": values}
 
 
 def _mean(values: Iterator[float | None]) -> float | None:

@@ -9,6 +9,7 @@ from fieldcraft.dialects.naming import UNSEEN
 from fieldcraft.terminal.figures import Figures
 
 Entry = Mapping[str, Any]
+COSTS = ("seconds", "rollouts", "calls", "tokens")  # see training_costs.py
 
 
 def results_table(evals: Mapping[str, Entry], trained: Mapping[str, float]) -> Figures:
@@ -237,6 +238,23 @@ def seeds_table(rows: Sequence[Entry]) -> Figures:
             _number(row["known_no_call_rate"], 2),
             _number(row["seconds"], 0),
         )
+    return table
+
+
+def training_table(rows: Sequence[Entry]) -> Figures | None:
+    """What reinforcement learning took on the way to each row of a table over seeds; None where
+    there was none."""
+    taught = [row for row in rows if row["training"] is not None]
+    if not taught:
+        return None
+    caption = (
+        "Reinforcement learning on the way to a model, means over seeds: seconds of its steps, and"
+        " what its rollouts called and wrote."
+    )
+    table = Figures(("RL s", "rollouts", "calls", "tokens"), caption)
+    for row in taught:
+        cost = row["training"]
+        table.add_row(row["title"], *(f"{cost[key]:,.0f}" for key in COSTS))
     return table
 
 

@@ -42,10 +42,10 @@ def sweep(recipe: Recipe, out: Path, console: Console) -> dict[str, Any]:
         runs = {seed: folder.seed(seed) for seed in recipe.seeds}
         with reading(f"a report.json of {out}", "delete the folder of that seed to run it again"):
             reports = {seed: run.read_report() for seed, run in runs.items()}
-            table = build_table(recipe, reports, compare_rows(recipe, _answers(runs)))
+            curves = _curves(recipe, list(runs.values()))
+            table = build_table(recipe, reports, compare_rows(recipe, _answers(runs)), curves)
         write_report(table, folder.report_json)
         links = {seed: f"{run.path.name}/report.html" for seed, run in runs.items()}
-        curves = _curves(recipe, list(runs.values()))
         titles = {**split_titles(recipe), UNSEEN: TITLE}
         write_page(table, links, curves, titles, folder.report_html)
     return table

@@ -45,6 +45,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> Row:
     use = tool_use(trajectories)
     written = [s for t in trajectories for s in t.segments if s.author is Author.POLICY]
     return {
+        "rollouts": count,
         "reward_mean": sum(rewards) / max(len(rewards), 1),
         VERDICT: sum(graded) / max(len(graded), 1),
         "correct_logp_mean": correct_logp(trajectories),

@@ -1,0 +1,40 @@
+"""What reinforcement learning took on the way to a model: time, rollouts, calls and tokens.
+
+OTC (arXiv 2504.14870) claims that fewer calls make training faster, too. A table over seeds says
+what each of its models took, whatever that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def training_cost(
+    stages: Sequence[str], curves: Mapping[str, Sequence[Rows]]
+) -> dict[str, float] | None:
+    """Means over seeds of what the `stages` of a model's lineage took that are reinforcement
+    learning: seconds of their steps, rollouts that were sampled, calls that these executed, and
+    tokens that the policy wrote.
+
+    `curves` has the metric rows of every such stage, of every seed. None without such a stage, and
+    where its rows do not count rollouts, as those of earlier versions.
+    """
+    sampled = [curves[stage] for stage in stages if stage in curves]
+    seeds = [[row for rows in seed for row in rows] for seed in zip(*sampled, strict=True)]
+    if not seeds or any("rollouts" not in row for rows in seeds for row in rows):
+        return None
+    found = [_sums(rows) for rows in seeds]
+    return {key: fmean(sums[key] for sums in found) for key in found[0]}
+
+
+def _sums(rows: Rows) -> dict[str, float]:
+    return {
+        "seconds": sum(row["seconds"] for row in rows),
+        "rollouts": sum(row["rollouts"] for row in rows),
+        "calls": sum(row["rollouts"] * row["calls_mean"] for row in rows),
+        "tokens": sum(row["rollouts"] * row["policy_tokens_mean"] for row in rows),
+    }
