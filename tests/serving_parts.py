@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from openai import AsyncOpenAI, OpenAI
 
@@ -69,11 +69,12 @@ def scripted(
     turns: Sequence[str] = SEARCHES,
     recording: Recording | None = None,
     most_calls: int = 4,
+    at_limit: Literal["answer", "end", "tell"] = "tell",
     **limits: Any,
 ) -> tuple[Service, TypingEngine]:
     """A service whose agent plays a script for each question."""
     engine = TypingEngine(turns)
-    budget = Budget(max_calls=most_calls, total_tokens=400, turn_tokens=200)
+    budget = Budget(max_calls=most_calls, total_tokens=400, turn_tokens=200, at_limit=at_limit)
     env = ToolEnvironment(AutoCoA(engine.tokenizer, instruction=""), [search], budget)
     service = Service(
         name="scripted",

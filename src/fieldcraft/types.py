@@ -55,7 +55,7 @@ class Status(StrEnum):
 
     ANSWERED = "answered"
     NO_ANSWER = "no_answer"  # the policy ended its turn with neither an action nor an answer
-    TRUNCATED = "truncated"  # the token budget ran out
+    TRUNCATED = "truncated"  # the budget ended it
     ERROR = "error"  # an exception; its text is in Trajectory.error
 
 
@@ -66,7 +66,7 @@ class Outcome(StrEnum):
     FAILED = "failed"  # the tool itself failed (ToolError); the model was told
     UNAVAILABLE = "unavailable"  # no answer (ToolUnavailable, or too slow); the model was told
     MALFORMED = "malformed"  # unreadable, of no known tool, or with wrong arguments; not executed
-    REFUSED = "refused"  # over the call budget; not executed
+    REFUSED = "refused"  # over the budget; not executed
 
     @property
     def executed(self) -> bool:
@@ -196,7 +196,8 @@ class Trajectory:
     every reward by name, `reward` is their weighted sum; None means "not gradable" and is never a
     0. `correct` names the one that says whether the answer is right. `folds` has the place in
     `segments` of each chain's prompt but the first one's (`records/chains.py`). A `tool_free` one
-    was sampled while the tools were unavailable, so that a call ended it.
+    was sampled while the tools were unavailable, so that a call ended it. A `forced` one was made
+    to answer, because its budget was spent (`rollout/ending.py`).
     """
 
     task: Task
@@ -212,6 +213,7 @@ class Trajectory:
     seconds: float = 0.0
     folds: list[int] = field(default_factory=list)
     tool_free: bool = False
+    forced: bool = False
 
     @property
     def ids(self) -> list[int]:
@@ -382,6 +384,10 @@ class Dialect(Protocol):
 
     def write_answer(self, text: str) -> str:
         """What follows the last thought, up to and without the end-of-sequence token."""
+
+    def open_answer(self, turn: str) -> str:
+        """What ends a turn that was begun with `turn`, which may be empty, and opens the answer, up
+        to where the policy writes it."""
 
     def well_formed(self, written: Sequence[str]) -> bool:
         """Whether the policy turns of a finished trajectory obey the dialect's grammar."""

@@ -85,6 +85,35 @@ def test_calls_before_a_step_count() -> None:
     assert [call.outcome.value for call in sample.calls] == ["ok", "ok", "refused"]
 
 
+def test_a_rollout_that_was_made_to_answer_is_continued_as_one() -> None:
+    """After the call over the limit the answer is opened again, and not sampled towards."""
+    env = environment(max_calls=1, at_limit="answer")
+    whole = recorded(env)
+    assert whole.forced
+    steps = steps_of(whole, env.dialect)
+    assert [(s.turn, s.end, s.calls, s.is_last) for s in steps] == [
+        (1, 3, (0, 1), False),
+        (3, 5, (1, 2), False),
+        (6, 7, (2, 2), True),
+    ]
+    for sample in branch(env, whole, 2, samples=2).original:
+        assert sample.forced
+        assert sample.segments[:6] == whole.segments[:6]
+        assert sample.answer in ("Northport", "Southport")
+    begun = branch(env, whole, 3, Edit("thought", "I know."), samples=2)
+    assert [(s.forced, s.answer) for s in begun.edited] == 2 * [(False, "Northport")]
+
+
+def test_a_turn_that_was_cut_and_its_forced_answer_are_one_step() -> None:
+    env = environment(turn_tokens=12, at_limit="answer")
+    whole = recorded(env)
+    assert [s.author.value for s in whole.segments] == ["prompt", "policy", "prompt", "policy"]
+    [step] = steps_of(whole, env.dialect)
+    assert (step.end, step.is_last) == (4, True)
+    [sample] = branch(env, whole, 0, samples=1).original
+    assert [s.author.value for s in sample.segments] == ["prompt", "policy", "prompt", "policy"]
+
+
 # -- edits -------------------------------------------------------------------------------------
 
 

@@ -37,6 +37,8 @@ def test_a_fold_of_an_evaluation_keeps_what_it_does_not_say() -> None:
         ("evaluation.budget.max_calls=0", ["budget.max_calls", "greater than 0"]),
         ("evaluation.budget.fold.at=600", ["a chain ends at total_tokens=600", "fold.at=600"]),
         ("evaluation.budget.fold={at: 60, att: 60}", ["budget.fold.att: extra inputs"]),
+        ("budget.answer_tokens=32", ["answer_tokens belongs to at_limit: answer; remove it"]),
+        ("budget.at_limit=ask", ["'budget.at_limit'", "'tell'"]),
         ("evaluation.budget=7", ["'evaluation.budget'", "a mapping"]),
     ],
 )
@@ -47,12 +49,27 @@ def test_a_wrong_budget_is_told_in_one_sentence(override: str, parts: list[str])
         assert part in str(caught.value)
 
 
-def test_an_environment_of_others_is_not_folded_in_evaluations_either(tmp_path: Path) -> None:
+def test_only_evaluations_may_make_the_policy_answer() -> None:
+    own = ["budget.at_limit=answer", "budget.answer_tokens=99", "evaluation.budget.at_limit=tell"]
+    recipe = load_recipe("smoke", own)
+    assert (recipe.budget.at_limit, recipe.budget.answer_tokens) == ("answer", 99)
+    evaluated = recipe.as_evaluated.budget
+    assert (evaluated.at_limit, evaluated.answer_tokens) == ("tell", None)
+
+
+@pytest.mark.parametrize("key", ["fold={at: 100}", "at_limit=answer", "at_limit=end"])
+@pytest.mark.parametrize("place", ["budget", "evaluation.budget"])
+def test_what_an_environment_of_others_does_not_do(tmp_path: Path, key: str, place: str) -> None:
     recipe = tmp_path / "mine.yaml"
     recipe.write_text(
         "recipe: mine\nenvironment: {name: blackbox, agent: os.path:join}\n"
-        "world: {name: atlas}\nstages: {}\nselect: null\n"
-        f"model: {tmp_path}\nevaluation: {{workflows: [], budget: {{fold: {{at: 100}}}}}}\n"
+        f"world: {{name: atlas}}\nstages: {{}}\nmodel: {tmp_path}\nevaluation: {{workflows: []}}\n"
     )
-    with pytest.raises(UserError, match=r"evaluation\.budget\.fold does not work in environment"):
-        load_recipe(str(recipe), [])
+    name = key.partition("=")[0]
+    with pytest.raises(UserError, match=rf"{place}\.{name} does not work in environment"):
+        load_recipe(str(recipe), [f"{place}.{key}"])
+
+
+def test_a_teacher_ends_by_itself() -> None:
+    with pytest.raises(UserError, match=r"budget\.at_limit changes nothing with collect"):
+        load_recipe("autocoa-data", ["needs=[]", "budget.at_limit=answer"])

@@ -1,5 +1,6 @@
 """Budgets that neither a model nor an engine can hold, and the memory that they take."""
 
+import re
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,6 +60,16 @@ def test_a_prompt_leaves_room_for_the_turns_of_evaluations() -> None:
     assert problem.endswith(
         "of 400 tokens each within evaluation.budget.total_tokens=600: raise it."
     )
+
+
+def test_a_prompt_leaves_room_for_a_forced_answer() -> None:
+    """What is held back counts: 300 tokens for the answer, and what stands before it."""
+    own = ["budget.at_limit=answer", "budget.answer_tokens=300", "budget.turn_tokens=120"]
+    assert check_recipe(load_recipe("smoke", [*SMALL, own[2]]), Path.cwd(), lambda *_: None) == []
+    [problem] = check_recipe(load_recipe("smoke", [*SMALL, *own]), Path.cwd(), lambda *_: None)
+    told = re.search(r"each, beside (\d+) that are held back for an answer, within", problem)
+    assert told is not None, problem
+    assert 300 < int(told[1]) < 400
 
 
 def test_memory_of_evaluations_with_a_larger_budget() -> None:

@@ -66,6 +66,24 @@ def test_the_limit_of_tokens_counts_what_the_agent_writes_in_all_turns(key):
             assert done.choices[0].message.content == ""
 
 
+FORCED = [SEARCHES[0], "I need another.\n<begin_search> Stalker </end_search>", "Tarkovsky}"]
+
+
+def test_an_answer_that_an_agent_was_made_to_give_is_an_answer():
+    """It is the content and no thought, also in a stream."""
+    service, _ = scripted(FORCED, most_calls=1, at_limit="answer")
+    with serving(create_app(service)) as url:
+        [choice] = client(url).chat.completions.create(**ASK).choices
+        chunks = list(client(url).chat.completions.create(**ASK, stream=True))
+    assert (choice.message.content, choice.finish_reason) == ("Tarkovsky", "stop")
+    thoughts = "I need the director.\n\nI need another."
+    assert choice.message.reasoning_content == thoughts
+    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+    told = "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
+    assert told == thoughts
+    assert "".join(delta.content or "" for delta in deltas) == "Tarkovsky"
+
+
 def test_an_agent_that_finds_no_answer_says_nothing():
     service, _ = scripted(["I do not know."])
     with serving(create_app(service)) as url:

@@ -55,6 +55,16 @@ def test_each_request_is_a_trajectory_and_a_demonstration(tmp_path: Path) -> Non
     assert shown[1][1] == []  # it made a call that nobody could read
 
 
+def test_an_answer_that_an_agent_was_made_to_give_is_no_demonstration(tmp_path: Path) -> None:
+    turns = [SEARCHES[0], SEARCHES[0], "Tarkovsky}"]
+    service, _ = scripted(turns, Recording(tmp_path), most_calls=1, at_limit="answer")
+    with serving(create_app(service)) as url:
+        ask(url, "Who made Solaris?")
+    [done] = read_trajectories(tmp_path / "trajectories.jsonl")
+    assert (done.answer, done.forced) == ("Tarkovsky", True)
+    assert [steps for _, steps in read_demonstrations(tmp_path / "demonstrations.jsonl")] == [[]]
+
+
 def test_feedback_says_which_answers_are_right(tmp_path: Path) -> None:
     service, _ = scripted(recording=Recording(tmp_path))
     with serving(create_app(service)) as url:

@@ -2,7 +2,8 @@
 
 A step is a turn of the policy with what came back: step 1 is the first one. The state after step 0
 is the prompt. A summary that ends a chain is no step: a rollout that is continued before a fold
-folds anew.
+folds anew. Nor is a turn that the budget cut, after which the policy was made to answer: both are
+one step.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ def steps_of(trajectory: Trajectory, dialect: Dialect) -> list[Step]:
     for turn, segment in enumerate(segments):
         if segment.author is not Author.POLICY or turn + 1 in trajectory.folds:
             continue
+        if trajectory.forced and turn == len(segments) - 3 and _is_prompt(segments[turn + 1]):
+            continue
         end = turn + 1
         while end < len(segments) and segments[end].author in _OBSERVED:
             end += 1
@@ -58,6 +61,10 @@ def steps_of(trajectory: Trajectory, dialect: Dialect) -> list[Step]:
             " go on from it: choose one of a stage's evaluation."
         )
     return found
+
+
+def _is_prompt(segment: Segment) -> bool:
+    return segment.author is Author.PROMPT
 
 
 def state_after(trajectory: Trajectory, steps: Sequence[Step], number: int) -> Trajectory:

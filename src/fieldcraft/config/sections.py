@@ -126,7 +126,11 @@ class Fold(Section):
 
 
 # Of a budget: what a rollout may spend. Its other keys are of the tools, which a run opens once.
-OF_A_ROLLOUT = ("max_calls", "turn_tokens", "total_tokens", "fold", "observation_tokens")
+OF_A_ROLLOUT = (
+    *("max_calls", "turn_tokens", "total_tokens", "fold", "observation_tokens"),
+    *("at_limit", "answer_tokens"),
+)
+ANSWER_TOKENS = 64  # held back for an answer, unless a recipe says otherwise
 
 
 def _of_a_rollout(changes: dict[str, Any]) -> dict[str, Any]:
@@ -149,6 +153,10 @@ class Limits(Section):
     turn_tokens: PositiveInt = 256
     total_tokens: PositiveInt = 2048  # of a chain, prompt and observations included
     fold: Fold | None = None  # None: a rollout is one chain
+    # where calls or tokens are spent: the policy is made to answer, or the rollout ends, or the
+    # policy is told that it may not call any more
+    at_limit: Literal["answer", "end", "tell"] = "tell"
+    answer_tokens: PositiveInt | None = None  # of an answer that it is made to give; None: 64
     # of one observation's text; the middle of a longer one is left out, and the model told so
     observation_tokens: int = Field(default=2048, ge=64)
     call_seconds: PositiveFloat = 60.0  # also of opening and of closing a tool
@@ -163,10 +171,18 @@ class Limits(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _holds_back_what_is_used(self) -> Self:
+        if self.answer_tokens is not None and self.at_limit != "answer":
+            raise ValueError("answer_tokens belongs to at_limit: answer; remove it")
+        return self
+
     def changed(self, changes: dict[str, Any]) -> Limits:
         """The budget with other values of some keys, inside of `fold` too. Raises ValueError for a
         wrong one, and for values that do not agree."""
         keys = self.model_dump() | changes
+        if keys["at_limit"] != "answer" and "answer_tokens" not in changes:
+            keys["answer_tokens"] = None
         if self.fold is not None and isinstance(own := changes.get("fold"), dict):
             keys["fold"] = self.fold.model_dump() | own
         try:

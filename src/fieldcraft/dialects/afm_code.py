@@ -120,6 +120,11 @@ class AfmCode(CodeDialect):
     def write_call(self, action: Action) -> str:
         return write_program(action.arguments)
 
+    @property
+    def answer_opening(self) -> str:
+        """It may be a program as well as a result in a box."""
+        return "<answer>\n"
+
     def write_answer(self, text: str) -> str:
         """An answer of several lines is a program."""
         return f"<answer>\n{_inside_answer(text)}\n</answer>"

@@ -72,6 +72,11 @@ class AutoCoA(SearchDialect):
     def write_answer(self, text: str) -> str:
         return f"</think>\n\n\\boxed{{{text}}}"
 
+    def open_answer(self, turn: str) -> str:
+        """The thought ends once, before the answer."""
+        opening = super().open_answer(turn)
+        return opening.replace("</think>", "") if "</think>" in turn else opening
+
     def obeys_grammar(self, turns: str) -> bool:
         return (
             GRAMMAR.fullmatch(turns) is not None

@@ -25,6 +25,7 @@ from fieldcraft.types import (
     Dialect,
     Malformed,
     Place,
+    Role,
     Thought,
     Tokenizer,
     UserError,
@@ -84,6 +85,12 @@ def plain(tags: Sequence[str]) -> str:
 def without_think(text: str) -> str:
     """Templates of reasoning models open the thinking part in the generation prompt."""
     return re.sub(r"<think>\s*\Z", "", text)
+
+
+def open_role(turn: str) -> str | None:
+    """The role of the block that a turn has opened last, if it has not closed it."""
+    names = re.findall(rf"<(/?(?:{'|'.join(Role)}))>", turn)
+    return None if not names or names[-1].startswith("/") else str(names[-1])
 
 
 def last_box(text: str) -> str | None:
@@ -227,6 +234,22 @@ class BaseDialect(ABC):
         if self.own_request is None:
             return None
         return f"{self.own_request if self.request is None else self.request}{SUMMARY[0]}\n"
+
+    @property
+    def answer_opening(self) -> str:
+        """What `write_answer` begins with."""
+        return self.write_answer(MARK).partition(MARK)[0]
+
+    def open_answer(self, turn: str) -> str:
+        """A thought that is still open is closed as `write_thought` closes one, and a block of
+        another role in the same way."""
+        if (role := open_role(turn)) is None:
+            closing = "" if not turn or turn.endswith("\n") else "\n"
+        else:
+            closing = self.write_thought(MARK).partition(MARK)[2]
+            closing = closing.replace("</think>", f"</{role}>")
+            closing = closing if f"</{role}>" in closing else f"\n</{role}>{closing}"
+        return closing + self.answer_opening
 
     @property
     def any_ending(self) -> str:

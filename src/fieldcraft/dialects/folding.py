@@ -62,7 +62,10 @@ def begin_again(dialect: Dialect, question: str, written: Sequence[str], summary
 
 def is_well_formed(dialect: Dialect, trajectory: Trajectory) -> bool:
     """Whether all chains obey the dialect's grammar. In each but the last, a summary stands where
-    the last turn would; it holds no tag of the dialect and no special token."""
+    the last turn would; it holds no tag of the dialect and no special token. An answer that the
+    policy was made to give is no ending of its own."""
+    if trajectory.forced:
+        return False
     *folded, last = [turns_of(chain) for chain in chains(trajectory)]
     return dialect.well_formed(last) and all(_folds_well(dialect, turns) for turns in folded)
 
@@ -75,14 +78,17 @@ def _folds_well(dialect: Dialect, written: Sequence[str]) -> bool:
     return dialect.well_formed([*written[:-1], dialect.any_ending])
 
 
-def fold_problems(key: str, budget: Limits, dialect: Dialect, prompt: int) -> Iterator[str]:
+def fold_problems(
+    key: str, budget: Limits, dialect: Dialect, prompt: int, reserve: int
+) -> Iterator[str]:
     """A chain must have room for its summary whenever it is folded, and the next chain for a turn
-    before it is folded again. `key` is where a recipe has the budget."""
+    before it is folded again. `key` is where a recipe has the budget, `reserve` what is held back
+    of it for a forced answer."""
     if budget.fold is None:
         return
     asked = len(encode_request(dialect))
     observed = budget.observation_tokens + len(dialect.encode_observation(""))
-    latest = budget.total_tokens - 2 * budget.turn_tokens - observed - asked
+    latest = budget.total_tokens - reserve - 2 * budget.turn_tokens - observed - asked
     if budget.fold.at > latest:
         yield (
             f"a chain of {key}.fold.at={budget.fold.at} tokens has no room for one more turn, its"

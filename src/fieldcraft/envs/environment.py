@@ -70,22 +70,20 @@ class Episode:
         return replace(call, observation=text, cut=cut)
 
     async def _execute(self, move: Action | Malformed, calls_before: int) -> Call:
-        name, arguments = (move.tool, move.arguments) if isinstance(move, Action) else ("", {})
-        call = Call(name, arguments, "", Outcome.MALFORMED, 0.0)
         if calls_before >= self.budget.max_calls:
-            return replace(call, observation=LIMIT_REACHED, outcome=Outcome.REFUSED)
+            return refused(move, LIMIT_REACHED)
         if isinstance(move, Malformed):
-            return self.observed(replace(call, observation=move.reason))
-        tool = self.tools.get(name)
+            return self.observed(_not_run(move, move.reason, Outcome.MALFORMED))
+        tool, arguments = self.tools.get(move.tool), move.arguments
         if tool is None:
             known = ", ".join(self.tools) or "none"
-            reason = f"There is no tool {name!r}; known: {known}."
-            return self.observed(replace(call, observation=reason))
+            reason = f"There is no tool {move.tool!r}; known: {known}."
+            return self.observed(_not_run(move, reason, Outcome.MALFORMED))
         async with self.gate.here():
             start = time.perf_counter()
             text, outcome = await self._run(tool, arguments)
             seconds = time.perf_counter() - start
-        return self.observed(replace(call, observation=text, outcome=outcome, seconds=seconds))
+        return self.observed(Call(move.tool, arguments, text, outcome, seconds))
 
     async def _run(self, tool: Tool, arguments: dict[str, Any]) -> tuple[str, Outcome]:
         try:
@@ -99,6 +97,16 @@ class Episode:
         if not isinstance(text, str):
             raise ToolDefect(f"the tool '{tool.name}' returned {type(text).__name__}, not text")
         return text, Outcome.OK
+
+
+def refused(move: Action | Malformed, why: str) -> Call:
+    """A call that is over the budget."""
+    return _not_run(move, why, Outcome.REFUSED)
+
+
+def _not_run(move: Action | Malformed, why: str, outcome: Outcome) -> Call:
+    tool, arguments = (move.tool, move.arguments) if isinstance(move, Action) else ("", {})
+    return Call(tool, arguments, why, outcome, 0.0)
 
 
 async def _ask(tool: Tool, arguments: dict[str, Any]) -> Any:

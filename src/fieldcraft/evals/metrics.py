@@ -104,6 +104,7 @@ def _summary(trajectories: Sequence[Trajectory], prices: Prices | None) -> dict[
         "calls": call_counts(trajectories),
         **tool_use(trajectories),
         "answered_rate": _rate(trajectories, lambda t: t.status is Status.ANSWERED),
+        "forced_answer_rate": _rate(trajectories, lambda t: t.forced),
         "format_rate": _rate(trajectories, lambda t: t.well_formed),
         "tokens_mean": sum(map(policy_tokens, trajectories)) / n,
         "folds_mean": sum(len(t.folds) for t in trajectories) / n,

@@ -13,13 +13,16 @@ def check_environment(recipe: Recipe) -> None:
     if not recipe.environment.of_others:
         return
     name = recipe.environment.name
+    acting = recipe.as_evaluated
     parts = {
         "collect": recipe.collect,
         "select": recipe.select,
         "evaluation.teachers": recipe.evaluation.teachers,
         "evaluation.workflows": recipe.evaluation.workflows,
         "budget.fold": recipe.budget.fold,
-        "evaluation.budget.fold": recipe.as_evaluated.budget.fold,
+        "evaluation.budget.fold": acting.budget.fold,
+        "budget.at_limit": recipe.budget.at_limit != "tell",
+        "evaluation.budget.at_limit": acting.budget.at_limit != "tell",
     }
     for part, given in parts.items():
         if given:

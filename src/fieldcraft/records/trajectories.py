@@ -25,7 +25,8 @@ MOST_ID = 2**31  # above it, no tokenizer can be asked
 def to_json(trajectory: Trajectory) -> str:
     """One line of JSON without the line break. Log-probabilities keep six decimals.
 
-    A trajectory of one chain has no key `folds`, and one with tools no key `tool_free`.
+    A trajectory of one chain has no key `folds`, one with tools no key `tool_free`, and one that
+    ended by itself no key `forced`.
 
     A number that is not finite (a model may write one as an argument) stays `NaN` or `Infinity`,
     as Python's `json` writes it: `null` would turn a broken number into "not gradable".
@@ -37,6 +38,8 @@ def to_json(trajectory: Trajectory) -> str:
         del record["folds"]
     if not trajectory.tool_free:
         del record["tool_free"]
+    if not trajectory.forced:
+        del record["forced"]
     return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
 
 

@@ -31,7 +31,8 @@ class Kind(StrEnum):
 class Entry:
     """One block of a transcript. `label` is the tool of an action, what is special about an
     observation ("simulated", "failed", "9 characters cut"), the chain that the prompt after a fold
-    begins ("chain 2 of 3"), or "given" for a thought that the policy did not write, else empty."""
+    begins ("chain 2 of 3"), "given" for a thought that the policy did not write, or "forced" for an
+    answer that it was made to give, else empty."""
 
     kind: Kind
     text: str
@@ -71,12 +72,15 @@ def transcript(trajectory: Trajectory) -> list[Entry]:
     runs = _runs(trajectory)
     for index, (side, text) in enumerate(runs):
         last = index == len(runs) - 1
+        if trajectory.forced and trajectory.answer is not None and index == len(runs) - 2:
+            continue  # tags that open the answer
         if side is not Kind.THOUGHT:
             entries += [_observed(text, call) for call in pending] or [Entry(side, text)]
             pending = []
         elif last and trajectory.answer is not None:
             thought = _before(text, trajectory.answer)
-            entries += [Entry(Kind.THOUGHT, thought), Entry(Kind.ANSWER, trajectory.answer)]
+            label = "forced" if trajectory.forced else ""
+            entries += [Entry(Kind.THOUGHT, thought), Entry(Kind.ANSWER, trajectory.answer, label)]
         elif calls and _belongs(calls, runs[index + 1 :]):
             pending = _take_turn(calls, runs[index + 1 :])
             for call in reversed(pending):

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from fieldcraft.dialects.folding import is_well_formed
 from fieldcraft.envs.environment import Episode, ToolEnvironment, ToolFreeEnvironment
 from fieldcraft.records.chains import chains, turns_of
+from fieldcraft.rollout import ending
 from fieldcraft.rollout.turns import (
     Conversation,
     Policy,
@@ -15,7 +16,7 @@ from fieldcraft.rollout.turns import (
     continue_conversation,
     converse,
 )
-from fieldcraft.types import Answer, Author, StopReason, Task, Trajectory, UserError
+from fieldcraft.types import Answer, Author, Status, StopReason, Task, Trajectory, UserError
 
 __all__ = ["Policy", "Simulator", "continuation", "rollout", "rollouts", "tool_free_rollout"]
 
@@ -23,7 +24,8 @@ __all__ = ["Policy", "Simulator", "continuation", "rollout", "rollouts", "tool_f
 async def rollout(
     task: Task, policy: Policy, env: ToolEnvironment, key: str, simulator: Simulator | None = None
 ) -> Trajectory:
-    """Let the policy think, act and answer until it answers, gives up or runs out of budget.
+    """Let the policy think, act and answer until it answers, gives up or runs out of budget, where
+    it may be made to answer (`ending.py`).
 
     Args:
         task: the question.
@@ -78,11 +80,15 @@ async def continuation(
     async def play(conversation: Conversation) -> None:
         await prepare(conversation.episode)
         acted = trajectory.segments[-1].author is not Author.PROMPT
-        if acted and conversation.is_full and not await conversation.fold():
-            return
+        if acted and not thought and ending.is_spent(conversation):
+            return await ending.end(conversation)
+        if acted and conversation.is_full and not await ending.held_back(conversation).fold():
+            if trajectory.status is Status.TRUNCATED:
+                await ending.end(conversation)
+            return None
         if thought:
             conversation.begin_turn(thought)
-        await _act_and_answer(conversation)
+        return await _act_and_answer(conversation)
 
     await continue_conversation(trajectory, policy, env, key, play)
     trajectory.well_formed = is_well_formed(env.dialect, trajectory)
@@ -90,21 +96,32 @@ async def continuation(
 
 
 async def _act_and_answer(conversation: Conversation) -> None:
+    if await _until_spent(ending.held_back(conversation)):
+        await ending.end(conversation)
+
+
+async def _until_spent(conversation: Conversation) -> bool:
+    """Let the policy go on until it has ended the rollout itself; True where its budget has."""
     dialect, trajectory = conversation.episode.dialect, conversation.trajectory
     while await conversation.write(dialect.stop) is not StopReason.LENGTH:
         move = dialect.parse(turns_of(chains(trajectory)[-1]))
         if move is None or isinstance(move, Answer):
-            return conversation.conclude(move)
-        await conversation.act(move)
+            conversation.conclude(move)
+            return False
+        await ending.act(conversation, move)
+        if ending.is_spent(conversation):
+            return True
         if conversation.is_full and not await conversation.fold():
-            return
+            return trajectory.status is Status.TRUNCATED
+    return True
 
 
 async def _think_and_answer(conversation: Conversation) -> None:
     dialect = conversation.episode.dialect
-    if await conversation.write(dialect.stop) is not StopReason.LENGTH:
-        move = dialect.parse(conversation.trajectory.policy_texts)
-        conversation.conclude(move if isinstance(move, Answer) else None)
+    if await ending.held_back(conversation).write(dialect.stop) is StopReason.LENGTH:
+        return await ending.end(conversation)
+    move = dialect.parse(conversation.trajectory.policy_texts)
+    return conversation.conclude(move if isinstance(move, Answer) else None)
 
 
 async def rollouts(

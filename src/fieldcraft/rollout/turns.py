@@ -7,7 +7,7 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fieldcraft.config.sections import Limits
@@ -15,10 +15,11 @@ from fieldcraft.dialects import folding
 from fieldcraft.dialects.base import encode_written
 from fieldcraft.dialects.naming import Names
 from fieldcraft.engine.base import Engine
-from fieldcraft.envs.environment import Episode, ToolEnvironment
+from fieldcraft.envs.environment import Episode, ToolEnvironment, refused
 from fieldcraft.records.chains import chains, context, turns_of
 from fieldcraft.records.timeline import at_work
 from fieldcraft.types import (
+    ALONE,
     Action,
     Answer,
     Author,
@@ -133,18 +134,19 @@ class Conversation:
         return await write_turn(self.policy, *place, self.episode.budget, stop)
 
     def begin_turn(self, thought: str) -> None:
-        """Let the next turn begin with a thought that the policy did not sample. It is part of the
-        prompt, so it is never parsed and never trained."""
-        dialect = self.episode.dialect
-        text = dialect.write_thought(thought)
-        ids = encode_written(dialect.tokenizer, text)
+        """Let the next turn begin with a thought that the policy did not sample."""
+        self.give(self.episode.dialect.write_thought(thought))
+
+    def give(self, text: str) -> None:
+        """Append what the policy is given as if it had written it. It is never parsed and never
+        trained."""
+        ids = encode_written(self.episode.dialect.tokenizer, text)
         self.trajectory.segments.append(Segment(Author.PROMPT, ids, text))
 
     async def act(self, calls: Calls) -> None:
         """Run the calls of one turn and append what came back, in their order. The tools run side
         by side; a simulator writes one observation after the other."""
-        names = Names(self.trajectory.task, self.episode.schemas)
-        calls = tuple(names.meant(c) if isinstance(c, Action) else c for c in calls)
+        calls = self._meant(calls)
         if self.simulator is None:
             with at_work("tools"):
                 answered = await self.episode.execute(calls, len(self.trajectory.calls))
@@ -162,6 +164,17 @@ class Conversation:
             else:
                 [call] = await self.episode.execute([move], before)
                 self._append_observation(call, place)
+
+    def refuse(self, calls: Calls, why: str) -> None:
+        """Run none of the calls of one turn. One observation says why, as that of the first."""
+        first, *others = [refused(move, "") for move in self._meant(calls)]
+        self._append_observation(replace(first, observation=why), ALONE)
+        self.trajectory.calls += others
+
+    def _meant(self, calls: Calls) -> Calls:
+        """The calls by the tools' own names."""
+        names = Names(self.trajectory.task, self.episode.schemas)
+        return tuple(names.meant(c) if isinstance(c, Action) else c for c in calls)
 
     def _append_observation(self, call: Call, place: Place) -> None:
         dialect = self.episode.dialect

@@ -8,6 +8,7 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.sections import Limits
 from fieldcraft.dialects.folding import fold_problems
 from fieldcraft.dialects.naming import Names
+from fieldcraft.rollout.ending import reserve
 from fieldcraft.runs.setup import Setup
 
 
@@ -27,14 +28,16 @@ def budget_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
     turns, room_for = (2, "a search and an answer") if setup.schemas else (1, "an answer")
     totals = []
     for key, budget in budgets(setup.recipe).items():
-        yield from fold_problems(key, budget, setup.dialect, prompt)
+        kept = reserve(setup.dialect, budget)
+        yield from fold_problems(key, budget, setup.dialect, prompt, kept)
         if budget.total_tokens not in totals:
             totals.append(budget.total_tokens)
-        if prompt + turns * budget.turn_tokens > budget.total_tokens:
+        if prompt + turns * budget.turn_tokens + kept > budget.total_tokens:
+            beside = f", beside {kept} that are held back for an answer," if kept else ""
             yield (
                 f"the prompt of task '{longest.id}' has {prompt} tokens, which leaves no room for"
-                f" {room_for} of {budget.turn_tokens} tokens{' each' if turns > 1 else ''} within"
-                f" {key}.total_tokens={budget.total_tokens}: raise it."
+                f" {room_for} of {budget.turn_tokens} tokens{' each' if turns > 1 else ''}{beside}"
+                f" within {key}.total_tokens={budget.total_tokens}: raise it."
             )
     notes.append(f"the longest prompt has {prompt} of {' or '.join(map(str, totals))} tokens")
 

@@ -35,7 +35,8 @@ class Follower:
     tell: Callable[[Event], None]
     trajectory: Trajectory | None = None  # once its first turn begins
     steps: list[Step] = field(default_factory=list)
-    imitable: bool = True  # False where a call could not be read: no step says that
+    # False where a call could not be read, or an answer was forced: no step says that
+    imitable: bool = True
     _observed: int = 0
 
     def __post_init__(self) -> None:
@@ -56,6 +57,7 @@ class Follower:
 
     def end(self, trajectory: Trajectory) -> None:
         self.trajectory = trajectory
+        self.imitable &= not trajectory.forced
         self.catch_up()
         if trajectory.answer is not None:
             self.steps.append(Answer(trajectory.answer))
@@ -66,6 +68,7 @@ class Turn:
 
     def __init__(self, follower: Follower, before: str) -> None:
         self.follower, self.reader = follower, follower.reader
+        self.answers = follower.trajectory is not None and follower.trajectory.forced
         self.inside = self.reader.begins_inside(before)
         self.text, self.told = "", ""
         self._decoder = DecodeStream(skip_special_tokens=False)
@@ -73,11 +76,15 @@ class Turn:
 
     def token(self, token: int) -> None:
         """Hear of the next token."""
+        if self.answers:  # which is told when it is whole
+            return
         self.text += self._decoder.step(self._tokenizer, token) or ""
         self._tell(joined(self.reader.read(self.reader.settled(self.text), self.inside)))
 
     def end(self, text: str, move: Answer | tuple[Any, ...] | None) -> None:
         """The whole text is there, and what the dialect reads in it."""
+        if self.answers:
+            return
         thoughts = self.reader.read(text, self.inside)
         if not isinstance(move, Answer):  # what stands outside of tags is no answer then
             thoughts = self.reader.read(text, inside=True) or thoughts

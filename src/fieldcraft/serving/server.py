@@ -14,6 +14,7 @@ import uvicorn
 
 from fieldcraft.engine.home import Home
 from fieldcraft.records.events import Sink, nobody
+from fieldcraft.rollout.ending import reserve
 from fieldcraft.runs.agent import Agent
 from fieldcraft.runs.loop import run_async
 from fieldcraft.serving.app import create_app
@@ -89,7 +90,7 @@ async def open_service(
         )
     env, engine = await agent.environment(), agent.served_by(home)
     await engine.publish(0)  # now, so that servers which do not start are no request's failure
-    room = min(env.budget.total_tokens, engine.max_len)
+    room = min(env.budget.total_tokens, engine.max_len) - reserve(env.dialect, env.budget)
     service = Service(
         name=name, env=env, engine=engine, limits=limits, room=room, recording=recording
     )

@@ -71,6 +71,7 @@ def _verdict(trajectory: Trajectory) -> Text:
     parts = [mark, f"calls {_calls(trajectory)}", trajectory.status.value]
     parts += [f"folds {len(trajectory.folds)}"] if trajectory.folds else []
     parts += ["tools unavailable"] if trajectory.tool_free else []
+    parts += ["made to answer"] if trajectory.forced else []
     graded = {name: value for name, value in trajectory.rewards.items() if value is not None}
     parts += [f"{name} {value:g}" for name, value in graded.items()]
     if trajectory.error:

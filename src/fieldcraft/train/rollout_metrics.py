@@ -51,6 +51,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> Row:
         "correct_logp_mean": correct_logp(trajectories),
         "policy_tokens_mean": sum(len(s.ids) for s in written) / count,
         "folds_mean": sum(len(t.folds) for t in trajectories) / count,
+        "forced_answer_rate": sum(t.forced for t in trajectories) / count,
         "format_rate": sum(t.well_formed for t in trajectories) / count,
         "ungradable_rate": sum(t.reward is None for t in trajectories) / count,
         "tool_failure_rate": use["call_failed_rate"] or 0.0,

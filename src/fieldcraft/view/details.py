@@ -25,6 +25,7 @@ def details(run: Viewed, file: TrajectoryFile, number: int, line: bytes) -> dict
         "rewards": trajectory.rewards,
         "correct": trajectory.correct,
         "well_formed": trajectory.well_formed,
+        "forced": trajectory.forced,
         "meta": trajectory.task.meta,
         "calls": [
             {
