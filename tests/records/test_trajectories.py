@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldcraft.records.chains import chains
+from fieldcraft.records.meta import COUNTED, RATE
 from fieldcraft.records.trajectories import (
     from_json,
     read_trajectories,
@@ -63,7 +64,7 @@ trajectories = st.builds(
         id=texts,
         question=texts,
         answers=st.lists(texts, max_size=3).map(tuple),
-        meta=objects,
+        meta=objects.filter({*COUNTED, RATE}.isdisjoint),  # these hold certain values only
     ),
     segments=st.lists(segments, max_size=3),
     calls=st.lists(
