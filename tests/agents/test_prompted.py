@@ -71,7 +71,7 @@ def play(*replies: Reply | str | Exception, tools: Any = (search,)) -> tuple[Att
 
 
 def move(text: str) -> Any:
-    return read_turn(reply(text), [search]).move
+    return read_turn(text, [search.schema]).move
 
 
 SEARCH = 'Thought: I need the director.\nAction: search {"query": "Solaris"}'
@@ -245,7 +245,7 @@ def test_nonsense(text: str) -> None:
 
 def test_thoughts() -> None:
     def thought(text: str, reasoning: str = "") -> str:
-        return read_turn(reply(text, reasoning), [search]).thought
+        return read_turn(text, [search.schema], reasoning).thought
 
     assert thought("Thought: One.\nTwo.\n\nThought 2: Three.\nAnswer: x") == "One.\nTwo.\n\nThree."
     assert thought("Because.\nAnswer: x") == "Because."
@@ -262,9 +262,9 @@ PARTS += ('"query"', '"a"', "<think>", "</think>", "1", "a {b}.")
 
 @given(st.lists(st.sampled_from(PARTS)).map("".join))
 def test_any_text_is_read_and_only_its_beginning_is_kept(text: str) -> None:
-    turn = read_turn(reply(text), [search])
+    turn = read_turn(text, [search.schema])
     assert turn.kept in text
-    again = read_turn(reply(turn.kept), [search])
+    again = read_turn(turn.kept, [search.schema])
     if not isinstance(turn.move, Malformed):
         assert (again.move, again.kept) == (turn.move, turn.kept)
 

@@ -123,6 +123,11 @@ BAD: list[tuple[str, Mapping[str, Any], list[str]]] = [
         workflow("own_parts:ask_first", "bad_parts:ask_first"),
         ["and the workflow 'own_parts:ask_first' would both be the row 'ask_first'"],
     ),
+    (
+        "none",
+        {**workflow("prompted-react"), "tools": []},
+        ["'prompted-react' acts, and there are no"],
+    ),
     ("no search", workflow("rag"), ["the workflow 'rag' searches, and tools has no search: set"]),
 ]
 

@@ -127,7 +127,7 @@ def adapted(run: Path) -> bool:
 
 def test_every_stage_runs_and_is_reported(run: Path) -> None:
     report = json.loads((run / "report.json").read_text())
-    assert list(report["evals"]) == ["base", "workflow", *STAGES]
+    assert list(report["evals"]) == ["base", "prompted-react", "prompted-reflexion", *STAGES]
     assert [stage["name"] for stage in report["stages"]] == [*STAGES, "evaluation"]
     for stage in report["stages"][:5]:
         assert stage["metrics"]["tokens"] > 0

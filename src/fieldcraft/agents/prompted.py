@@ -19,6 +19,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from fieldcraft.agents.chat import NOTHING, Chat, Message, SeatUse, seed_of
 from fieldcraft.dialects.base import last_box
@@ -63,6 +64,7 @@ returned; never write an observation yourself. You may act at most {calls} times
 tools:
 {tools}"""
 
+Schema = dict[str, Any]  # of a tool, as chat templates take it
 OBSERVATION = "Observation:"
 STOP = (f"\n{OBSERVATION}",)
 # `Thought:`, `**Action 2:**`, `Final Answer:` and the like, at the beginning of a line
@@ -149,7 +151,8 @@ class Prompted:
             return Attempt((), End.TOOL_FAILED, str(error))
 
     async def _attempt(self, task: Task, key: str, tools: Mapping[str, Tool]) -> Attempt:
-        asked = with_tools(self.tools, self.max_calls) if self.tools else WITHOUT_TOOLS
+        schemas = [tool.schema for tool in self.tools]
+        asked = with_tools(schemas, self.max_calls) if schemas else WITHOUT_TOOLS
         # One message of the user's: some models know no system message.
         messages = [{"role": "user", "content": f"{asked}\n\nQuestion: {task.question}"}]
         steps: list[Step] = []
@@ -164,7 +167,7 @@ class Prompted:
             except EndpointError as error:
                 return ended(End.REQUEST_FAILED, str(error))
             usage += reply.usage
-            turn = read_turn(reply, self.tools)
+            turn = read_turn(reply.text, schemas, reply.reasoning)
             # A server that ignores stop strings may have cut what follows a whole action.
             if reply.finish == "length" and not isinstance(turn.move, Action):
                 return ended(End.CUT)
@@ -202,23 +205,22 @@ class Prompted:
         )
 
 
-def with_tools(tools: Sequence[AnyTool], max_calls: int) -> str:
+def with_tools(schemas: Sequence[Schema], max_calls: int) -> str:
     """The instruction that describes the tools."""
-    first = tools[0].schema["function"]
+    first = schemas[0]["function"]
     arguments = dict.fromkeys(first["parameters"]["properties"], "...")
     return WITH_TOOLS.format(
         example=f"{first['name']} {json.dumps(arguments)}",
         calls=max_calls,
-        tools="\n".join(json.dumps(tool.schema["function"]) for tool in tools),
+        tools="\n".join(json.dumps(schema["function"]) for schema in schemas),
     )
 
 
-def read_turn(reply: Reply, tools: Sequence[AnyTool]) -> Turn:
-    """The thought and the first action or answer of a reply.
+def read_turn(text: str, schemas: Sequence[Schema], reasoning: str = "") -> Turn:
+    """The thought and the first action or answer of a turn; `schemas` are those of the tools.
 
     If a reasoning model writes no thought, its reasoning is the thought.
     """
-    text, reasoning = reply.text, reply.reasoning
     if found := REASONING.match(text):
         text, reasoning = text[found.end() :], reasoning or found[1]
     marks = [mark for mark in MARK.finditer(text) if mark[1].lower() != "thought"]
@@ -232,7 +234,7 @@ def read_turn(reply: Reply, tools: Sequence[AnyTool]) -> Turn:
         case "observation":
             move, end = Malformed("it made up an observation"), 0
         case "action":
-            move, end = _read_action(rest, tools)
+            move, end = _read_action(rest, schemas)
         case _:
             following = MARK.search(rest)
             end = following.start() if following else len(rest)
@@ -240,7 +242,7 @@ def read_turn(reply: Reply, tools: Sequence[AnyTool]) -> Turn:
     return Turn(thought, move, text[: marks[0].end() + end].strip())
 
 
-def _read_action(text: str, tools: Sequence[AnyTool]) -> tuple[Action | Malformed, int]:
+def _read_action(text: str, schemas: Sequence[Schema]) -> tuple[Action | Malformed, int]:
     """The call at the beginning of `text`, and where it ends."""
     named = re.match(r"[`\"]?([\w-]+)[`\"]?\s*(?=\{)", text)
     if named is None:
@@ -251,14 +253,14 @@ def _read_action(text: str, tools: Sequence[AnyTool]) -> tuple[Action | Malforme
         json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return Malformed("the arguments are not JSON"), 0
-    tool = next((tool for tool in tools if tool.name == named[1]), None)
-    if tool is None:
+    functions = {schema["function"]["name"]: schema["function"] for schema in schemas}
+    if named[1] not in functions:
         return Malformed("there is no such tool"), 0
-    parameters = tool.schema["function"]["parameters"]
+    parameters = functions[named[1]]["parameters"]
     required, known = set(parameters.get("required", [])), set(parameters["properties"])
     if not required <= set(arguments) <= known:
         return Malformed("the arguments are not those of the tool"), 0
-    return Action(tool.name, arguments), end
+    return Action(named[1], arguments), end
 
 
 def _read_answer(text: str) -> Answer | Malformed:

@@ -1,4 +1,4 @@
-"""A workflow around a model that was not trained to act: it reasons, code acts (ReAct-style)."""
+"""A workflow around a model that cannot follow a prompt: it reasons, code acts (ReAct-style)."""
 
 from __future__ import annotations
 

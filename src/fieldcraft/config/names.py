@@ -105,6 +105,8 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "workflow": "fieldcraft.agents.react:react",
         "rag": "fieldcraft.agents.rag:rag",
         "reflexion": "fieldcraft.agents.reflexion:reflexion",
+        "prompted-react": "fieldcraft.agents.prompted_react:prompted_react",
+        "prompted-reflexion": "fieldcraft.agents.prompted_reflexion:prompted_reflexion",
     },
     Kind.TEAM: {
         "afm": "fieldcraft.agents.afm_team:AFM",

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from fieldcraft.config.complaints import first_problem
 from fieldcraft.config.names import (
+    BUILT_IN,
     VLLM,
     Kind,
     PartError,
@@ -43,7 +44,7 @@ from fieldcraft.types import UserError
 # the row of that model.
 RESERVED = (
     *("world", "start", "index", "engine", "evaluations", "evaluation", "collect", "select"),
-    *("workflow", "rag", "reflexion", TEACHER, "team", "lone"),
+    *(*BUILT_IN[Kind.WORKFLOW], TEACHER, "team", "lone"),
 )
 MOST = 2**32  # no number of a recipe is as large: random generators take seeds below
 

@@ -44,6 +44,8 @@ from fieldcraft.train.stages.base import Pair
 from fieldcraft.types import Answer, Dialect, Task, Trajectory, UserError
 
 EXAMPLES = 200  # of a world's data set that are made and looked at; all of a file's are
+PROMPTED = ("prompted-react", "prompted-reflexion")  # workflows in which the model calls tools
+SEARCHING = BUILT_IN[Kind.WORKFLOW].keys() - {*PROMPTED}  # and those in which code searches
 ESTIMATED = ("memory", "disk")  # checks that compare with an estimate
 Report = Callable[[str, Sequence[str], Sequence[str]], None]
 
@@ -198,10 +200,15 @@ def workflow_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
     searches = any(tool.name == SEARCH for tool in recipe.tools)
     for name in recipe.evaluation.workflows:
         find_workflow(name)
-        if name in BUILT_IN[Kind.WORKFLOW] and not searches:
+        if name in SEARCHING and not searches:
             yield (
                 f"the workflow '{name}' searches, and tools has no search: set"
                 " evaluation.workflows=[], or add search to tools."
+            )
+        if name in PROMPTED and not recipe.tools:
+            yield (
+                f"the workflow '{name}' acts, and there are no tools: set evaluation.workflows=[],"
+                " or add tools."
             )
     notes.append(", ".join(recipe.evaluation.workflows) or "none")
 
