@@ -79,13 +79,22 @@ class Outcome(StrEnum):
         return self in (Outcome.FAILED, Outcome.UNAVAILABLE)
 
 
+class Fault(StrEnum):
+    """What is wrong with a malformed call."""
+
+    FORM = "form"  # no name of a tool can be read
+    TOOL = "tool"  # it names no tool that the question offers
+    ARGUMENTS = "arguments"  # it names one; the arguments cannot be read, or do not fit
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """A question with checkable answers. `meta` carries what a world or data set knows beyond that:
     `hops`, `known` (the model was taught every fact on the path), `closed_book` (the share of right
     answers among a model's samples without tools), `calls_optimal` (the least number of searches
     this model needs), `cluster` (a label of questions that tend to be right together, as those
-    about the same entity; intervals and tests respect it)."""
+    about the same entity; intervals and tests respect it), `offered` (the names of the tools that
+    this question is asked with; without it, all)."""
 
     id: str
     question: str
@@ -118,9 +127,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """An attempted call that cannot be read; `reason` is what the model is told."""
+    """An attempted call that cannot be read; `reason` is what the model is told. `tool` is the name
+    that it gives, where one can be read."""
 
     reason: str
+    tool: str = ""
+    fault: Fault = Fault.FORM
 
 
 class Role(StrEnum):
@@ -179,7 +191,8 @@ class Segment:
 @dataclass(slots=True)
 class Call:
     """One tool call of a trajectory and what came back. `observation` is what the model reads;
-    `cut` counts the characters of the tool's text that were left out of it."""
+    `cut` counts the characters of the tool's text that were left out of it. `fault` is that of a
+    malformed call."""
 
     tool: str
     arguments: dict[str, Any]
@@ -188,6 +201,7 @@ class Call:
     seconds: float
     simulated: bool = False
     cut: int = 0
+    fault: Fault | None = None
 
 
 @dataclass(slots=True)

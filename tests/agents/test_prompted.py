@@ -256,6 +256,22 @@ def test_thoughts() -> None:
     assert move("Answer: y\n</think>\nAnswer: x") == Answer("x")  # a template opened the thinking
 
 
+def test_a_chain_of_thought_is_the_reasoning_of_the_model() -> None:
+    """Wherever the endpoint has put it; the thought that it writes is a summary."""
+    reasoning = "Tarkovsky made it. Born in Moscow? No, in Zavrazhye."
+    written = "Thought: Tarkovsky was born there.\nAnswer: Zavrazhye"
+    for text, apart in (
+        (written, f"{reasoning}\n"),
+        (f"<think>\n{reasoning}\n</think>\n\n{written}", ""),
+        (f"{reasoning}</think>{written}", ""),  # a template opened the thinking
+    ):
+        found, _ = play(reply(text, apart), tools=())
+        assert found.steps == (Thought(reasoning), Answer("Zavrazhye"))
+    found, script = play(written, tools=())  # of a model that does not reason before it writes
+    assert found.steps == (Thought("Tarkovsky was born there."), Answer("Zavrazhye"))
+    assert "few" not in script.asked[0]["messages"][0]["content"]
+
+
 PARTS = ("Thought", "Action", "Answer", "Observation", ":", "\n", " ", "search", "{", "}", "*")
 PARTS += ('"query"', '"a"', "<think>", "</think>", "1", "a {b}.")
 

@@ -14,6 +14,7 @@ from fieldcraft.config.sections import Collect
 from fieldcraft.data.collect import Collection, Journal
 from fieldcraft.data.contrast import contrast
 from fieldcraft.data.steps_io import StepPair, read_demonstrations, read_pairs
+from fieldcraft.data.targets import told
 from fieldcraft.data.teachers import Oracle, Way
 from fieldcraft.endpoints.openai import Usage
 from fieldcraft.rewards.answers import exact_match
@@ -121,16 +122,107 @@ def test_pairs_come_of_questions_tried_both_ways(tmp_path: Path) -> None:
     assert [(pair.task.id, pair.acts) for pair in pairs] == [
         ("t0", True), ("t1", True), ("t3", False),
     ]  # fmt: skip
-    assert summary["pairs"] == {"acting": 2, "thinking": 1, "beyond think_share": 0}
+    assert summary["pairs"] == {"acting": 2, "thinking": 1, "not kept": 0}
     assert summary["without_pair"] == {"right without tools only at a later try": 1}
     summary = run(tmp_path, teacher, think_share=0.25)
-    assert summary["pairs"] == {"acting": 2, "thinking": 0, "beyond think_share": 1}
+    assert summary["pairs"] == {"acting": 2, "thinking": 0, "not kept": 1}
 
 
 def test_settings_may_ask_for_no_pairs(tmp_path: Path) -> None:
     summary = run(tmp_path, teacher := Scripted({}), contrast=0)
     assert len(teacher.keys) == 8
-    assert summary["pairs"] == {"acting": 0, "thinking": 0, "beyond think_share": 0}
+    assert summary["pairs"] == {"acting": 0, "thinking": 0, "not kept": 0}
+
+
+# -- targets -----------------------------------------------------------------------------------
+
+MANY = [Task(f"m{i}", f"who {i}?", ("Oslo",)) for i in range(40)]
+WRONG = [answers("Rome")]
+
+
+def sample(folder: Path, teacher: Any, side_by_side: int = 1, **settings: Any) -> dict[str, Any]:
+    found = Collection(folder, MANY, Collect(**({"contrast": 0, "tries": 1} | settings)), seed=5)
+    asyncio.run(found.run(teacher, side_by_side, lambda ended, kept: None))
+    return found.write(teacher)
+
+
+def asked(teacher: Scripted) -> list[str]:
+    return [key.split(":")[1] for key in teacher.keys]
+
+
+def kept(folder: Path) -> list[str]:
+    return [task.id for task, _ in read_demonstrations(folder / "demonstrations.jsonl")]
+
+
+def test_the_teacher_is_asked_no_more_once_the_targets_are_reached(tmp_path: Path) -> None:
+    teacher = Scripted({("m2", "cot"): WRONG})
+    summary = sample(tmp_path, teacher, cot=2, coa=4)
+    assert asked(teacher) == ["m0", "m1", "m2", "m3", "m4", "m5", "m7"]
+    assert kept(tmp_path) == ["m0", "m4", "m1", "m3", "m5", "m7"]
+    assert summary["demonstrations"] == {"cot": 2, "coa": 4}
+    assert summary["questions"] == {"cot": 3, "coa": 4, "both": 0}
+    assert summary["missed"] == {}
+    assert sample(tmp_path / "none", nobody := Scripted({}), cot=0, coa=0)["attempts"] == 0
+    assert nobody.keys == []
+
+
+def test_what_is_kept_does_not_depend_on_how_many_are_asked_at_once(tmp_path: Path) -> None:
+    plays = {(f"m{i}", "cot"): WRONG for i in (0, 3, 4, 8, 9)} | {("m5", "coa"): WRONG}
+    settings = {"cot": 3, "coa": 5, "pairs": 4, "contrast": 40, "tries": 2}
+    alone = sample(tmp_path / "1", one := Scripted(plays), **settings)
+    many = sample(tmp_path / "7", seven := Scripted(plays), 7, **settings)
+    for name in ("demonstrations.jsonl", "pairs.jsonl"):
+        assert (tmp_path / "1" / name).read_text() == (tmp_path / "7" / name).read_text()
+    assert alone["demonstrations"] == many["demonstrations"] == {"cot": 3, "coa": 5}
+    assert len(one.keys) < len(seven.keys) <= len(one.keys) + 2 * 2 * 7  # those under way
+
+
+def test_a_target_that_is_missed_is_told_by_how_much(tmp_path: Path) -> None:
+    plays = {(f"m{i}", "coa"): WRONG for i in range(12, 40)}
+    summary = sample(tmp_path, teacher := Scripted(plays), cot=15, coa=10)
+    assert len(teacher.keys) == 15 + 20  # one half until it has enough, the other to its end
+    assert summary["demonstrations"] == {"cot": 15, "coa": 6}
+    assert summary["missed"] == {"coa": 4}
+    [sentence] = told(summary["missed"], {"coa": 10})
+    assert sentence == (
+        "10 demonstrations with tools were wanted, and 4 of them are missing: the questions are"
+        " used up"
+    )
+
+
+def test_pairs_are_sampled_by_kind(tmp_path: Path) -> None:
+    """Of questions 0, 3, 6 ... acting was needed; of the others thinking was enough."""
+
+    class Eager(Scripted):
+        async def attempt(self, task: Task, way: Way, key: str) -> Attempt:
+            self.keys.append(key)
+            known = int(task.id[1:]) % 3
+            return answers("Oslo" if known or way is Way.COA else "Rome", acts=way is Way.COA)
+
+    teacher = Eager({})
+    summary = sample(tmp_path, teacher, contrast=40, cot=1, coa=1, pairs=8, think_share=0.25)
+    pairs = read_pairs(tmp_path / "pairs.jsonl")
+    acting = ["m0", "m3", "m6", "m9", "m12", "m15"]
+    assert [p.task.id for p in pairs if p.acts] == acting
+    assert [p.task.id for p in pairs if not p.acts] == ["m1", "m2"]
+    assert set(asked(teacher)) == {f"m{i}" for i in range(16)}  # up to the sixth that acts
+    assert summary["pairs"] == {"acting": 6, "thinking": 2, "not kept": 8}
+    few = sample(tmp_path / "few", Eager({}), contrast=9, pairs=8, think_share=0.25)
+    assert few["pairs"] == {"acting": 3, "thinking": 1, "not kept": 5}  # no more than a quarter
+    assert few["missed"] == {"acting": 3, "thinking": 1}
+
+
+def test_a_stopped_run_with_targets_ends_the_same(tmp_path: Path) -> None:
+    plays = {(f"m{i}", way): WRONG for i in (1, 4, 6) for way in Way}
+    settings = {"cot": 3, "coa": 4, "pairs": 3, "contrast": 40}
+    sample(tmp_path / "whole", whole := Scripted(plays), 3, **settings)
+    for after in range(1, len(whole.keys), 3):
+        with pytest.raises(ExceptionGroup):
+            sample(tmp_path / f"{after}", Stopping(plays, after), 3, **settings)
+        sample(tmp_path / f"{after}", Scripted(plays), 3, **settings)
+        for name in ("demonstrations.jsonl", "pairs.jsonl"):
+            expected = (tmp_path / "whole" / name).read_text()
+            assert (tmp_path / f"{after}" / name).read_text() == expected
 
 
 # -- going on ----------------------------------------------------------------------------------

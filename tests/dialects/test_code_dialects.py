@@ -20,7 +20,9 @@ THINK = "<think>\nSo.\n</think>\n"
 PLAN, REFLECTION = "<plan>\nRun it.\n</plan>\n", "<reflection>\nFine.\n</reflection>\n"
 FIRST, NEXT = PLAN + THINK + CODE, REFLECTION + THINK + CODE
 END = REFLECTION + THINK + "<answer>\n\\boxed{1}\n</answer>"
-NO_PROGRAM = Malformed("The program is empty: write Python that prints what you want to know.")
+NO_PROGRAM = Malformed(
+    "The program is empty: write Python that prints what you want to know.", "python"
+)
 
 
 @pytest.mark.parametrize(

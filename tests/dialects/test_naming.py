@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from fieldcraft.types import (
     Action,
     Answer,
     Call,
+    Fault,
     Malformed,
     Observation,
     Outcome,
@@ -163,7 +165,54 @@ def test_what_is_written_is_what_is_meant(task: Task, arguments: dict[str, Any])
     ],
 )
 def test_other_names_are_not_understood(call: Action, reason: str) -> None:
-    assert Names(TASK, TOOLS).meant(call) == Malformed(reason)
+    fault = Fault.ARGUMENTS if call.tool == "find" else Fault.TOOL
+    assert Names(TASK, TOOLS).meant(call) == Malformed(reason, call.tool, fault)
+
+
+# -- questions with some of the tools alone ----------------------------------------------------
+
+
+def test_a_question_shows_and_understands_the_tools_that_it_is_asked_with() -> None:
+    task = replace(TASK, meta={"offered": ["now"]})
+    names = Names(task, TOOLS)
+    assert [schema["function"]["name"] for schema in names.schemas] == ["now"]
+    assert names.meant(Action("now", {})) == Action("now", {})
+    for unknown in ("find", "search"):
+        found = names.meant(Action(unknown, {}))
+        reason = f"There is no tool '{unknown}'; known: now."
+        assert found == Malformed(reason, unknown, Fault.TOOL)
+    assert Names(replace(task, meta={"offered": []}), TOOLS).schemas == []
+
+
+def test_a_broken_call_is_told_apart_by_what_it_names() -> None:
+    names = Names(TASK, TOOLS)
+    faults = dict.fromkeys(("find", "now"), Fault.ARGUMENTS) | {"search": Fault.TOOL}
+    for name, fault in faults.items():
+        assert names.meant(Malformed("no JSON", name)) == Malformed("no JSON", name, fault)
+    assert names.meant(Malformed("no JSON")) == Malformed("no JSON", "", Fault.FORM)
+
+
+@pytest.mark.parametrize(
+    ("written", "fault"),
+    [
+        ('{"name": "now", "arguments": {}}', None),
+        ('{"name": "find", "arguments": {}}', Fault.TOOL),  # not asked with
+        ('{"name": "now", "arguments": {"hour": 3}}', Fault.ARGUMENTS),
+        ('{"name": "now", "arguments": "now"}', Fault.ARGUMENTS),
+        ('{"name": "now", "arguments": {"a', Fault.ARGUMENTS),
+        ('{"name": "find", "arguments": {"a', Fault.TOOL),
+        ("```python\nprint(1)\n```", Fault.FORM),
+    ],
+)
+def test_a_rollout_says_what_is_wrong_with_a_call(written: str, fault: Fault | None) -> None:
+    task = replace(TASK, meta={"offered": ["now"]})
+    found = sampled(task, f"<tool_call>\n{written}\n</tool_call>", r"\boxed{x}")
+    [call] = found.calls
+    assert call.fault is fault
+    assert call.outcome is (Outcome.OK if fault is None else Outcome.MALFORMED)
+    prompt = found.segments[0].text
+    assert "now" in prompt
+    assert "find" not in prompt
 
 
 # -- rollouts and demonstrations ---------------------------------------------------------------
@@ -198,7 +247,12 @@ def test_a_call_by_the_tools_own_name_is_malformed() -> None:
     own = DIALECT.write_action(Action("search", {"query": "x"}))
     [call] = sampled(TASK, own, "\\boxed{x}").calls
     assert call == Call(
-        "", {}, "There is no tool 'search'; known: find, now.", Outcome.MALFORMED, 0.0
+        "",
+        {},
+        "There is no tool 'search'; known: find, now.",
+        Outcome.MALFORMED,
+        0.0,
+        fault=Fault.TOOL,
     )
 
 

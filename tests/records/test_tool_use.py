@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.records.tool_use import call_counts, duplicate_calls, tool_use
-from fieldcraft.types import Call, Outcome, Task, Trajectory
+from fieldcraft.records.tool_use import call_counts, duplicate_calls, form_of_calls, tool_use
+from fieldcraft.types import Call, Fault, Outcome, Task, Trajectory
 
 O, F, M, R = Outcome.OK, Outcome.FAILED, Outcome.MALFORMED, Outcome.REFUSED  # noqa: E741
 
@@ -88,3 +88,23 @@ def test_the_parts_make_the_whole(drawn: list[tuple[list[tuple[object, Outcome]]
     assert None not in (needless, missing, optimum, regret, calls)
     assert calls - optimum == pytest.approx(needless - missing)
     assert regret == pytest.approx(needless + missing)
+
+
+def test_what_a_call_names_and_how_it_is_written_are_told_apart() -> None:
+    """Of eight calls one is refused; three of the others name no tool that is offered, one of them
+    because it has no name at all; one of the four that do has arguments that do not fit."""
+    form, tool, arguments = Fault.FORM, Fault.TOOL, Fault.ARGUMENTS
+    faults = [None, None, form, tool, tool, arguments, None]
+    calls = [
+        Call("search", {}, "", Outcome.MALFORMED if fault else Outcome.OK, 0.0, fault=fault)
+        for fault in faults
+    ]
+    calls.append(Call("search", {}, "", Outcome.REFUSED, 0.0))
+    asked = Task("q", "?", ())
+    found = tool_use([Trajectory(asked, calls=calls), Trajectory(asked)])
+    assert found["attempt_rate"] == 1 / 2
+    assert found["call_named_rate"] == 4 / 7
+    assert found["call_fitting_rate"] == 3 / 4
+    assert tool_use([Trajectory(asked)])["call_named_rate"] is None
+    unknown = [*calls, Call("", {}, "", Outcome.MALFORMED, 0.0)]  # as records had it before
+    assert form_of_calls(unknown) == {"call_named_rate": None, "call_fitting_rate": None}

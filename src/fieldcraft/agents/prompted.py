@@ -41,10 +41,11 @@ from fieldcraft.types import (
 )
 
 WITHOUT_TOOLS = """\
-Answer the user's question from what you know. Think step by step in a few plain sentences, then \
-answer. Write exactly this:
+Answer the user's question from what you know. Reason step by step, for as long as the question \
+needs: recall what you know, check it, and correct yourself where you were wrong. Then answer. \
+Write exactly this:
 
-Thought: what you know and what follows from it
+Thought: your whole reasoning
 Answer: the answer alone, as short as it can be"""
 
 WITH_TOOLS = """\
@@ -219,13 +220,16 @@ def with_tools(schemas: Sequence[Schema], max_calls: int) -> str:
 def read_turn(text: str, schemas: Sequence[Schema], reasoning: str = "") -> Turn:
     """The thought and the first action or answer of a turn; `schemas` are those of the tools.
 
-    If a reasoning model writes no thought, its reasoning is the thought.
+    Without tools the thought is the reasoning of a model that reasons before it writes: what it
+    writes afterwards is a summary. With tools it is what the model writes, since its reasoning also
+    weighs how to write a call; only where it writes none, its reasoning is the thought.
     """
     if found := REASONING.match(text):
         text, reasoning = text[found.end() :], reasoning or found[1]
     marks = [mark for mark in MARK.finditer(text) if mark[1].lower() != "thought"]
     said = text[: marks[0].start()] if marks else text
-    thought = MARK.sub("", said).strip() or reasoning.strip()
+    written, reasoned = MARK.sub("", said).strip(), reasoning.strip()
+    thought = (written or reasoned) if tools else (reasoned or written)
     if not marks:
         return Turn(thought, Malformed("there is no line 'Action:' or 'Answer:'"), text)
     rest = text[marks[0].end() :]

@@ -176,6 +176,13 @@ class Recipe(Section):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _a_team_shows_one_way(self) -> Self:
+        wanted = self.collect is not None and (self.collect.cot or self.collect.pairs)
+        if wanted and self.teacher.team is not None:
+            raise ValueError("a team always has its tools, so remove collect.cot and collect.pairs")
+        return self
+
     @field_validator("correct")
     @classmethod
     def _is_a_reward(cls, name: str) -> str:

@@ -366,8 +366,28 @@ class Collect(Section):
 
     # at most; one half is answered without tools, one with; a team answers all of them with tools
     questions: PositiveInt = 20_000
-    contrast: int = Field(default=3_000, ge=0)  # of them tried both ways, for pairs
+    contrast: int = Field(default=3_000, ge=0)  # of them, at most, tried both ways, for pairs
     tries: PositiveInt = 4  # of a question, until one is right
-    think_share: Share = 0.25  # of the pairs, at most, choose thinking
+    # how many are kept, after which the teacher is asked no more; None: all that are right
+    coa: NonNegativeInt | None = None  # demonstrations with tools
+    cot: NonNegativeInt | None = None  # demonstrations without
+    pairs: NonNegativeInt | None = None
+    think_share: Share = 0.25  # of the pairs, at most, choose thinking; the others choose an action
     max_failed: Share = 0.2  # of the attempts; more stop the run
     filters: Filters = Field(default={})  # of the demonstrations
+
+    @model_validator(mode="after")
+    def _pairs_can_be_found(self) -> Self:
+        if self.pairs and not self.contrast:
+            raise ValueError("pairs are of questions that are tried both ways: set contrast")
+        return self
+
+    @property
+    def targets(self) -> dict[str, int | None]:
+        """How many are kept: demonstrations of each way, pairs that choose each; None: all."""
+        if self.pairs is None:
+            thinking = acting = None
+        else:
+            thinking = round(self.pairs * self.think_share)
+            acting = self.pairs - thinking
+        return {"coa": self.coa, "cot": self.cot, "acting": acting, "thinking": thinking}

@@ -7,6 +7,9 @@ question is tried until an answer is right, `tries` times at most. The first `co
 are tried the other way as well, which gives pairs, never demonstrations. A team has one way alone:
 it answers all questions with tools, and there are no pairs.
 
+Questions are in random order, and are tried in it until there are as many demonstrations of both
+ways, and as many pairs of both kinds, as are wanted. Then the teacher is asked no more.
+
 Every attempt is appended to a journal as it ends. All else follows from the journal, so a run that
 was stopped asks for nothing twice and ends as one that was not; only attempts that failed, because
 the endpoint or a tool did, are made anew.
@@ -17,17 +20,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fieldcraft.agents.chat import NOTHING, SeatUse
 from fieldcraft.agents.prompted import Attempt, End
 from fieldcraft.config.sections import Collect
-from fieldcraft.data.contrast import with_share
 from fieldcraft.data.steps_io import (
     Record,
     StepPair,
@@ -36,6 +38,7 @@ from fieldcraft.data.steps_io import (
     write_demonstrations,
     write_pairs,
 )
+from fieldcraft.data.targets import Tally, kind_of, missed, sampled
 from fieldcraft.data.teachers import Teacher, Way
 from fieldcraft.endpoints.openai import Usage
 from fieldcraft.records.files import write_json
@@ -122,7 +125,7 @@ class Collection:
     """The questions of a collection, and the folder with what came of them."""
 
     folder: Path
-    tasks: Sequence[Task]
+    tasks: Sequence[Task]  # in random order
     settings: Collect
     seed: int
     ways: Sequence[Way] = tuple(Way)  # in which questions are tried in turn
@@ -132,16 +135,20 @@ class Collection:
         return Journal(self.folder / "attempts.jsonl")
 
     @cached_property
-    def jobs(self) -> list[Job]:
-        """Every question in the way of its half; questions take turns between the halves. Those
-        for pairs are tried the other way next."""
+    def rounds(self) -> list[list[Job]]:
+        """The jobs of every question: the way of its half, and then, for pairs, the other way.
+        Questions take turns between the halves."""
         found = []
         for number, task in enumerate(self.tasks):
             own = self.ways[number % len(self.ways)]
-            found.append(Job(task, own, own=True))
-            if number < self.settings.contrast:
-                found += [Job(task, way, own=False) for way in self.ways if way is not own]
+            other = [way for way in self.ways if way is not own and number < self.settings.contrast]
+            found.append([Job(task, own, own=True), *(Job(task, way, own=False) for way in other)])
         return found
+
+    @property
+    def jobs(self) -> Iterator[Job]:
+        """Every question in the ways in which it may be tried."""
+        return chain.from_iterable(self.rounds)
 
     def done(self, job: Job) -> bool:
         attempts = self.journal.of(job)
@@ -163,25 +170,51 @@ class Collection:
         Raises UserError with the cause when more than `max_failed` of the attempts fail.
         """
         gate = asyncio.Semaphore(concurrency)
-        left = [job for job in self.jobs if not self.done(job)]
-        ended = len(self.jobs) - len(left)
-        kept = sum(self.demonstrates(job) for job in self.jobs)
         failures = Failures(self.settings.max_failed)
+        tally = Tally(self.settings.targets)
+        ended = 0
 
-        async def work(job: Job) -> None:
-            nonlocal ended, kept
-            async with gate:
-                await self._try(job, teacher, failures)
-            ended += 1
-            kept += self.demonstrates(job)
-            on_job(ended, kept)
+        def count(jobs: Sequence[Job]) -> None:
+            nonlocal ended
+            ended += len(jobs)
+            self._count(jobs, teacher, tally)
+            on_job(ended, tally.found("coa", "cot"))
 
-        on_job(ended, kept)
+        async def work(jobs: Sequence[Job]) -> None:
+            try:
+                for job in jobs:
+                    await self._try(job, teacher, failures)
+            finally:
+                gate.release()
+            count(jobs)
+
+        on_job(0, 0)
         async with asyncio.TaskGroup() as group:
-            for job in left:
-                group.create_task(work(job))
+            for jobs in self.rounds:
+                await gate.acquire()  # only then is known what earlier questions have given
+                wanted = self._wanted(jobs, tally)
+                if all(map(self.done, wanted)):
+                    gate.release()
+                    count(wanted)
+                else:
+                    group.create_task(work(wanted))
         failed = sum(bool(found := self.journal.of(job)) and found[-1].failed for job in self.jobs)
         failures.judge(failed, of=self.journal.tried)
+
+    def _wanted(self, jobs: Sequence[Job], tally: Tally) -> Sequence[Job]:
+        """The jobs of a question that are needed beside what earlier questions have given."""
+        if len(jobs) > 1 and tally.wants("acting", "thinking"):
+            return jobs
+        return jobs[:1] if tally.wants(jobs[0].way) else []
+
+    def _count(self, jobs: Sequence[Job], teacher: Teacher, tally: Tally) -> None:
+        """Add what the jobs of a question have given."""
+        for job in jobs:
+            if self.demonstrates(job):
+                tally.add(job.way)
+        if len(jobs) > 1 and all(map(self.done, jobs)):
+            for pair in self._pairs_of(jobs[0].task, teacher)[0]:
+                tally.add(kind_of(pair))
 
     async def _try(self, job: Job, teacher: Teacher, failures: Failures) -> None:
         """Attempts of one job until it is done, or one fails. That a job fails which failed before
@@ -200,13 +233,12 @@ class Collection:
     # -- what came of it ------------------------------------------------------------------------
 
     def demonstrations(self, way: Way) -> list[tuple[Task, Sequence[Step]]]:
-        """Right answers to the questions of a half; with tools, those that used one."""
-        ended = [
-            (job, self.journal.of(job)[-1])
-            for job in self.jobs
-            if job.way is way and self.demonstrates(job)
-        ]
-        return [(with_meta(job, attempt), attempt.steps) for job, attempt in ended]
+        """Right answers to the questions of a half, as many as are wanted; with tools, those that
+        used one."""
+        shown = (job for job in self.jobs if job.way is way and self.demonstrates(job))
+        ended = ((job, self.journal.of(job)[-1]) for job in shown)
+        most = self.settings.targets[way]
+        return [(with_meta(job, attempt), attempt.steps) for job, attempt in islice(ended, most)]
 
     def rejected(self) -> list[tuple[Task, Sequence[Step]]]:
         """Every attempt that is not right, with the reason."""
@@ -222,26 +254,35 @@ class Collection:
         """All pairs there are, and how many questions gave none for which reason."""
         found: list[StepPair] = []
         reasons = Counter[str]()
-        for task in self.tasks[: self.settings.contrast if len(self.ways) > 1 else 0]:
-            jobs = [Job(task, way, own=False) for way in (Way.COT, Way.COA)]
+        for jobs in self.rounds:
+            if len(jobs) < 2 or not all(map(self.journal.of, jobs)):
+                continue  # not one for pairs, or there were enough
             if not all(map(self.done, jobs)):
                 reasons["not tried both ways"] += 1
                 continue
-            pairs = teacher.pairs(task, *map(self.journal.of, jobs))
-            if isinstance(pairs, str):
-                reasons[pairs] += 1
-            else:
-                found += pairs
+            pairs, why = self._pairs_of(jobs[0].task, teacher)
+            found += pairs
+            reasons.update([why] if why else [])
         return found, reasons
+
+    def _pairs_of(self, task: Task, teacher: Teacher) -> tuple[Sequence[StepPair], str]:
+        """The pairs of a question that was tried both ways, or why there are none."""
+        attempts = [self.journal.of(Job(task, way, own=False)) for way in (Way.COT, Way.COA)]
+        pairs = teacher.pairs(task, *attempts)
+        return ([], pairs) if isinstance(pairs, str) else (pairs, "")
 
     def write(self, teacher: Teacher) -> dict[str, Any]:
         """Write what the journal holds as files, and return the summary."""
         shown = {way: self.demonstrations(way) for way in Way}
         found, reasons = self.pairs(teacher)
-        pairs = with_share(found, self.settings.think_share)
-        acting = sum(pair.acts for pair in pairs)
-        halves = Counter(job.way.value for job in self.jobs if job.own)
-        both = sum(not job.own for job in self.jobs)
+        targets = self.settings.targets
+        pairs = sampled(found, targets, self.settings.think_share)
+        kept = Counter[str]({way.value: len(some) for way, some in shown.items()})
+        kept.update(map(kind_of, pairs))
+        asked = [job for job in self.jobs if self.journal.of(job)]
+        halves = Counter({way.value: 0 for way in self.ways})
+        halves.update(job.way.value for job in asked if job.own)
+        both = sum(not job.own for job in asked)
         outcomes = Counter(outcome(a, job) for job in self.jobs for a in self.journal.of(job))
         summary = {
             "questions": {**halves, "both": both},
@@ -249,10 +290,11 @@ class Collection:
             "outcomes": dict(outcomes.most_common()),
             "demonstrations": {way.value: len(kept) for way, kept in shown.items()},
             "pairs": {
-                "acting": acting,
-                "thinking": len(pairs) - acting,
-                "beyond think_share": len(found) - len(pairs),
+                "acting": kept["acting"],
+                "thinking": kept["thinking"],
+                "not kept": len(found) - len(pairs),
             },
+            "missed": missed(kept, targets),
             "without_pair": dict(reasons.most_common()),
             "usage": asdict(self.journal.usage),
             **of_seats(self.journal.seats),

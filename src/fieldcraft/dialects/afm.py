@@ -19,7 +19,7 @@ from itertools import groupby
 from typing import Any, ClassVar
 
 from fieldcraft.dialects.base import OBSERVATION, REQUEST, BaseDialect, plain
-from fieldcraft.dialects.code import block, fence, inside, program
+from fieldcraft.dialects.code import TOOL, block, fence, inside, program
 from fieldcraft.types import (
     ALONE,
     Action,
@@ -99,7 +99,8 @@ def read_program(text: str) -> Action | Malformed:
     if found is None:
         return Malformed(
             "There is nothing to run: write <code>, one program between ```py and ```, if it"
-            " reads input a second block between ```sh and ```, and </code>."
+            " reads input a second block between ```sh and ```, and </code>.",
+            TOOL,
         )
     code, stdin = found.groups()
     call = program(inside(code))
@@ -238,7 +239,8 @@ class AfmWeb(BaseDialect):
         """The call that `text` is between the tags `name`."""
         tool, argument = self.calls[name]
         if not text.strip():
-            return Malformed(f"Nothing to look for: write <{name}>, the {argument} and </{name}>.")
+            reason = f"Nothing to look for: write <{name}>, the {argument} and </{name}>."
+            return Malformed(reason, tool)
         return Action(tool, {argument: text.strip()})
 
     def write_thought(self, text: str) -> str:
@@ -329,7 +331,7 @@ class Afm(AfmWeb):
     tags that they were not trained on."""
 
     name = "afm"
-    calls: ClassVar[Mapping[str, tuple[str, str]]] = {**AfmWeb.calls, CODE: ("python", "code")}
+    calls: ClassVar[Mapping[str, tuple[str, str]]] = {**AfmWeb.calls, CODE: (TOOL, "code")}
     stop = (*AfmWeb.stop[:-1], "</code>", "</answer>")
     tags = make_tags((*ROLES, "web_search", "crawl_page", CODE, "observation", "answer"))
     own_instruction = make_instruction(("web_search", "crawl_page", CODE), CHECKED)
@@ -341,7 +343,7 @@ class Afm(AfmWeb):
 
     def write_action(self, action: Action) -> str:
         """Raises UserError for a program that could not be read back, such as one with a tag."""
-        if action.tool != "python":
+        if action.tool != TOOL:
             return super().write_action(action)
         if {"code"} <= action.arguments.keys() <= {"code", "stdin"}:
             text = write_program(action.arguments)

@@ -331,7 +331,8 @@ class SearchDialect(OneToolDialect):
             return None
         _, opened, query = head.rpartition(opening)
         if not opened or not query.strip():
-            return (Malformed(f"Nothing to search for: write {opening} query {closing}."),)
+            reason = f"Nothing to search for: write {opening} query {closing}."
+            return (Malformed(reason, "search"),)
         return (Action("search", {"query": query.strip()}),)
 
 

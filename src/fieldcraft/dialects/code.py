@@ -11,6 +11,7 @@ from typing import ClassVar
 from fieldcraft.dialects.base import OBSERVATION, OneToolDialect
 from fieldcraft.types import Action, Answer, Malformed, UserError
 
+TOOL = "python"  # the tool
 # A turn begins where the text does, or where an observation ended.
 LINE = rf"(?:^|(?<={OBSERVATION}))"
 BODY = r"(?:(?!^```)[\s\S])*+"  # lines of which none begins with a fence
@@ -35,8 +36,9 @@ def inside(body: str) -> str:
 def program(code: str) -> Action | Malformed:
     """The call that runs `code`."""
     if not code.strip():
-        return Malformed("The program is empty: write Python that prints what you want to know.")
-    return Action("python", {"code": code})
+        reason = "The program is empty: write Python that prints what you want to know."
+        return Malformed(reason, TOOL)
+    return Action(TOOL, {"code": code})
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class CodeDialect(OneToolDialect):
     """A dialect with the tool `python(code)`. Only programs of the policy are called: one in an
     observation is text."""
 
-    tool = "python"
+    tool = TOOL
     arguments: ClassVar[frozenset[str]] = frozenset({"code"})  # those that a call may have
     grammar: ClassVar[re.Pattern[str]]
 

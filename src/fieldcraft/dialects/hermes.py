@@ -50,6 +50,7 @@ THINK = rf"(?:\s*<think>{TEXT}</think>)?"
 GRAMMAR = re.compile(
     rf"(?:{THINK}{TEXT}(?:<tool_call>{TEXT}</tool_call>\s*)+{OBSERVATION})*{THINK}{TEXT}"
 )
+NAME = re.compile(r'"name"\s*:\s*"([^"\\]+)"')
 PROBE = Action("search", {"query": "x"})  # a call that a chat template is asked to write
 
 
@@ -60,11 +61,18 @@ def read_call(payload: str, arguments: str = "arguments") -> Action | Malformed:
         # Python reads more than JSON allows: NaN, infinities, halves of characters.
         json.dumps(call, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        return Malformed(f"The tool call is not valid JSON: {error}.")
+        return Malformed(f"The tool call is not valid JSON: {error}.", _name_in(payload))
     match call:
         case {"name": str(name)} if name and isinstance(given := call.get(arguments), dict):
             return Action(name, given)
-    return Malformed(f'A tool call must look like {{"name": "...", "{arguments}": {{...}}}}.')
+    looks = f'{{"name": "...", "{arguments}": {{...}}}}'
+    return Malformed(f"A tool call must look like {looks}.", _name_in(payload))
+
+
+def _name_in(payload: str) -> str:
+    """The tool that a call names which is not as it must be; "" where no name can be read."""
+    found = NAME.search(payload)
+    return found[1] if found else ""
 
 
 def dump_call(call: Mapping[str, Any], tags: Sequence[str]) -> str:
@@ -166,7 +174,8 @@ class Hermes(BaseDialect):
         *closed, rest = turn.split("</tool_call>")
         calls = [_closed_call(text) for text in closed]
         if "<tool_call>" in rest:
-            calls.append(Malformed("A tool call ends with </tool_call>."))
+            reason = "A tool call ends with </tool_call>."
+            calls.append(Malformed(reason, _name_in(rest.rpartition("<tool_call>")[2])))
         if calls:
             return tuple(calls)
         _, thought, answer = turn.rpartition("</think>")

@@ -4,19 +4,24 @@ A model that always sees the same tools learns their names by heart and no longe
 prompt says about them. If each question has one of several names, it has to read (function masking,
 Hammer, arXiv 2410.04587). A tool whose schema has the key CALLED has several names. Everything
 outside of prompts and turns, such as records and rewards, knows the tool by its own name.
+
+A question can also be asked with some of the tools alone, those that its metadata lists under
+OFFERED. The prompt then shows no others, and calls of others are refused. So one run can have
+questions of several domains, each with the tools of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
 
 from fieldcraft.config.signatures import Signature, read_signature
-from fieldcraft.types import Action, Malformed, Task, UserError
+from fieldcraft.types import Action, Fault, Malformed, Task, UserError
 
 SEEN, UNSEEN = "seen", "unseen"  # which names of a tool a question draws from
+OFFERED = "offered"  # of a task's meta: the names of the tools that it is asked with
 CALLED = "called"  # of a schema: the signatures of both kinds. Of a task's meta: one of the kinds
 
 
@@ -61,8 +66,12 @@ class Names:
     """
 
     def __init__(self, task: Task, tools: Sequence[dict[str, Any]]) -> None:
+        offered = task.meta.get(OFFERED)
         self._tools = {}
+        self._all = offered is None
         for tool in tools:
+            if offered is not None and tool["function"]["name"] not in offered:
+                continue
             named = _named(task, tool)
             self._tools[named.schema["function"]["name"]] = named
 
@@ -79,19 +88,31 @@ class Names:
                 return Action(name, {back.get(k, k): v for k, v in action.arguments.items()})
         return action
 
-    def meant(self, action: Action) -> Action | Malformed:
-        """What the policy wrote, by the tool's own names."""
-        if all(named.arguments is None for named in self._tools.values()):
+    def meant(self, move: Action | Malformed) -> Action | Malformed:
+        """What the policy wrote, by the tool's own names. Of a call that cannot be read but names a
+        tool, it says whether the question offers that."""
+        if isinstance(move, Action):
+            return self._meant(move)
+        if not move.tool:
+            return move
+        return replace(move, fault=Fault.ARGUMENTS if move.tool in self._tools else Fault.TOOL)
+
+    def _meant(self, action: Action) -> Action | Malformed:
+        if self._all and all(named.arguments is None for named in self._tools.values()):
             return action
         named = self._tools.get(action.tool)
         if named is None:
-            return Malformed(f"There is no tool {action.tool!r}; known: {', '.join(self._tools)}.")
+            known = ", ".join(self._tools) or "none"
+            reason = f"There is no tool {action.tool!r}; known: {known}."
+            return Malformed(reason, action.tool, Fault.TOOL)
         if named.arguments is None:
             return action
         if unknown := action.arguments.keys() - named.arguments.keys():
             return Malformed(
                 f"Wrong arguments for {action.tool}: {', '.join(sorted(unknown))}; known:"
-                f" {', '.join(named.arguments)}."
+                f" {', '.join(named.arguments)}.",
+                action.tool,
+                Fault.ARGUMENTS,
             )
         return Action(named.own, {named.arguments[k]: v for k, v in action.arguments.items()})
 

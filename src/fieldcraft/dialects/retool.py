@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fieldcraft.dialects.base import OBSERVATION, last_box, plain
-from fieldcraft.dialects.code import CodeDialect, block, fence, inside, program
+from fieldcraft.dialects.code import TOOL, CodeDialect, block, fence, inside, program
 from fieldcraft.types import Action, Answer, Calls, Malformed
 
 INSTRUCTION = """\
@@ -67,7 +67,7 @@ class ReTool(CodeDialect):
     def read_call(self, text: str) -> Action | Malformed:
         _, opened, payload = text.rpartition("<code>")
         if not opened:
-            return Malformed("There is nothing to run: a program begins with <code>.")
+            return Malformed("There is nothing to run: a program begins with <code>.", TOOL)
         fenced = FENCED.fullmatch(payload)
         return program(inside(fenced[1]) if fenced else payload.strip("\n"))
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fieldcraft.dialects.base import OBSERVATION, last_box, plain
-from fieldcraft.dialects.code import CodeDialect, block, fence, inside, program
+from fieldcraft.dialects.code import TOOL, CodeDialect, block, fence, inside, program
 from fieldcraft.types import Action, Answer, Calls, Malformed
 
 INSTRUCTION = """\
@@ -64,7 +64,8 @@ class ToRL(CodeDialect):
             return program(inside(programs[-1]))
         return Malformed(
             "There is nothing to run: write a program between ```python and ```, each on a line of"
-            f" its own, before {OUTPUT}."
+            f" its own, before {OUTPUT}.",
+            TOOL,
         )
 
     def write_thought(self, text: str) -> str:

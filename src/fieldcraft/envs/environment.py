@@ -20,6 +20,7 @@ from fieldcraft.types import (
     ArgumentError,
     Call,
     Dialect,
+    Fault,
     Malformed,
     Outcome,
     Task,
@@ -73,17 +74,18 @@ class Episode:
         if calls_before >= self.budget.max_calls:
             return refused(move, LIMIT_REACHED)
         if isinstance(move, Malformed):
-            return self.observed(_not_run(move, move.reason, Outcome.MALFORMED))
+            return self.observed(_not_run(move, move.reason, Outcome.MALFORMED, move.fault))
         tool, arguments = self.tools.get(move.tool), move.arguments
         if tool is None:
             known = ", ".join(self.tools) or "none"
             reason = f"There is no tool {move.tool!r}; known: {known}."
-            return self.observed(_not_run(move, reason, Outcome.MALFORMED))
+            return self.observed(_not_run(move, reason, Outcome.MALFORMED, Fault.TOOL))
         async with self.gate.here():
             start = time.perf_counter()
             text, outcome = await self._run(tool, arguments)
             seconds = time.perf_counter() - start
-        return self.observed(Call(move.tool, arguments, text, outcome, seconds))
+        fault = Fault.ARGUMENTS if outcome is Outcome.MALFORMED else None
+        return self.observed(Call(move.tool, arguments, text, outcome, seconds, fault=fault))
 
     async def _run(self, tool: Tool, arguments: dict[str, Any]) -> tuple[str, Outcome]:
         try:
@@ -104,9 +106,11 @@ def refused(move: Action | Malformed, why: str) -> Call:
     return _not_run(move, why, Outcome.REFUSED)
 
 
-def _not_run(move: Action | Malformed, why: str, outcome: Outcome) -> Call:
+def _not_run(
+    move: Action | Malformed, why: str, outcome: Outcome, fault: Fault | None = None
+) -> Call:
     tool, arguments = (move.tool, move.arguments) if isinstance(move, Action) else ("", {})
-    return Call(tool, arguments, why, outcome, 0.0)
+    return Call(tool, arguments, why, outcome, 0.0, fault=fault)
 
 
 async def _ask(tool: Tool, arguments: dict[str, Any]) -> Any:

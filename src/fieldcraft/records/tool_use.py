@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fieldcraft.types import Call, Outcome, Status, Trajectory
+from fieldcraft.types import Call, Fault, Outcome, Status, Trajectory
 
 
 def call_counts(trajectories: Iterable[Trajectory]) -> dict[str, int]:
@@ -38,7 +38,8 @@ def tool_use(trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
     of their question and missing ones those below; regret is their sum, the mean distance from
     the optimum; too many here do not make up for too few there. `offloading_rate` is the
     share of questions wholly within the model's knowledge (`Task.is_known`) on which it still runs
-    a call.
+    a call. `attempt_rate` is the share of the trajectories that write any call; `form_of_calls`
+    adds what these calls name and how they are written.
     """
     n, counts = len(trajectories), call_counts(trajectories)
     right = sum(t.right is True for t in trajectories)
@@ -56,11 +57,30 @@ def tool_use(trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
         "calls_regret_mean": mean(map(abs, excess)),
         "tool_productivity": right / executed if executed else None,
         "offloading_rate": mean(t.executed_calls > 0 for t in known),
+        "attempt_rate": mean(bool(t.calls) for t in trajectories),
+        **form_of_calls(call for t in trajectories for call in t.calls),
         "tool_seconds_mean": sum(call.seconds for t in trajectories for call in t.calls) / n,
         **{
             f"call_{kind}_rate": counts[kind] / counts["written"] if counts["written"] else None
             for kind in ("failed", "malformed", "refused", "duplicate")
         },
+    }
+
+
+def form_of_calls(calls: Iterable[Call]) -> dict[str, float | None]:
+    """The choice of a tool apart from the form of its arguments, of calls that were not refused.
+
+    `call_named_rate` is the share of them that name a tool which the question offers, and
+    `call_fitting_rate` the share of these whose arguments can be read and fit the tool. None where
+    there are no such calls, or a record does not say what is wrong with a malformed one.
+    """
+    judged = [call for call in calls if call.outcome is not Outcome.REFUSED]
+    faults = Counter(call.fault for call in judged if call.outcome is Outcome.MALFORMED)
+    named = len(judged) - faults[Fault.FORM] - faults[Fault.TOOL]
+    known = faults[None] == 0
+    return {
+        "call_named_rate": named / len(judged) if judged and known else None,
+        "call_fitting_rate": 1 - faults[Fault.ARGUMENTS] / named if named and known else None,
     }
 
 

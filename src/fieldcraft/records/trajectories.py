@@ -25,8 +25,8 @@ MOST_ID = 2**31  # above it, no tokenizer can be asked
 def to_json(trajectory: Trajectory) -> str:
     """One line of JSON without the line break. Log-probabilities keep six decimals.
 
-    A trajectory of one chain has no key `folds`, one with tools no key `tool_free`, and one that
-    ended by itself no key `forced`.
+    A trajectory of one chain has no key `folds`, one with tools no key `tool_free`, one that ended
+    by itself no key `forced`, and only a malformed call has a key `fault`.
 
     A number that is not finite (a model may write one as an argument) stays `NaN` or `Infinity`,
     as Python's `json` writes it: `null` would turn a broken number into "not gradable".
@@ -34,6 +34,9 @@ def to_json(trajectory: Trajectory) -> str:
     record = _ADAPTER.dump_python(trajectory)
     for segment in record["segments"]:
         segment["logprobs"] = [round(logprob, _DECIMALS) for logprob in segment["logprobs"]]
+    for call in record["calls"]:
+        if call["fault"] is None:
+            del call["fault"]
     if not trajectory.folds:
         del record["folds"]
     if not trajectory.tool_free:

@@ -174,7 +174,7 @@ class Conversation:
     def _meant(self, calls: Calls) -> Calls:
         """The calls by the tools' own names."""
         names = Names(self.trajectory.task, self.episode.schemas)
-        return tuple(names.meant(c) if isinstance(c, Action) else c for c in calls)
+        return tuple(map(names.meant, calls))
 
     def _append_observation(self, call: Call, place: Place) -> None:
         dialect = self.episode.dialect

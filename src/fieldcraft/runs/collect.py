@@ -9,9 +9,10 @@ from typing import Any
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.data.collect import Collection
 from fieldcraft.data.steps_io import as_trajectory, read_demonstrations
+from fieldcraft.data.targets import told
 from fieldcraft.data.teachers import Teacher, Way
 from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
-from fieldcraft.records.events import Events, JobsDone, during
+from fieldcraft.records.events import Events, JobsDone, Said, during
 from fieldcraft.records.files import write_json
 from fieldcraft.runs.context import Context, open_context
 from fieldcraft.runs.filtering import (
@@ -53,6 +54,8 @@ async def _attempts(context: Context) -> dict[str, Any]:
         await _ask(context, teacher, collection)
     finally:
         summary = collection.write(teacher)
+    for sentence in told(summary["missed"], settings.targets):
+        context.emit(Said(sentence))
     if settings.filters:
         summary |= {"filters": _filter(context)}
         write_json(context.folder.collected / "summary.json", summary)
@@ -69,7 +72,7 @@ async def _ask(context: Context, teacher: Teacher, collection: Collection) -> No
             note += f"  cost {usage.cost:.2f}"
         context.emit(JobsDone("collect", ended, note))
 
-    with during(context.emit, "collect", len(collection.jobs), "jobs"):
+    with during(context.emit, "collect", sum(1 for _ in collection.jobs), "jobs"):
         await collection.run(teacher, context.recipe.teacher.concurrency, on_job)
 
 
