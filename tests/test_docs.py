@@ -90,6 +90,12 @@ SHORTER = {  # what a command begins with -> what is added to it
     ],
     "fieldcraft run unseen-code-mini": [*CODE[:5], CODE[6], *CODE[9:]],
     "fieldcraft run unseen-search-mini": [*TINY[:-2], TINY[-1], *shrink("sft", "base", "sft")],
+    "fieldcraft run generalise-mini": [
+        *("scratch.layers=2", "scratch.width=32", "scratch.heads=2", "budget.turn_tokens=12"),
+        *("world.search.people=40", "world.search.variants=2", "evaluation.splits.code=2"),
+        *("world.code.notes=40", "world.code.heldout_notes=40", "evaluation.splits.search=2"),
+        *shrink("sft", "base", "code", "search", "code-names", "search-names"),
+    ],
     "fieldcraft run my-names.yaml": ["budget.turn_tokens=12", *shrink("rl", "rl")],
     "fieldcraft run my-team.yaml": ["budget.turn_tokens=12"],
     "fieldcraft run my-agent.yaml": ["budget.turn_tokens=12", *shrink("rl", "rl")],

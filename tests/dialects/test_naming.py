@@ -182,6 +182,8 @@ def test_a_question_shows_and_understands_the_tools_that_it_is_asked_with() -> N
         reason = f"There is no tool '{unknown}'; known: now."
         assert found == Malformed(reason, unknown, Fault.TOOL)
     assert Names(replace(task, meta={"offered": []}), TOOLS).schemas == []
+    with pytest.raises(UserError, match="write a list of names"):
+        Names(replace(task, meta={"offered": "now"}), TOOLS)
 
 
 def test_a_broken_call_is_told_apart_by_what_it_names() -> None:

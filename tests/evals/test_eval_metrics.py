@@ -60,6 +60,10 @@ def test_the_summary_of_a_small_set_by_hand():
         "judge": None,
         "judge_ungradable": 0,
         "correct": 3,
+        "offered": None,
+        "attempt_rate": 0.8,
+        "call_named_rate": None,  # nothing says what is wrong with the malformed call
+        "call_fitting_rate": None,
         "calls": {
             "written": 7,
             "executed": 5,

@@ -66,7 +66,7 @@ class Names:
     """
 
     def __init__(self, task: Task, tools: Sequence[dict[str, Any]]) -> None:
-        offered = task.meta.get(OFFERED)
+        offered = offered_with(task)
         self._tools = {}
         self._all = offered is None
         for tool in tools:
@@ -115,6 +115,18 @@ class Names:
                 Fault.ARGUMENTS,
             )
         return Action(named.own, {named.arguments[k]: v for k, v in action.arguments.items()})
+
+
+def offered_with(task: Task) -> list[str] | None:
+    """The names of the tools that a question is asked with; None: all. Raises UserError for
+    metadata that is no list of names."""
+    names = task.meta.get(OFFERED)
+    if names is None or (isinstance(names, list) and all(isinstance(n, str) for n in names)):
+        return names
+    raise UserError(
+        f"the question '{task.id}' has {OFFERED}: {names!r} in its metadata: write a list of names"
+        ' of tools, as in ["search"].'
+    )
 
 
 def _named(task: Task, tool: dict[str, Any]) -> _Named:

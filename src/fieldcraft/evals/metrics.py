@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
+from fieldcraft.dialects.naming import offered_with
 from fieldcraft.evals.intervals import effective_size, wilson_interval
 from fieldcraft.evals.samples import pass_rates
 from fieldcraft.evals.spending import Prices, spending
@@ -102,6 +103,7 @@ def _summary(trajectories: Sequence[Trajectory], prices: Prices | None) -> dict[
         "judge_ungradable": judged.count(None),
         "correct": sum(t.right is True for t in trajectories),
         "calls": call_counts(trajectories),
+        "offered": _offered(trajectories),
         **tool_use(trajectories),
         "answered_rate": _rate(trajectories, lambda t: t.status is Status.ANSWERED),
         "forced_answer_rate": _rate(trajectories, lambda t: t.forced),
@@ -145,6 +147,13 @@ def _observation_tokens(trajectory: Trajectory) -> int:
     """How many tokens tools, or what simulates them, gave it to read."""
     observers = (Author.TOOL, Author.SIMULATOR)
     return sum(len(s.ids) for s in trajectory.segments if s.author in observers)
+
+
+def _offered(trajectories: Sequence[Trajectory]) -> list[str] | None:
+    """The tools that all of these questions are asked with; None where that is all tools, or not
+    the same ones."""
+    first, *others = (offered_with(t.task) for t in trajectories)
+    return first if all(tools == first for tools in others) else None
 
 
 def _rate(trajectories: Sequence[Trajectory], holds: Callable[[Trajectory], bool]) -> float:

@@ -19,6 +19,7 @@ from fieldcraft.evals import charts
 from fieldcraft.evals.browsing import Source, pack
 from fieldcraft.evals.curves import course, course_keys, learning_curves
 from fieldcraft.evals.downloads import downloads
+from fieldcraft.evals.offered import with_tools_of_their_own
 from fieldcraft.evals.tables import calling_rate, names_of_tools
 from fieldcraft.evals.terms import TERMS
 from fieldcraft.records.files import write_text
@@ -124,6 +125,7 @@ def write_html(
         course_keys=course_keys(curves, report["evals"], line),
         names_of_tools=names_of_tools(report["evals"]),
         calling_rate=calling_rate,
+        offered=with_tools_of_their_own(report["evals"]),
         outcome_charts=_outcome_charts(report, slots),
         curve_charts=learning_curves(curves, slots),
         packed=pack(samples, origin, training),

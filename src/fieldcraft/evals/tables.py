@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fieldcraft.dialects.naming import UNSEEN
+from fieldcraft.evals.offered import offered_table, with_tools_of_their_own
 from fieldcraft.terminal.figures import Figures
 
 Entry = Mapping[str, Any]
@@ -36,12 +37,14 @@ def results_table(evals: Mapping[str, Entry], trained: Mapping[str, float]) -> F
 
 
 def detail_tables(evals: Mapping[str, Entry]) -> list[Figures]:
-    """What belongs below the results: the use of tools; names of tools that no training shows, the
-    levels of the questions and several samples of one, if there are any; and what an answer cost if
-    a price is known."""
+    """What belongs below the results: the use of tools; names of tools that no training shows,
+    questions with some of the tools alone, the levels of the questions and several samples of one,
+    if there are any; and what an answer cost if a price is known."""
     found = [tool_table(evals)]
     if names := names_of_tools(evals):
         found.append(names_table(names))
+    if offered := with_tools_of_their_own(evals):
+        found.append(offered_table(offered))
     if any(len(entry.get("by_level", ())) > 1 for entry in evals.values()):
         found.append(levels_table(evals))
     if any(entry.get("sampled") for entry in evals.values()):

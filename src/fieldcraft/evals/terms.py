@@ -39,6 +39,9 @@ TERMS = {
     "Used": "Share of the answers with an executed call.",
     "Used, unseen": "The same with names of tools that no training shows.",
     "Malformed, unseen": "Malformed calls with names of tools that no training shows.",
+    "With a call": "Share of the answers that write a call, well formed or not.",
+    "Names the tool": "Share of the written calls that name a tool which the question offers.",
+    "Fitting arguments": "Share of these calls whose arguments can be read and fit the tool.",
     "Pass at k": (
         "Share of the questions of which at least one of k samples is right, unbiased; for k = 1"
         " the mean over all samples."

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 from fieldcraft.config.names import BUILT_IN, Kind
@@ -20,6 +21,7 @@ from fieldcraft.config.stages import Stage
 from fieldcraft.data.sources import GRADES_BY
 from fieldcraft.dialects import round_trip_problems
 from fieldcraft.dialects.demonstrations import encode_turn
+from fieldcraft.dialects.naming import offered_with
 from fieldcraft.endpoints.opening import open_endpoint
 from fieldcraft.rewards.answers import is_right
 from fieldcraft.rollout.environments import opened
@@ -144,6 +146,14 @@ def dialect_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
     notes.append(setup.dialect.name)
     for problem in round_trip_problems(setup.dialect):
         yield f"{problem[:-1]}, so the dialect '{setup.dialect.name}' cannot be used with it."
+    names = {schema["function"]["name"] for schema in setup.schemas}
+    unknown = ((task.id, {*(offered_with(task) or ())} - names) for task in setup.tasks)
+    for identity, tools in filter(itemgetter(1), unknown):
+        yield (
+            f"the question '{identity}' is asked with the tool '{min(tools)}', which the recipe"
+            " does not have: add it to tools."
+        )
+        return
 
 
 def gold_problems(setup: Setup, notes: list[str]) -> Iterator[str]:

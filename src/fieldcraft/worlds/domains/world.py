@@ -15,6 +15,8 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, ClassVar
 
+from fieldcraft.config.making import make_part
+from fieldcraft.config.names import Kind
 from fieldcraft.dialects.naming import CALLED, OFFERED
 from fieldcraft.types import Dialect, Task, Trajectory, UserError
 from fieldcraft.worlds.abacus.questions import SPLITS as ABACUS
@@ -25,6 +27,7 @@ from fieldcraft.worlds.base import Schemas, World
 from fieldcraft.worlds.domains.records import record, sums
 
 TOOLS = {"code": "python", "search": "search"}  # domain -> its tool
+SIGNATURES = ("python(code, stdin)", "search(query)")
 OWN = "own"  # of a question: it calls a tool by the tool's own name
 SEVERAL = "_names"  # ends the data sets that call a tool by the names of the recipe
 BASE_SIZE = 40_000
@@ -57,11 +60,13 @@ class DomainsWorld(World):
             search: settings of the world Atlas.
 
         Raises:
-            UserError: Atlas would have no entities of a kind, or none to ask about.
+            UserError: a setting that a world does not have; Atlas would have no entities of a kind,
+                or none to ask about.
         """
         super().__init__(seed)
-        self.code = AbacusWorld(seed, **(code or {}))
-        self.search = AtlasWorld(seed, **(search or {}))
+        offered = {"seed": seed}
+        self.code: AbacusWorld = make_part(Kind.WORLD, "abacus", AbacusWorld, code or {}, offered)
+        self.search: AtlasWorld = make_part(Kind.WORLD, "atlas", AtlasWorld, search or {}, offered)
 
     @property
     def parts(self) -> dict[str, World]:
@@ -77,7 +82,7 @@ class DomainsWorld(World):
     def training_questions(self, count: int) -> list[Task]:
         half = count // len(self.parts)
         return [
-            offered(task, domain)
+            with_tool_of(domain, task)
             for domain, part in self.parts.items()
             for task in part.training_questions(half)
         ]
@@ -89,7 +94,7 @@ class DomainsWorld(World):
             sizes = {own: splits.get(name, 0) for own, name in names.items()}
             for task in part.evaluation_questions(sizes):
                 meta = {**task.meta, "split": names[task.meta["split"]], CALLED: OWN}
-                found.append(offered(replace(task, meta=meta), domain))
+                found.append(with_tool_of(domain, replace(task, meta=meta)))
         return found
 
     def demonstrations(
@@ -127,7 +132,8 @@ class DomainsWorld(World):
         return texts + [record(*each, dialect.tokenizer) for each in answered]
 
     def tokenizer_texts(self, tags: Sequence[str]) -> Iterable[str]:
-        return chain(*(part.tokenizer_texts(tags) for part in self.parts.values()))
+        texts = (part.tokenizer_texts(tags) for part in self.parts.values())
+        return chain(*texts, SIGNATURES)
 
     @property
     def syllables(self) -> Sequence[str]:
@@ -139,6 +145,6 @@ class DomainsWorld(World):
         return few
 
 
-def offered(task: Task, domain: str) -> Task:
+def with_tool_of(domain: str, task: Task) -> Task:
     """The question with the tool of its domain alone."""
     return replace(task, meta={**task.meta, OFFERED: [TOOLS[domain]]})

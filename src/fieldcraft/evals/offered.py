@@ -1,0 +1,56 @@
+"""What an evaluation found on questions that are asked with some of the tools alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from fieldcraft.terminal.figures import Figures
+
+Entry = Mapping[str, Any]
+
+
+class Offered(NamedTuple):
+    """Questions with the same tools: whose evaluation, which split, and its summary."""
+
+    name: str
+    split: str
+    entry: Entry
+
+
+def with_tools_of_their_own(evals: Mapping[str, Entry]) -> list[Offered]:
+    """The splits of each evaluation whose questions are asked with some of the tools alone."""
+    return [
+        Offered(name, split, part)
+        for name, entry in evals.items()
+        for split, part in entry.get("splits", {"": entry}).items()
+        if part.get("offered") is not None
+    ]
+
+
+def offered_table(found: list[Offered]) -> Figures:
+    """Whether the tool of the prompt is called, by its name, and with arguments that fit it."""
+    heads = (
+        "tool",
+        "EM [95 %]",
+        "answers\nwith a call",
+        "calls that\nname it",
+        "of these\nfitting",
+    )
+    caption = (
+        "Questions that are asked with these tools alone. fitting: arguments that can be read and"
+        " fit the tool."
+    )
+    table = Figures(heads, caption)
+    for name, split, entry in found:
+        low, high = entry["em_ci95"] or (0.0, 0.0)
+        table.add_row(
+            f"{name}: {split}" if split else name,
+            ", ".join(entry["offered"]),
+            "" if entry["em"] is None else f"{entry['em']:.3f} [{low:.3f}, {high:.3f}]",
+            *(
+                "" if entry[key] is None else f"{entry[key]:.2f}"
+                for key in ("attempt_rate", "call_named_rate", "call_fitting_rate")
+            ),
+        )
+    return table

@@ -1,0 +1,111 @@
+"""Two domains as one world: each question with the tool of its own, and a base that shows none."""
+
+from itertools import chain
+
+import pytest
+
+from fieldcraft.dialects import get_dialect
+from fieldcraft.dialects.naming import with_names
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.runs.build import closed_tools
+from fieldcraft.train.scratch import new_tokenizer, tool_texts
+from fieldcraft.types import Author, Trajectory, UserError
+from fieldcraft.worlds.domains import DomainsWorld
+
+SMALL = {"people": 60, "variants": 2}
+WORLD = DomainsWorld(0, code={"notes": 60, "heldout_notes": 60}, search=SMALL)
+RECIPE = load_recipe("generalise-mini", ["world.search.people=60"])
+TOOLS = [tool.schema for tool in closed_tools(RECIPE)]
+NAMES = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<tool_response>")
+TOKENIZER = new_tokenizer([*WORLD.tokenizer_texts(NAMES), *tool_texts(TOOLS)], WORLD.syllables)
+DIALECT = get_dialect("hermes", TOKENIZER, "")
+
+
+def text(trajectory: Trajectory, *authors: Author) -> str:
+    return "".join(s.text for s in trajectory.segments if not authors or s.author in authors)
+
+
+def made(data: str, count: int = 40) -> list[Trajectory]:
+    return WORLD.demonstrations(data, count, DIALECT, TOOLS)
+
+
+def test_a_question_has_the_tool_of_its_domain_by_its_own_name() -> None:
+    asked = WORLD.evaluation_questions({"code": 5, "search": 4, "code_known": 3})
+    found = [(t.meta["split"], t.meta["offered"], t.meta["called"]) for t in asked]
+    assert found == (
+        [("code", ["python"], "own")] * 5
+        + [("code_known", ["python"], "own")] * 3
+        + [("search", ["search"], "own")] * 4
+    )
+    trained = WORLD.training_questions(20)
+    assert [t.meta["offered"][0] for t in trained] == ["python"] * 10 + ["search"] * 10
+    assert not {t.question for t in trained} & {t.question for t in asked}
+
+
+def test_no_text_of_the_base_shows_a_tool_or_a_call() -> None:
+    for trajectory in made("base", 200):
+        whole = DIALECT.tokenizer.decode(trajectory.ids)
+        for shown in ("tool_call", "python", "search(", "query", "arguments", "Search a", "stdin"):
+            assert shown not in whole
+
+
+def test_the_base_reads_both_domains_and_how_they_are_answered() -> None:
+    texts = made("base", 200)
+    records = [t for t in texts if t.task.id.startswith("record:")]
+    assert len(records) == 60  # 0.35 + 0.35 of base texts
+    written = [text(t, Author.POLICY) for t in records]
+    assert any("I must compute.\nprint(" in told for told in written)
+    assert any("I must search.\n" in told for told in written)
+    for record in records:  # what came back is read, not written
+        observed = [s.text for s in record.segments if s.author is Author.TOOL]
+        assert all(t.startswith(("result 1", "Take", "LookupError")) or t.strip("\n").isdigit()
+                   for t in observed)  # fmt: skip
+
+
+def test_demonstrations_of_one_domain_call_its_tool_alone() -> None:
+    for domain, tool, argument in (("code", "python", "code"), ("search", "search", "query")):
+        calls = [call for t in made(domain) for call in t.calls]
+        assert calls
+        assert {call.tool for call in calls} == {tool}
+        own = f'{{"name": "{tool}", "arguments": {{"{argument}": '
+        named = [text(t, Author.POLICY) for t in made(f"{domain}_names") if t.calls]
+        for trajectory in made(domain):
+            assert text(trajectory, Author.PROMPT).count("): ") == 1  # one tool is described
+            assert text(trajectory, Author.POLICY).count(own) == len(trajectory.calls)
+        assert not any(f'"{tool}"' in written for written in named)
+
+
+def test_no_text_of_a_domain_has_a_name_of_its_evaluations() -> None:
+    entities = WORLD.search.facts.entities
+    heldout = {name for name, entity in entities.items() if entity.region == "heldout"}
+    notes = set(chain(*WORLD.code.testing.names.values()))
+    records = [t for t in made("base", 200) if t.task.id.startswith("record:")]
+    of_sums = [t for t in records if "abacus:" in t.task.id]
+    of_places = [t for t in records if "atlas:" in t.task.id]
+    for reserved, texts in (
+        (notes, [*made("code", 100), *made("code_names", 100), *of_sums]),
+        (heldout, [*made("search", 100), *made("search_names", 100), *of_places]),
+    ):
+        whole = "".join(DIALECT.tokenizer.decode(t.ids) for t in texts)
+        assert not [name for name in reserved if name in whole]
+
+
+def test_the_tokenizer_has_every_text_in_whole_words() -> None:
+    """A word of either domain is one token, and what is read comes back as it was."""
+    for word in ("search", "python", "mentor ", "multiply ", "print", "compute"):
+        assert len(TOKENIZER.encode(word)) == 1, word
+    for trajectory in made("search", 5) + made("code", 5):
+        for segment in trajectory.segments:
+            assert TOKENIZER.encode(TOKENIZER.decode(segment.ids)) == segment.ids
+
+
+def test_a_data_set_without_its_tool_is_refused() -> None:
+    python = [schema for schema in TOOLS if schema["function"]["name"] == "python"]
+    with pytest.raises(UserError, match="needs the tool search: add it to tools"):
+        WORLD.demonstrations("search", 1, DIALECT, python)
+    own = [{"type": "function", "function": schema["function"]} for schema in TOOLS]
+    with pytest.raises(UserError, match="the tool python under several names: give it called"):
+        WORLD.demonstrations("code_names", 1, DIALECT, own)
+    renamed = with_names(own[0], ["run(text)"], [])
+    [demonstration] = WORLD.demonstrations("code_names", 1, DIALECT, [renamed])
+    assert "run(text" in text(demonstration, Author.PROMPT)
