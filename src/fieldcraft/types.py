@@ -127,8 +127,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """An attempted call that cannot be read; `reason` is what the model is told. `tool` is the name
-    that it gives, where one can be read."""
+    """An attempted call that cannot be read, why (the model is told so), and the tool it names."""
 
     reason: str
     tool: str = ""

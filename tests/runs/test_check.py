@@ -142,17 +142,6 @@ def test_a_question_both_trained_and_held_out(tmp_path: Path, checkpoint: Path) 
     )
 
 
-def test_a_question_asked_with_a_tool_that_is_not_there(tmp_path: Path, checkpoint: Path) -> None:
-    recipe = files(tmp_path, checkpoint)
-    tasks = [
-        {"id": f"q{i}", "question": f"Why {i}?", "answer": "So", "metadata": {"offered": ["calc"]}}
-        for i in range(2)
-    ]
-    write(tmp_path / "tasks.jsonl", tasks)
-    [problem] = problems_of(recipe)
-    assert "is asked with the tool 'calc', which the recipe does not have" in problem
-
-
 def test_a_checkpoint_without_weights(tmp_path: Path) -> None:
     folder = write_tiny_checkpoint(tmp_path / "model", "llama")
     (folder / "model.safetensors").unlink()
