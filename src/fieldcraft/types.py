@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 
 class UserError(Exception):
@@ -50,6 +50,10 @@ class StopReason(StrEnum):
     LENGTH = "length"
 
 
+# Of a malformed call: no name can be read, it names no tool offered, or its arguments do not fit
+Fault = Literal["form", "tool", "arguments"]
+
+
 class Status(StrEnum):
     """How a trajectory ended."""
 
@@ -79,22 +83,13 @@ class Outcome(StrEnum):
         return self in (Outcome.FAILED, Outcome.UNAVAILABLE)
 
 
-class Fault(StrEnum):
-    """What is wrong with a malformed call."""
-
-    FORM = "form"  # no name of a tool can be read
-    TOOL = "tool"  # it names no tool that the question offers
-    ARGUMENTS = "arguments"  # it names one; the arguments cannot be read, or do not fit
-
-
 @dataclass(frozen=True, slots=True)
 class Task:
     """A question with checkable answers. `meta` carries what a world or data set knows beyond that:
     `hops`, `known` (the model was taught every fact on the path), `closed_book` (the share of right
     answers among a model's samples without tools), `calls_optimal` (the least number of searches
     this model needs), `cluster` (a label of questions that tend to be right together, as those
-    about the same entity; intervals and tests respect it), `offered` (the names of the tools that
-    this question is asked with; without it, all)."""
+    about the same entity; intervals and tests respect it), `offered` (its tools; else all)."""
 
     id: str
     question: str
@@ -131,7 +126,7 @@ class Malformed:
 
     reason: str
     tool: str = ""
-    fault: Fault = Fault.FORM
+    fault: Fault = "form"
 
 
 class Role(StrEnum):
@@ -190,8 +185,7 @@ class Segment:
 @dataclass(slots=True)
 class Call:
     """One tool call of a trajectory and what came back. `observation` is what the model reads;
-    `cut` counts the characters of the tool's text that were left out of it. `fault` is that of a
-    malformed call."""
+    `cut` counts the characters of the tool's text that were left out of it."""
 
     tool: str
     arguments: dict[str, Any]

@@ -165,7 +165,7 @@ def test_what_is_written_is_what_is_meant(task: Task, arguments: dict[str, Any])
     ],
 )
 def test_other_names_are_not_understood(call: Action, reason: str) -> None:
-    fault = Fault.ARGUMENTS if call.tool == "find" else Fault.TOOL
+    fault = "arguments" if call.tool == "find" else "tool"
     assert Names(TASK, TOOLS).meant(call) == Malformed(reason, call.tool, fault)
 
 
@@ -180,7 +180,7 @@ def test_a_question_shows_and_understands_the_tools_that_it_is_asked_with() -> N
     for unknown in ("find", "search"):
         found = names.meant(Action(unknown, {}))
         reason = f"There is no tool '{unknown}'; known: now."
-        assert found == Malformed(reason, unknown, Fault.TOOL)
+        assert found == Malformed(reason, unknown, "tool")
     assert Names(replace(task, meta={"offered": []}), TOOLS).schemas == []
     with pytest.raises(UserError, match="write a list of names"):
         Names(replace(task, meta={"offered": "now"}), TOOLS)
@@ -188,22 +188,22 @@ def test_a_question_shows_and_understands_the_tools_that_it_is_asked_with() -> N
 
 def test_a_broken_call_is_told_apart_by_what_it_names() -> None:
     names = Names(TASK, TOOLS)
-    faults = dict.fromkeys(("find", "now"), Fault.ARGUMENTS) | {"search": Fault.TOOL}
+    faults = dict.fromkeys(("find", "now"), "arguments") | {"search": "tool"}
     for name, fault in faults.items():
         assert names.meant(Malformed("no JSON", name)) == Malformed("no JSON", name, fault)
-    assert names.meant(Malformed("no JSON")) == Malformed("no JSON", "", Fault.FORM)
+    assert names.meant(Malformed("no JSON")) == Malformed("no JSON", "", "form")
 
 
 @pytest.mark.parametrize(
     ("written", "fault"),
     [
         ('{"name": "now", "arguments": {}}', None),
-        ('{"name": "find", "arguments": {}}', Fault.TOOL),  # not asked with
-        ('{"name": "now", "arguments": {"hour": 3}}', Fault.ARGUMENTS),
-        ('{"name": "now", "arguments": "now"}', Fault.ARGUMENTS),
-        ('{"name": "now", "arguments": {"a', Fault.ARGUMENTS),
-        ('{"name": "find", "arguments": {"a', Fault.TOOL),
-        ("```python\nprint(1)\n```", Fault.FORM),
+        ('{"name": "find", "arguments": {}}', "tool"),  # not asked with
+        ('{"name": "now", "arguments": {"hour": 3}}', "arguments"),
+        ('{"name": "now", "arguments": "now"}', "arguments"),
+        ('{"name": "now", "arguments": {"a', "arguments"),
+        ('{"name": "find", "arguments": {"a', "tool"),
+        ("```python\nprint(1)\n```", "form"),
     ],
 )
 def test_a_rollout_says_what_is_wrong_with_a_call(written: str, fault: Fault | None) -> None:
@@ -254,7 +254,7 @@ def test_a_call_by_the_tools_own_name_is_malformed() -> None:
         "There is no tool 'search'; known: find, now.",
         Outcome.MALFORMED,
         0.0,
-        fault=Fault.TOOL,
+        fault="tool",
     )
 
 

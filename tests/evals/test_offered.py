@@ -13,7 +13,7 @@ def asked(split: str, tool: str, faults: list[Fault | None]) -> list[Trajectory]
     """A question for each fault of its one call, and one more without a call. Those without a fault
     are right."""
     found = []
-    for number, fault in enumerate([*faults, Fault.FORM]):
+    for number, fault in enumerate([*faults, "form"]):
         one = trajectory(f"{split}{number}", right=fault is None, split=split)
         outcome = Outcome.OK if fault is None else Outcome.MALFORMED
         one.calls = [replace(one.calls[0], outcome=outcome, fault=fault)]
@@ -24,7 +24,7 @@ def asked(split: str, tool: str, faults: list[Fault | None]) -> list[Trajectory]
 
 
 def both() -> list[Trajectory]:
-    code = asked("code", "python", [None, Fault.ARGUMENTS, Fault.TOOL, Fault.TOOL])
+    code = asked("code", "python", [None, "arguments", "tool", "tool"])
     return code + asked("search", "search", [None, None, None])
 
 

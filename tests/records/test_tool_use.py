@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldcraft.records.tool_use import call_counts, duplicate_calls, form_of_calls, tool_use
-from fieldcraft.types import Call, Fault, Outcome, Task, Trajectory
+from fieldcraft.types import Call, Outcome, Task, Trajectory
 
 O, F, M, R = Outcome.OK, Outcome.FAILED, Outcome.MALFORMED, Outcome.REFUSED  # noqa: E741
 
@@ -93,7 +93,7 @@ def test_the_parts_make_the_whole(drawn: list[tuple[list[tuple[object, Outcome]]
 def test_what_a_call_names_and_how_it_is_written_are_told_apart() -> None:
     """Of eight calls one is refused; three of the others name no tool that is offered, one of them
     because it has no name at all; one of the four that do has arguments that do not fit."""
-    form, tool, arguments = Fault.FORM, Fault.TOOL, Fault.ARGUMENTS
+    form, tool, arguments = "form", "tool", "arguments"
     faults = [None, None, form, tool, tool, arguments, None]
     calls = [
         Call("search", {}, "", Outcome.MALFORMED if fault else Outcome.OK, 0.0, fault=fault)

@@ -18,7 +18,7 @@ from typing import Any
 from zlib import crc32
 
 from fieldcraft.config.signatures import Signature, read_signature
-from fieldcraft.types import Action, Fault, Malformed, Task, UserError
+from fieldcraft.types import Action, Malformed, Task, UserError
 
 SEEN, UNSEEN = "seen", "unseen"  # which names of a tool a question draws from
 OFFERED = "offered"  # of a task's meta: the names of the tools that it is asked with
@@ -95,7 +95,7 @@ class Names:
             return self._meant(move)
         if not move.tool:
             return move
-        return replace(move, fault=Fault.ARGUMENTS if move.tool in self._tools else Fault.TOOL)
+        return replace(move, fault="arguments" if move.tool in self._tools else "tool")
 
     def _meant(self, action: Action) -> Action | Malformed:
         if self._all and all(named.arguments is None for named in self._tools.values()):
@@ -104,7 +104,7 @@ class Names:
         if named is None:
             known = ", ".join(self._tools) or "none"
             reason = f"There is no tool {action.tool!r}; known: {known}."
-            return Malformed(reason, action.tool, Fault.TOOL)
+            return Malformed(reason, action.tool, "tool")
         if named.arguments is None:
             return action
         if unknown := action.arguments.keys() - named.arguments.keys():
@@ -112,7 +112,7 @@ class Names:
                 f"Wrong arguments for {action.tool}: {', '.join(sorted(unknown))}; known:"
                 f" {', '.join(named.arguments)}.",
                 action.tool,
-                Fault.ARGUMENTS,
+                "arguments",
             )
         return Action(named.own, {named.arguments[k]: v for k, v in action.arguments.items()})
 

@@ -79,12 +79,12 @@ class Episode:
         if tool is None:
             known = ", ".join(self.tools) or "none"
             reason = f"There is no tool {move.tool!r}; known: {known}."
-            return self.observed(_not_run(move, reason, Outcome.MALFORMED, Fault.TOOL))
+            return self.observed(_not_run(move, reason, Outcome.MALFORMED, "tool"))
         async with self.gate.here():
             start = time.perf_counter()
             text, outcome = await self._run(tool, arguments)
             seconds = time.perf_counter() - start
-        fault = Fault.ARGUMENTS if outcome is Outcome.MALFORMED else None
+        fault: Fault | None = "arguments" if outcome is Outcome.MALFORMED else None
         return self.observed(Call(move.tool, arguments, text, outcome, seconds, fault=fault))
 
     async def _run(self, tool: Tool, arguments: dict[str, Any]) -> tuple[str, Outcome]:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fieldcraft.types import Call, Fault, Outcome, Status, Trajectory
+from fieldcraft.types import Call, Outcome, Status, Trajectory
 
 
 def call_counts(trajectories: Iterable[Trajectory]) -> dict[str, int]:
@@ -76,11 +76,11 @@ def form_of_calls(calls: Iterable[Call]) -> dict[str, float | None]:
     """
     judged = [call for call in calls if call.outcome is not Outcome.REFUSED]
     faults = Counter(call.fault for call in judged if call.outcome is Outcome.MALFORMED)
-    named = len(judged) - faults[Fault.FORM] - faults[Fault.TOOL]
+    named = len(judged) - faults["form"] - faults["tool"]
     known = faults[None] == 0
     return {
         "call_named_rate": named / len(judged) if judged and known else None,
-        "call_fitting_rate": 1 - faults[Fault.ARGUMENTS] / named if named and known else None,
+        "call_fitting_rate": 1 - faults["arguments"] / named if named and known else None,
     }
 
 
