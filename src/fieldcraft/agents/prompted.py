@@ -229,7 +229,7 @@ def read_turn(text: str, schemas: Sequence[Schema], reasoning: str = "") -> Turn
     marks = [mark for mark in MARK.finditer(text) if mark[1].lower() != "thought"]
     said = text[: marks[0].start()] if marks else text
     written, reasoned = MARK.sub("", said).strip(), reasoning.strip()
-    thought = (written or reasoned) if tools else (reasoned or written)
+    thought = (written or reasoned) if schemas else (reasoned or written)
     if not marks:
         return Turn(thought, Malformed("there is no line 'Action:' or 'Answer:'"), text)
     rest = text[marks[0].end() :]
