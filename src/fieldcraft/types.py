@@ -201,7 +201,7 @@ class Call:
 class Trajectory:
     """Everything that happened for one task, in order. `rewards` keeps the unweighted score of
     every reward by name, `reward` is their weighted sum; None means "not gradable" and is never a
-    0. `correct` names the one that says whether the answer is right. `folds` has the place in
+    0. `correct` names the one that graded the answer, right or wrong. `folds` has the place in
     `segments` of each chain's prompt but the first one's (`records/chains.py`). A `tool_free` one
     was sampled while the tools were unavailable, so that a call ended it. A `forced` one was made
     to answer, because its budget was spent (`rollout/ending.py`).

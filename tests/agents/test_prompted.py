@@ -89,9 +89,7 @@ def test_thought_action_observation_answer() -> None:
         Thought("So it is there."),
         Answer("Zavrazhye"),
     )
-    assert (found.end, found.answer, found.right(TASK), found.acts) == (
-        End.ANSWERED, "Zavrazhye", True, True,
-    )  # fmt: skip
+    assert (found.end, found.answer, found.acts) == (End.ANSWERED, "Zavrazhye", True)
     assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (20, 10)
     first, second = script.asked
     assert [m["role"] for m in second["messages"]] == ["user", "assistant", "user"]

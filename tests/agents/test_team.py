@@ -151,9 +151,7 @@ def test_one_chain_of_all_seats() -> None:
         Thought("The answer passed the check."),
         Answer("Oslo"),
     )
-    assert (found.end, found.right(TASK), found.usage) == (
-        End.ANSWERED, True, Usage(70, 35, 3.5),
-    )  # fmt: skip
+    assert (found.end, found.usage) == (End.ANSWERED, Usage(70, 35, 3.5))
     assert {name: use.requests for name, use in found.seats.items()} == {
         "planner": 1, "lead": 2, "search": 1, "reflection": 1, "suggested_answer": 1,
         "double_check": 1,

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,19 @@ from fieldcraft.agents.prompted import Attempt, End
 from fieldcraft.config.sections import Collect
 from fieldcraft.data.collect import Collection, Journal
 from fieldcraft.data.contrast import contrast
+from fieldcraft.data.grading import Grader
 from fieldcraft.data.steps_io import StepPair, read_demonstrations, read_pairs
 from fieldcraft.data.targets import told
 from fieldcraft.data.teachers import Oracle, Way
 from fieldcraft.endpoints.openai import Usage
-from fieldcraft.rewards.answers import exact_match
+from fieldcraft.rewards.answers import ExactMatch, exact_match
 from fieldcraft.types import Action, Answer, Observation, Task, Thought, UserError
 from fieldcraft.worlds.atlas.facts import deal
 from fieldcraft.worlds.atlas.oracle import AtlasOracle
 from fieldcraft.worlds.atlas.questions import train_tasks
 
 TASKS = [Task(f"t{i}", f"who {i}?", ("Oslo",)) for i in range(8)]
+GRADER = Grader(ExactMatch())
 SEARCH = (Thought("I look."), Action("search", {"query": "x"}), Observation("..."))
 
 
@@ -61,7 +64,7 @@ def collection(folder: Path, **settings: Any) -> Collection:
 
 def run(folder: Path, teacher: Any, **settings: Any) -> dict[str, Any]:
     found = collection(folder, **settings)
-    asyncio.run(found.run(teacher, 2, lambda ended, kept: None))
+    asyncio.run(found.run(teacher, GRADER, 2, lambda ended, kept: None))
     return found.write(teacher)
 
 
@@ -281,7 +284,9 @@ def _keys(lines: list[str]) -> list[str]:
 def test_half_a_character_in_a_thought_does_no_harm(tmp_path: Path) -> None:
     odd = Attempt((Thought("\ud800 \u2028 é"), Answer("Oslo")), End.ANSWERED)
     run(tmp_path, Scripted({("t0", "cot"): [odd]}))
-    assert Journal(tmp_path / "attempts.jsonl").attempts["t0", Way.COT] == [odd]
+    assert Journal(tmp_path / "attempts.jsonl").attempts["t0", Way.COT] == [
+        replace(odd, right=True)
+    ]
     assert read_demonstrations(tmp_path / "demonstrations.jsonl")[0][1][0] == Thought("? \u2028 é")
 
 
@@ -345,7 +350,7 @@ def test_the_oracle_knows_what_was_taught_and_guesses_or_searches_the_rest(tmp_p
     tasks = train_tasks(world, 0, 120)
     found = Collection(tmp_path, tasks, Collect(contrast=40, tries=2), seed=0)
     oracle = Oracle(AtlasOracle(world), 0)
-    asyncio.run(found.run(oracle, 8, lambda ended, kept: None))
+    asyncio.run(found.run(oracle, GRADER, 8, lambda ended, kept: None))
     found.write(oracle)
     shown = read_demonstrations(tmp_path / "demonstrations.jsonl")
     assert len({task.id for task, _ in shown}) == len(shown)

@@ -1,5 +1,8 @@
 """Which pairs come of a question that was tried both ways, and where they split."""
 
+import asyncio
+from dataclasses import replace
+
 import pytest
 
 from fieldcraft.agents.prompted import Attempt, End
@@ -12,8 +15,10 @@ from fieldcraft.data.contrast import (
     split,
     with_share,
 )
+from fieldcraft.data.grading import Grader
 from fieldcraft.data.steps_io import StepPair
-from fieldcraft.types import Action, Answer, Observation, Task, Thought
+from fieldcraft.rewards.answers import ExactMatch
+from fieldcraft.types import Action, Answer, Observation, Step, Task, Thought
 
 TASK = Task("t", "where?", ("Oslo",))
 SEARCH = Action("search", {"query": "river"})
@@ -21,11 +26,20 @@ FOUND = (Observation("Oslo"), Answer("Oslo"))
 
 
 def thought(answer: str, text: str = "I think so.") -> Attempt:
-    return Attempt((Thought(text), Answer(answer)), End.ANSWERED)
+    return graded(Thought(text), Answer(answer))
 
 
 def acted(answer: str, text: str = "It has a river. Which one? I look.") -> Attempt:
-    return Attempt((Thought(text), SEARCH, Observation("..."), Answer(answer)), End.ANSWERED)
+    return graded(Thought(text), SEARCH, Observation("..."), Answer(answer))
+
+
+def graded(*steps: Step) -> Attempt:
+    right = asyncio.run(Grader(ExactMatch()).right(TASK, steps))
+    return Attempt(steps, End.ANSWERED, right=right)
+
+
+def ungraded(attempt: Attempt) -> Attempt:
+    return replace(attempt, right=None)
 
 
 CUT = Attempt((), End.CUT)
@@ -61,6 +75,8 @@ def test_thinking_where_an_action_was_needless() -> None:
         ([thought("Rome")], [acted("Rome"), CUT], NOT_KNOWN),
         ([thought("Rome")], [thought("Oslo")], NOT_KNOWN),  # right without acting shows nothing
         ([CUT, CUT], [acted("Oslo")], NO_GUESS),
+        ([ungraded(thought("Rome"))], [acted("Oslo")], NO_GUESS),  # not known to be wrong
+        ([thought("Rome")], [ungraded(acted("Oslo"))], NOT_KNOWN),
     ],
 )
 def test_no_pair(thinking: list[Attempt], acting: list[Attempt], reason: str) -> None:

@@ -1,5 +1,6 @@
 """The rules that filter demonstrations, one by one and in a row."""
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,11 @@ import pytest
 
 from checkpoints import tiny_tokenizer
 from fieldcraft.data.filters import Chain, Filtered, apply_filters, make_rule
+from fieldcraft.data.grading import Grader
 from fieldcraft.dialects import get_dialect
 from fieldcraft.dialects.afm import double_check, reflection
-from fieldcraft.rewards.answers import ExactMatch
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.runs.build import make_correct
 from fieldcraft.types import Action, Answer, Observation, Role, Step, Task, Thought, UserError
 from source_files import lines
 
@@ -44,7 +47,12 @@ DOUBTED: list[Step] = [
 def apply(
     filters: dict[str, dict[str, Any]], *steps: Sequence[Step], task: Task = TASK, seed: int = 0
 ) -> Filtered:
-    return apply_filters([(task, each) for each in steps], filters, DIALECT, ExactMatch(), seed)
+    return filtered([(task, each) for each in steps], filters, seed)
+
+
+def filtered(chains: Any, filters: dict[str, dict[str, Any]], seed: int = 0) -> Filtered:
+    grader = Grader(make_correct(load_recipe("smoke", [])))
+    return asyncio.run(apply_filters(chains, filters, DIALECT, grader, seed))
 
 
 def reasons(found: Filtered) -> list[str]:
@@ -95,8 +103,9 @@ def test_wrong_answers_and_none() -> None:
     found = apply({"wrong": {}}, PLAIN, wrong, silent)
     assert found.kept == [Chain(TASK, PLAIN)]
     assert reasons(found) == ["a wrong answer", "no answer"]
-    unknown = Task("u", "Who?", ())  # where no gold answer is known, the chain is trusted
-    assert len(apply({"wrong": {}}, wrong, task=unknown).kept) == 1
+    unknown = Task("u", "Who?", ())  # without a gold answer it is not trusted
+    assert reasons(apply({"wrong": {}}, wrong, task=unknown)) == ["nothing can grade it"]
+    assert len(apply({"corrected": {}}, REPAIRED, task=unknown).kept) == 1  # and not repeated
 
 
 def test_redundant_calls_and_thoughts() -> None:
@@ -146,7 +155,7 @@ def test_near_duplicates() -> None:
         ("Who painted the harbour of Northport in the winter of 1931?", "Northport"),
     ]
     chains = [(Task(str(n), q, (a,)), PLAIN) for n, (q, a) in enumerate(asked)]
-    found = apply_filters(chains, {"near_duplicates": {}}, DIALECT, ExactMatch(), 0)
+    found = filtered(chains, {"near_duplicates": {}})
     assert [chain.task.id for chain in found.kept] == ["0", "2", "3"]
     assert reasons(found) == ["like an earlier question"]
 
@@ -168,15 +177,13 @@ def test_contamination(tmp_path: Path) -> None:
     ]
     chains = [(Task(q, q, ("a",)), PLAIN) for q in asked]
     rule = {"contaminated": {"files": [str(bench)], "canaries": ["CODE-77"]}}
-    found = apply_filters(chains, rule, DIALECT, ExactMatch(), 0)
+    found = filtered(chains, rule)
     assert [chain.task.id for chain in found.kept] == [asked[1], asked[3]]
     assert reasons(found) == ["in a benchmark", "in a benchmark", "a canary string"]
     read = [*PLAN, *search()[:2], Observation("Data. canary GUID 26b5"), *CHECKED]
     assert reasons(apply({"contaminated": {}}, read)) == ["a canary string"]
     few = {"contaminated": {"files": [str(bench)], "words": 4}}
-    assert [c.task.id for c in apply_filters(chains, few, DIALECT, ExactMatch(), 0).kept] == [
-        asked[4]
-    ]
+    assert [chain.task.id for chain in filtered(chains, few).kept] == [asked[4]]
 
 
 def test_each_rule_sees_what_the_last_one_left() -> None:

@@ -198,14 +198,17 @@ def test_tests_that_are_none(tmp_path: Path, record: Any, complaint: str) -> Non
                 "test/precalculus/807.json",
                 "Find $r$.",
                 ("\\left( 3, \\frac{\\pi}{2} \\right)",),
-                {"level": 2},
+                {"level": 2, "graded_by": "math"},
             ),
         ),
         (
             {"ID": "2024-I-1", "Problem": "How many?", "Answer": 33},
-            Task("2024-I-1", "How many?", ("33",)),
+            Task("2024-I-1", "How many?", ("33",), {"graded_by": "math"}),
         ),
-        ({"id": 60, "problem": "How many?", "answer": "033"}, Task("60", "How many?", ("033",))),
+        (
+            {"id": 60, "problem": "How many?", "answer": "033", "graded_by": "em"},
+            Task("60", "How many?", ("033",), {"graded_by": "em"}),  # what a record says counts
+        ),
     ],
 )
 def test_mathematics(tmp_path: Path, record: Any, task: Task) -> None:

@@ -1,11 +1,13 @@
 """Filters that look at questions: the tests of programs, and proofs."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from checkpoints import tiny_tokenizer
 from fieldcraft.data.filters import apply_filters
+from fieldcraft.data.grading import Grader
 from fieldcraft.data.question_rules import asks_for_proof, count_tests
 from fieldcraft.data.sources import read_tasks
 from fieldcraft.dialects import get_dialect
@@ -33,11 +35,13 @@ def test_programs_with_few_tests_are_left_out() -> None:
     tasks.append(Task("sum", "How many?", ("3",)))
     dialect = get_dialect("afm-code", tiny_tokenizer())
     chains = [(task, STEPS) for task in tasks]
-    found = apply_filters(chains, {"tests": {}, "proofs": {}}, dialect, ExactMatch(), 0)
+    grader = Grader(ExactMatch())
+    rules: dict[str, dict[str, int]] = {"tests": {}, "proofs": {}}
+    found = asyncio.run(apply_filters(chains, rules, dialect, grader, 0))
     assert [chain.task.id for chain in found.kept] == ["50", "sum"]
     assert [(rule, why) for _, rule, why in found.dropped] == [("tests", "fewer than 50 tests")]
     proof = [(Task("p", "Prove that 2 is prime.", ("",)), STEPS)]
-    found = apply_filters(proof, {"proofs": {}}, dialect, ExactMatch(), 0)
+    found = asyncio.run(apply_filters(proof, {"proofs": {}}, dialect, grader, 0))
     assert [(rule, why) for _, rule, why in found.dropped] == [("proofs", "a proof")]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fieldcraft.data.records import hash_of
 from fieldcraft.data.sources import ensure_corpus, read_tasks, write_tasks, write_verl
-from fieldcraft.records.meta import COUNTED
+from fieldcraft.records.meta import COUNTED, GRADED_BY
 from fieldcraft.tools.search.index import build_index
 from fieldcraft.types import Task, UserError
 from source_files import lines, parquet, verl
@@ -157,7 +157,8 @@ words = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1)
             question=words,
             answers=st.lists(words, min_size=1, unique=True).map(tuple),
             meta=st.dictionaries(
-                words.filter(lambda key: key not in COUNTED), st.integers() | words | st.booleans()
+                words.filter(lambda key: key not in {*COUNTED, GRADED_BY}),
+                st.integers() | words | st.booleans(),
             ),
         ),
         min_size=1,

@@ -1,6 +1,7 @@
 """Demonstrations and pairs as text: what is written is read back, and mistakes are named."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,17 +113,20 @@ def test_other_files_hold_no_steps(tmp_path: Path) -> None:
 
 
 def test_steps_can_be_looked_at() -> None:
-    shown = as_trajectory(TASK, [Thought("Hm."), Action("search", {"query": "a"}), *STEPS[2:]])
+    noted = replace(TASK, meta={"right": True})
+    shown = as_trajectory(noted, [Thought("Hm."), Action("search", {"query": "a"}), *STEPS[2:]])
     assert [(entry.kind, entry.text) for entry in transcript(shown)] == [
         (Kind.THOUGHT, "Hm."),
         (Kind.ACTION, "a"),
         (Kind.OBSERVATION, "result 1: \u2028 «x»"),
         (Kind.ANSWER, "Oslo"),
     ]
-    assert (shown.status, shown.answer, shown.rewards) == (Status.ANSWERED, "Oslo", {"em": 1.0})
+    assert (shown.status, shown.answer, shown.rewards) == (Status.ANSWERED, "Oslo", {"right": 1.0})
+    assert shown.right is True
+    assert as_trajectory(TASK, STEPS).right is None  # nobody has graded it
     assert shown.executed_calls == 1
     wrong = as_trajectory(Task("t", "who?", ("Oslo",), {"rejected": "cut off"}), STEPS[:1])
-    assert (wrong.rewards, wrong.error, wrong.status) == ({"em": 0.0}, "cut off", "no_answer")
+    assert (wrong.right, wrong.error, wrong.status) == (None, "cut off", "no_answer")
     roles = as_trajectory(TASK, [Thought("Hm."), Thought("Look.", Role.PLAN), Thought("So.")])
     assert transcript(roles)[0].text == "Hm.\n<plan>Look.</plan>\nSo."
     several = as_trajectory(TASK, STEPS)

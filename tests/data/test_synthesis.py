@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fieldcraft.data.grading import Grader
 from fieldcraft.data.synthesis import Drafts, WorldMaker, synthesise
+from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.types import Task, UserError
 from fieldcraft.worlds.base import make_world
 
@@ -74,7 +76,7 @@ def test_a_damaged_journal_is_told(tmp_path: Path) -> None:
 def test_a_world_refuses_what_was_taught_and_what_is_wrong() -> None:
     world = make_world("atlas", {"people": 60}, 0)
     tasks = world.training_questions(100)
-    maker = WorldMaker(world, tasks)
+    maker = WorldMaker(world, tasks, Grader(ExactMatch()))
     made = [asyncio.run(maker.make("depth", str(n))) for n in range(40)]
     good = [task for task in made if isinstance(task, Task)]
     verdicts = {(t.meta["known"], asyncio.run(maker.known(t, ""))) for t in good}

@@ -35,6 +35,15 @@ def test_the_vote_takes_the_first_of_the_most_frequent_answers() -> None:
     assert asyncio.run(vote([sample(a) for a in ("Rome", "Bern", "Oslo")])) == 0
 
 
+def test_equal_values_are_one_answer_where_mathematics_is_asked() -> None:
+    pytest.importorskip("math_verify", reason="mathematics needs the extra code")
+    samples = [sample(answer) for answer in ("2", "0.75", "\\frac{3}{4}")]
+    assert asyncio.run(vote(samples)) == 0
+    for each in samples:
+        each.correct = "math"
+    assert asyncio.run(vote(samples)) == 1
+
+
 def score(n: int) -> str:
     return f"<double_check>\nThe score this time is:{n}\n</double_check>"
 

@@ -179,8 +179,14 @@ def test_no_answer_is_wrong_unasked(answer):
     assert judged(YES, answer=answer) == (0.0, [])
 
 
-def test_without_accepted_answers_nothing_can_be_judged():
-    assert judged(YES, task=Task("q", "Why?", ())) == (None, [])
+def test_without_accepted_answers_the_judge_has_to_be_sure():
+    verdict, [asked] = judged(YES, task=Task("q", "Why?", ()))
+    [message] = asked["messages"]
+    assert verdict == 1.0
+    assert "accepted answers:" not in message["content"]
+    assert "if you cannot tell" in message["content"]
+    [known] = judged(YES, task=Task("q", "Why?", ("Because.",)))[1]
+    assert 'accepted answers: "Because."' in known["messages"][0]["content"]
 
 
 # -- as a reward, over a real endpoint ---------------------------------------------------------

@@ -1,9 +1,6 @@
 """Rewards that run programs. The runner of these tests runs them without a sandbox."""
 
 import asyncio
-import subprocess
-import sys
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -16,26 +13,7 @@ from fieldcraft.rewards.programs import (
     same_output,
 )
 from fieldcraft.types import Status, Task, Trajectory, UserError
-
-
-@dataclass
-class Ran:
-    ok: bool
-    stdout: str
-
-
-@dataclass
-class Unguarded:
-    """Programs of the tests below, each in an interpreter of its own."""
-
-    inputs: list[str] = field(default_factory=list)
-
-    async def run(self, code: str, stdin: str = "") -> Ran:
-        self.inputs.append(stdin)
-        done = subprocess.run(
-            [sys.executable, "-c", code], input=stdin, capture_output=True, text=True, check=False
-        )
-        return Ran(done.returncode == 0, done.stdout)
+from unguarded import Unguarded
 
 
 def score(reward: ProgramReward, answer: str | None, **meta: Any) -> float | None:

@@ -82,14 +82,14 @@ def test_rewards_take_their_limits_from_the_budget_unless_told() -> None:
     named = make_rubric(settings(rewards={"otc-grpo": 2.0, "otc-ppo": 0.5}), LIMITS)
     made = {reward.name: (reward, weight) for reward, weight in named.rewards}
     assert {name: weight for name, (_, weight) in made.items()} == {
-        **{"em": 0, "f1": 0, "cover_em": 0, "format": 0},
+        **{"em": 0, "f1": 0, "cover_em": 0, "format": 0, "auto": 0},
         **{"otc-grpo": 2.0, "otc-ppo": 0.5},
     }
     for kind in (OtcGrpo, OtcPpo):
         otc = made[kind.name][0]
         assert isinstance(otc, kind)
         assert otc.smoothing == LIMITS.max_calls
-        assert otc.correct is made["em"][0]
+        assert otc.correct is made["auto"][0]
 
 
 def test_otc_takes_its_verdict_from_the_reward_that_the_recipe_names() -> None:

@@ -26,7 +26,6 @@ from fieldcraft.dialects.base import last_box
 from fieldcraft.endpoints.openai import EndpointError, Reply, Usage
 from fieldcraft.envs.guards import ToolDefect, TooSlow, guarded
 from fieldcraft.envs.opening import open_tools
-from fieldcraft.rewards.answers import is_right
 from fieldcraft.types import (
     Action,
     Answer,
@@ -90,13 +89,15 @@ class End(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt at a question: its steps as text, how it ended, and what it used."""
+    """One attempt at a question: its steps as text, how it ended, what it used, and whether its
+    answer is right, where that was graded."""
 
     steps: tuple[Step, ...]
     end: End
     detail: str = ""  # of a failure
     usage: Usage = NOTHING
     seats: Mapping[str, SeatUse] = field(default_factory=dict)  # of a team
+    right: bool | None = None
 
     @property
     def answer(self) -> str | None:
@@ -111,9 +112,6 @@ class Attempt:
     def failed(self) -> bool:
         """Whether it ended for a reason that the model did not cause."""
         return self.end in (End.TOOL_FAILED, End.REQUEST_FAILED)
-
-    def right(self, task: Task) -> bool:
-        return self.answer is not None and is_right(self.answer, task.answers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from fieldcraft.records.rollouts import read_rollouts
 from fieldcraft.records.trajectories import to_json
 from fieldcraft.rollout.loop import Policy
 from fieldcraft.runs.agent import Agent
-from fieldcraft.runs.build import make_correct, with_files
+from fieldcraft.runs.build import open_correct, with_files
 from fieldcraft.runs.folder import RunFolder, find_model, find_run
 from fieldcraft.types import Trajectory, UserError
 
@@ -106,7 +106,7 @@ async def open_sampler(
     return Sampler(
         policy=Policy(engine=agent.engine, temperature=temperature, seed=seed),
         env=await agent.environment(),
-        rubric=answer_rubric(None, make_correct(agent.recipe)),
+        rubric=answer_rubric(None, await open_correct(agent.recipe)),
         samples=samples,
         concurrency=agent.recipe.evaluation.concurrency,
         kept=kept or Kept(),

@@ -48,6 +48,8 @@ class Kind(StrEnum):
 
 
 LOCAL, VLLM = "local", "vllm"
+AUTO = "auto"  # of `correct`: each task is graded by its own grader
+CORRECT = "correct"  # of `rewards`: the reward that the key `correct` names
 TOOLS = "tools"  # the environment that a run has without one of others
 MCP = "mcp"  # a server whose tools have names of their own
 _ANSWERS, _COST = "fieldcraft.rewards.answers", "fieldcraft.rewards.tool_cost"

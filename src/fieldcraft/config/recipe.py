@@ -26,7 +26,7 @@ from fieldcraft.config.choices import (
 from fieldcraft.config.cluster import Cluster
 from fieldcraft.config.distil import Distil, Scorer
 from fieldcraft.config.environment import fill_in, of_others
-from fieldcraft.config.names import Kind, PartError, find, known, require, settings_of, short
+from fieldcraft.config.names import AUTO, Kind, PartError, find, known, require, settings_of, short
 from fieldcraft.config.rl import Async, Critic, Rl
 from fieldcraft.config.sections import (
     ClosedBook,
@@ -48,7 +48,7 @@ from fieldcraft.config.sections import (
     World,
 )
 from fieldcraft.config.stages import Pairs, Sft, Stage
-from fieldcraft.types import VERDICT, UserError
+from fieldcraft.types import UserError
 
 # What a run that is resumed may change: how a teacher, an engine or an environment is reached, what
 # decides how much memory it takes and which processes it has, and who shows its curves. `*` is any
@@ -107,7 +107,9 @@ class Recipe(Section):
     trackers: tuple[TrackerChoice, ...] = ()  # that show the curves of the run
     search: Search = Search()
     judge: JudgeModel = JudgeModel()
-    correct: str = VERDICT  # the reward by which a right answer scores 1
+    correct: str = AUTO  # the reward by which a right answer scores 1; auto: that of each task
+    # demonstrations that nothing can grade are left out, or trusted
+    ungraded: Literal["drop", "trust"] = "drop"
     budget: Limits = Limits()
     teacher: Teacher = Teacher()
     collect: Collect | None = None
@@ -186,7 +188,8 @@ class Recipe(Section):
     @field_validator("correct")
     @classmethod
     def _is_a_reward(cls, name: str) -> str:
-        require(Kind.REWARD, name)
+        if name != AUTO:
+            require(Kind.REWARD, name)
         return name
 
     @field_validator("evaluation")

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from fieldcraft.config.names import Kind, PartError, find, name_of, require, suggestion
+from fieldcraft.config.names import CORRECT, Kind, PartError, find, name_of, require, suggestion
 from fieldcraft.config.sections import Endpoint, Limits, Optim, Rate, Section, Share, fields_of
 from fieldcraft.config.stages import Footprint, Stage, StageKind
 
@@ -100,7 +100,7 @@ class Rl(Stage):
     cot_questions: Literal["all", "known"] = "all"  # of which that is the share
     asynchronous: Async = Field(default=Async(), alias="async")
     # what is rewarded
-    rewards: Rewards = Field(default={"em": 1.0})  # and their weights
+    rewards: Rewards = Field(default={CORRECT: 1.0})  # and their weights
     call_smoothing: PositiveFloat | None = None  # OTC's c; None: budget.max_calls
     overlong_penalty: Rate = 0.0  # for the longest rollouts
     # tokens of a chain, prompt and observations included; None: budget.total_tokens
@@ -195,7 +195,10 @@ class Rl(Stage):
 
     def _agree_on_names(self) -> None:
         for name in self.rewards:
-            require(Kind.REWARD, name)
+            if name != CORRECT:
+                require(Kind.REWARD, name)
+        if not isinstance(self.rewards.get(CORRECT, 0.0), float):
+            raise ValueError(f"the reward '{CORRECT}' has a weight and no settings; give a number")
 
     @property
     def weights(self) -> dict[str, float]:

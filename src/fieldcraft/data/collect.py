@@ -30,6 +30,8 @@ from typing import Any, NamedTuple
 from fieldcraft.agents.chat import NOTHING, SeatUse
 from fieldcraft.agents.prompted import Attempt, End
 from fieldcraft.config.sections import Collect
+from fieldcraft.data.grading import Grader
+from fieldcraft.data.steps_io import RIGHT as VERDICT
 from fieldcraft.data.steps_io import (
     Record,
     StepPair,
@@ -78,6 +80,7 @@ class Journal:
                     record["detail"],
                     Usage(**record["usage"]),
                     read_seats(record.get("seats", {})),
+                    record["right"],
                 )
                 self._remember(record["id"], Way(record["way"]), attempt)
 
@@ -103,6 +106,7 @@ class Journal:
             "detail": attempt.detail,
             "usage": asdict(attempt.usage),
             **of_seats(attempt.seats),
+            "right": attempt.right,
         }
         line = json.dumps(record)  # ASCII: half a character that a model wrote is kept as it is
         with self.path.open("a", encoding="ascii") as file:
@@ -154,7 +158,7 @@ class Collection:
         attempts = self.journal.of(job)
         if not attempts or attempts[-1].failed:
             return False
-        return attempts[-1].right(job.task) or len(attempts) >= self.settings.tries
+        return attempts[-1].right is True or len(attempts) >= self.settings.tries
 
     def demonstrates(self, job: Job) -> bool:
         """Whether the last attempt of a job is a demonstration."""
@@ -162,10 +166,14 @@ class Collection:
         return job.own and bool(attempts) and outcome(attempts[-1], job) == RIGHT
 
     async def run(
-        self, teacher: Teacher, concurrency: int, on_job: Callable[[int, int], None]
+        self,
+        teacher: Teacher,
+        grader: Grader,
+        concurrency: int,
+        on_job: Callable[[int, int], None],
     ) -> None:
-        """Make the attempts that are left, `concurrency` side by side. `on_job` is told how many
-        jobs have ended and how many of them gave a demonstration.
+        """Make the attempts that are left, `concurrency` side by side, and grade each of them.
+        `on_job` is told how many jobs have ended and how many of them gave a demonstration.
 
         Raises UserError with the cause when more than `max_failed` of the attempts fail.
         """
@@ -183,7 +191,7 @@ class Collection:
         async def work(jobs: Sequence[Job]) -> None:
             try:
                 for job in jobs:
-                    await self._try(job, teacher, failures)
+                    await self._try(job, teacher, grader, failures)
             finally:
                 gate.release()
             count(jobs)
@@ -216,7 +224,7 @@ class Collection:
             for pair in self._pairs_of(jobs[0].task, teacher)[0]:
                 tally.add(kind_of(pair))
 
-    async def _try(self, job: Job, teacher: Teacher, failures: Failures) -> None:
+    async def _try(self, job: Job, teacher: Teacher, grader: Grader, failures: Failures) -> None:
         """Attempts of one job until it is done, or one fails. That a job fails which failed before
         says little of the teacher, so it is judged only in the end."""
         before = self.journal.of(job)
@@ -225,6 +233,9 @@ class Collection:
             number = sum(not attempt.failed for attempt in self.journal.of(job))
             key = f"{self.seed}:{job.task.id}:{job.way}:{number}"
             attempt = await teacher.attempt(job.task, job.way, key)
+            if attempt.end is End.ANSWERED:
+                right = await grader.right(job.task, attempt.steps)
+                attempt = replace(attempt, right=right)
             self.journal.append(job, attempt)
             failures.count(attempt, again)
             if attempt.failed:
@@ -312,16 +323,20 @@ def outcome(attempt: Attempt, job: Job) -> str:
     """RIGHT, or why an attempt is not kept."""
     if attempt.end is not End.ANSWERED:
         return attempt.end.value
-    if not attempt.right(job.task):
+    if attempt.right is None:
+        return "an answer that nothing can grade"
+    if not attempt.right:
         return "wrong answer"
     acted = attempt.acts or job.way is Way.COT
     return RIGHT if acted else "right without using a tool"
 
 
 def with_meta(job: Job, attempt: Attempt, **known: str) -> Task:
-    """The question with what is known of an attempt: its way and, of a team, the use of seats."""
+    """The question with what is known of an attempt: its way, the verdict and, of a team, the use
+    of seats."""
     known |= {"way": job.way.value}
-    return replace(job.task, meta=job.task.meta | known | of_seats(attempt.seats))
+    meta = job.task.meta | known | {VERDICT: attempt.right} | of_seats(attempt.seats)
+    return replace(job.task, meta=meta)
 
 
 def of_seats(seats: Mapping[str, SeatUse]) -> Record:

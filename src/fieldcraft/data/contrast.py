@@ -36,21 +36,21 @@ def contrast(task: Task, thinking: Sequence[Attempt], acting: Sequence[Attempt])
 
     Args:
         task: the question.
-        thinking: the tries without tools, in their order.
-        acting: the tries with tools, in their order.
+        thinking: the tries without tools, in their order, graded.
+        acting: the tries with tools, in their order, graded.
     """
     acted = [attempt for attempt in acting if attempt.acts]
-    if thinking and thinking[0].right(task):
+    if thinking and thinking[0].right:
         if not acted:
             return NO_ACTION
         before, step = split(acted[0].steps)
         return StepPair(task, before, thinking[0].steps, step)
-    if any(attempt.right(task) for attempt in thinking):
+    if any(attempt.right for attempt in thinking):
         return LUCKY
-    found = [attempt for attempt in acted if attempt.right(task)]
+    found = [attempt for attempt in acted if attempt.right]
     if not found:
         return NOT_KNOWN
-    guesses = [attempt for attempt in thinking if attempt.answer is not None]
+    guesses = [a for a in thinking if a.answer is not None and a.right is False]
     if not guesses:
         return NO_GUESS
     before, step = split(found[0].steps)

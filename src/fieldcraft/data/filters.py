@@ -2,15 +2,17 @@
 
 A rule is a function of a chain and a context, or a class whose arguments are settings of the recipe
 and whose objects are such functions. It returns (keep, reason): False or 0 leaves the chain out,
-and a number above 1 repeats it. `rules.py` has the built-in ones.
+and a number above 1 repeats it. A rule that asks whether the answer is right is `async`. `rules.py`
+has the built-in ones.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
@@ -18,10 +20,10 @@ from typing import Any, NamedTuple
 from fieldcraft.config.making import make_part
 from fieldcraft.config.names import Kind, cause_of, find, shown
 from fieldcraft.data.funnel import Cut, Example, few
+from fieldcraft.data.grading import Grader
 from fieldcraft.data.steps_io import as_trajectory, step_records
 from fieldcraft.dialects.afm import PASSING, POOR, grades_of, score_of
-from fieldcraft.rewards.rubric import AskingReward
-from fieldcraft.types import Action, Answer, Dialect, Reward, Role, Step, Task, Thought, UserError
+from fieldcraft.types import Action, Answer, Dialect, Role, Step, Task, Thought, UserError
 
 MOST_COPIES = 100
 
@@ -86,16 +88,15 @@ class Chain(NamedTuple):
 @dataclass(frozen=True)
 class FilterContext:
     """What a rule may know beside the chain. `draw` is a random number from 0 to 1, which follows
-    from the seed, the rule and the chain alone. `correct` says which answers are right."""
+    from the seed, the rule and the chain alone."""
 
     dialect: Dialect
-    correct: Reward
+    grader: Grader
     draw: float = 0.0
 
-    def right(self, chain: Chain) -> bool | None:
+    async def verdict(self, chain: Chain) -> bool | None:
         """Whether the answer is right; None where that cannot be told."""
-        [score] = self.correct([as_trajectory(*chain)])
-        return None if score is None else score == 1.0
+        return await self.grader.right(*chain)
 
 
 class Verdict(NamedTuple):
@@ -106,7 +107,8 @@ class Verdict(NamedTuple):
 
 
 KEPT = Verdict(1)
-Rule = Callable[[Chain, FilterContext], tuple[int, str]]
+Told = tuple[int, str]  # keep, and the reason
+Rule = Callable[[Chain, FilterContext], Told | Awaitable[Told]]
 
 
 @dataclass(frozen=True)
@@ -149,36 +151,29 @@ def make_rule(name: str, settings: Mapping[str, Any]) -> Rule:
     return rule
 
 
-def refuse_asking(correct: Reward) -> None:
-    """Raises UserError for a reward that a filter cannot grade by."""
-    if isinstance(correct, AskingReward):
-        raise UserError(
-            f"filters cannot ask the reward '{correct.name}' which answers are right: set correct="
-            " to one that compares, as em does."
-        )
-
-
-def apply_filters(
+async def apply_filters(
     chains: Sequence[tuple[Task, Sequence[Step]]],
     filters: Mapping[str, Mapping[str, Any]],
     dialect: Dialect,
-    correct: Reward,
+    grader: Grader,
     seed: int,
 ) -> Filtered:
-    """Apply rules, in their order, each to what the one before it left.
+    """Apply rules, in their order, each to what the one before it left. A rule sees the chains in
+    their order; one that is `async` is done with them side by side.
 
     Raises UserError as `make_rule` does, and for a rule that fails or returns no verdict.
     """
-    refuse_asking(correct)
     left = [(Chain(*chain), 1) for chain in chains]
     dropped: list[tuple[Chain, str, str]] = []
     cuts: list[Cut] = []
     for name, settings in filters.items():
         rule = make_rule(name, settings)
         before, left, reasons = left, [], Counter[str]()
-        for chain, copies in before:
-            draw = random.Random(f"{seed}:{name}:{chain.text}").random()
-            keep, reason = _judged(name, rule, chain, FilterContext(dialect, correct, draw))
+        draws = (random.Random(f"{seed}:{name}:{chain.text}").random() for chain, _ in before)
+        contexts = [FilterContext(dialect, grader, draw) for draw in draws]
+        pairs = zip(before, contexts, strict=True)
+        said = await asyncio.gather(*(_judged(name, rule, c, context) for (c, _), context in pairs))
+        for (chain, copies), (keep, reason) in zip(before, said, strict=True):
             if keep:
                 left.append((chain, copies * keep))
             else:
@@ -190,9 +185,11 @@ def apply_filters(
     return Filtered([chain for chain, n in left for _ in range(n)], dropped, cuts)
 
 
-def _judged(name: str, rule: Rule, chain: Chain, context: FilterContext) -> Verdict:
+async def _judged(name: str, rule: Rule, chain: Chain, context: FilterContext) -> Verdict:
     try:
         found: Any = rule(chain, context)
+        if inspect.isawaitable(found):
+            found = await found
     except UserError:
         raise
     except Exception as error:

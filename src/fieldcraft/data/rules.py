@@ -70,11 +70,12 @@ class HopsFilter:
         return Verdict(chain.hops >= self.least, f"fewer than {self.least} hops")
 
 
-def wrong(chain: Chain, context: FilterContext) -> Verdict:
-    """Leaves out wrong answers. Where nothing says what is right, the chain is trusted."""
+async def wrong(chain: Chain, context: FilterContext) -> Verdict:
+    """Leaves out answers that are wrong, and those that nothing can grade."""
     if chain.answer is None:
         return Verdict(0, "no answer")
-    return Verdict(context.right(chain) is not False, "a wrong answer")
+    right = await context.verdict(chain)
+    return Verdict(right is True, "nothing can grade it" if right is None else "a wrong answer")
 
 
 def redundant(chain: Chain, context: FilterContext) -> Verdict:
@@ -125,8 +126,8 @@ class Corrected:
     def __init__(self, times: Annotated[int, Field(ge=1, le=MOST_COPIES)] = 2) -> None:
         self.times = times
 
-    def __call__(self, chain: Chain, context: FilterContext) -> Verdict:
-        repaired = chain.corrects and chain.answer is not None and context.right(chain) is not False
+    async def __call__(self, chain: Chain, context: FilterContext) -> Verdict:
+        repaired = chain.corrects and await context.verdict(chain) is True
         return Verdict(self.times if repaired else 1)
 
 

@@ -2,7 +2,8 @@
 
 AFM (arXiv 2508.13167) samples N = 32 answers to a question without tools and keeps those with
 r_q = (1/N) sum EM(a_i, gold) <= 0.3. Of code it drops what the fine-tuned model solves 8 of 8
-times. Questions of supervised training are removed for the web, and stay for code.
+times. Questions of supervised training are removed for the web, and stay for code. Here the verdict
+of the run is in the place of EM.
 """
 
 from __future__ import annotations
@@ -28,17 +29,24 @@ EVALUATION, TRAINING = "evaluation", "training"  # whose closed-book rates a run
 OVERLAP = "asked in supervised training"
 KNOWN = "right too often without tools"
 SOLVED = "always right with tools"
+UNGRADED = "answers that nothing can grade"
 
 
 class Tally(NamedTuple):
-    """How many samples of a question are right."""
+    """How many samples of a question are right, of those that could be graded."""
 
     right: int
     of: int
 
     @property
-    def rate(self) -> float:
-        return self.right / self.of
+    def rate(self) -> float | None:
+        return self.right / self.of if self.of else None
+
+    def reason(self, most: float, too_often: str) -> str:
+        """Why the question is left out; "" where no more than the share `most` is right."""
+        if self.rate is None:
+            return UNGRADED
+        return too_often if self.rate > most else ""
 
 
 class _Line(NamedTuple):
@@ -79,7 +87,7 @@ async def sample(
     tasks: Sequence[Task],
     samples: int,
     concurrency: int,
-    is_right: Callable[[Task, str], Awaitable[bool]],
+    is_right: Callable[[Task, str], Awaitable[bool | None]],
     on_task: Callable[[int], None],
 ) -> None:
     """Sample every question that has no tally yet.
@@ -90,7 +98,8 @@ async def sample(
         tasks: the questions.
         samples: of each question.
         concurrency: samples side by side, about.
-        is_right: makes the sample with this key, and tells whether it is right.
+        is_right: makes the sample with this key, and tells whether it is right; None where
+            nothing can grade it.
         on_task: is told how many questions are done.
     """
     known = tallies.of(who)
@@ -104,7 +113,8 @@ async def sample(
         async with gate:
             keys = (f"{who}/{task.id}/{number}" for number in range(samples))
             found = await asyncio.gather(*(is_right(task, key) for key in keys))
-        tallies.append(who, task, Tally(sum(found), samples))
+        graded = [right for right in found if right is not None]
+        tallies.append(who, task, Tally(sum(graded), len(graded)))
         done += 1
         on_task(done)
 
@@ -119,11 +129,12 @@ async def sample(
 
 def with_rates(tasks: Sequence[Task], tallies: Mapping[str, Tally]) -> list[Task]:
     """The questions with their closed-book rates in the metadata, where `Task.is_known` finds them;
-    those without a tally stay as they are."""
+    those without a rate stay as they are."""
+    rates = {identity: tally.rate for identity, tally in tallies.items()}
     return [
-        replace(task, meta=task.meta | {"closed_book": tallies[task.id].rate})
-        if task.id in tallies
-        else task
+        task
+        if (rate := rates.get(task.id)) is None
+        else replace(task, meta=task.meta | {"closed_book": rate})
         for task in tasks
     ]
 
@@ -151,15 +162,17 @@ def without(trained: Set[str], tasks: Sequence[Task], settings: Select) -> Selec
 
 
 def not_known(tallies: Mapping[str, Tally], tasks: Sequence[Task], settings: Select) -> Selected:
-    """The second: r_q is at most `most`, and is noted in the metadata as `closed_book`."""
+    """The second: r_q is known and at most `most`, and is noted in the metadata as
+    `closed_book`."""
     noted = with_rates(tasks, tallies)
-    reasons = [KNOWN if tallies[task.id].rate > settings.most else "" for task in tasks]
+    reasons = [tallies[task.id].reason(settings.most, KNOWN) for task in tasks]
     return _cut(TOOLLESS, {"samples": settings.samples, "most": settings.most}, noted, reasons)
 
 
 def not_solved(tallies: Mapping[str, Tally], tasks: Sequence[Task], settings: Select) -> Selected:
     """The third: some of the samples of the model with tools are wrong."""
-    reasons = [SOLVED if tallies[task.id].rate == 1 else "" for task in tasks]
+    most = (settings.rollouts - 1) / settings.rollouts  # one that is wrong is enough
+    reasons = [tallies[task.id].reason(most, SOLVED) for task in tasks]
     return _cut(SOLVER, {"rollouts": settings.rollouts}, tasks, reasons)
 
 

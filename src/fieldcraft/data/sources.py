@@ -26,18 +26,19 @@ from fieldcraft.data.served import is_served, served_tasks
 from fieldcraft.data.toolrl import plain_record
 from fieldcraft.records.files import atomic_file
 from fieldcraft.records.jsonl import write_json_lines
-from fieldcraft.records.meta import checked_meta
+from fieldcraft.records.meta import GRADED_BY, checked_meta
 from fieldcraft.records.reading import reading
+from fieldcraft.rewards.grading import GRADES_BY, JUDGE, MATH, grader_of
 from fieldcraft.tools.search.passages import parse_passage
 from fieldcraft.types import Task, UserError
 
 _QUESTION = ("question", "Question", "problem", "Problem")
 _ANSWERS = ("golden_answers", "answers", "answer", "Answer", "Final answer")
 _ID = ("id", "_id", "ID", "unique_id", "task_id", "question_id")
-_META = ("type", "data_source", "difficulty")
+_META = ("type", "data_source", "difficulty", GRADED_BY)
 _LEVEL = ("level", "Level", "difficulty_level", "category")  # GAIA, WebWalkerQA, HLE
-# Rewards that compare with no gold answer, and what of a task's `meta` they grade by.
-GRADES_BY = {"unit_tests": "unit_tests", "stdin_tests": "stdin_tests", "toolrl_exact": "calls"}
+# Names of data sets of mathematics in verl's files: GSM8K, MATH, AIME, AMC, OlympiadBench, ...
+_MATHEMATICS = re.compile(r"math|gsm8k|aime|amc|olympiad", re.IGNORECASE)
 # AutoCoA's instruction ends so, and this project's for it.
 _LAST_LINE = re.compile(r".*\bnow\b[^\n]*\bquestion\b[^\n]*:[ \t]*\n", re.DOTALL | re.IGNORECASE)
 _SEPARATOR = re.compile(r"<ans_split>|<\|answer_split\|>")
@@ -59,8 +60,10 @@ def read_tasks(path: Path) -> list[Task]:
     `Task.meta` gets `level` (of HLE the category), `type` and what is in `metadata`; of HotpotQA,
     2WikiMultiHopQA and MuSiQue also `gold_titles`, the titles of the paragraphs that hold the
     answer, and of MuSiQue `hops`; of a question for a program its tests; of one of ToolRL's
-    `calls`, those that are wanted. A question with tests or wanted calls needs no answer. A
-    demonstration (`data/formats`) that has no other answer gets the one that it ends in.
+    `calls`, those that are wanted; and `graded_by`, the reward that grades the task, where a
+    record names one, and of mathematics (GSM8K, MATH, AIME, OlympiadBench) `math`. A question with
+    tests, wanted calls or `graded_by: judge` needs no answer. A demonstration (`data/formats`) that
+    has no other answer gets the one that it ends in, and `unverified`.
 
     Raises:
         UserError: the file is missing, empty or damaged, or a record lacks a question, or an answer
@@ -87,15 +90,35 @@ def read_tasks(path: Path) -> list[Task]:
             raise UserError(f"{where}: there is no question; add a field 'question'.")
         with reading(f"{where}: the metadata", "correct or rename it"):
             meta = checked_meta(_meta(record) | (program[1] if program else {}))
-        read = answers_of if meta.keys().isdisjoint(GRADES_BY.values()) else _accepted
+        if grader_of(Task("", "", (), meta)) == JUDGE and _is_mathematics(record):
+            meta[GRADED_BY] = MATH
         identity = _identity(record, question)
         seen[identity] += 1
         if seen[identity] > 1:
             identity = f"{identity}#{seen[identity]}"
-        tasks.append(Task(identity, question.strip(), read(record, where), meta))
+        answers = _accepted(record, where) if _needs_no_answer(meta) else answers_of(record, where)
+        tasks.append(Task(identity, question.strip(), answers, meta))
     if not tasks:
         raise UserError(f"{path} holds only questions that cannot be answered; give another file.")
     return tasks
+
+
+def _needs_no_answer(meta: Meta) -> bool:
+    grader = grader_of(Task("", "", (), meta))
+    return grader in GRADES_BY or meta.get(GRADED_BY) == JUDGE
+
+
+def _is_mathematics(record: Record) -> bool:
+    """Whether a record is one of a data set of mathematics, as its fields tell: GSM8K's answer,
+    the `problem` of MATH and AIME (BrowseComp has one, too), and the names in verl's files."""
+    if "metadata" in record or GRADED_BY in record:
+        return False
+    answer, source = record.get("answer"), record.get("data_source")
+    if isinstance(answer, str) and "\n#### " in answer:
+        return True
+    if isinstance(source, str):
+        return bool(_MATHEMATICS.search(f"{source} {record.get('ability')}"))
+    return "canary" not in record and first(record, ("problem", "Problem")) is not None
 
 
 def write_tasks(tasks: Iterable[Task], path: Path) -> None:
@@ -203,7 +226,10 @@ def answers_of(record: Record, where: str) -> tuple[str, ...]:
     """All accepted answers, each once, in order. Raises UserError where there is none."""
     if answers := _accepted(record, where):
         return answers
-    raise UserError(f"{where}: the question has no answer; add a field 'golden_answers'.")
+    raise UserError(
+        f"{where}: the question has no answer; add a field 'golden_answers', or 'graded_by' with"
+        " 'judge'."
+    )
 
 
 def _accepted(record: Record, where: str) -> tuple[str, ...]:

@@ -23,9 +23,7 @@ from fieldcraft.dialects.demonstrations import answered_calls
 from fieldcraft.records.jsonl import read_json_lines, write_json_lines
 from fieldcraft.records.meta import checked_meta
 from fieldcraft.records.reading import reading
-from fieldcraft.rewards.answers import is_right
 from fieldcraft.types import (
-    VERDICT,
     Action,
     Answer,
     Author,
@@ -41,6 +39,7 @@ from fieldcraft.types import (
 )
 
 Record = dict[str, Any]
+RIGHT = "right"  # of the metadata: the verdict on the answer, where it was graded
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +158,8 @@ def read_pairs(path: Path) -> list[StepPair]:
 
 
 def as_trajectory(task: Task, steps: Sequence[Step]) -> Trajectory:
-    """Steps as a trajectory to look at: texts without tokens, the calls, and the exact match."""
+    """Steps as a trajectory to grade or to look at: texts without tokens, and the calls. What it
+    says of its answer is what was noted when that was graded."""
     trajectory = Trajectory(task, error=str(task.meta.get("rejected", "")))
     trajectory.calls += answered_calls(steps)
     for before, step in pairwise((None, *steps)):
@@ -177,10 +177,12 @@ def as_trajectory(task: Task, steps: Sequence[Step]) -> Trajectory:
                 author = Author.TOOL
             case Answer(text):
                 trajectory.status, trajectory.answer = Status.ANSWERED, text
-                trajectory.rewards[VERDICT] = float(is_right(text, task.answers))
+                trajectory.well_formed = True
                 text = f"\n<answer>{text}</answer>"
         trajectory.segments.append(Segment(author, [], text))
-    trajectory.rewards.setdefault(VERDICT, 0.0)
+    noted = task.meta.get(RIGHT)
+    if isinstance(noted, bool):
+        trajectory.correct, trajectory.rewards = RIGHT, {RIGHT: float(noted)}
     return trajectory
 
 

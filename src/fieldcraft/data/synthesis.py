@@ -21,11 +21,12 @@ from pydantic import TypeAdapter
 from fieldcraft.agents.prompted import Attempt, Prompted
 from fieldcraft.agents.team import Seated
 from fieldcraft.data.funnel import Cut, Example
+from fieldcraft.data.grading import Grader
 from fieldcraft.data.records import hash_of
 from fieldcraft.records.jsonl import parse_object, whole_lines
 from fieldcraft.records.reading import reading
-from fieldcraft.rewards.answers import compared, is_right
-from fieldcraft.types import Role, Task, Thought, UserError
+from fieldcraft.rewards.answers import compared
+from fieldcraft.types import Answer, Role, Task, Thought, UserError
 from fieldcraft.worlds.base import World
 
 DEPTH = "depth"
@@ -81,6 +82,7 @@ class WorldMaker:
 
     world: World
     tasks: Sequence[Task]
+    grader: Grader
 
     @property
     def kinds(self) -> Sequence[str]:
@@ -96,7 +98,7 @@ class WorldMaker:
 
     async def wrong(self, task: Task, key: str) -> str:
         told = self.world.told_answer(task)
-        right = told is not None and is_right(told, task.answers)
+        right = told is not None and await self.grader.right(task, (Answer(told),))
         return "" if right else "the passages tell another answer"
 
 
@@ -109,6 +111,7 @@ class ChatMaker:
     joining: Seated
     closed: Prompted
     acting: Prompted
+    grader: Grader
     kinds: Sequence[str] = (DEPTH, *WIDTH)
 
     async def make(self, kind: str, key: str) -> Task | str:
@@ -145,7 +148,8 @@ class ChatMaker:
                 (larger.answers[0]),
             )
         first = rng.choice(self.tasks)
-        same = [t for t in self.tasks if t.id != first.id and is_right(t.answers[0], first.answers)]
+        golds = set(map(compared, first.answers))
+        same = [t for t in self.tasks if t.id != first.id and compared(t.answers[0]) in golds]
         if not same:
             return [], "no other question has the same answer", ""
         asks = "What is the one answer that all of these questions have?"
@@ -183,14 +187,15 @@ class ChatMaker:
         )
         for attempt in attempts:
             _refuse_failed(attempt)
-        right = sum(attempt.right(task) for attempt in attempts)
-        return "right without tools" if right else ""
+            if await self.grader.right(task, attempt.steps):
+                return "right without tools"
+        return ""
 
     async def wrong(self, task: Task, key: str) -> str:
         for number in range(TRIES):
             attempt = await self.acting.attempt(task, f"{key}:{number}")
             _refuse_failed(attempt)
-            if attempt.right(task) and attempt.acts:
+            if attempt.acts and await self.grader.right(task, attempt.steps):
                 return ""
         return "an agent with tools finds another answer"
 

@@ -14,6 +14,7 @@ from fieldcraft.config.sections import Limits
 from fieldcraft.dialects.folding import request
 from fieldcraft.envs.guards import Gate, ToolDefect, TooSlow, guarded, shorten
 from fieldcraft.envs.opening import open_tools
+from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.types import (
     Action,
     AnyTool,
@@ -23,6 +24,7 @@ from fieldcraft.types import (
     Fault,
     Malformed,
     Outcome,
+    Reward,
     Task,
     Tool,
     ToolError,
@@ -129,7 +131,8 @@ def same_names(names: Sequence[str]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class ToolEnvironment:
-    """Where a policy acts. Without tools a call gets an error that the policy can read.
+    """Where a policy acts. Without tools a call gets an error that the policy can read. `correct`
+    says which answers are right, to workflows that are told so.
 
     Raises UserError for two tools of one name, and for a budget with folds where the dialect has
     no tag for a summary.
@@ -138,6 +141,7 @@ class ToolEnvironment:
     dialect: Dialect
     tools: Sequence[AnyTool] = ()
     budget: Limits = field(default_factory=Limits)
+    correct: Reward = field(default_factory=ExactMatch, compare=False)
     gate: Gate = field(init=False, repr=False, compare=False)  # of all its rollouts
 
     def __post_init__(self) -> None:

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
 from fieldcraft.endpoints.openai import ChatEndpoint, EndpointError
-from fieldcraft.rewards.answers import compared
 from fieldcraft.rewards.judge import quoted
+from fieldcraft.rewards.verdict import same_answers
 from fieldcraft.types import Trajectory
 
 # The place of the sample that is picked.
@@ -38,15 +38,16 @@ BEST = re.compile(r"^[\W_]*best[\W_]*(\d+)[\W_]*$", re.IGNORECASE | re.MULTILINE
 
 
 async def vote(samples: Sequence[Trajectory]) -> int:
-    """The first sample with the most frequent answer."""
-    return _most_frequent(samples, range(len(samples)))
+    """The first sample with the most frequent answer, as `same_answers` compares them."""
+    return await _most_frequent(samples, range(len(samples)))
 
 
 async def double_check(samples: Sequence[Trajectory]) -> int:
     """The sample whose last double check gave the highest score (the dialects of AFM); between
     equals, the most frequent answer."""
     scores = [_last_score(sample) for sample in samples]
-    return _most_frequent(samples, [i for i, score in enumerate(scores) if score == max(scores)])
+    best = [place for place, score in enumerate(scores) if score == max(scores)]
+    return await _most_frequent(samples, best)
 
 
 class AskedModel:
@@ -58,8 +59,8 @@ class AskedModel:
 
     async def __call__(self, samples: Sequence[Trajectory]) -> int:
         answered = [i for i, sample in enumerate(samples) if sample.answer]
-        if len({compared(samples[i].answer or "") for i in answered}) < 2:
-            return _most_frequent(samples, range(len(samples)))
+        if len({*await same_answers(samples)} - {None}) < 2:
+            return await vote(samples)
         told = "\n".join(
             f"agent {number}: answer {quoted(samples[i].answer or '')}, work"
             f" {quoted(''.join(s.text for s in samples[i].segments)[-LAST_WORDS:])}"
@@ -88,11 +89,12 @@ async def note_picks(trajectories: Sequence[Trajectory], samples: int, verifier:
             sample.rewards[PICKED] = float(place == best)
 
 
-def _most_frequent(samples: Sequence[Trajectory], places: Sequence[int]) -> int:
+async def _most_frequent(samples: Sequence[Trajectory], places: Sequence[int]) -> int:
     """Of these places the first with the most frequent answer; no answer counts for nothing."""
-    answers = {place: compared(samples[place].answer or "") for place in places}
-    counts = Counter(filter(None, answers.values()))
-    return max(places, key=lambda place: counts[answers[place]])
+    same = await same_answers([samples[place] for place in places])
+    counts = Counter(same)
+    del counts[None]
+    return max(zip(places, same, strict=True), key=lambda found: counts[found[1]])[0]
 
 
 def _last_score(sample: Trajectory) -> int:

@@ -39,11 +39,6 @@ def exact_match(prediction: str, golds: Sequence[str]) -> float:
     return float(compared(prediction) in map(compared, golds))
 
 
-def is_right(prediction: str, golds: Sequence[str]) -> bool:
-    """The verdict on an answer outside of a rollout, by the rule of `types.VERDICT`."""
-    return exact_match(prediction, golds) == 1.0
-
-
 def f1(prediction: str, golds: Sequence[str]) -> float:
     """Harmonic mean of the precision and recall of words, best over the gold answers. Where either
     side is yes, no or noanswer, only equality counts (HotpotQA's evaluation)."""

@@ -13,6 +13,7 @@ from typing import Any, final
 
 from fieldcraft.config.names import cause_of, shown
 from fieldcraft.rewards.answers import StatelessReward
+from fieldcraft.rewards.grading import recorded_as
 from fieldcraft.types import VERDICT, Reward, Status, Trajectory, UserError
 
 
@@ -27,7 +28,7 @@ class AskingReward(StatelessReward, ABC):
 
     @final
     def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
-        return [trajectory.rewards[self.name] for trajectory in group]
+        return [t.rewards[recorded_as(self.name, t.task)] for t in group]
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,8 @@ def _failing(reward: Reward) -> Iterator[None]:
 
 class Rubric:
     """The weighted sum of rewards. A reward of weight 0 is only recorded. `correct` is the name of
-    the one that says which answers are right.
+    the one that says which answers are right; the score of AUTO is recorded as that of the grader
+    of each task (`recorded_as`).
 
     Raises UserError for no reward, two rewards of one name, or a weight that is not finite.
     """
@@ -99,12 +101,17 @@ class Rubric:
     async def prepare(self, trajectories: Sequence[Trajectory]) -> None:
         """Ask what rewards have to ask elsewhere; `score` needs it where there are such rewards."""
         sound = [t for t in trajectories if t.status is not Status.ERROR]
+        await asyncio.gather(*map(self._ask, sound))
+
+    async def _ask(self, trajectory: Trajectory) -> None:
+        """Ask each reward once, even where it is the grader of the task as well."""
+        said: dict[str, float | None] = {}
         for reward, _ in self.rewards:
-            if isinstance(reward, AskingReward):
+            name = recorded_as(reward.name, trajectory.task)
+            if isinstance(reward, AskingReward) and name not in said:
                 with _failing(reward):
-                    said = await asyncio.gather(*map(reward.ask, sound))
-                for trajectory, score in zip(sound, said, strict=True):
-                    trajectory.rewards[reward.name] = score
+                    said[name] = await reward.ask(trajectory)
+        trajectory.rewards |= said
 
     def score(self, group: Sequence[Trajectory]) -> Graded:
         """Fill `rewards` and `reward` of every trajectory of a task's group.
@@ -114,34 +121,36 @@ class Rubric:
         of scores, or one that is no finite number, and if `correct` gives one outside 0 to 1.
         """
         for trajectory in group:
-            trajectory.correct = self.correct
+            trajectory.correct = recorded_as(self.correct, trajectory.task)
         errors = [t for t in group if t.status is Status.ERROR]
         sound = [t for t in group if t.status is not Status.ERROR]
         for trajectory in errors:
-            trajectory.rewards = {reward.name: None for reward, _ in self.rewards}
+            names = [recorded_as(reward.name, trajectory.task) for reward, _ in self.rewards]
+            trajectory.rewards = dict.fromkeys(names)
         for reward, _ in self.rewards:
             for trajectory, score in zip(sound, _scores(reward, sound), strict=True):
-                trajectory.rewards[reward.name] = score
+                trajectory.rewards[recorded_as(reward.name, trajectory.task)] = score
         for trajectory in sound:
-            self._refuse_verdict(trajectory.rewards.get(self.correct))
+            self._refuse_verdict(trajectory)
         for trajectory in group:
-            trajectory.reward = self._total(trajectory.rewards)
+            trajectory.reward = self._total(trajectory)
         graded = sum(t.reward is not None for t in group)
         return Graded(graded, len(sound) - graded, len(errors))
 
-    def _refuse_verdict(self, score: float | None) -> None:
+    def _refuse_verdict(self, trajectory: Trajectory) -> None:
+        score = trajectory.rewards.get(trajectory.correct)
         if score is not None and not 0.0 <= score <= 1.0:
             raise UserError(
-                f"the reward '{self.correct}' says which answers are right, so its scores must be"
-                f" from 0 to 1, not {score:g}: set correct= to another reward."
+                f"the reward '{trajectory.correct}' says which answers are right, so its scores"
+                f" must be from 0 to 1, not {score:g}: set correct= to another reward."
             )
 
-    def _total(self, scores: dict[str, float | None]) -> float | None:
+    def _total(self, trajectory: Trajectory) -> float | None:
         total = 0.0
         for reward, weight in self.rewards:
             if weight == 0:
                 continue
-            score = scores[reward.name]
+            score = trajectory.rewards[recorded_as(reward.name, trajectory.task)]
             if score is None:
                 return None
             total += weight * score

@@ -38,6 +38,7 @@ from fieldcraft.runs.build import (
     make_dialect,
     make_environment,
     make_environment_of_others,
+    open_correct,
     open_search,
     open_tools,
     with_files,
@@ -230,11 +231,12 @@ class Agent:
     ) -> list[Trajectory]:
         """Answer and grade questions, greedily unless the recipe's evaluation has a temperature."""
         settings = self.recipe.evaluation
+        correct = make_correct(self.recipe, judge) if judge else await open_correct(self.recipe)
         async with self.playing(settings.temperature) as play:
             return await evaluate(
                 tasks,
                 play,
-                answer_rubric(judge, make_correct(self.recipe, judge)),
+                answer_rubric(judge, correct),
                 settings.concurrency,
                 name,
                 emit,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
 from fieldcraft.config.choices import ToolChoice
 from fieldcraft.config.making import make_part
-from fieldcraft.config.names import MCP, Kind, find
+from fieldcraft.config.names import AUTO, CORRECT, MCP, Kind, find
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import Endpoint, JudgeModel, Limits, World
@@ -19,10 +19,12 @@ from fieldcraft.endpoints.opening import open_endpoint
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.verifiers import AskedModel, Verifier
 from fieldcraft.rewards.answers import F1, CoverEM, ExactMatch, Format
+from fieldcraft.rewards.grading import JUDGE
 from fieldcraft.rewards.judge import Judge
 from fieldcraft.rewards.length import SoftOverlong
 from fieldcraft.rewards.named import make_reward
-from fieldcraft.rewards.rubric import AskingReward, Rubric
+from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.rewards.verdict import Auto
 from fieldcraft.rollout.environments import Environment
 from fieldcraft.runs.loop import run_async
 from fieldcraft.tools.http import NO_SITES, Sites
@@ -32,7 +34,7 @@ from fieldcraft.tools.search.client import RemoteSearchTool
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.passages import Passage
 from fieldcraft.tools.search.tool import SearchTool, search_function
-from fieldcraft.types import VERDICT, AnyTool, Dialect, Reward, Tokenizer, Tool, UserError
+from fieldcraft.types import AnyTool, Dialect, Reward, Tokenizer, Tool, UserError
 from fieldcraft.worlds.base import make_world
 from fieldcraft.worlds.site import open_site
 
@@ -181,11 +183,34 @@ def make_environment_of_others(recipe: Recipe) -> Environment | None:
     return environment
 
 
-def make_correct(recipe: Recipe, judge: AskingReward | None = None) -> Reward:
-    """The reward that says which answers are right. Raises UserError as `make_reward`."""
-    if judge is not None and recipe.correct == judge.name:
-        return judge
-    return make_reward(recipe.correct, {}, {"runner": make_runner(recipe)})
+def make_correct(recipe: Recipe, *there: Reward | None) -> Reward:
+    """The reward that says which answers are right: one of those that are there already, such as an
+    open judge, or made here. Raises UserError as `make_reward`, and for a judge that is not there.
+    """
+    made = {reward.name: reward for reward in there if reward is not None}
+    offered = {"runner": make_runner(recipe)}
+    if recipe.correct == AUTO:
+        return Auto(partial(_grader, made, offered))
+    if (grader := _grader(made, offered, recipe.correct)) is None:
+        raise UserError(
+            "a judge says which answers are right, and there is none: give its url and its model,"
+            " or set correct= to another reward."
+        )
+    return grader
+
+
+async def open_correct(recipe: Recipe) -> Reward:
+    """The same for an agent outside of a run. Where its recipe has a judge that may grade, this one
+    must answer now."""
+    grades = recipe.correct in (AUTO, JUDGE)
+    return make_correct(recipe, await open_judge(recipe.judge, None) if grades else None)
+
+
+def _grader(made: Mapping[str, Reward], offered: Mapping[str, Any], name: str) -> Reward | None:
+    """One of `made`, or a reward that is made here; None for a judge that is not there."""
+    if name in made or name == JUDGE:
+        return made.get(name)
+    return make_reward(name, {}, offered)
 
 
 def make_runner(recipe: Recipe) -> Programs:
@@ -198,24 +223,30 @@ def make_rubric(
     stage: Rl,
     budget: Limits,
     judge: Judge | None = None,
-    correct: str = VERDICT,
+    correct: str = AUTO,
     runner: Programs | None = None,
 ) -> Rubric:
     """The rewards of a stage. Those without a weight are recorded where they cost nothing, and so
-    is `correct`, the one that says which answers are right."""
+    is `correct`, the one that says which answers are right. Raises UserError for a stage that
+    rewards this one twice, and as `make_reward`."""
     made: dict[str, Reward] = {reward.name: reward() for reward in RECORDED}
     if judge is not None:
         made[judge.name] = judge
     smoothing = stage.call_smoothing or float(budget.max_calls)
     offered: dict[str, Any] = {"smoothing": smoothing, "runner": runner or Programs()}
-    for name in (correct, *stage.rewards):
+    rewarded = {correct if n == CORRECT else n: weight for n, weight in stage.weights.items()}
+    if len(rewarded) < len(stage.weights):
+        raise UserError(f"rewards has '{CORRECT}' and '{correct}', which are the same: remove one.")
+    for name in (correct, *rewarded):
         own = stage.rewards.get(name)
         settings = {} if own is None or isinstance(own, float) else own.settings
-        if name not in made or settings:
+        if name == AUTO:
+            made[AUTO] = Auto(partial(_grader, made, offered))
+        elif name not in made or settings:
             made[name] = make_reward(name, settings, offered)
         offered.setdefault("correct", made[correct])
     weights = dict.fromkeys((*(reward.name for reward in RECORDED), correct), 0.0)
-    rewards = [(made[name], weight) for name, weight in (weights | stage.weights).items()]
+    rewards = [(made[name], weight) for name, weight in (weights | rewarded).items()]
     if stage.overlong_penalty:
         rewards.append((SoftOverlong(*stage.overlong_span(budget)), stage.overlong_penalty))
     return Rubric(rewards, made[correct].name)

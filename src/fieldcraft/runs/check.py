@@ -7,6 +7,7 @@ continue and learn nothing. Nothing is written but a temporary folder.
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,16 +19,17 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import TEACHER, Filters
 from fieldcraft.config.stages import Stage
-from fieldcraft.data.sources import GRADES_BY
 from fieldcraft.dialects import round_trip_problems
 from fieldcraft.dialects.demonstrations import encode_turn
 from fieldcraft.dialects.naming import offered_with
 from fieldcraft.endpoints.opening import open_endpoint
-from fieldcraft.rewards.answers import is_right
+from fieldcraft.rewards.answers import ExactMatch
+from fieldcraft.rewards.grading import GRADES_BY, JUDGE, recorded_as
 from fieldcraft.rollout.environments import opened
 from fieldcraft.runs.budget_check import budget_problems, position_problems
 from fieldcraft.runs.build import (
     SEARCH,
+    make_correct,
     make_environment_of_others,
     make_rubric,
     make_runner,
@@ -38,7 +40,7 @@ from fieldcraft.runs.evaluating import find_workflow
 from fieldcraft.runs.filtering import filter_shown, refuse_bad_filters
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.memory import disk_problems, memory_problems
-from fieldcraft.runs.setup import Setup
+from fieldcraft.runs.setup import ASKED, Setup
 from fieldcraft.runs.teachers import model_problems, teacher_problems
 from fieldcraft.runs.tracking import tracker_problems
 from fieldcraft.runs.training import stage_type
@@ -157,14 +159,23 @@ def dialect_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
 
 
 def gold_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
-    """A gold answer, written as a policy writes it and read back, must score 1. A task may have
-    none if what says which answers are right needs none."""
-    correct = setup.recipe.correct
-    if bare := [task for task in setup.tasks if not _can_be_graded(task, correct)]:
+    """Every task must have what it is graded by, and who grades it must be there. A gold answer,
+    written as a policy writes it and read back, must score 1."""
+    graders = [recorded_as(setup.recipe.correct, task) for task in setup.tasks]
+    counts = Counter(graders)
+    notes += [f"{count} graded by {name}" for name, count in counts.most_common()]
+    if counts[JUDGE] and setup.judge is None:
         yield (
-            f"{len(bare)} of {len(setup.tasks)} questions, such as task '{bare[0].id}', have"
-            f" nothing that the reward '{correct}' grades by: set correct= to another reward, as in"
-            " unit_tests or stdin_tests for programs, or remove them."
+            f"{counts[JUDGE]} of {len(setup.tasks)} questions are graded by a judge, and there is"
+            " none: set judge.url and judge.model, or give the questions accepted answers."
+        )
+    pairs = zip(setup.tasks, graders, strict=True)
+    if bare := [pair for pair in pairs if not _can_be_graded(*pair)]:
+        task, grader = bare[0]
+        yield (
+            f"{len(bare)} of {len(setup.tasks)} questions, such as task '{task.id}', have nothing"
+            f" that the reward '{grader}' grades by: set correct=auto, which follows what each has,"
+            " or remove them."
         )
     answered = [task for task in setup.tasks if task.answers]
     lost = [task for task in answered if not any(_scores(setup.dialect, task))]
@@ -177,18 +188,19 @@ def gold_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
         )
 
 
-def _can_be_graded(task: Task, correct: str) -> bool:
+def _can_be_graded(task: Task, grader: str) -> bool:
     """Whether a task has what a reward grades by; of the user's own rewards nothing is known."""
-    if correct in GRADES_BY:
-        return GRADES_BY[correct] in task.meta
-    return bool(task.answers) or correct not in BUILT_IN[Kind.REWARD]
+    if grader in GRADES_BY:
+        return GRADES_BY[grader] in task.meta
+    return bool(task.answers) or grader == JUDGE or grader not in BUILT_IN[Kind.REWARD]
 
 
 def _scores(dialect: Dialect, task: Task) -> Iterator[bool]:
     for gold in task.answers:
         written = dialect.tokenizer.decode(encode_turn(dialect, [], dialect.write_answer(gold)))
         read = dialect.parse([written])
-        yield isinstance(read, Answer) and is_right(read.text, task.answers)
+        answered = Trajectory(task, answer=read.text if isinstance(read, Answer) else None)
+        yield ExactMatch()([answered]) == [1.0]
 
 
 def environment_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
@@ -264,12 +276,16 @@ class FirstExamples:
         found = inputs.trajectories(data, self._few(count), self.dialect, schemas)
         left_out = inputs.left_out(self.dialect, schemas).most_common()
         self.notes.extend(f"{number} left out: {reason}" for reason, number in left_out)
+        graders = Counter(recorded_as(self.recipe.correct, t.task) for t in found)
+        later = ((graders[name], name) for name in ASKED if graders[name])
+        self.notes.extend(f"{number} are graded by {name} in the run" for number, name in later)
         return found
 
     def filtered(self, data: str, count: int | None, filters: Filters) -> Sequence[Trajectory]:
         inputs, schemas = self.setup.inputs, self.setup.schemas
         shown = inputs.shown(data, self._few(count), self.dialect, schemas)
-        found = filter_shown(self.recipe, shown, filters, self.dialect)
+        correct = inputs.correct or make_correct(self.recipe)
+        found = filter_shown(self.recipe, shown, filters, self.dialect, correct)
         self.notes.extend(
             f"{sum(cut.dropped.values())} of {cut.before} left out by {cut.name}"
             for cut in found.cuts

@@ -60,11 +60,12 @@ def closed_book_report(context: Context) -> dict[str, dict[str, Any]]:
 
 
 def _summary(tasks: Sequence[Task]) -> dict[str, Any]:
-    rates = [(task.meta["closed_book"], task.meta.get("known")) for task in tasks]
+    graded = [task.meta for task in tasks if "closed_book" in task.meta]
+    rates = [(meta["closed_book"], meta.get("known")) for meta in graded]
     said = {"known": True, "unknown": False}
     return {
         "n": len(rates),
-        "rate": fmean(rate for rate, _ in rates),
+        "rate": fmean(rate for rate, _ in rates) if rates else None,
         "known": sum(rate >= KNOWN_RATE for rate, _ in rates),
         "agreement": {
             name: {

@@ -8,6 +8,7 @@ from typing import Any
 
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.data.collect import Collection
+from fieldcraft.data.grading import Grader
 from fieldcraft.data.steps_io import as_trajectory, read_demonstrations
 from fieldcraft.data.targets import told
 from fieldcraft.data.teachers import Teacher, Way
@@ -73,7 +74,8 @@ async def _ask(context: Context, teacher: Teacher, collection: Collection) -> No
         context.emit(JobsDone("collect", ended, note))
 
     with during(context.emit, "collect", sum(1 for _ in collection.jobs), "jobs"):
-        await collection.run(teacher, context.recipe.teacher.concurrency, on_job)
+        concurrency = context.recipe.teacher.concurrency
+        await collection.run(teacher, Grader(context.correct), concurrency, on_job)
 
 
 def _filter(context: Context) -> dict[str, Any]:
@@ -81,7 +83,8 @@ def _filter(context: Context) -> dict[str, Any]:
     recipe, folder = context.recipe, context.folder
     assert recipe.collect is not None
     shown = read_demonstrations(folder.collected / DEMONSTRATIONS)
-    found = filter_shown(recipe, shown, recipe.collect.filters, text_dialect(recipe))
+    filters, dialect = recipe.collect.filters, text_dialect(recipe)
+    found = filter_shown(recipe, shown, filters, dialect, context.correct)
     write_filtered(folder.filtered, recipe.recipe, shown, found, recipe)
     return {"collected": len(shown), **{cut.name: cut.after for cut in found.cuts}}
 

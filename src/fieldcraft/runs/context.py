@@ -6,7 +6,7 @@ import platform
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,7 +29,7 @@ from fieldcraft.records.events import Events, Said
 from fieldcraft.records.files import write_json
 from fieldcraft.records.reading import read_json
 from fieldcraft.rewards.answers import RULES
-from fieldcraft.rewards.judge import VERDICT_RULE, Judge
+from fieldcraft.rewards.judge import JUDGE_RULES, Judge
 from fieldcraft.rollout.environments import Play, opened
 from fieldcraft.runs.beginning import open_run
 from fieldcraft.runs.build import (
@@ -148,7 +148,7 @@ class Context:
         self.threads = Threads(found["training"], found["sampling"])
         torch.set_num_threads(self.threads.training)
 
-    @property
+    @cached_property
     def correct(self) -> Reward:
         """The reward that says which answers are right."""
         return make_correct(self.recipe, self.judge)
@@ -207,7 +207,7 @@ class Context:
             "torch": torch.__version__,
             "transformers": transformers.__version__,
             "threads": asdict(self.threads),
-            "rules": sorted([*RULES, *([VERDICT_RULE] if self.judge else [])]),
+            "rules": sorted([*RULES, *(JUDGE_RULES if self.judge else ())]),
             "index": read_manifest(folder) if manifest.exists() else self.recipe.search.url,
         }
 
@@ -230,6 +230,7 @@ async def open_context(recipe: Recipe, out: Path, events: Events) -> AsyncIterat
         judge = await open_judge(recipe.judge, folder.judge_replies)
         with _cluster(recipe, folder.path) as session:
             context = Context(recipe, folder, inputs, device, judge, events, session)
+            inputs.correct = context.correct
             try:
                 with tracking(folder, events):
                     yield context

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ async def _evaluate(
         return
     recipe = context.recipe.as_evaluated
     dialect = make_dialect(recipe, load_tokenizer(model))
-    env = make_environment(recipe, dialect, tools)
+    env = replace(make_environment(recipe, dialect, tools), correct=context.correct)
     engine = context.engine(context.policy(model), dialect)
     policy = Policy(engine=engine, temperature=recipe.evaluation.temperature)
     async with context.play(dialect, recipe.budget) as play:

@@ -10,21 +10,25 @@ from typing import Any
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.filters import Chain, Filtered, apply_filters, make_rule, profile
 from fieldcraft.data.funnel import Card
+from fieldcraft.data.grading import Grader
 from fieldcraft.data.steps_io import write_demonstrations
 from fieldcraft.dialects import get_dialect
 from fieldcraft.evals.cards import write_card
-from fieldcraft.runs.build import make_correct
+from fieldcraft.runs.loop import run_async
 from fieldcraft.train.scratch import new_tokenizer
-from fieldcraft.types import Dialect, Step, Task
+from fieldcraft.types import Dialect, Reward, Step, Task
 
 DEMONSTRATIONS = "demonstrations.jsonl"
 Filters = Mapping[str, Mapping[str, Any]]
 Shown = Sequence[tuple[Task, Sequence[Step]]]
 
 
-def filter_shown(recipe: Recipe, shown: Shown, filters: Filters, dialect: Dialect) -> Filtered:
-    """Demonstrations through the filters of a recipe. Raises UserError as `apply_filters` does."""
-    return apply_filters(shown, filters, dialect, make_correct(recipe), recipe.seed)
+def filter_shown(
+    recipe: Recipe, shown: Shown, filters: Filters, dialect: Dialect, correct: Reward
+) -> Filtered:
+    """Demonstrations through the filters of a recipe; `correct` says which answers are right.
+    Raises UserError as `apply_filters` does."""
+    return run_async(apply_filters(shown, filters, dialect, Grader(correct), recipe.seed))
 
 
 def write_filtered(folder: Path, title: str, shown: Shown, found: Filtered, recipe: Recipe) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -13,17 +14,20 @@ from typing import TypeVar
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data import autocoa
 from fieldcraft.data.formats.convert import read_shown
+from fieldcraft.data.formats.kinds import UNVERIFIED
+from fieldcraft.data.grading import Grader
+from fieldcraft.data.records import hash_of
 from fieldcraft.data.sources import ensure_corpus, read_tasks, write_tasks
 from fieldcraft.data.steps_io import read_pairs
 from fieldcraft.dialects.demonstrations import encode_demonstration, encode_pair, reads_back
 from fieldcraft.records.chains import longest_chain
 from fieldcraft.records.files import write_text
 from fieldcraft.records.jsonl import write_json_lines
-from fieldcraft.rewards.answers import is_right
 from fieldcraft.rollout.environments import Environment
-from fieldcraft.runs.build import make_environment_of_others
+from fieldcraft.runs.build import make_correct, make_environment_of_others
+from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.sources import Inputs, Schemas
-from fieldcraft.types import Answer, Dialect, Step, Task, Trajectory, UserError
+from fieldcraft.types import Dialect, Step, Task, Trajectory, UserError
 from fieldcraft.worlds.base import Oracle, TrajectoryPair, Verdicts, World, make_world
 
 TRAIN_TASKS = 4000
@@ -181,6 +185,7 @@ class FileInputs(Inputs):
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
+        self._verdicts: dict[str, bool | None] = {}  # of demonstrations, by a hash
         if recipe.model is None and _reads_model(recipe):
             raise UserError("tasks=FILE needs model=DIR, a checkpoint folder to start from.")
         searches = any(tool.name == "search" for tool in recipe.tools)
@@ -199,7 +204,8 @@ class FileInputs(Inputs):
     def trajectories(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[Trajectory]:
-        """Imported demonstrations whose answers are right, in the run's dialect."""
+        """Imported demonstrations whose answers are right by the verdict of the run, in its
+        dialect. What nothing can grade is trusted only where the recipe says so."""
         self._require(data)
         kept, reasons = self.usable_demonstrations(dialect, tools)
         return _some(kept, reasons, f"no demonstration of {self.recipe.demonstrations}")[:count]
@@ -242,14 +248,12 @@ class FileInputs(Inputs):
         self, read: Sequence[tuple[Task, Sequence[Step]]], dialect: Dialect, tools: Schemas
     ) -> tuple[list[Trajectory], Counter[str]]:
         kept, reasons = [], Counter[str]()
-        for task, steps in read:
-            answer = steps[-1] if steps else None
-            # Where no gold answer is known, the demonstration is trusted.
-            right = isinstance(answer, Answer) and (
-                not task.answers or is_right(answer.text, task.answers)
-            )
-            if not right:
+        for (task, steps), right in zip(read, self._graded(read), strict=True):
+            if right is False:
                 reasons["with a wrong answer"] += 1
+                continue
+            if right is None and self.recipe.ungraded == "drop":
+                reasons["with an answer that nothing can grade"] += 1
                 continue
             trajectory = encode_demonstration(task, steps, dialect, tools)
             if not trajectory.well_formed:
@@ -259,6 +263,20 @@ class FileInputs(Inputs):
             else:
                 kept.append(trajectory)
         return kept, reasons
+
+    def _graded(self, read: Sequence[tuple[Task, Sequence[Step]]]) -> list[bool | None]:
+        """The verdict on each demonstration. A run reads a file more than once, and a judge or a
+        sandbox takes its time, so the verdicts are kept."""
+        keys = [hash_of(f"{task} {steps}") for task, steps in read]
+        new = {key: each for key, each in zip(keys, read, strict=True) if key not in self._verdicts}
+        if new:
+            grader = Grader(self.correct or make_correct(self.recipe))
+
+            async def ask() -> list[bool | None]:
+                return await asyncio.gather(*(grader.right(*each) for each in new.values()))
+
+            self._verdicts |= zip(new, run_async(ask()), strict=True)
+        return [self._verdicts[key] for key in keys]
 
     def pairs(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
@@ -305,12 +323,18 @@ class FileInputs(Inputs):
 
     def remarks(self) -> list[str]:
         wanted, test = self.recipe.evaluation.splits["heldout"], len(self.test_tasks())
-        if test == wanted:
-            return []
-        return [
-            f"evaluation.splits.heldout={wanted} is more than half of the {len(self.tasks)}"
-            f" questions of {self.recipe.tasks}, so {test} are held out"
-        ]
+        found = []
+        if test != wanted:
+            found.append(
+                f"evaluation.splits.heldout={wanted} is more than half of the {len(self.tasks)}"
+                f" questions of {self.recipe.tasks}, so {test} are held out"
+            )
+        if unverified := sum(UNVERIFIED in task.meta for task in self.tasks):
+            found.append(
+                f"{unverified} questions of {self.recipe.tasks} are graded by the answer that their"
+                " demonstration ends in, which nobody has graded"
+            )
+        return found
 
     @property
     def _first_test(self) -> int:
@@ -340,7 +364,7 @@ def _some(kept: list[T], reasons: Counter[str], none_of: str) -> list[T]:
     if not kept:
         why = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
         raise UserError(
-            f"{none_of} can be used ({why or 'it is empty'}): raise budget.total_tokens or give"
-            " another file."
+            f"{none_of} can be used ({why or 'it is empty'}): raise budget.total_tokens, set a"
+            " judge or ungraded=trust for answers that nothing can grade, or give another file."
         )
     return kept

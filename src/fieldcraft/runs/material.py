@@ -63,7 +63,7 @@ class StageMaterial:
 
         def make(folder: Path) -> None:
             shown = inputs.shown(data, count, dialect, schemas)
-            found = filter_shown(self.recipe, shown, filters, dialect)
+            found = filter_shown(self.recipe, shown, filters, dialect, self.context.correct)
             title = f"{self.recipe.recipe}, stage {self.name}"
             write_filtered(folder, title, shown, found, self.recipe)
 

@@ -14,6 +14,7 @@ from fieldcraft.config.recipe import Recipe, acts, dump_recipe, toolless
 from fieldcraft.config.sections import TEACHER, Select
 from fieldcraft.config.stages import Pairs, Sft
 from fieldcraft.data.funnel import Card, few
+from fieldcraft.data.grading import Grader
 from fieldcraft.data.selection import (
     SOLVER,
     TOOLLESS,
@@ -39,9 +40,9 @@ from fieldcraft.runs.context import Context, open_context
 from fieldcraft.runs.filtering import DEMONSTRATIONS
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.teachers import make_chat, make_prompted
-from fieldcraft.types import AnyTool, Task, UserError
+from fieldcraft.types import AnyTool, Status, Task, UserError
 
-IsRight = Callable[[Task, str], Awaitable[bool]]
+IsRight = Callable[[Task, str], Awaitable[bool | None]]
 LAST = "card.html"  # of the files of a selection that is complete
 
 
@@ -115,15 +116,16 @@ async def _toolless(
     recipe = context.recipe
     chat = await make_chat(context, recipe.teacher, context.folder.selected)
     prompted = make_prompted(recipe, chat, [], temperature=1.0)
+    grader = Grader(context.correct)
 
-    async def is_right(task: Task, key: str) -> bool:
+    async def is_right(task: Task, key: str) -> bool | None:
         attempt = await prompted.attempt(task, f"{recipe.seed}:{key}")
         if attempt.failed:
             raise UserError(
                 f"the teacher did not answer ({attempt.detail.rstrip('.')}): run the same command"
                 " again, which resumes here."
             )
-        return attempt.right(task)
+        return await grader.right(task, attempt.steps)
 
     return is_right
 
@@ -146,12 +148,12 @@ def rolled_out(
     rubric = answer_rubric(context.judge, context.correct)
     watch = EvaluationWatch(part, count)
 
-    async def is_right(task: Task, key: str) -> bool:
+    async def is_right(task: Task, key: str) -> bool | None:
         trajectory = await rollout(task, policy, env, key)
         watch.add(trajectory)
         await rubric.prepare([trajectory])
         rubric.score([trajectory])
-        return trajectory.right is True
+        return False if trajectory.status is Status.ERROR else trajectory.right
 
     return is_right
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,10 @@ from fieldcraft.config.recipe import Recipe, acts
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.attention import refuse_special_attention
 from fieldcraft.envs.environment import same_names
+from fieldcraft.rewards.answers import StatelessReward
+from fieldcraft.rewards.grading import JUDGE
 from fieldcraft.rewards.judge import Judge
-from fieldcraft.runs.build import make_dialect, open_judge
+from fieldcraft.runs.build import make_correct, make_dialect, open_judge
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.inputs import EnvironmentInputs, make_inputs
 from fieldcraft.runs.loop import run_async
@@ -22,7 +24,20 @@ from fieldcraft.runs.sources import Inputs
 from fieldcraft.runs.tool_notes import look_at_tool
 from fieldcraft.train.lora import Adapter
 from fieldcraft.train.model import choose_device, empty_model, load_model, load_tokenizer
-from fieldcraft.types import Task, UserError
+from fieldcraft.types import Task, Trajectory, UserError
+
+# Graders that take their time or cost money, so that demonstrations are left to the run.
+ASKED = (JUDGE, "unit_tests", "stdin_tests")
+
+
+class Unasked(StatelessReward):
+    """A grader before a run, which is not asked: every answer passes for right."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+        return [1.0] * len(group)
 
 
 @dataclass
@@ -51,6 +66,7 @@ class Setup:
 
     def find_questions(self, notes: list[str]) -> Iterator[str]:
         self.inputs = make_inputs(self.recipe).reduced()
+        self.inputs.correct = make_correct(self.recipe, *map(Unasked, ASKED))
         train, test = self.inputs.train_tasks(), self.inputs.evaluation_tasks()
         notes += [f"{len(train)} to train", f"{len(test)} to test", *self.inputs.remarks()]
         if not train or not test:

@@ -13,7 +13,7 @@ from fieldcraft.records.events import Sink
 from fieldcraft.rollout.loop import Policy, Simulator, rollout
 from fieldcraft.rollout.simulators import PolicySimulator
 from fieldcraft.runs.agent import Agent
-from fieldcraft.runs.build import SEARCH, make_correct
+from fieldcraft.runs.build import SEARCH, open_correct
 from fieldcraft.types import Task, Tool, Trajectory, UserError
 from fieldcraft.worlds.base import Verdicts
 
@@ -34,11 +34,13 @@ async def measure_simulator(
     temperature = _simulation_temperature(agent.recipe)
     policy = Policy(engine=agent.engine, temperature=temperature, seed=agent.recipe.seed)
 
+    correct = await open_correct(agent.recipe)
+
     async def sampled(kind: str, simulator: Simulator | None) -> list[Trajectory]:
         return await evaluate(
             tasks,
             lambda task, key: rollout(task, policy, env, key, simulator),
-            answer_rubric(correct=make_correct(agent.recipe)),
+            answer_rubric(correct=correct),
             agent.recipe.evaluation.concurrency,
             f"{name}: {kind}",
             emit,

@@ -12,16 +12,18 @@ from typing import Any
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.unseen import asked_again
 from fieldcraft.dialects.demonstrations import encode_demonstration
-from fieldcraft.types import Action, Dialect, Step, Task, Thought, Trajectory, UserError
+from fieldcraft.types import Action, Dialect, Reward, Step, Task, Thought, Trajectory, UserError
 from fieldcraft.worlds.base import Oracle, TrajectoryPair, Verdicts
 
 Schemas = Sequence[dict[str, Any]]  # of tools, as `Dialect.prompt` takes them
 
 
 class Inputs(ABC):
-    """What stages ask for. Every method is a function of the recipe."""
+    """What stages ask for. Every method is a function of the recipe, and of `correct`, which says
+    which answers are right; None: as the recipe says, without a judge."""
 
     recipe: Recipe
+    correct: Reward | None = None
 
     @abstractmethod
     def write_world(self, folder: Path) -> None:

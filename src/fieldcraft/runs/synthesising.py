@@ -9,6 +9,7 @@ from fieldcraft.agents.question_team import DEEPER, JOINING
 from fieldcraft.agents.team import Seat, Seated, Team
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.funnel import Card, few
+from fieldcraft.data.grading import Grader
 from fieldcraft.data.sources import write_tasks
 from fieldcraft.data.synthesis import DEPTH, WIDTH, ChatMaker, Drafts, Maker, WorldMaker, synthesise
 from fieldcraft.evals.cards import write_card
@@ -90,7 +91,7 @@ async def _maker(context: Context) -> Maker:
                 "nobody can synthesise questions: set teacher.model, and teacher.url or a"
                 " checkpoint, or use a world that makes questions."
             )
-        return WorldMaker(inputs.world, tasks)
+        return WorldMaker(inputs.world, tasks, Grader(context.correct))
     await context.open_tools()
     if not context.tools:
         raise UserError("questions are synthesised with a tool: add search to tools.")
@@ -106,4 +107,5 @@ async def _maker(context: Context) -> Maker:
 
     closed = make_prompted(recipe, chat, [], temperature)
     acting = make_prompted(recipe, chat, context.tools, temperature)
-    return ChatMaker(tasks, seated(DEEPER), seated(JOINING), closed, acting)
+    grader = Grader(context.correct)
+    return ChatMaker(tasks, seated(DEEPER), seated(JOINING), closed, acting, grader)

@@ -220,7 +220,7 @@ class Sampler:
         all are right)."""
         s = self.settings
         if s.keep_groups == "mixed-accuracy":
-            scores = [t.rewards[self.rubric.correct] for t in group if t.reward is not None]
+            scores = [t.rewards[t.correct] for t in group if t.reward is not None]
             return 0 < scores.count(1.0) < len(scores) - scores.count(None)
         return s.keep_groups == "all" or not equal(group)
 

@@ -30,6 +30,7 @@ from fieldcraft.types import Action, Answer, Step, Task, Thought, UserError
 
 Shown = tuple[Task, list[Step]]
 SYSTEM, TOOLS = "system", "tools"  # what a task's `meta` keeps of a chat
+UNVERIFIED = "unverified"  # of `meta`: the accepted answer is that of a demonstration
 _ROLES = {
     "system": "system",
     "human": "user",
@@ -200,9 +201,9 @@ def format_of(record: Record) -> Format | None:
 
 
 def chat_record(record: Record, where: str) -> Record:
-    """A demonstration that does not say its question as one that does, with the answer that it ends
-    in as an accepted one; any other record as it is. Raises UserError for one that cannot be
-    read."""
+    """A demonstration that does not say its question as one that does. Without an accepted answer
+    it gets the one that it ends in, and `unverified` in its metadata. Any other record is as it is.
+    Raises UserError for one that cannot be read."""
     found = format_of(record) if not record.get("question") else None
     if found is None:
         return record
@@ -210,9 +211,12 @@ def chat_record(record: Record, where: str) -> Record:
         task, steps = found.read(record)
     except Malformed as error:
         raise UserError(f"{where}: there are {error}; remove the record.") from error
+    plain = record | {"question": task.question, "golden_answers": list(task.answers)}
     ended = steps[-1] if steps else None
-    answers = task.answers or ((ended.text,) if isinstance(ended, Answer) else ())
-    return record | {"question": task.question, "golden_answers": list(answers)}
+    if task.answers or not isinstance(ended, Answer):
+        return plain
+    meta = {key: value for key, value in task.meta.items() if key not in (SYSTEM, TOOLS)}
+    return plain | {"golden_answers": [ended.text], "metadata": meta | {UNVERIFIED: True}}
 
 
 # -- parts of records --------------------------------------------------------------------------

@@ -7,9 +7,10 @@ from functools import partial
 from math import isclose
 from typing import Any, ClassVar, Self
 
-from fieldcraft.config.names import short
+from fieldcraft.config.names import AUTO, CORRECT, short
 from fieldcraft.config.rl import Rl
 from fieldcraft.endpoints.opening import open_endpoint
+from fieldcraft.records.meta import GRADERS
 from fieldcraft.records.rollouts import ROLLOUTS, Kept, is_kept, write_rollouts
 from fieldcraft.records.timeline import TIMELINE, StepTimes, append_times
 from fieldcraft.rollout.health import ToolWatch, check_rollouts
@@ -261,11 +262,12 @@ async def _remote(settings: Rl, material: Material) -> ChatSimulator | None:
     return ChatSimulator(endpoint, recipe.search.topk, settings.temperature, material.seed)
 
 
-def make_watch(stage: Rl, correct: str = VERDICT) -> Watch | None:
+def make_watch(stage: Rl, correct: str = AUTO) -> Watch | None:
     """What a collapse of a stage is. The verdict is watched where it is rewarded; where something
     else is, it may fall for good reasons, and the reward is watched."""
     if stage.collapse_share is None:
         return None
-    rewarded = not {short(name) for name in stage.rewards}.isdisjoint({correct, *FOLLOW})
+    verdicts = GRADERS if correct == AUTO else (correct,)
+    rewarded = not {short(name) for name in stage.rewards}.isdisjoint({CORRECT, *verdicts, *FOLLOW})
     score = VERDICT if rewarded else "reward_mean"
     return Watch(score=score, share=stage.collapse_share, clip_norm=stage.optim.clip_norm)
