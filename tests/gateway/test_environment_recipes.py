@@ -52,7 +52,7 @@ def test_it_has_no_tools_and_its_own_verdict(tmp_path: Path) -> None:
 def test_a_recipe_with_tools_is_as_it_was(tmp_path: Path) -> None:
     made = recipe(tmp_path, "tools", tasks=str(questions(tmp_path)), search={"url": "http://x"})
     assert [tool.name for tool in made.tools] == ["search"]
-    assert (made.correct, made.evaluation.workflows) == ("em", ("workflow",))
+    assert (made.correct, made.evaluation.workflows) == ("auto", ("workflow",))
 
 
 def questions(folder: Path) -> Path:

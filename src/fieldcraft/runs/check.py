@@ -45,7 +45,7 @@ from fieldcraft.runs.teachers import model_problems, teacher_problems
 from fieldcraft.runs.tracking import tracker_problems
 from fieldcraft.runs.training import stage_type
 from fieldcraft.train.stages.base import Pair
-from fieldcraft.types import Answer, Dialect, Task, Trajectory, UserError
+from fieldcraft.types import VERDICT, Answer, Dialect, Task, Trajectory, UserError
 
 EXAMPLES = 200  # of a world's data set that are made and looked at; all of a file's are
 PROMPTED = ("prompted-react", "prompted-reflexion")  # workflows in which the model calls tools
@@ -163,7 +163,8 @@ def gold_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
     written as a policy writes it and read back, must score 1."""
     graders = [recorded_as(setup.recipe.correct, task) for task in setup.tasks]
     counts = Counter(graders)
-    notes += [f"{count} graded by {name}" for name, count in counts.most_common()]
+    if counts.keys() != {VERDICT}:
+        notes += [f"{count} graded by {name}" for name, count in counts.most_common()]
     if counts[JUDGE] and setup.judge is None:
         yield (
             f"{counts[JUDGE]} of {len(setup.tasks)} questions are graded by a judge, and there is"
