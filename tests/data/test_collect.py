@@ -145,7 +145,7 @@ WRONG = [answers("Rome")]
 
 def sample(folder: Path, teacher: Any, side_by_side: int = 1, **settings: Any) -> dict[str, Any]:
     found = Collection(folder, MANY, Collect(**({"contrast": 0, "tries": 1} | settings)), seed=5)
-    asyncio.run(found.run(teacher, side_by_side, lambda ended, kept: None))
+    asyncio.run(found.run(teacher, GRADER, side_by_side, lambda ended, kept: None))
     return found.write(teacher)
 
 
