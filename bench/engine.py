@@ -22,7 +22,7 @@ import typer
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.types import Sampling
+from fieldcraft.sampling import Sampling
 
 VOCABULARY = 350
 GROUP = 8

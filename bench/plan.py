@@ -23,12 +23,12 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from fieldcraft.algos.losses import Surrogate
 from fieldcraft.config.sections import Optim
 from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.sampling import Sampling
 from fieldcraft.scaling.costs import Passes, Roofline, Shape, Trainers
 from fieldcraft.scaling.devices import Device
 from fieldcraft.scaling.measured import measure_cpu
 from fieldcraft.train.batch import Sample, Unit
 from fieldcraft.train.trainer import Trainer
-from fieldcraft.types import Sampling
 
 TOKENS = 4096  # of a step, in two micro-batches
 TURN = 48  # tokens that a row samples

@@ -24,8 +24,8 @@ from fieldcraft.engine.vllm.engine import VllmEngine
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.inputs import make_inputs
+from fieldcraft.sampling import Sampling
 from fieldcraft.train.model import load_model, load_tokenizer
-from fieldcraft.types import Sampling
 
 ROUNDS = 5
 TOKENS = 64

@@ -13,13 +13,8 @@ from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.run import answer_rubric
 from fieldcraft.rollout.loop import Policy, rollout
-from fieldcraft.types import (
-    AnyTool,
-    Completion,
-    Sampling,
-    Task,
-    Trajectory,
-)
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import AnyTool, Completion, Task, Trajectory
 from training_parts import FixedTool
 
 TOKENIZER = tiny_tokenizer()

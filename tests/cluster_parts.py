@@ -12,7 +12,8 @@ from fieldcraft.cluster.cargo import Cargo
 from fieldcraft.cluster.fleet import Fleet
 from fieldcraft.cluster.remote import Lost
 from fieldcraft.engine.vllm.weights import Proof
-from fieldcraft.types import Completion, Sampling, StopReason
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Completion, StopReason
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):

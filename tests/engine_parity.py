@@ -14,7 +14,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from checkpoints import Architecture, tiny_tokenizer, write_tiny_checkpoint
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.types import Completion, Sampling
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Completion
 
 # For models this small a second thread gains nothing, and on a busy machine costs a factor of ten.
 torch.set_num_threads(1)

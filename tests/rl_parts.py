@@ -13,16 +13,11 @@ from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rewards.answers import ExactMatch, StatelessReward
 from fieldcraft.rewards.rubric import AskingReward, Rubric
+from fieldcraft.sampling import Sampling
 from fieldcraft.train.batch import Sample, Unit
 from fieldcraft.train.learning import Look
 from fieldcraft.train.stages.rl import RlStage
-from fieldcraft.types import (
-    Completion,
-    Reward,
-    Sampling,
-    Task,
-    Trajectory,
-)
+from fieldcraft.types import Completion, Reward, Task, Trajectory
 from training_parts import (
     FixedTool,
     rl_stage,

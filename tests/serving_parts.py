@@ -12,6 +12,7 @@ from fieldcraft.config.sections import Limits as Budget
 from fieldcraft.dialects.autocoa import AutoCoA
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.sampling import Sampling
 from fieldcraft.serving.recording import Recording
 from fieldcraft.serving.service import Limits, Service
 from fieldcraft.tools.base import tool
@@ -48,9 +49,11 @@ class TypingEngine(ScriptedEngine):
         self.go_on = threading.Event()
         self.go_on.set()
         self.max_len = 4096
+        self.sampled: list[Sampling] = []
 
     async def generate(self, ids, sampling, session, follow=None):  # type: ignore[no-untyped-def,override]
         self.open.add(session)
+        self.sampled.append(sampling)
         done = await super().generate(ids, sampling, session)
         for token in done.ids:
             while not self.go_on.is_set():

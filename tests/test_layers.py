@@ -9,7 +9,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "fieldcraft"
 # From low to high: a module may import those of its own entry and of the entries before it.
 LAYERS = (
-    *("version", "types", "config", "records", "terminal", "recipes", "algos", "dialects"),
+    *("version", "sampling", "types", "config", "records", "terminal", "recipes"),
+    *("algos", "dialects"),
     *(
         "sandbox",
         "tools",

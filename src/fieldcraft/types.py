@@ -246,18 +246,6 @@ class Trajectory:
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
-    """How one turn is sampled. Temperature 0 is greedy; log-probabilities are those of
-    softmax(logits / temperature), at temperature 1 when greedy. `seed` makes the turn reproducible
-    whatever else shares the batch."""
-
-    max_tokens: int
-    temperature: float = 1.0
-    stop: tuple[str, ...] = ()
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Completion:
     """What the engine sampled, terminal token included; `text` is `ids` decoded once."""
 

@@ -26,15 +26,9 @@ from fieldcraft.branching.steps import state_after, steps_of
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.records.transcript import Entry, Kind, transcript
 from fieldcraft.rollout.loop import Policy, rollout
+from fieldcraft.sampling import Sampling
 from fieldcraft.train.batch import to_sample
-from fieldcraft.types import (
-    Author,
-    Sampling,
-    Task,
-    Tool,
-    ToolUnavailable,
-    UserError,
-)
+from fieldcraft.types import Author, Task, Tool, ToolUnavailable, UserError
 from training_parts import FixedTool
 
 # -- prefixes ----------------------------------------------------------------------------------

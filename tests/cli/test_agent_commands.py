@@ -62,7 +62,7 @@ def test_eval_samples_each_question_several_times(
         reports.append((found["n"], found["tokens_mean"], found["sampled"]))
     assert reports[0] == reports[1]
     assert (reports[0][0], reports[0][2]["samples"]) == (12, 4)
-    assert "pass@4" in capsys.readouterr().out
+    assert "avg@4" in capsys.readouterr().out
     assert status("eval", *given, "--samples", 2) == 2
     assert "set temperature" in sentence(capsys)
 

@@ -17,7 +17,8 @@ from fieldcraft.cluster.fleet import Fleet
 from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.engine.home import Home
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.types import Completion, Sampling, UserError
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Completion, UserError
 
 
 class Scene:

@@ -8,8 +8,9 @@ import pytest
 from cluster_parts import ModelledSeat, Yard, play, play_groups, proof, virtually
 from fieldcraft.cluster.dealing import ALONE, Dealer
 from fieldcraft.cluster.fleet import MOST_DEATHS
+from fieldcraft.sampling import Sampling
 from fieldcraft.train.sampler import Travelling
-from fieldcraft.types import Completion, Sampling, UserError
+from fieldcraft.types import Completion, UserError
 
 
 def seats(count: int, **how: float) -> list[ModelledSeat]:

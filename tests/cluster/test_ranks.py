@@ -23,12 +23,13 @@ from fieldcraft.cluster.sources import OnRanks
 from fieldcraft.config.cluster import Cluster
 from fieldcraft.config.sections import Optim
 from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.sampling import Sampling
 from fieldcraft.train.batch import Sample, Unit
 from fieldcraft.train.model import empty_model, load_model
 from fieldcraft.train.sharding.specs import PolicySpec
 from fieldcraft.train.sharding.trainer import ShardedTrainer
 from fieldcraft.train.trainer import Trainer
-from fieldcraft.types import Sampling, UserError
+from fieldcraft.types import UserError
 
 OPTIM = Optim(lr=1e-2)
 

@@ -20,8 +20,9 @@ from fieldcraft.engine.vllm.engine import VllmEngine
 from fieldcraft.engine.vllm.servers import Serving
 from fieldcraft.engine.vllm.weights import Proof, Weights, merged_state, prove
 from fieldcraft.engine.vllm.worker.fieldcraft_wire import Form
+from fieldcraft.sampling import Sampling
 from fieldcraft.tools.serving import serving
-from fieldcraft.types import Sampling, UserError
+from fieldcraft.types import UserError
 from vllm_house import House
 
 CPU = torch.device("cpu")

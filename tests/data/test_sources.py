@@ -1,5 +1,6 @@
 import json
 from collections import Counter
+from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
@@ -8,7 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fieldcraft.data.records import hash_of
-from fieldcraft.data.sources import ensure_corpus, read_tasks, write_tasks, write_verl
+from fieldcraft.data.sources import (
+    ensure_corpus,
+    read_tasks,
+    with_source,
+    write_tasks,
+    write_verl,
+)
 from fieldcraft.records.meta import COUNTED, GRADED_BY
 from fieldcraft.tools.search.index import build_index
 from fieldcraft.types import Task, UserError
@@ -316,3 +323,20 @@ def test_what_holds_no_passages_is_named(tmp_path, records, complaint):
 def test_real_corpora_can_be_indexed(shared, tmp_path, name, count):
     corpus = ensure_corpus(shared / "data/qa" / name, tmp_path / "corpus.jsonl")
     assert len(build_index(corpus, tmp_path / "index")) == count
+
+
+def test_a_file_names_the_source_where_its_records_do_not(tmp_path: Path, shared: Path) -> None:
+    file = tmp_path / "aime24.v2.jsonl"
+    records = [
+        {"problem": "1+1?", "answer": 2},
+        {"problem": "1+2?", "answer": 3, "data_source": "amc23"},
+    ]
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    named = with_source(read_tasks(file), file)
+    assert [task.meta["data_source"] for task in named] == ["aime24", "amc23"]
+    math500 = shared / "data" / "math" / "math500.json"
+    assert {t.meta["data_source"] for t in with_source(read_tasks(math500), math500)} == {"math500"}
+    olympiad = shared / "data" / "math" / "olympiadbench_675_verl.parquet"
+    assert {t.meta["data_source"] for t in with_source(read_tasks(olympiad), olympiad)} == {
+        read_tasks(olympiad)[0].meta["data_source"]
+    }

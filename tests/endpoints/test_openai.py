@@ -9,6 +9,7 @@ import subprocess
 import sys
 import traceback
 import warnings
+from dataclasses import asdict
 
 import openai
 import pytest
@@ -18,6 +19,7 @@ from starlette.routing import Route
 
 from chat_server import answering, completion
 from fieldcraft.endpoints.openai import ChatEndpoint, EndpointError, Usage
+from fieldcraft.sampling import Truncation
 from fieldcraft.tools.serving import serving
 from fieldcraft.types import UserError
 
@@ -103,6 +105,21 @@ def test_openai_itself_is_given_its_new_name_of_the_limit(monkeypatch):
         ask(ChatEndpoint("https://api.openai.com/v1", "m"))
     assert got[0]["max_completion_tokens"] == 5
     assert "max_tokens" not in got[0]
+
+
+def test_limits_are_sent_where_they_are_understood():
+    app, got = answering(completion())
+    cut = Truncation(top_k=20, top_p=0.9, min_p=0.1)
+    with serving(app) as url:
+        endpoint = ChatEndpoint(f"{url}/v1", "m")
+        asyncio.run(endpoint.chat([], max_tokens=5, temperature=1.0, truncation=cut))
+        asyncio.run(endpoint.chat([], max_tokens=5, temperature=1.0))
+        asyncio.run(endpoint.check(cut))
+    keys = ("top_k", "top_p", "min_p")
+    assert [{k: r[k] for k in keys if k in r} for r in got] == [asdict(cut), {}, asdict(cut)]
+    openai_itself = ChatEndpoint("https://api.openai.com/v1", "m")
+    with pytest.raises(UserError, match="take no top_k"):
+        asyncio.run(openai_itself.chat([], max_tokens=5, truncation=cut))
 
 
 @pytest.mark.parametrize("header", [{"retry-after": "0.01"}, AT_ONCE])

@@ -4,7 +4,8 @@ import pytest
 
 from checkpoints import tiny_tokenizer
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.types import Completion, Sampling, StopReason
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Completion, StopReason
 
 TOKENIZER = tiny_tokenizer()
 EOS = TOKENIZER.eos_token_id

@@ -9,7 +9,7 @@ from checkpoints import tiny_tokenizer
 from engine_parity import sharp_model
 from fieldcraft.engine import threads as threads_module
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.types import Sampling
+from fieldcraft.sampling import Sampling
 
 
 @pytest.fixture(autouse=True)

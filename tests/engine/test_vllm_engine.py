@@ -1,5 +1,6 @@
 import asyncio
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.vllm.engine import VllmEngine
 from fieldcraft.engine.vllm.process import find_vllm
 from fieldcraft.engine.vllm.weights import Here, merged_state, write_weights
+from fieldcraft.sampling import WHOLE, Sampling, Truncation
 from fieldcraft.train.lora import Adapter
-from fieldcraft.types import Sampling, StopReason, UserError
+from fieldcraft.types import StopReason, UserError
 from vllm_house import House
 from vllm_protocol import Fake
 
@@ -205,6 +207,16 @@ def test_seeds_are_sent_where_they_are_safe(house: House) -> None:
         house.run(lambda engine=engine, how=sampling: engine.generate(PROMPT, how, "a"))
         asked = fake.requests[-1]["sampling_params"]
         assert asked.get("seed") == (5 if seeds else None)
+
+
+def test_limits_are_sent_also_where_there_are_none(house: House) -> None:
+    fake = house.fake()
+    engine = house.engine(fake)
+    for limits in (WHOLE, Truncation(top_k=20, top_p=0.9, min_p=0.1)):
+        sampling = Sampling(2, 1.0, truncation=limits)
+        house.run(lambda engine=engine, how=sampling: engine.generate(PROMPT, how, "a"))
+        asked = fake.requests[-1]["sampling_params"]
+        assert {key: asked[key] for key in ("top_k", "top_p", "min_p")} == asdict(limits)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import pytest
 
 from engine_parity import PROMPT, changed, check_spans, take_over
 from fieldcraft.engine.vllm.engine import VllmEngine
-from fieldcraft.types import Completion, Sampling
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Completion
 from vllm_house import House
 
 SAMPLING = Sampling(20, seed=100)

@@ -12,7 +12,8 @@ from starlette.responses import JSONResponse, Response
 
 from engine_parity import PROMPT, TOKENIZER, changed, check_spans, take_over
 from fieldcraft.engine.vllm.engine import VllmEngine
-from fieldcraft.types import Completion, Sampling, StopReason, UserError
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Completion, StopReason, UserError
 from vllm_house import House
 from vllm_protocol import Fake
 

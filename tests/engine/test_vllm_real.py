@@ -27,7 +27,8 @@ from fieldcraft.engine.local.requests import eos_ids
 from fieldcraft.engine.vllm.engine import VllmEngine
 from fieldcraft.engine.vllm.servers import Own
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.types import Completion, Sampling, UserError
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Completion, UserError
 from vllm_house import model_of
 
 PYTHON = os.environ.get("FIELDCRAFT_VLLM_PYTHON", "")

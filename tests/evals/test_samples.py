@@ -1,6 +1,7 @@
 """avg@n and pass@k: the unbiased estimate, its interval, and evaluations that sample."""
 
 import random
+from dataclasses import replace
 from itertools import combinations
 from statistics import fmean
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldcraft.evals.metrics import summarise
-from fieldcraft.evals.samples import pass_at_k, pass_rates
+from fieldcraft.evals.samples import pass_at_k, pass_rates, sampled_rows
 from fieldcraft.evals.tables import samples_table
 from fieldcraft.types import Task, Trajectory
 
@@ -74,8 +75,41 @@ def test_a_summary_of_several_samples_counts_questions() -> None:
 
 def test_the_table_shows_every_k() -> None:
     found = {"agent": summarise(sampled([[1, 0], [0, 0]])), "greedy": summarise(sampled([[1]]))}
-    table = samples_table(found)
-    assert table.heads == ["n", "pass@1\n[95 %]", "pass@2\n[95 %]"]
+    table = samples_table(sampled_rows(found))
+    assert table.heads == ["measure", "mean\n[95 %]", "pass@2\n[95 %]"]
     [(name, cells)] = table.rows  # the greedy one has nothing to show
-    assert (name, cells[0]) == ("agent", "2")
+    assert (name, cells[0]) == ("agent", "avg@2")
     assert [cell.split("\n")[0] for cell in cells[1:]] == ["0.250", "0.500"]
+
+
+def of_source(source: str, rights: list[list[int]]) -> list[Trajectory]:
+    return [
+        replace(t, task=replace(t.task, id=source + t.task.id, meta={"data_source": source}))
+        for t in sampled(rights)
+    ]
+
+
+def test_sources_with_more_samples_have_their_own_mean_and_count_no_more_in_the_whole() -> None:
+    # Of all samples 3/6 are right, of the first ones 1/3; avg@4 of aime is 2/4.
+    mixed = of_source("aime24", [[1, 0, 0, 1]]) + of_source("math500", [[0], [0]])
+    found = summarise(mixed)
+    assert (found["em"], found["n"], found["sampled"]) == (pytest.approx(1 / 3), 3, None)
+    aime, others = found["sources"]["aime24"], found["sources"]["math500"]
+    assert (aime["em"], aime["sampled"]["samples"]) == (0.5, 4)
+    assert (others["em"], others["sampled"]) == (0, None)
+    rows = [(row.part, row.measure, row.rates["1"]["mean"]) for row in sampled_rows({"rl": found})]
+    assert rows == [
+        (None, "pass@1", pytest.approx(1 / 3)), ("aime24", "avg@4", 0.5), ("math500", "pass@1", 0),
+    ]  # fmt: skip
+    assert [cells[0] for _, cells in samples_table(sampled_rows({"rl": found})).rows] == [
+        "pass@1", "avg@4", "pass@1",
+    ]  # fmt: skip
+
+
+def test_splits_may_have_numbers_of_their_own() -> None:
+    def of_split(split: str, rights: list[list[int]]) -> list[Trajectory]:
+        return [replace(t, task=replace(t.task, meta={"split": split})) for t in sampled(rights)]
+
+    found = summarise(of_split("aime", [[1, 0]]) + of_split("heldout", [[1], [0], [0]]), "heldout")
+    rows = [(row.part, row.measure, row.rates["1"]["mean"]) for row in sampled_rows({"rl": found})]
+    assert rows == [("heldout", "pass@1", pytest.approx(1 / 3)), ("aime", "avg@2", 0.5)]

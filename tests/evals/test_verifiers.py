@@ -114,7 +114,7 @@ def test_a_dead_verifier_is_not_a_reason_to_stop() -> None:
 def test_picks_are_noted_and_counted() -> None:
     answers = ["Rome", "Oslo", "Oslo", "Bern", "Rome", "Rome"]
     samples = [sample(answer, question=i // 3) for i, answer in enumerate(answers)]
-    asyncio.run(note_picks(samples, 3, vote))
+    asyncio.run(note_picks(samples, [3, 3], vote))
     assert [s.rewards[PICKED] for s in samples] == [0, 1, 0, 0, 1, 0]
     found = summarise(samples)["sampled"]
     assert found["best_of"]["mean"] == 0.5

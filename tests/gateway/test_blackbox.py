@@ -17,16 +17,8 @@ from fieldcraft.gateway.blackbox import BlackBox
 from fieldcraft.records.chains import chains, check_folds
 from fieldcraft.rollout.environments import opened
 from fieldcraft.rollout.turns import Policy
-from fieldcraft.types import (
-    Author,
-    Completion,
-    Outcome,
-    Sampling,
-    Status,
-    Task,
-    Trajectory,
-    UserError,
-)
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Author, Completion, Outcome, Status, Task, Trajectory, UserError
 
 TOKENIZER = tiny_tokenizer()
 END = TOKENIZER.eos_token

@@ -12,7 +12,7 @@ from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.gateway.generate import PATH, from_engine, generate_app
 from fieldcraft.gateway.serving import serving_here
-from fieldcraft.types import Sampling
+from fieldcraft.sampling import Sampling
 
 TOKENIZER = letters()
 IDS = TOKENIZER.encode("ab")

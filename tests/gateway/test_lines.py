@@ -16,7 +16,8 @@ from fieldcraft.gateway.lines import Line, Said
 from fieldcraft.gateway.traces import Reader
 from fieldcraft.records.chains import check_folds
 from fieldcraft.rollout.turns import Policy
-from fieldcraft.types import Author, Completion, Sampling, StopReason, Task, Trajectory
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Author, Completion, StopReason, Task, Trajectory
 
 TOKENIZER = letters()
 LIMITS = Limits(turn_tokens=4, total_tokens=8)

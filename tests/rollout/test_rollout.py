@@ -13,11 +13,11 @@ from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import LIMIT_REACHED, ToolEnvironment
 from fieldcraft.rollout.loop import Policy, rollout, rollouts
 from fieldcraft.rollout.simulators import PolicySimulator
+from fieldcraft.sampling import Sampling
 from fieldcraft.types import (
     Author,
     Completion,
     Outcome,
-    Sampling,
     Status,
     StopReason,
     Task,

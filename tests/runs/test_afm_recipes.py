@@ -68,7 +68,9 @@ def test_the_web_agent(name: str, given: list[str]) -> None:
     assert (rl.kl_coef, rl.overlong_penalty, rl.loss_weight) == (0, 0, "token")
     assert rl.rewards == {"judge": 1.0}
     assert (recipe.budget.max_calls, recipe.budget.total_tokens) == (24, 32768)
-    assert (recipe.evaluation.samples, recipe.evaluation.verifier) == (3, "judge")
+    settings = recipe.evaluation
+    assert (settings.samples, settings.verifier) == ({"default": 3}, "judge")
+    assert settings.given == {"temperature": 1.0, "top_p": 0.9, "top_k": 20}
     assert [tool.trained_names for tool in recipe.tools] == [{"search"}, {"crawl_page"}]
 
 

@@ -12,7 +12,8 @@ from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.runs.probing import open_probe
-from fieldcraft.types import Completion, Sampling, Task
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Completion, Task
 
 
 class Asked(ScriptedEngine):

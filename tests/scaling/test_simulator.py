@@ -10,10 +10,11 @@ from aiotools import VirtualClock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fieldcraft.sampling import Sampling
 from fieldcraft.scaling.engines import Modelled, Several
 from fieldcraft.scaling.pipeline import Pipeline, simulate
 from fieldcraft.scaling.workload import Tail, Workload
-from fieldcraft.types import Completion, Sampling
+from fieldcraft.types import Completion
 
 SAME = Workload(prompt=10, turn=Tail(100, 100))  # rollouts of one turn with 100 tokens
 SLOW_TOOLS = Workload(

@@ -8,6 +8,8 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from fieldcraft.dialects.base import encode_plain
+from fieldcraft.runs.sampling import Decoding
+from fieldcraft.sampling import WHOLE, Truncation
 from fieldcraft.serving.app import create_app
 from fieldcraft.tools.serving import serving
 from serving_parts import SEARCHES, THOUGHTS, client, scripted
@@ -120,7 +122,10 @@ def test_what_was_said_before_is_put_into_the_question():
         ({"n": 2}, 400, "does not support 'n'"),
         ({"logprobs": True}, 400, "does not support 'logprobs'"),
         ({"stop": ["x"]}, 400, "does not support 'stop'"),
-        ({"top_p": 0.5}, 400, "does not support 'top_p'"),
+        ({"top_p": 0.5}, 400, "'top_p' changes nothing about a greedy answer"),
+        ({"top_p": 0}, 400, "top_p: Input should be greater than 0"),
+        ({"top_k": -2}, 400, "top_k: Input should be greater than or equal to -1"),
+        ({"temperature": 1, "min_p": 1}, 400, "min_p: Input should be less than 1"),
         ({"tools": [{"type": "function"}]}, 400, "does not support 'tools'"),
         ({"temperature": 3}, 400, "temperature: Input should be less than or equal to 2."),
         ({"max_tokens": 0}, 400, "max_tokens: Input should be greater"),
@@ -141,6 +146,28 @@ def test_what_cannot_be_done_is_refused_in_a_sentence(change, status, sentence):
         assert sentence in error["message"]
         assert engine.prompts == []
         assert client(url).chat.completions.create(**ASK).choices[0].message.content
+
+
+@pytest.mark.parametrize(
+    ("change", "temperature", "truncation"),
+    [
+        ({}, 0.7, Truncation(top_k=20, top_p=0.8)),  # as the server is told
+        ({"temperature": 0}, 0, Truncation(top_k=20, top_p=0.8)),
+        ({"top_p": 0.5, "min_p": 0.1}, 0.7, Truncation(top_k=20, top_p=0.5, min_p=0.1)),
+        ({"temperature": 1, "top_k": -1, "top_p": 1}, 1, WHOLE),
+    ],
+)
+def test_a_request_says_how_it_is_sampled(change, temperature, truncation):
+    service, engine = scripted()
+    service.how = Decoding(0.7, Truncation(top_k=20, top_p=0.8))
+    with serving(create_app(service)) as url:
+        assert httpx.post(f"{url}/v1/chat/completions", json={**ASK, **change}).status_code == 200
+        body = {"model": "scripted", "input": "Who?", **change}
+        got = httpx.post(f"{url}/v1/responses", json=body).json()
+    assert (got["temperature"], got["top_p"]) == (temperature, truncation.top_p)
+    assert {(one.temperature, one.truncation) for one in engine.sampled} == {
+        (temperature, truncation)
+    }
 
 
 def test_what_asks_for_nothing_is_let_through():

@@ -17,11 +17,12 @@ from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.engine.vllm.engine import VllmEngine
 from fieldcraft.runs.agent import Agent, find_agent
+from fieldcraft.sampling import Sampling
 from fieldcraft.serving.app import create_app
 from fieldcraft.serving.server import open_service
 from fieldcraft.serving.service import Limits, Service
 from fieldcraft.tools.serving import serving
-from fieldcraft.types import Sampling, UserError
+from fieldcraft.types import UserError
 from serving_parts import client
 from vllm_house import House, model_of
 from vllm_protocol import Fake

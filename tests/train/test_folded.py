@@ -16,19 +16,11 @@ from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.chains import chains, ids_of
 from fieldcraft.rollout.loop import Policy, rollout, rollouts
+from fieldcraft.sampling import Sampling
 from fieldcraft.train.batch import Unit, micro_batches, to_sample, to_samples
 from fieldcraft.train.credit import Scored, assign_advantages
 from fieldcraft.train.learner import PolicyLearner, right_negative_rate
-from fieldcraft.types import (
-    Author,
-    Completion,
-    Sampling,
-    Segment,
-    Status,
-    StopReason,
-    Task,
-    Trajectory,
-)
+from fieldcraft.types import Author, Completion, Segment, Status, StopReason, Task, Trajectory
 from rl_parts import RecordingTrainer
 from training_parts import Chatty, FixedTool, chatty_engine, make_trainer
 

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from bandit import bandit, settings
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.records.metrics import MetricsLog
+from fieldcraft.sampling import Sampling
 from fieldcraft.train.batch import to_sample
 from fieldcraft.train.stages.rl import RlStage, simulates
-from fieldcraft.types import Author, Completion, Sampling, Trajectory, UserError
+from fieldcraft.types import Author, Completion, Trajectory, UserError
 from training_parts import assert_same, plain_logprobs_of, run_stage, step, weights
 
 # -- when ----------------------------------------------------------------------------------------

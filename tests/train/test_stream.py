@@ -19,13 +19,14 @@ from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rewards.answers import ExactMatch, StatelessReward
 from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.sampling import Sampling
 from fieldcraft.train.epochs import draw
 from fieldcraft.train.learner import Learned
 from fieldcraft.train.sampler import Group
 from fieldcraft.train.stages.base import Row
 from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.train.stream import Stream
-from fieldcraft.types import Author, Completion, Sampling, Task, ToolError, Trajectory, UserError
+from fieldcraft.types import Author, Completion, Task, ToolError, Trajectory, UserError
 from rl_parts import RIGHT, SEARCH, TOKENIZER, WRONG, RecordingTrainer
 
 TASKS = [Task(str(i), f"Question {i}?", ("Northport",)) for i in range(50)]

@@ -11,7 +11,8 @@ from typing import Protocol
 from fieldcraft.dialects.base import MARK, encode_frame, encode_plain
 from fieldcraft.endpoints.openai import Reply, Usage
 from fieldcraft.engine.base import Engine
-from fieldcraft.types import Sampling, StopReason, Tokenizer, UserError
+from fieldcraft.sampling import WHOLE, Sampling, Truncation
+from fieldcraft.types import StopReason, Tokenizer, UserError
 
 NO_TEMPLATE = (
     "the teacher's tokenizer has no chat template: take a model that was tuned to follow"
@@ -53,6 +54,7 @@ class Chat(Protocol):
         *,
         max_tokens: int,
         temperature: float = 0.0,
+        truncation: Truncation = WHOLE,
         stop: Sequence[str] = (),
         seed: int | None = None,
     ) -> Reply:
@@ -77,6 +79,7 @@ class EngineChat:
         *,
         max_tokens: int,
         temperature: float = 0.0,
+        truncation: Truncation = WHOLE,
         stop: Sequence[str] = (),
         seed: int | None = None,
     ) -> Reply:
@@ -86,7 +89,9 @@ class EngineChat:
         session = f"chat#{next(self._sessions)}"
         try:
             done = await self.engine.generate(
-                ids, Sampling(max_tokens, temperature, tuple(stop), seed or 0), session
+                ids,
+                Sampling(max_tokens, temperature, tuple(stop), seed or 0, truncation),
+                session,
             )
         finally:
             self.engine.release(session)

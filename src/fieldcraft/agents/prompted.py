@@ -26,6 +26,7 @@ from fieldcraft.dialects.base import last_box
 from fieldcraft.endpoints.openai import EndpointError, Reply, Usage
 from fieldcraft.envs.guards import ToolDefect, TooSlow, guarded
 from fieldcraft.envs.opening import open_tools
+from fieldcraft.sampling import WHOLE, Truncation
 from fieldcraft.types import (
     Action,
     Answer,
@@ -136,6 +137,7 @@ class Prompted:
     turn_tokens: int
     call_seconds: float  # of one call, of opening and of closing a tool
     temperature: float
+    truncation: Truncation = WHOLE
 
     async def attempt(self, task: Task, key: str) -> Attempt:
         """Let the model think, act and answer. `key` fixes the seeds of its requests.
@@ -199,6 +201,7 @@ class Prompted:
             messages,
             max_tokens=self.turn_tokens,
             temperature=self.temperature,
+            truncation=self.truncation,
             stop=STOP if self.tools else (),
             seed=seed_of(key),
         )

@@ -28,6 +28,7 @@ from fieldcraft.agents.prompted import REASONING, Attempt, End
 from fieldcraft.endpoints.openai import EndpointError, Reply
 from fieldcraft.envs.guards import ToolDefect, TooSlow, guarded
 from fieldcraft.envs.opening import open_tools
+from fieldcraft.sampling import WHOLE, Truncation
 from fieldcraft.types import (
     Action,
     Answer,
@@ -76,6 +77,7 @@ class Seat:
     chat: Chat
     prompt: str
     temperature: float
+    truncation: Truncation = WHOLE
 
 
 class GaveUp(Exception):
@@ -228,6 +230,7 @@ class Board:
                 messages,
                 max_tokens=self.turn_tokens,
                 temperature=seat.temperature,
+                truncation=seat.truncation,
                 seed=seed_of(f"{self.key}:{requests}"),
             )
             usage = reply.usage

@@ -21,6 +21,7 @@ from fieldcraft.cli.app import (
     loading,
     refuse_used,
 )
+from fieldcraft.cli.sampling import From, MinP, Temperature, TopK, TopP, given
 from fieldcraft.config.names import Kind, require
 from fieldcraft.config.sections import Dtype, JudgeModel
 from fieldcraft.evals.tables import detail_tables, pairwise_table, results_table
@@ -42,8 +43,14 @@ def ask(
     search_url: SearchUrl = None,
     dialect: Dialect = None,
     device: Device = "auto",
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    sampling: From = None,
+    seed: Annotated[int, typer.Option(help="Of the samples.")] = 0,
 ) -> None:
-    """Watch one agent think, act and answer, greedily."""
+    """Watch one agent think, act and answer; greedily, unless an option says otherwise."""
     if not question.strip():
         raise UserError("the question is empty: write one, in quotation marks.")
     check_agents([model], dialect, index, search_url)
@@ -51,7 +58,8 @@ def ask(
         from fieldcraft.runs.agent import find_agent
 
     agent = find_agent(model).with_options(dialect, index, search_url, device)
-    trajectory = agent.ask(question)
+    keys = given(temperature, top_k, top_p, min_p, sampling)
+    trajectory = agent.ask(question, seed=seed, **keys)
     print_trajectory(trajectory, Console())
 
 
@@ -86,7 +94,6 @@ Simulator = Annotated[
 Samples = Annotated[
     int | None, typer.Option(min=1, help="Samples of each question, for avg@n and pass@k.")
 ]
-Temperature = Annotated[float | None, typer.Option(min=0.0, help="Of the samples; 0 is greedy.")]
 Into = Annotated[
     Path | None, typer.Option(help="Also write eval.json, and keep the judge's replies, here.")
 ]
@@ -108,12 +115,16 @@ def evaluate(
     judge_votes: Annotated[int, typer.Option(min=1, help="Votes on every answer.")] = 3,
     samples: Samples = None,
     temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    sampling: From = None,
     out: Into = None,
 ) -> None:
     """Grade agents on a file of questions and compare each with the first; or, with --simulator,
     the search results that they write themselves, sampled as in training and by default for
     questions of their training."""
-    from fieldcraft.data.sources import read_tasks
+    from fieldcraft.data.sources import read_tasks, with_source
 
     settings = JudgeModel(url=judge_url, model=judge_model, votes=judge_votes)
     if (judge_url is None) != (judge_model is None):
@@ -122,18 +133,20 @@ def evaluate(
         refuse_unwritable(out)
     if tasks is None and not simulator:
         raise UserError("there are no questions to grade: give a file with --tasks.")
-    questions = read_tasks(tasks)[:limit] if tasks else []
+    questions = with_source(read_tasks(tasks), tasks)[:limit] if tasks else []
     check_agents(model, dialect, index, search_url)
     with loading():
         from fieldcraft.runs.agent import find_agent
         from fieldcraft.runs.build import open_judge
 
+    keys = given(temperature, top_k, top_p, min_p, sampling)
+    keys |= {} if samples is None else {"samples": samples}
     judge = run_async(open_judge(settings, None if out is None else out / "judge.sqlite"))
     agents = {
         str(m): find_agent(m)
         .with_options(dialect, index, search_url, device)
         .offering(tool or ())
-        .sampling(samples, temperature)
+        .sampling(**keys)
         for m in model
     }
     if simulator:
@@ -150,6 +163,7 @@ def _graded(agents: Mapping[str, Any], questions: Sequence[Task], judge: Any) ->
     """What the agents came to, which is printed as well."""
     from fieldcraft.evals.metrics import summarise
     from fieldcraft.evals.pairwise import against_first
+    from fieldcraft.records.events import nobody
 
     console = Console()
     split = next(iter(agents.values())).recipe.evaluation.leading
@@ -158,7 +172,10 @@ def _graded(agents: Mapping[str, Any], questions: Sequence[Task], judge: Any) ->
     for name, agent in agents.items():
         began = time.perf_counter()
         done[name] = run_async(agent.answer(questions, judge, name, terminal))
-        found[name] = summarise(done[name], split) | {"seconds": time.perf_counter() - began}
+        found[name] = summarise(done[name], split) | {
+            "seconds": time.perf_counter() - began,
+            "sampling": agent.decoding(nobody).as_record(),
+        }
     compared = against_first(done, split)
     console.print(results_table(found, {}), *detail_tables(found))
     if compared:

@@ -28,6 +28,7 @@ from fieldcraft.cli.app import (
     refuse_used,
     serve_app,
 )
+from fieldcraft.cli.sampling import From, MinP, Temperature, TopK, TopP, given
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.recipes.loading import load_recipe, load_world
 from fieldcraft.records.events import Events
@@ -224,6 +225,11 @@ def serve_trained_agent(
     search_url: SearchUrl = None,
     dialect: Dialect = None,
     device: Device = "auto",
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    sampling: From = None,
 ) -> None:
     """A trained agent with its tools behind OpenAI's interfaces, and as a tool of MCP."""
     token = read_token(token_env, token_file)
@@ -237,6 +243,7 @@ def serve_trained_agent(
                 " 'fieldcraft[serve]'."
             ) from error
         from fieldcraft.runs.agent import find_agent
+        from fieldcraft.runs.sampling import make_sampling, resolve_sampling
         from fieldcraft.serving.service import Limits
 
     agent = find_agent(model).with_options(dialect, index, search_url, device)
@@ -244,7 +251,9 @@ def serve_trained_agent(
     limits = Limits(concurrency=concurrency, queue=queue, seconds=seconds, grace=grace)
     address = Address(host=host, port=port, token=token)
     sink = TerminalSink(Console())
-    serve_agent(agent, name or model.resolve().name, address, limits, record, sink)
+    keys = make_sampling(**given(temperature, top_k, top_p, min_p, sampling))
+    how = resolve_sampling(keys, agent.model, sink)
+    serve_agent(agent, name or model.resolve().name, address, limits, how, record, sink)
 
 
 def read_token(variable: str | None, file: Path | None) -> str | None:

@@ -11,7 +11,8 @@ from fieldcraft.cluster.cargo import Cargo
 from fieldcraft.cluster.dealing import Dealer
 from fieldcraft.cluster.remote import Lost
 from fieldcraft.cluster.seats import Seat
-from fieldcraft.types import Completion, Sampling, UserError
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Completion, UserError
 
 MOST_DEATHS = 3  # of an engine in a row, without a single answer in between
 

@@ -14,7 +14,8 @@ from fieldcraft.cluster.cargo import Packed, load
 from fieldcraft.cluster.remote import Lost
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.vllm.weights import Proof, prove
-from fieldcraft.types import Completion, Sampling
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Completion
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from fieldcraft.cluster.health import end_if_silent, silence
 from fieldcraft.cluster.host import Shape
 from fieldcraft.cluster.remote import Lost, answer
 from fieldcraft.engine.vllm.weights import Proof
-from fieldcraft.types import Completion, Sampling
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Completion
 
 
 class Seat(Protocol):

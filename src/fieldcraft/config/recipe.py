@@ -28,7 +28,9 @@ from fieldcraft.config.distil import Distil, Scorer
 from fieldcraft.config.environment import fill_in, of_others
 from fieldcraft.config.names import AUTO, Kind, PartError, find, known, require, settings_of, short
 from fieldcraft.config.rl import Async, Critic, Rl
+from fieldcraft.config.sampling import SamplingConfig
 from fieldcraft.config.sections import (
+    TEACHER,
     ClosedBook,
     Collect,
     Dtype,
@@ -44,10 +46,10 @@ from fieldcraft.config.sections import (
     Search,
     Section,
     Select,
-    Teacher,
     World,
 )
 from fieldcraft.config.stages import Pairs, Sft, Stage
+from fieldcraft.config.teacher import Teacher
 from fieldcraft.types import UserError
 
 # What a run that is resumed may change: how a teacher, an engine or an environment is reached, what
@@ -185,6 +187,16 @@ class Recipe(Section):
             raise ValueError("a team always has its tools, so remove collect.cot and collect.pairs")
         return self
 
+    @model_validator(mode="after")
+    def _selects_by_a_folder(self) -> Self:
+        select, remote = self.select, self.teacher.url is not None
+        if select and remote and (select.toolless, select.sampling) == (TEACHER, "model"):
+            raise ValueError(
+                "select.sampling=model reads the folder of a model, and the teacher that answers"
+                " without tools is behind a url: set select.temperature and the like instead"
+            )
+        return self
+
     @field_validator("correct")
     @classmethod
     def _is_a_reward(cls, name: str) -> str:
@@ -299,7 +311,8 @@ def toolless(recipe: Recipe) -> Sequence[str]:
 
 
 def count_options(section: type[BaseModel] = Recipe) -> int:
-    """How many keys a recipe can set (each kind of section, and each world, counted once)."""
+    """How many keys a recipe can set (each kind of section, and each world, counted once; so are
+    those of sampling, which several sections have)."""
     sections: tuple[type[BaseModel], ...] = (
         section,
         World,
@@ -328,4 +341,6 @@ def count_options(section: type[BaseModel] = Recipe) -> int:
         *map(world_settings, known(Kind.WORLD)),
     )
     own = set[str]().union(*(stage.model_fields for stage in STAGES.values()))
-    return sum(len(s.model_fields) for s in sections) + len(own)
+    shared = SamplingConfig.model_fields.keys()
+    again = sum(issubclass(s, SamplingConfig) for s in sections) - 1
+    return sum(len(s.model_fields) for s in sections) - again * len(shared) + len(own)

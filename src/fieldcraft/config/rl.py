@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from fieldcraft.config.names import CORRECT, Kind, PartError, find, name_of, require, suggestion
+from fieldcraft.config.sampling import LIMITS
 from fieldcraft.config.sections import Endpoint, Limits, Optim, Rate, Section, Share, fields_of
 from fieldcraft.config.stages import Footprint, Stage, StageKind
 
@@ -150,6 +151,13 @@ class Rl(Stage):
         """Put the keys of the named algorithm below those that are given."""
         if not isinstance(data, dict):
             return data
+        truncates = [k for k in LIMITS if k not in cls.model_fields and data.get(k) is not None]
+        if truncates:
+            raise ValueError(
+                f"{truncates[0]} changes the policy: training would follow the gradient of another"
+                " distribution than the one sampled from, so sample from all tokens (remove"
+                f" {' and '.join(truncates)}) and truncate in evaluation alone"
+            )
         usual = cls.model_fields["algorithm"].default
         return {**cls._keys_of(str(data.get("algorithm", usual))), **data}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -21,6 +21,14 @@ from pydantic.fields import FieldInfo
 
 from fieldcraft.config.complaints import first_problem
 from fieldcraft.config.names import Kind, require, suggestion
+from fieldcraft.config.sampling import (
+    DEFAULT,
+    SAME_SAMPLES,
+    Samples,
+    SamplingConfig,
+    count_samples,
+)
+from fieldcraft.types import Task
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 Rate = Annotated[float, Field(ge=0)]
@@ -230,9 +238,6 @@ class Lora(Section):
     targets: tuple[str, ...] = ()  # names of linear layers; empty: all but the output layer
 
 
-SAME_SAMPLES = "greedy samples of a question are all the same: set temperature, as in 0.6"
-
-
 class During(Section):
     """Greedy evaluation of a stage while it trains, on the leading split."""
 
@@ -240,7 +245,7 @@ class During(Section):
     questions: PositiveInt = 50
 
 
-class Evaluation(Section):
+class Evaluation(SamplingConfig):
     """Evaluation of every stage on the same questions, greedily or with several samples of each."""
 
     # how many questions of which of the world's splits, the leading one first; a user's own
@@ -248,8 +253,7 @@ class Evaluation(Section):
     splits: dict[str, NonNegativeInt] = Field(default={"heldout": 500})
     workflows: tuple[str, ...] = ("workflow",)  # around the first model
     concurrency: PositiveInt = 256
-    samples: PositiveInt = 1  # of each question
-    temperature: Rate = 0.0  # 0: greedy
+    samples: Samples = Field(default={DEFAULT: 1})  # of each question, or by split or data source
     verifier: str | None = None  # picks one of the samples of a question: best of n
     # who else answers: `team` is that of the section teacher, `lone` one model of it (ReAct)
     teachers: tuple[Literal["team", "lone"], ...] = ()
@@ -267,9 +271,9 @@ class Evaluation(Section):
 
     @model_validator(mode="after")
     def _samples_differ(self) -> Self:
-        if self.samples > 1 and not self.temperature:
+        if self.max_samples > 1 and self.is_greedy:
             raise ValueError(SAME_SAMPLES)
-        if self.verifier is not None and self.samples == 1:
+        if self.verifier is not None and self.max_samples == 1:
             raise ValueError("a verifier picks one of several samples: set samples, as in 3")
         return self
 
@@ -280,54 +284,27 @@ class Evaluation(Section):
         return self
 
     @property
+    def max_samples(self) -> int:
+        """The most samples that a question may have."""
+        return max(self.samples.values())
+
+    def samples_of(self, task: Task) -> int:
+        """How many samples of a question are drawn."""
+        return count_samples(self.samples, task)
+
+    @property
     def leading(self) -> str:
         """The split that a report's headline is of: the first one with questions."""
         return next(name for name, size in self.splits.items() if size)
 
 
-class Teacher(Section):
-    """Who shows how to answer: with `url` the model of an OpenAI-compatible endpoint, else the
-    checkpoint folder `model`, and with neither the oracle of the world. In a `team` it is the model
-    of every seat; without a model, the team is that of the world."""
-
-    url: str | None = None
-    model: str | None = None
-    api_key_env: str = "OPENAI_API_KEY"  # the environment variable that holds the key
-    concurrency: PositiveInt = 16  # attempts side by side
-    timeout_seconds: PositiveFloat = 120.0
-    retries: int = Field(default=5, ge=0)
-    temperature: Rate = 0.7
-    prices: tuple[Rate, Rate] | None = None  # of a million tokens read, and written
-    team: str | None = None
-    seats: dict[str, dict[str, Any]] = Field(default={})  # seat -> its own values of keys above
-
-    @model_validator(mode="after")
-    def _seats_can_be_read(self) -> Self:
-        if self.seats and self.team is None:
-            raise ValueError("seats are those of a team, so set team as well, as in team: afm")
-        for name in self.seats:
-            self.seat(name)
-        return self
-
-    def seat(self, name: str) -> Teacher:
-        """The settings of the model in a seat."""
-        shared = self.model_dump(exclude={"team", "seats"})
-        own = self.seats.get(name, {})
-        for key in own:
-            if key not in shared:
-                raise ValueError(f"the seat '{name}' has no key '{key}'; {suggestion(key, shared)}")
-        try:
-            return Teacher.model_validate(shared | own)
-        except ValidationError as error:
-            _, clause, place = first_problem(error)
-            raise ValueError(f"the key '{place[0]}' of the seat '{name}': {clause}") from error
-
-
 TEACHER = "teacher"
 
 
-class Select(Section):
+class Select(SamplingConfig):
     """The questions that stages of reinforcement learning draw from; see data/selection.py."""
+
+    usual_temperature: ClassVar[float] = 1.0
 
     questions: PositiveInt = 1000  # at most, that are looked at
     # samples without tools: a stage, `start` or `teacher`; None: nobody, so the rule is left out
@@ -337,6 +314,12 @@ class Select(Section):
     solver: str | None = None  # a stage, or `start`: not all its rollouts may be right
     rollouts: PositiveInt = 8  # of each question, with tools
     overlap: Literal["drop", "keep"] = "drop"  # with questions of supervised training
+
+    @model_validator(mode="after")
+    def _samples_differ(self) -> Self:
+        if self.is_greedy:
+            raise ValueError(SAME_SAMPLES)
+        return self
 
     @property
     def reads(self) -> set[str]:

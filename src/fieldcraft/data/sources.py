@@ -12,6 +12,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,13 @@ def read_tasks(path: Path) -> list[Task]:
     if not tasks:
         raise UserError(f"{path} holds only questions that cannot be answered; give another file.")
     return tasks
+
+
+def with_source(tasks: Iterable[Task], path: Path) -> list[Task]:
+    """The tasks of a file, those without a `data_source` with one: the name of the file up to its
+    first dot. Benchmarks come as files of their own, which seldom say so in each record."""
+    source = path.name.partition(".")[0]
+    return [replace(task, meta={"data_source": source} | task.meta) for task in tasks]
 
 
 def _needs_no_answer(meta: Meta) -> bool:

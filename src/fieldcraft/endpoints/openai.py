@@ -23,6 +23,8 @@ from weakref import WeakValueDictionary
 import httpx
 from pydantic import BaseModel, Field, ValidationError
 
+from fieldcraft.config.teacher import is_openai
+from fieldcraft.sampling import WHOLE, Truncation
 from fieldcraft.tools.http import LimitedClient, TooLarge, close_with_the_loop
 from fieldcraft.types import UserError
 
@@ -155,6 +157,7 @@ class ChatEndpoint:
         *,
         max_tokens: int,
         temperature: float = 0.0,
+        truncation: Truncation = WHOLE,
         stop: Sequence[str] = (),
         seed: int | None = None,
     ) -> Reply:
@@ -170,6 +173,7 @@ class ChatEndpoint:
             # OpenAI itself refuses the old name for its newer models; others know only that.
             self._max_tokens_key: max_tokens,
         }
+        request |= self._limits(truncation)
         request |= {"stop": list(stop)} if stop else {}
         request |= {} if seed is None else {"seed": seed}
         if self._replies is None:
@@ -185,16 +189,18 @@ class ChatEndpoint:
                 self.cached += 1
         return self._reply(body)
 
-    async def check(self) -> None:
+    async def check(self, truncation: Truncation = WHOLE) -> None:
         """Ask the model for a few tokens, so that a run does not start without it.
 
         Raises:
-            UserError: the server is down, the key missing or refused, the model unknown.
+            UserError: the server is down, the key missing or refused, the model unknown, or one
+                that does not know these limits.
         """
         request = {
             "model": self.model,
             "messages": [{"role": "user", "content": "Say ok."}],
             self._max_tokens_key: _CHECK_TOKENS,
+            **self._limits(truncation),
         }
         try:
             await self._buy(request, retries=min(self._retries, 1))
@@ -209,10 +215,19 @@ class ChatEndpoint:
             session, self._session = self._session, None
             await session.client.close()
 
+    def _limits(self, truncation: Truncation) -> dict[str, Any]:
+        """The keys of a request for what can be sampled; top_k and min_p are those of servers of
+        open models (vLLM, SGLang, llama.cpp). Raises UserError where nobody knows them."""
+        others = {"top_k": truncation.top_k, "min_p": truncation.min_p}
+        extra = {key: value for key, value in others.items() if value}
+        if extra and is_openai(self.url):
+            raise UserError("OpenAI's own models take no top_k and no min_p: remove them.")
+        own = {"top_p": truncation.top_p} if truncation.top_p < 1 else {}
+        return own | ({"extra_body": extra} if extra else {})
+
     @property
     def _max_tokens_key(self) -> str:
-        openai = urlsplit(self.url).hostname == "api.openai.com"
-        return "max_completion_tokens" if openai else "max_tokens"
+        return "max_completion_tokens" if is_openai(self.url) else "max_tokens"
 
     async def _buy(self, request: dict[str, Any], retries: int | None = None) -> _Body:
         openai = self._library

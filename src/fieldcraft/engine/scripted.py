@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fieldcraft.types import Completion, Sampling, StopReason, Tokenizer
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Completion, StopReason, Tokenizer
 
 
 class ScriptedEngine:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fieldcraft.engine.base import PolicyEngine
-from fieldcraft.types import Completion, Sampling
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Completion
 
 
 class ServedEngine(PolicyEngine, Protocol):

@@ -22,10 +22,11 @@ def downloads(report: Mapping[str, Any]) -> dict[str, str]:
 
 
 def evaluation_rows(evals: Mapping[str, Entry]) -> Iterator[Row]:
-    """One row an evaluation and, where its questions are of several splits, one a split."""
+    """One row an evaluation and, where its questions are of several splits or data sources, one
+    each."""
     for name, entry in evals.items():
         yield {"name": name, "split": entry.get("split", "all"), **_flat(entry)}
-        for split, part in entry.get("splits", {}).items():
+        for split, part in (entry.get("splits", {}) | entry.get("sources", {})).items():
             yield {"name": name, "split": split, **_flat(part)}
 
 
@@ -33,7 +34,7 @@ def _flat(entry: Entry) -> Row:
     """Every number of an entry; those inside a group, such as `known`, as group.number."""
     row: Row = {}
     for key, value in entry.items():
-        if key in ("splits", "split", "by_hops", "by_level", "by_calls"):
+        if key in ("splits", "sources", "split", "by_hops", "by_level", "by_calls"):
             continue
         if isinstance(value, Mapping):
             row |= {f"{key}.{inner}": found for inner, found in value.items()}

@@ -26,9 +26,12 @@ def summarise(
     "n_effective" says how many independent questions the interval of `em` counts. If the tasks
     carry several values of `meta["split"]`, the entry also has "splits", and its top-level numbers
     are those of the leading `split` where there is one, else of all; `known` and `offloading_rate`
-    look at all questions in either case. Where questions were sampled several times, "n" counts
-    samples and "sampled" has what `pass_rates` returns, and "best_of", the mean and the interval of
-    the samples that a verifier picked. `prices` are those of `spending`.
+    look at all questions in either case. If they carry several values of `meta["data_source"]`, the
+    entry and those of the splits have "sources". Where questions were sampled several times, "n"
+    counts samples and "sampled" has what `pass_rates` returns, and "best_of", the mean and the
+    interval of the samples that a verifier picked. Where some questions have more samples than
+    others, the entry is of the first ones of each (`even`), but those of "splits" and "sources" are
+    of all that their questions have. `prices` are those of `spending`.
 
     Raises UserError when there is nothing to summarise.
     """
@@ -38,8 +41,8 @@ def summarise(
     if len(by_split) < 2:
         return _summary(trajectories, prices)
     return _summary(by_split.get(split, trajectories), prices) | {
-        "known": _knowledge(trajectories, known=True),
-        "offloading_rate": tool_use(trajectories)["offloading_rate"],
+        "known": _knowledge(even(trajectories), known=True),
+        "offloading_rate": tool_use(even(trajectories))["offloading_rate"],
         "split": split if split in by_split else "all",
         "splits": {name: _summary(part, prices) for name, part in by_split.items()},
     }
@@ -47,7 +50,20 @@ def summarise(
 
 def leading(trajectories: Sequence[Trajectory], split: str | None) -> Sequence[Trajectory]:
     """Those that a summary's top-level numbers are of."""
-    return _by_split(trajectories).get(split, trajectories)
+    return even(_by_split(trajectories).get(split, trajectories))
+
+
+def even(trajectories: Sequence[Trajectory]) -> Sequence[Trajectory]:
+    """Of every question the first samples, as many as all questions have: one with more samples
+    does not count more."""
+    questions: dict[tuple[Any, str], list[Trajectory]] = {}
+    for trajectory in trajectories:
+        key = (trajectory.task.meta.get("split"), trajectory.task.id)
+        questions.setdefault(key, []).append(trajectory)
+    fewest = min(map(len, questions.values()), default=0)
+    if fewest * len(questions) == len(trajectories):
+        return trajectories
+    return [sample for samples in questions.values() for sample in samples[:fewest]]
 
 
 def cluster_of(task: Task) -> str:
@@ -84,6 +100,14 @@ def _by_split(trajectories: Iterable[Trajectory]) -> dict[Any, list[Trajectory]]
 
 
 def _summary(trajectories: Sequence[Trajectory], prices: Prices | None) -> dict[str, Any]:
+    found = _figures(even(trajectories), prices)
+    sources = _grouped(trajectories, lambda t: t.task.meta.get("data_source"))
+    if len(sources) > 1:
+        found["sources"] = {str(n): _figures(even(part), prices) for n, part in sources.items()}
+    return found
+
+
+def _figures(trajectories: Sequence[Trajectory], prices: Prices | None) -> dict[str, Any]:
     n = len(trajectories)
     gradable = [t for t in trajectories if t.right is not None]
     judged = [t.rewards["judge"] for t in trajectories if "judge" in t.rewards]

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,15 +15,18 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from fieldcraft.config.sampling import LIMITS
 from fieldcraft.evals import charts
 from fieldcraft.evals.browsing import Source, pack
 from fieldcraft.evals.curves import course, course_keys, learning_curves
 from fieldcraft.evals.downloads import downloads
 from fieldcraft.evals.offered import with_tools_of_their_own
+from fieldcraft.evals.samples import sampled_rows
 from fieldcraft.evals.tables import calling_rate, names_of_tools
 from fieldcraft.evals.terms import TERMS
 from fieldcraft.records.files import write_text
 from fieldcraft.records.rollouts import Kept
+from fieldcraft.sampling import WHOLE
 from fieldcraft.types import Trajectory
 
 SCHEMA = 1
@@ -41,6 +44,7 @@ _SHOWN = (*_OWN_KEYS, "stopped", "runs")
 _STYLES = ("report.css", "trajectories.css")
 _SCRIPTS = ("dom.js", "charts.js", "tokens.js", "trajectory.js", "trajectories.js")
 NO_SOURCE = Source()
+NO_LIMITS = asdict(WHOLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,7 @@ def write_html(
     slots = {name: slot for slot, name in enumerate(order)}
     line = _line_of_models(report, names)
     environment = page_environment()
+    rows_of_samples = sampled_rows(report["evals"])
     page = environment.get_template("report.html.j2").render(
         report=report,
         rows=_rows(report, slots),
@@ -126,6 +131,9 @@ def write_html(
         names_of_tools=names_of_tools(report["evals"]),
         calling_rate=calling_rate,
         offered=with_tools_of_their_own(report["evals"]),
+        how_sampled=_how_sampled(report["evals"]),
+        sampled_rows=rows_of_samples,
+        most_rates=max((row.rates for row in rows_of_samples), key=len, default={}),
         outcome_charts=_outcome_charts(report, slots),
         curve_charts=learning_curves(curves, slots),
         packed=pack(samples, origin, training),
@@ -135,6 +143,21 @@ def write_html(
         **inlined(environment, _STYLES, _SCRIPTS),
     )
     write_text(path, [page])
+
+
+def _how_sampled(evals: Mapping[str, Mapping[str, Any]]) -> str:
+    """How the answers of models were sampled, as the end of a sentence."""
+    found = {_decoding(entry["sampling"]) for entry in evals.values() if entry.get("sampling")}
+    ways = ", or ".join(sorted(found)) or "answered greedily"
+    several = any(row.measure != "pass@1" for row in sampled_rows(evals))
+    return f"several samples of each, {ways}" if several else ways
+
+
+def _decoding(sampling: Mapping[str, Any]) -> str:
+    if not sampling["temperature"]:
+        return "answered greedily"
+    limits = [f", {key} {sampling[key]:g}" for key in LIMITS if sampling[key] != NO_LIMITS[key]]
+    return f"sampled at temperature {sampling['temperature']:g}{''.join(limits)}"
 
 
 def _line_of_models(report: Mapping[str, Any], stages: Sequence[str]) -> list[str]:

@@ -23,6 +23,11 @@ def answer_rubric(judge: AskingReward | None = None, correct: Reward | None = No
     return Rubric([(right, 1.0), *recorded], right.name)
 
 
+def once(task: Task) -> int:
+    """One sample of every question."""
+    return 1
+
+
 async def evaluate(
     tasks: Sequence[Task],
     run: Callable[[Task, str], Awaitable[Trajectory]],
@@ -30,15 +35,16 @@ async def evaluate(
     concurrency: int,
     name: str,
     emit: Sink,
-    samples: int = 1,
+    samples: Callable[[Task], int] = once,
 ) -> list[Trajectory]:
-    """Run and grade every task `samples` times; trajectories in the order of the tasks, those of a
-    task together. `name` is that of the part in events.
+    """Run and grade every task `samples(task)` times; trajectories in the order of the tasks, those
+    of a task together. `name` is that of the part in events.
 
     Raises UserError with the cause when tools or the engine fail so often that the score would be
     theirs.
     """
-    watch = EvaluationWatch(name, samples * len(tasks))
+    jobs = [(task, f"eval/{i}/{s}") for i, task in enumerate(tasks) for s in range(samples(task))]
+    watch = EvaluationWatch(name, len(jobs))
 
     async def run_and_ask(task: Task, key: str) -> Trajectory:
         trajectory = await run(task, key)
@@ -50,7 +56,6 @@ async def evaluate(
         rubric.score([trajectory])
         emit(TrajectoryDone(name, trajectory))
 
-    jobs = [(task, f"eval/{i}/{s}") for i, task in enumerate(tasks) for s in range(samples)]
     with during(emit, name, len(jobs), "questions"):
         done = await rollouts(jobs, run_and_ask, concurrency, on_done)
     return done

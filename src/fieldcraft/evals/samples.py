@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from math import comb
 from statistics import fmean
@@ -37,3 +38,43 @@ def pass_rates(verdicts: Sequence[Sequence[bool]], clusters: Sequence[str]) -> d
         interval = wilson_interval(fmean(rates), effective_size(rates, clusters))
         found[str(k)] = {"mean": fmean(rates), "ci95": list(interval)}
     return {"samples": samples, "pass_at": found}
+
+
+@dataclass(frozen=True, slots=True)
+class SampledRow:
+    """One line of a table of samples: of an evaluation, or of one split or data source of it.
+
+    `measure` names the mean, avg@n or pass@1; `rates` has it under "1", and pass@k under k, each
+    with "mean" and "ci95". `best_of` is the same of the samples that a verifier picked.
+    """
+
+    evaluation: str
+    part: str | None
+    measure: str
+    rates: Mapping[str, Mapping[str, Any]]
+    best_of: Mapping[str, Any] | None = None
+
+
+def sampled_rows(evals: Mapping[str, Mapping[str, Any]]) -> list[SampledRow]:
+    """The lines of every evaluation (`metrics.summarise`) with several samples of some question."""
+    found = []
+    for name, entry in evals.items():
+        rows = [_row(name, part, one) for part, one in _parts(entry) if one.get("em") is not None]
+        if any(row.measure != "pass@1" for row in rows):
+            found += rows
+    return found
+
+
+def _parts(entry: Mapping[str, Any]) -> Iterator[tuple[str | None, Mapping[str, Any]]]:
+    """An entry, its other splits and its data sources, by name."""
+    yield entry.get("split"), entry
+    yield from ((k, part) for k, part in entry.get("splits", {}).items() if k != entry["split"])
+    yield from entry.get("sources", {}).items()
+
+
+def _row(name: str, part: str | None, entry: Mapping[str, Any]) -> SampledRow:
+    if sampled := entry.get("sampled"):
+        measure = f"avg@{sampled['samples']}"
+        return SampledRow(name, part, measure, sampled["pass_at"], sampled.get("best_of"))
+    rate = {"mean": entry["em"], "ci95": entry["em_ci95"]}
+    return SampledRow(name, part, "pass@1", {"1": rate})

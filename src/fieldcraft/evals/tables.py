@@ -7,6 +7,7 @@ from typing import Any
 
 from fieldcraft.dialects.naming import UNSEEN
 from fieldcraft.evals.offered import offered_table, with_tools_of_their_own
+from fieldcraft.evals.samples import SampledRow, sampled_rows
 from fieldcraft.terminal.figures import Figures
 
 Entry = Mapping[str, Any]
@@ -47,8 +48,8 @@ def detail_tables(evals: Mapping[str, Entry]) -> list[Figures]:
         found.append(offered_table(offered))
     if any(len(entry.get("by_level", ())) > 1 for entry in evals.values()):
         found.append(levels_table(evals))
-    if any(entry.get("sampled") for entry in evals.values()):
-        found.append(samples_table(evals))
+    if rows := sampled_rows(evals):
+        found.append(samples_table(rows))
     if any(entry.get("cost_mean") is not None for entry in evals.values()):
         found.append(spending_table(evals))
     return found
@@ -135,26 +136,25 @@ def _level_size(entry: Entry, level: str) -> int:
     return size
 
 
-def samples_table(evals: Mapping[str, Entry]) -> Figures:
+def samples_table(rows: Sequence[SampledRow]) -> Figures:
     """How often one of k samples of a question is right, where several were drawn."""
-    sampled = {name: entry["sampled"] for name, entry in evals.items() if entry.get("sampled")}
-    ks = max((found["pass_at"] for found in sampled.values()), key=len)
+    ks = max((row.rates for row in rows), key=len)
     caption = (
-        "pass@k: share of the questions of which one of k samples is right, unbiased; pass@1 is the"
-        " mean over all samples, avg@n."
+        "avg@n: the mean over n samples of each question, which is pass@1. pass@k: share of the"
+        " questions of which one of k samples is right, unbiased."
     )
-    picked = any(found.get("best_of") for found in sampled.values())
-    heads = [f"pass@{k}\n[95 %]" for k in ks]
+    picked = any(row.best_of for row in rows)
+    heads = ["mean\n[95 %]", *(f"pass@{k}\n[95 %]" for k in ks if k != "1")]
     if picked:
         heads.append("best of n\n[95 %]")
         caption += " best of n: the share of right ones among the samples that a verifier picked."
-    table = Figures(["n", *heads], caption)
-    for name, found in sampled.items():
-        rates = [found["pass_at"].get(k) for k in ks]
-        rates += [found.get("best_of")] if picked else []
+    table = Figures(["measure", *heads], caption)
+    for row in rows:
+        rates = [row.rates.get(k) for k in ks]
+        rates += [row.best_of] if picked else []
         table.add_row(
-            name,
-            str(found["samples"]),
+            row.evaluation if row.part is None else f"{row.evaluation}, {row.part}",
+            row.measure,
             *(
                 "" if r is None else "{:.3f}\n[{:.2f}, {:.2f}]".format(r["mean"], *r["ci95"])
                 for r in rates

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import islice
 
 from fieldcraft.endpoints.openai import ChatEndpoint, EndpointError
 from fieldcraft.rewards.judge import quoted
@@ -79,11 +80,14 @@ class AskedModel:
         return answered[named[-1] - 1]
 
 
-async def note_picks(trajectories: Sequence[Trajectory], samples: int, verifier: Verifier) -> None:
-    """Let the verifier pick one of the `samples` of each question, which lie side by side, and note
-    it in their rewards."""
-    for begin in range(0, len(trajectories), samples):
-        group = trajectories[begin : begin + samples]
+async def note_picks(
+    trajectories: Sequence[Trajectory], counts: Iterable[int], verifier: Verifier
+) -> None:
+    """Let the verifier pick one of the samples of each question, which lie side by side, and note
+    it in their rewards. `counts` says how many samples each question has."""
+    left = iter(trajectories)
+    for count in counts:
+        group = list(islice(left, count))
         best = await verifier(group)
         for place, sample in enumerate(group):
             sample.rewards[PICKED] = float(place == best)

@@ -26,7 +26,8 @@ from starlette.routing import Route
 from fieldcraft.config.complaints import first_problem
 from fieldcraft.dialects.base import special_tokens
 from fieldcraft.engine.base import Engine
-from fieldcraft.types import Completion, Sampling, StopReason, Tokenizer
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Completion, StopReason, Tokenizer
 
 PATH = "/inference/v1/generate"
 SESSION = "x-session-id"  # the header that names a conversation, whose cache is kept

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from fieldcraft.config.sections import Limits
 from fieldcraft.gateway.generate import GenerateRequest, Refused
 from fieldcraft.rollout.turns import Policy, seed_at
-from fieldcraft.types import Completion, Sampling, StopReason, Tokenizer
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Completion, StopReason, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +50,9 @@ class Line:
                 f"the context length of {self.budget.total_tokens} tokens is used up, so there is"
                 " no room for an answer."
             )
-        sampling = Sampling(
-            min(room, request.sampling_params.max_tokens or room),
-            self.policy.temperature,
-            request.stops(self.tokenizer),
-            seed_at(self.policy.seed, self.key, self._asked),
-        )
+        most = min(room, request.sampling_params.max_tokens or room)
+        seed = seed_at(self.policy.seed, self.key, self._asked)
+        sampling = self.policy.sampling(most, request.stops(self.tokenizer), seed)
         self._asked += 1
         done = await self._sample(request.token_ids, sampling)
         self.said.append(Said(request.token_ids, done))

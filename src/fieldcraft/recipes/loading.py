@@ -29,8 +29,9 @@ from fieldcraft.config.recipe import (
     world_settings,
 )
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import TEACHER, JudgeModel, Teacher, World, fields_of
+from fieldcraft.config.sections import TEACHER, JudgeModel, World, fields_of
 from fieldcraft.config.stages import Stage
+from fieldcraft.config.teacher import Teacher
 from fieldcraft.recipes.clusters import check_cluster
 from fieldcraft.recipes.environments import check_environment
 from fieldcraft.recipes.exported import filled_from_model

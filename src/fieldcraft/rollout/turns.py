@@ -18,6 +18,7 @@ from fieldcraft.engine.base import Engine
 from fieldcraft.envs.environment import Episode, ToolEnvironment, refused
 from fieldcraft.records.chains import chains, context, turns_of
 from fieldcraft.records.timeline import at_work
+from fieldcraft.sampling import WHOLE, Sampling, Truncation
 from fieldcraft.types import (
     ALONE,
     Action,
@@ -27,7 +28,6 @@ from fieldcraft.types import (
     Calls,
     Completion,
     Place,
-    Sampling,
     Segment,
     Status,
     StopReason,
@@ -45,14 +45,18 @@ class Policy:
 
     engine: Engine
     temperature: float = 1.0
+    truncation: Truncation = WHOLE
     seed: int = 0
 
     async def generate(
         self, trajectory: Trajectory, session: str, key: str, max_tokens: int, stop: Sequence[str]
     ) -> Completion:
-        seed = seed_of(self.seed, key, trajectory)
-        sampling = Sampling(max_tokens, self.temperature, tuple(stop), seed)
+        sampling = self.sampling(max_tokens, stop, seed_of(self.seed, key, trajectory))
         return await self.engine.generate(context(trajectory), sampling, session)
+
+    def sampling(self, max_tokens: int, stop: Sequence[str], seed: int) -> Sampling:
+        """How it samples a turn."""
+        return Sampling(max_tokens, self.temperature, tuple(stop), seed, self.truncation)
 
 
 def seed_of(seed: int, key: str, trajectory: Trajectory) -> int:

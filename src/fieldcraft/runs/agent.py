@@ -15,9 +15,9 @@ from rich.console import Console
 from fieldcraft.config.environment import WITH_TOOLS, of_others
 from fieldcraft.config.names import LOCAL, name_of
 from fieldcraft.config.recipe import Recipe, dump_recipe
-from fieldcraft.config.sections import SAME_SAMPLES
+from fieldcraft.config.sampling import LIMITS
 from fieldcraft.config.stages import Stage
-from fieldcraft.data.sources import read_tasks, write_tasks
+from fieldcraft.data.sources import read_tasks, with_source, write_tasks
 from fieldcraft.engine.home import Home
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.served import ServedEngine
@@ -49,6 +49,7 @@ from fieldcraft.runs.folder import RunFolder, find_model
 from fieldcraft.runs.inputs import make_inputs
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.run import run_recipe
+from fieldcraft.runs.sampling import Decoding, make_sampling, resolve_sampling
 from fieldcraft.runs.sources import Inputs
 from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.tools.search.index import require_one_search
@@ -75,18 +76,28 @@ class Agent:
 
     # -- for programs ---------------------------------------------------------------------------
 
-    def ask(self, question: str) -> Trajectory:
-        """Think, act and answer, greedily; `answer` of the result is the answer, None without one.
+    def ask(self, question: str, *, seed: int = 0, **sampling: Any) -> Trajectory:
+        """Think, act and answer; `answer` of the result is the answer, None without one.
 
-        Raises UserError for a tool or a search server that cannot be used.
+        Args:
+            question: one question.
+            seed: of the samples.
+            sampling: keys such as temperature=0.8 and top_p=0.9, or sampling="model"; without any
+                it is greedy.
+
+        Raises:
+            UserError: wrong keys, or a tool or a search server that cannot be used.
         """
-        return run_async(self.trajectory(Task("asked", question, ())))
+        how = resolve_sampling(make_sampling(**sampling), self.model, nobody)
+        return run_async(self.trajectory(Task("asked", question, ()), how, seed))
 
     def evaluate(self, tasks: Path | str | Sequence[Task]) -> dict[str, Any]:
-        """Answer questions greedily and grade them: `em`, `f1`, `calls_mean` and the other entries
-        of a report, see `evals.metrics.summarise`. `tasks` are questions or a file of them."""
-        questions = read_tasks(Path(tasks)) if isinstance(tasks, str | Path) else tasks
-        return summarise(run_async(self.answer(questions, None, "evaluation", nobody)))
+        """Answer questions, sampled as its recipe does, and grade them: `em`, `f1`, `calls_mean`
+        and the other entries of a report, see `evals.metrics.summarise`. `tasks` are questions or
+        a file of them."""
+        if isinstance(tasks, str | Path):
+            tasks = with_source(read_tasks(Path(tasks)), Path(tasks))
+        return summarise(run_async(self.answer(tasks, None, "evaluation", nobody)))
 
     def train(
         self,
@@ -171,15 +182,17 @@ class Agent:
             apply_override(data, override)
         return self.with_settings(**data)
 
-    def sampling(self, samples: int | None, temperature: float | None) -> Agent:
-        """The same agent, evaluated with so many samples of each question at that temperature; None
-        keeps what its recipe says. Raises UserError for several greedy samples."""
-        wishes = {"samples": samples, "temperature": temperature}
-        changed = {key: wish for key, wish in wishes.items() if wish is not None}
-        evaluation = self.recipe.evaluation.model_copy(update=changed)
-        if evaluation.samples > 1 and not evaluation.temperature:
-            raise UserError(SAME_SAMPLES)
-        return replace(self, recipe=self.recipe.model_copy(update={"evaluation": evaluation}))
+    def sampling(self, **keys: Any) -> Agent:
+        """The same agent with other keys of its evaluation: samples, temperature and the like.
+        Greedy sampling leaves out the limits of its recipe. Raises UserError for wrong ones."""
+        limits = dict.fromkeys(LIMITS) if keys.get("temperature") == 0 else {}
+        before = self.recipe.evaluation.model_dump(mode="json")
+        return self.with_settings(evaluation={**before, **limits, **keys}) if keys else self
+
+    def decoding(self, emit: Sink) -> Decoding:
+        """How its evaluation samples. Raises UserError as `resolve_sampling` does."""
+        settings = self.recipe.evaluation
+        return resolve_sampling(settings, self.model, emit, several=settings.max_samples > 1)
 
     @cached_property
     def device(self) -> torch.device:
@@ -205,18 +218,20 @@ class Agent:
         dialect = make_dialect(self.recipe, load_tokenizer(self.model))
         return make_environment(self.recipe, dialect, await self._tools())
 
-    async def trajectory(self, task: Task) -> Trajectory:
-        """The greedy rollout of one question."""
-        async with self.playing(temperature=0.0) as play:
+    async def trajectory(self, task: Task, how: Decoding, seed: int = 0) -> Trajectory:
+        """The rollout of one question."""
+        async with self.playing(how, seed) as play:
             return await play(task, task.id)
 
     @asynccontextmanager
     async def playing(
-        self, temperature: float
+        self, how: Decoding, seed: int = 0
     ) -> AsyncIterator[Callable[[Task, str], Awaitable[Trajectory]]]:
         """What plays the rollout of a task and a key inside the block: with its tools, or in its
         environment of others."""
-        policy = Policy(engine=self.engine, temperature=temperature)
+        policy = Policy(
+            engine=self.engine, temperature=how.temperature, truncation=how.truncation, seed=seed
+        )
         others = make_environment_of_others(self.recipe)
         if others is None:
             env = await self.environment()
@@ -229,10 +244,10 @@ class Agent:
     async def answer(
         self, tasks: Sequence[Task], judge: AskingReward | None, name: str, emit: Sink
     ) -> list[Trajectory]:
-        """Answer and grade questions, greedily unless the recipe's evaluation has a temperature."""
+        """Answer and grade questions, sampled as the recipe's evaluation says."""
         settings = self.recipe.evaluation
         correct = make_correct(self.recipe, judge) if judge else await open_correct(self.recipe)
-        async with self.playing(settings.temperature) as play:
+        async with self.playing(self.decoding(emit)) as play:
             return await evaluate(
                 tasks,
                 play,
@@ -240,7 +255,7 @@ class Agent:
                 settings.concurrency,
                 name,
                 emit,
-                settings.samples,
+                settings.samples_of,
             )
 
     async def _tools(self) -> list[AnyTool]:

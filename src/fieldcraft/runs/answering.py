@@ -14,7 +14,13 @@ from fieldcraft.data.steps_io import as_trajectory
 from fieldcraft.dialects.demonstrations import encode_demonstration
 from fieldcraft.evals.spending import Spent
 from fieldcraft.runs.context import Context
-from fieldcraft.runs.teachers import find_team, make_chat, make_prompted, make_team
+from fieldcraft.runs.teachers import (
+    find_team,
+    make_chat,
+    make_prompted,
+    make_team,
+    teacher_sampling,
+)
 from fieldcraft.types import Action, Dialect, Status, Step, Task, Trajectory
 
 Answering = Callable[[Task, str], Awaitable[Trajectory]]
@@ -36,7 +42,8 @@ async def answering(context: Context, name: str, model: Path) -> Answering:
         assert settings.team is not None, "parse_recipe sees to that"
         return _by_models(await make_team(context, find_team(settings.team), recipe.budget))
     chat = await make_chat(context, settings, context.folder.collected)
-    return _by_models(make_prompted(recipe, chat, context.tools, settings.temperature))
+    how = teacher_sampling(context, settings)
+    return _by_models(make_prompted(recipe, chat, context.tools, how))
 
 
 def _scripted(context: Context, name: str, model: Path) -> Answering:

@@ -17,6 +17,7 @@ from fieldcraft.config.recipe import closed_book_model
 from fieldcraft.data.selection import EVALUATION, TRAINING, Tallies, with_rates
 from fieldcraft.records.events import Said
 from fieldcraft.runs.context import Context
+from fieldcraft.runs.sampling import Decoding
 from fieldcraft.runs.selecting import rolled_out, tally
 from fieldcraft.runs.setup import Setup
 from fieldcraft.types import KNOWN_RATE, Task
@@ -34,7 +35,8 @@ async def measure_closed_book(context: Context, models: Mapping[str, Path]) -> N
     tallies = Tallies(context.folder.closed_book)
     count = settings.samples * sum(map(len, asked.values()))
     if any(task.id not in tallies.of(who) for who, tasks in asked.items() for task in tasks):
-        is_right = rolled_out(context, WORK, models[name], [], count, settings.temperature)
+        how = Decoding(settings.temperature)
+        is_right = rolled_out(context, WORK, models[name], [], count, how)
         for who, tasks in asked.items():
             await tally(context, WORK, tallies, who, tasks, settings.samples, is_right)
     context.rates = {who: tallies.of(who) for who in asked}

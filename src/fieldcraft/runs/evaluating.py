@@ -23,6 +23,7 @@ from fieldcraft.rollout.loop import Policy, rollout
 from fieldcraft.runs.answering import answering
 from fieldcraft.runs.build import make_dialect, make_environment, make_verifier
 from fieldcraft.runs.context import Context
+from fieldcraft.runs.sampling import Decoding, resolve_sampling
 from fieldcraft.train.model import load_tokenizer
 from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 
@@ -98,9 +99,11 @@ async def _evaluate(
     dialect = make_dialect(recipe, load_tokenizer(model))
     env = replace(make_environment(recipe, dialect, tools), correct=context.correct)
     engine = context.engine(context.policy(model), dialect)
-    policy = Policy(engine=engine, temperature=recipe.evaluation.temperature)
+    settings = recipe.evaluation
+    how = resolve_sampling(settings, model, context.emit, several=settings.max_samples > 1)
+    policy = Policy(engine=engine, temperature=how.temperature, truncation=how.truncation)
     async with context.play(dialect, recipe.budget) as play:
-        await _grade(context, name, playing(play, env, policy, run))
+        await _grade(context, name, playing(play, env, policy, run), how)
 
 
 def playing(
@@ -113,24 +116,31 @@ def playing(
 
 
 async def _grade(
-    context: Context, name: str, run: Callable[[Task, str], Awaitable[Trajectory]]
+    context: Context,
+    name: str,
+    run: Callable[[Task, str], Awaitable[Trajectory]],
+    how: Decoding | None = None,
 ) -> None:
-    """Answer every question as `run` does, and write trajectories and summary."""
+    """Answer every question as `run` does, and write trajectories and summary, which says how one
+    policy was sampled."""
     began = time.perf_counter()
     settings, files = context.recipe.evaluation, context.folder.evaluation(name)
+    tasks = context.evaluation_tasks()
     done = await evaluate(
-        context.evaluation_tasks(),
+        tasks,
         run,
         answer_rubric(context.judge, context.correct),
         settings.concurrency,
         f"{name}: evaluation",
         context.emit,
-        settings.samples,
+        settings.samples_of,
     )
     if settings.verifier is not None:
-        await note_picks(done, settings.samples, make_verifier(settings.verifier, context.judge))
+        counts = map(settings.samples_of, tasks)
+        await note_picks(done, counts, make_verifier(settings.verifier, context.judge))
     write_trajectories(files.trajectories, done)
     summary = summarise(done, settings.leading, settings.prices)
+    summary["sampling"] = None if how is None else how.as_record()
     seconds = time.perf_counter() - began
     write_json(files.summary, {"seconds": seconds, "summary": summary})
     context.emit(Evaluated(name, summary))

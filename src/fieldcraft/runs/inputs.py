@@ -17,7 +17,7 @@ from fieldcraft.data.formats.convert import read_shown
 from fieldcraft.data.formats.kinds import UNVERIFIED
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.records import hash_of
-from fieldcraft.data.sources import ensure_corpus, read_tasks, write_tasks
+from fieldcraft.data.sources import ensure_corpus, read_tasks, with_source, write_tasks
 from fieldcraft.data.steps_io import read_pairs
 from fieldcraft.dialects.demonstrations import encode_demonstration, encode_pair, reads_back
 from fieldcraft.records.chains import longest_chain
@@ -346,9 +346,10 @@ class FileInputs(Inputs):
         return self.tasks[: self._first_test]
 
     def test_tasks(self) -> list[Task]:
+        assert self.recipe.tasks is not None
         return [
             replace(task, meta={**task.meta, "split": "heldout"})
-            for task in self.tasks[self._first_test :]
+            for task in with_source(self.tasks[self._first_test :], self.recipe.tasks)
         ]
 
 

@@ -39,6 +39,7 @@ from fieldcraft.runs.build import make_environment
 from fieldcraft.runs.context import Context, open_context
 from fieldcraft.runs.filtering import DEMONSTRATIONS
 from fieldcraft.runs.loop import run_async
+from fieldcraft.runs.sampling import Decoding, resolve_sampling
 from fieldcraft.runs.teachers import make_chat, make_prompted
 from fieldcraft.types import AnyTool, Status, Task, UserError
 
@@ -73,7 +74,8 @@ async def _select(
     if settings.solver is not None:
         model, left = models[settings.solver], parts[-1].kept
         count = len(left) * settings.rollouts
-        solves = rolled_out(context, f"select: {SOLVER}", model, context.tools, count)
+        how = resolve_sampling(settings, model, context.emit, several=True)
+        solves = rolled_out(context, f"select: {SOLVER}", model, context.tools, count, how)
         await tally(context, "select", tallies, SOLVER, left, settings.rollouts, solves)
         parts.append(not_solved(tallies.of(SOLVER), left, settings))
     _write(context, Selected(*_joined(parts)), tallies, settings, folder)
@@ -112,10 +114,12 @@ async def _toolless(
     """Samples without tools: of a model of this run, or of the recipe's teacher."""
     if name != TEACHER:
         count = settings.questions * settings.samples
-        return rolled_out(context, f"select: {TOOLLESS}", models[name], [], count)
+        how = resolve_sampling(settings, models[name], context.emit, several=True)
+        return rolled_out(context, f"select: {TOOLLESS}", models[name], [], count, how)
     recipe = context.recipe
     chat = await make_chat(context, recipe.teacher, context.folder.selected)
-    prompted = make_prompted(recipe, chat, [], temperature=1.0)
+    how = resolve_sampling(settings, Path(recipe.teacher.model or ""), context.emit, several=True)
+    prompted = make_prompted(recipe, chat, [], how)
     grader = Grader(context.correct)
 
     async def is_right(task: Task, key: str) -> bool | None:
@@ -136,7 +140,7 @@ def rolled_out(
     model: Path,
     tools: Sequence[AnyTool],
     count: int,
-    temperature: float = 1.0,
+    how: Decoding,
 ) -> IsRight:
     """Rollouts of a model, `count` in all, graded by the reward that says which answers are right;
     `part` is what they are called, which their seeds follow from."""
@@ -144,7 +148,9 @@ def rolled_out(
     env = make_environment(recipe, dialect, tools)
     engine = context.engine(context.policy(model), dialect)
     seed = zlib.crc32(f"{recipe.seed}:{part}".encode())
-    policy = Policy(engine=engine, temperature=temperature, seed=seed)
+    policy = Policy(
+        engine=engine, temperature=how.temperature, truncation=how.truncation, seed=seed
+    )
     rubric = answer_rubric(context.judge, context.correct)
     watch = EvaluationWatch(part, count)
 

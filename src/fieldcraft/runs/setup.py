@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fieldcraft.config.recipe import Recipe, acts
+from fieldcraft.config.sampling import sample_notes
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.attention import refuse_special_attention
 from fieldcraft.envs.environment import same_names
@@ -69,6 +70,7 @@ class Setup:
         self.inputs.correct = make_correct(self.recipe, *map(Unasked, ASKED))
         train, test = self.inputs.train_tasks(), self.inputs.evaluation_tasks()
         notes += [f"{len(train)} to train", f"{len(test)} to test", *self.inputs.remarks()]
+        notes += sample_notes(self.recipe.evaluation.samples, test)
         if not train or not test:
             raise UserError(
                 f"there are {len(train)} questions to train on and {len(test)} to test on: give"

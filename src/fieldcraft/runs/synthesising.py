@@ -17,7 +17,7 @@ from fieldcraft.records.events import Events, JobsDone, during
 from fieldcraft.runs.context import Context, open_context
 from fieldcraft.runs.inputs import WorldInputs
 from fieldcraft.runs.loop import run_async
-from fieldcraft.runs.teachers import make_chat, make_prompted, make_seated
+from fieldcraft.runs.teachers import make_chat, make_prompted, make_seated, teacher_sampling
 from fieldcraft.types import UserError
 
 FOLDER = "synthesis"
@@ -98,14 +98,17 @@ async def _maker(context: Context) -> Maker:
     folder = context.folder.path / FOLDER
     folder.mkdir(exist_ok=True)
     chat = await make_chat(context, recipe.teacher, folder)
-    temperature = recipe.teacher.temperature
+    how = teacher_sampling(context, recipe.teacher)
 
     def seated(team: Team) -> Seated:
         prompts = team.seat_prompts(context.tools)
-        seats = {name: Seat(chat, prompt, temperature) for name, prompt in prompts.items()}
+        seats = {
+            name: Seat(chat, prompt, how.temperature, how.truncation)
+            for name, prompt in prompts.items()
+        }
         return make_seated(context, team, seats, context.recipe.budget)
 
-    closed = make_prompted(recipe, chat, [], temperature)
-    acting = make_prompted(recipe, chat, context.tools, temperature)
+    closed = make_prompted(recipe, chat, [], how)
+    acting = make_prompted(recipe, chat, context.tools, how)
     grader = Grader(context.correct)
     return ChatMaker(tasks, seated(DEEPER), seated(JOINING), closed, acting, grader)

@@ -11,8 +11,9 @@ from fieldcraft.agents.prompted import Prompted
 from fieldcraft.agents.team import Seat, Seated, Team
 from fieldcraft.config.names import Kind, find, suggestion
 from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.sampling import SamplingConfig, decode_keys
 from fieldcraft.config.sections import Limits
-from fieldcraft.config.sections import Teacher as TeacherSettings
+from fieldcraft.config.teacher import Teacher as TeacherSettings
 from fieldcraft.data.teachers import (
     ChatTeacher,
     Oracle,
@@ -26,6 +27,8 @@ from fieldcraft.runs.context import Context
 from fieldcraft.runs.engines import make_local_engine
 from fieldcraft.runs.inputs import make_inputs
 from fieldcraft.runs.loop import run_async
+from fieldcraft.runs.sampling import Decoding, resolve_sampling
+from fieldcraft.sampling import Truncation
 from fieldcraft.train.model import load_model, load_tokenizer
 from fieldcraft.types import AnyTool, UserError
 
@@ -42,23 +45,27 @@ async def make_teacher(context: Context) -> Teacher:
         return TeamTeacher(await make_team(context, find_team(recipe.teacher.team), recipe.budget))
     chat = await make_chat(context, recipe.teacher, context.folder.collected)
     tools: dict[Way, list[AnyTool]] = {Way.COT: [], Way.COA: list(context.tools)}
-    temperature = recipe.teacher.temperature
+    how = teacher_sampling(context, recipe.teacher)
     return ChatTeacher(
         chat,
-        {way: make_prompted(recipe, chat, used, temperature) for way, used in tools.items()},
+        {way: make_prompted(recipe, chat, used, how) for way, used in tools.items()},
     )
 
 
-def make_prompted(
-    recipe: Recipe, chat: Chat, tools: Sequence[AnyTool], temperature: float
-) -> Prompted:
+def teacher_sampling(context: Context, settings: TeacherSettings) -> Decoding:
+    """How a teacher with a model is sampled. Raises UserError as `resolve_sampling` does."""
+    return resolve_sampling(settings, Path(settings.model or ""), context.emit)
+
+
+def make_prompted(recipe: Recipe, chat: Chat, tools: Sequence[AnyTool], how: Decoding) -> Prompted:
     """A model that answers with these tools, within the budget of the recipe."""
     return Prompted(
         chat=chat,
         tools=tools,
         max_calls=recipe.budget.max_calls,
         turn_tokens=recipe.budget.turn_tokens,
-        temperature=temperature,
+        temperature=how.temperature,
+        truncation=how.truncation,
         call_seconds=recipe.budget.call_seconds,
     )
 
@@ -100,10 +107,11 @@ async def make_team(context: Context, team: Team, budget: Limits) -> Seated:
     seats = {}
     for name, prompt in prompts.items():
         settings = recipe.teacher.seat(name)
-        same = settings.model_dump_json(exclude={"temperature"})
+        same = settings.model_dump_json(exclude={*SamplingConfig.model_fields})
         if same not in models:
             models[same] = await make_chat(context, settings, context.folder.collected)
-        seats[name] = Seat(models[same], prompt, settings.temperature)
+        how = teacher_sampling(context, settings)
+        seats[name] = Seat(models[same], prompt, how.temperature, how.truncation)
     return make_seated(context, team, seats, budget)
 
 
@@ -114,7 +122,7 @@ async def make_chat(context: Context, settings: TeacherSettings, folder: Path) -
     """
     if settings.url is not None:
         endpoint = endpoint_of(settings, cache=folder / "replies.sqlite")
-        await endpoint.check()
+        await endpoint.check(_limits(settings))
         return endpoint
     assert settings.model is not None
     return _local(context, Path(settings.model))
@@ -135,6 +143,11 @@ def endpoint_of(settings: TeacherSettings, cache: Path | None) -> ChatEndpoint:
         prices=settings.prices,
         cache=cache,
     )
+
+
+def _limits(settings: TeacherSettings) -> Truncation:
+    """What an endpoint is asked for."""
+    return decode_keys(settings.given, settings.usual_temperature)[1]
 
 
 def _local(context: Context, folder: Path) -> Chat:
@@ -170,10 +183,11 @@ def model_problems(settings: TeacherSettings, notes: list[str]) -> Iterator[str]
     """The endpoint must answer, or the checkpoint be there."""
     assert settings.model is not None
     if settings.url is not None:
-        run_async(endpoint_of(settings, cache=None).check())
+        run_async(endpoint_of(settings, cache=None).check(_limits(settings)))
         notes.append(f"{settings.url} answers as {settings.model}")
         return
     folder = Path(settings.model)
+    resolve_sampling(settings, folder, lambda event: notes.append(str(event)))
     if not (folder / "config.json").exists():
         raise UserError(f"{folder} is no checkpoint: give its folder, or set teacher.url too.")
     if load_tokenizer(folder).chat_template is None:

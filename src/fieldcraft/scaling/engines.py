@@ -9,7 +9,8 @@ from itertools import count
 from typing import Protocol
 
 from fieldcraft.engine.base import PolicyEngine
-from fieldcraft.types import Completion, Sampling, Span, StopReason
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Completion, Span, StopReason
 
 ALMOST = 1e-6  # of a token: what rounding leaves of a turn that is complete
 

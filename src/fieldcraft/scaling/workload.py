@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from fieldcraft.envs.guards import Gate
 from fieldcraft.rollout.turns import Policy
-from fieldcraft.types import Author, Sampling, Segment, Status, Task, Trajectory
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Author, Segment, Status, Task, Trajectory
 
 NORMAL_99 = 2.326348  # the 99th percentile of the standard normal distribution
 

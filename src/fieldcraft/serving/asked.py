@@ -7,11 +7,13 @@ strings of its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fieldcraft.runs.sampling import Decoding
+from fieldcraft.sampling import WHOLE, Truncation
 from fieldcraft.serving.errors import Refused
 
 # Keys that change nothing about an answer.
@@ -23,7 +25,6 @@ HARMLESS = (
 # Keys that are there with a value that asks for nothing.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n": (1,),
-    "top_p": (1,),
     "logprobs": (False,),
     "top_logprobs": (0,),
     "frequency_penalty": (0,),
@@ -48,10 +49,25 @@ class Asked:
     model: str
     question: str
     temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
     seed: int | None = None
     most_tokens: int | None = None  # that the agent may write in all its turns
     stream: bool = False
     with_usage: bool = False  # whether the last piece of a stream of chat says what was used
+
+    def decoding(self, usual: Decoding) -> Decoding:
+        """How it is sampled, as `usual` where it does not say. Raises Refused for limits of greedy
+        sampling."""
+        temperature = usual.temperature if self.temperature is None else self.temperature
+        said = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p}
+        own: dict[str, Any] = {key: value for key, value in said.items() if value is not None}
+        if temperature == 0 and Truncation(**own):
+            named = next(key for key in own if own[key] != getattr(WHOLE, key))
+            told = f"'{named}' changes nothing about a greedy answer; give a temperature as well."
+            raise Refused(400, told, param=named)
+        return Decoding(temperature, replace(usual.truncation, **own))
 
 
 class _Part(BaseModel):
@@ -87,7 +103,23 @@ class _Request(BaseModel):
     model: str
     stream: bool | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    # those of vLLM, beside OpenAI's own
+    top_k: Annotated[int, Field(ge=-1)] | None = None  # -1 and 0: all
+    min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
     seed: int | None = None
+
+    @property
+    def sampled(self) -> dict[str, Any]:
+        """The fields of `Asked` that say how it is sampled."""
+        top_k = None if self.top_k is None else max(self.top_k, 0)
+        return {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": top_k,
+            "min_p": self.min_p,
+            "seed": self.seed,
+        }
 
 
 class _Chat(_Request):
@@ -113,8 +145,7 @@ def read_chat(body: bytes) -> Asked:
     return Asked(
         model=read.model,
         question=question_of([(message.role, message.words) for message in read.messages]),
-        temperature=read.temperature,
-        seed=read.seed,
+        **read.sampled,
         most_tokens=read.max_completion_tokens or read.max_tokens,
         stream=bool(read.stream),
         with_usage=options is not None and bool(options.include_usage),
@@ -132,8 +163,7 @@ def read_response(body: bytes) -> Asked:
     return Asked(
         model=read.model,
         question=question_of(said),
-        temperature=read.temperature,
-        seed=read.seed,
+        **read.sampled,
         most_tokens=read.max_output_tokens,
         stream=bool(read.stream),
     )

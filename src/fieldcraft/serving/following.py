@@ -20,7 +20,6 @@ from fieldcraft.types import (
     Completion,
     Dialect,
     Observation,
-    Sampling,
     Step,
     StopReason,
     Trajectory,
@@ -118,8 +117,7 @@ class FollowedPolicy(Policy):
             max_tokens = min(max_tokens, self.most_tokens - written_tokens(trajectory))
         if max_tokens < 1:
             return Completion([], [], "", StopReason.LENGTH)
-        seed = seed_of(self.seed, key, trajectory)
-        sampling = Sampling(max_tokens, self.temperature, tuple(stop), seed)
+        sampling = self.sampling(max_tokens, stop, seed_of(self.seed, key, trajectory))
         done = await self.engine.generate(context(trajectory), sampling, session, turn.token)
         turn.end(done.text, self._move(trajectory, done, stop))
         return done

@@ -25,6 +25,7 @@ class Response:
 
     def __init__(self, running: Running, asked: Asked, service: Service) -> None:
         self.service = service
+        how = asked.decoding(service.how)
         self.record: Record = {
             "id": running.id,
             "object": "response",
@@ -39,11 +40,11 @@ class Response:
             "output": [],
             "parallel_tool_calls": False,
             "store": False,
-            "temperature": asked.temperature or 0.0,
+            "temperature": how.temperature,
             "text": {"format": {"type": "text"}},
             "tool_choice": "auto",
             "tools": [],
-            "top_p": 1.0,
+            "top_p": how.truncation.top_p,
             "usage": None,
         }
         self._number = -1

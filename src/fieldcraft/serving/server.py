@@ -17,6 +17,7 @@ from fieldcraft.records.events import Sink, nobody
 from fieldcraft.rollout.ending import reserve
 from fieldcraft.runs.agent import Agent
 from fieldcraft.runs.loop import run_async
+from fieldcraft.runs.sampling import GREEDY, Decoding
 from fieldcraft.serving.app import create_app
 from fieldcraft.serving.recording import Recording
 from fieldcraft.serving.service import Limits, Service
@@ -40,11 +41,13 @@ def serve_agent(
     name: str,
     address: Address,
     limits: Limits,
+    how: Decoding = GREEDY,
     record: Path | None = None,
     say: Sink = nobody,
 ) -> None:
     """Serve an agent until SIGTERM or Ctrl-C. Then new requests are refused, and those under way
-    have `limits.grace` seconds. `record` is a folder that keeps every request, and `say`
+    have `limits.grace` seconds. Where a request does not say how it is sampled, `how` does.
+    `record` is a folder that keeps every request, and `say`
     hears what the engine tells.
 
     Raises UserError for tools that cannot be used, an address that cannot be listened on, and a
@@ -53,7 +56,7 @@ def serve_agent(
     recording = Recording(record) if record else None
     home = Home(Path(tempfile.gettempdir(), f"fieldcraft-serve-{os.getpid()}"), say)
     with bound("agent", address.host, address.port) as listener:
-        run_async(_serve(agent, name, address, limits, recording, listener, home))
+        run_async(_serve(agent, name, address, limits, how, recording, listener, home))
 
 
 async def _serve(
@@ -61,12 +64,13 @@ async def _serve(
     name: str,
     address: Address,
     limits: Limits,
+    how: Decoding,
     recording: Recording | None,
     listener: socket.socket,
     home: Home,
 ) -> None:
     try:
-        service = await open_service(agent, name, limits, home, recording)
+        service = await open_service(agent, name, limits, home, how, recording)
         app = create_app(service, address.token, address.host)
         config = uvicorn.Config(
             app, access_log=False, log_level="warning", timeout_graceful_shutdown=CLOSING_SECONDS
@@ -77,7 +81,12 @@ async def _serve(
 
 
 async def open_service(
-    agent: Agent, name: str, limits: Limits, home: Home, recording: Recording | None = None
+    agent: Agent,
+    name: str,
+    limits: Limits,
+    home: Home,
+    how: Decoding = GREEDY,
+    recording: Recording | None = None,
 ) -> Service:
     """The agent with its tools and its engine open; `home` has what the engine starts. Raises
     UserError for tools or an engine that cannot be used, and for one that acts in an environment of
@@ -92,7 +101,13 @@ async def open_service(
     await engine.publish(0)  # now, so that servers which do not start are no request's failure
     room = min(env.budget.total_tokens, engine.max_len) - reserve(env.dialect, env.budget)
     service = Service(
-        name=name, env=env, engine=engine, limits=limits, room=room, recording=recording
+        name=name,
+        env=env,
+        engine=engine,
+        limits=limits,
+        room=room,
+        how=how,
+        recording=recording,
     )
     told = "Sessions in the engine that hold a cache or wait for one"
     service.metrics.watch("fieldcraft_agent_engine_sessions", told, lambda: engine.sessions)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from fieldcraft.engine.served import ServedEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rollout.loop import rollout
+from fieldcraft.runs.sampling import GREEDY, Decoding
 from fieldcraft.serving.asked import Asked
 from fieldcraft.serving.errors import Refused, busy, closing
 from fieldcraft.serving.events import Ends, Event
@@ -69,13 +70,14 @@ class Running:
 @dataclass(kw_only=True)
 class Service:
     """An agent that answers requests. `room` is how many tokens a question's prompt and all that
-    follows it may have."""
+    follows it may have, and `how` samples what a request does not say."""
 
     name: str
     env: ToolEnvironment
     engine: ServedEngine
     limits: Limits
     room: int
+    how: Decoding = GREEDY
     recording: Recording | None = None
     metrics: Metrics = field(default_factory=Metrics)
     closed: bool = False
@@ -99,6 +101,7 @@ class Service:
             told = f"There is no model '{asked.model}' here; ask '{self.name}'."
             raise Refused(404, told, code="model_not_found", param="model")
         self._refuse_long(asked)
+        asked.decoding(self.how)
         if self.under_way >= self.limits.concurrency + self.limits.queue:
             raise busy()
         running = Running(f"{interface}-{secrets.token_hex(12)}")
@@ -120,9 +123,11 @@ class Service:
         began = time.perf_counter()
         follower = Follower(self.env.dialect, running.tell)
         seed = secrets.randbits(48) if asked.seed is None else asked.seed
+        how = asked.decoding(self.how)
         policy = FollowedPolicy(
             engine=self.engine,
-            temperature=asked.temperature or 0.0,
+            temperature=how.temperature,
+            truncation=how.truncation,
             seed=seed,
             follower=follower,
             most_tokens=asked.most_tokens,

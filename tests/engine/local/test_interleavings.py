@@ -13,7 +13,8 @@ from transformers import PreTrainedModel
 from engine_parity import TOKENIZER, plain_logprobs, random_ids, sharp_model
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.local.sampling import sample, uniforms
-from fieldcraft.types import Completion, Sampling
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Completion
 
 
 @pytest.fixture(scope="module")

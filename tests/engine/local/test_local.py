@@ -7,7 +7,8 @@ import pytest
 
 from engine_parity import PROMPT, TOKENIZER, check, gather, random_ids
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.types import Completion, Sampling, StopReason, UserError
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Completion, StopReason, UserError
 
 
 def step_widths(engine: LocalEngine) -> list[int]:

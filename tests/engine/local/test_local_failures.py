@@ -11,7 +11,8 @@ from transformers import BloomConfig, BloomForCausalLM, MistralConfig, MistralFo
 
 from engine_parity import PROMPT, TOKENIZER, check, gather
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.types import Completion, Sampling, UserError
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Completion, UserError
 
 
 def test_new_weights_drop_the_cache(engine: LocalEngine) -> None:

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from checkpoints import tiny_tokenizer
 from engine_parity import Rollout, mixed_rollouts, random_ids, sharp_model
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.types import Sampling
+from fieldcraft.sampling import Sampling
 
 
 @pytest.fixture(scope="module", params=["qwen2", "qwen3", "llama"])

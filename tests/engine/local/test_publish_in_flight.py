@@ -8,7 +8,8 @@ import pytest
 
 from engine_parity import PROMPT, TOKENIZER, changed, check_spans, take_over
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.types import Completion, Sampling, StopReason
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Completion, StopReason
 
 
 async def steps(engine: LocalEngine, count: int) -> None:

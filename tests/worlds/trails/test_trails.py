@@ -17,6 +17,7 @@ from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rollout.loop import Policy, rollout, rollouts
 from fieldcraft.runs.build import make_dialect
+from fieldcraft.sampling import Sampling
 from fieldcraft.tools.search.index import build_index
 from fieldcraft.tools.search.tool import SearchTool
 from fieldcraft.train.scratch import new_tokenizer
@@ -25,7 +26,6 @@ from fieldcraft.types import (
     Completion,
     Dialect,
     Role,
-    Sampling,
     Status,
     StopReason,
     Task,

@@ -17,11 +17,13 @@ from fieldcraft.engine.local.kv_cache import BlockCache, block_attention
 from fieldcraft.engine.local.plan import blocks_read, make_plan, order, to_device
 from fieldcraft.engine.local.requests import Request, Stats, eos_ids
 from fieldcraft.engine.local.rows import Rows
-from fieldcraft.engine.local.sampling import sample, uniforms
+from fieldcraft.engine.local.sampling import uniforms
 from fieldcraft.engine.local.stops import StopStrings
+from fieldcraft.engine.local.truncation import sample_rows
 from fieldcraft.engine.threads import using_threads
 from fieldcraft.engine.versions import extend
-from fieldcraft.types import Completion, Sampling, StopReason, Tokenizer, UserError
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Completion, StopReason, Tokenizer, UserError
 
 # Turns of the event loop given away after a step that ended a turn, at most: a tool that does not
 # wait answers within them, so its rollout rejoins the very next step.
@@ -234,8 +236,7 @@ class LocalEngine:
     def _begin(self, request: Request, row: int) -> None:
         table, sampling = self._rows, request.sampling
         table.turn_end[row] = min(request.begin + sampling.max_tokens, self.max_len)
-        table.temperature[row] = sampling.temperature
-        table.seed[row] = sampling.seed % 2**64
+        table.sample_as(row, sampling)
         table.stop_set[row] = request.stop_set
         table.active[row] = True
 
@@ -334,10 +335,10 @@ class LocalEngine:
             self._gather_blocks(rows[counts == 1], starts[counts == 1])
         self._cache.fit(table.blocks.count)
         draws = uniforms(table.seed[sampling], table.length[sampling])
-        numbers = np.stack([table.temperature[sampling], draws])
+        numbers = np.stack([table.temperature[sampling], draws, *table.limits[:, sampling]])
+        truncated = table.truncated[sampling]
         with torch.inference_mode(), block_attention(self.config):
             self._cache.plan = plan = make_plan(table, rows, starts, counts, device, by_block)
-            temperatures, draws_N = to_device(numbers, device)
             output = self.model(
                 input_ids=plan.ids[None],
                 position_ids=plan.positions[None],
@@ -346,7 +347,7 @@ class LocalEngine:
                 logits_to_keep=to_device(last, device),
                 plan=plan,
             )
-            ids, logprobs = sample(output.logits[0], temperatures, draws_N)
+            ids, logprobs = sample_rows(output.logits[0], to_device(numbers, device), truncated)
             # float64 holds both exactly, so that one copy, and one wait, brings them here.
             host = torch.stack([ids.double(), logprobs.double()]).cpu().numpy()
         return host[0].astype(np.int64), host[1]

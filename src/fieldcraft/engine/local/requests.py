@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fieldcraft.engine.local.blocks import Ints
-from fieldcraft.types import Completion, Sampling, Span, Tokenizer
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Completion, Span, Tokenizer
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldcraft.engine.local.blocks import BLOCK, Blocks, Ints
+from fieldcraft.sampling import Sampling
 
 
 class Tensors(Protocol):
@@ -38,6 +39,8 @@ class Rows:
         self.turn_start = np.zeros(rows, np.int64)  # length when the running turn began
         self.turn_end = np.zeros(rows, np.int64)  # length at which it ends at the latest
         self.temperature = np.zeros(rows, np.float32)
+        self.truncated = np.zeros(rows, bool)
+        self.limits = np.zeros((3, rows), np.float32)  # top_k, top_p and min_p of a truncated row
         self.seed = np.zeros(rows, np.uint64)
         self.stop_set = np.zeros(rows, np.int64)
         self.active = np.zeros(rows, bool)
@@ -74,6 +77,14 @@ class Rows:
         self._vacant[row] = None
         self.blocks.drop(self.table[row, : self.held[row]])
         self.held[row] = self.cached[row] = self.length[row] = 0
+
+    def sample_as(self, row: int, sampling: Sampling) -> None:
+        """What the running turn of a row is sampled from, and its seed."""
+        cut = sampling.truncation
+        self.temperature[row] = sampling.temperature
+        self.truncated[row] = bool(cut) and sampling.temperature > 0
+        self.limits[:, row] = cut.top_k, cut.top_p, cut.min_p
+        self.seed[row] = sampling.seed % 2**64
 
     def park(self, row: int) -> None:
         """The turn of a row has ended; what it has computed can be found by others."""

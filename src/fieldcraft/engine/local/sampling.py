@@ -40,9 +40,14 @@ def sample(
     greedy = temperatures == 0
     scaled = logits.float() / torch.where(greedy, 1.0, temperatures)[:, None]
     logprobs = scaled.log_softmax(-1)
+    ids = torch.where(greedy, logits.argmax(-1), invert(logprobs, uniform))
+    return ids, logprobs.gather(1, ids[:, None])[:, 0]
+
+
+def invert(logprobs: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+    """The places [N] at which the cumulative sums of exp(logprobs) [N, V] pass the share `uniform`
+    [N] of their total."""
     cumulative = logprobs.exp().cumsum(-1)
     point = (uniform * cumulative[:, -1])[:, None]
-    drawn = torch.searchsorted(cumulative, point, right=True)[:, 0]
-    drawn = drawn.clamp_max(logits.shape[1] - 1)  # reached only where sums are not finite
-    ids = torch.where(greedy, logits.argmax(-1), drawn)
-    return ids, logprobs.gather(1, ids[:, None])[:, 0]
+    places = torch.searchsorted(cumulative, point, right=True)[:, 0]
+    return places.clamp_max(logprobs.shape[1] - 1)  # reached only where sums are not finite

@@ -20,7 +20,8 @@ from fieldcraft.engine.versions import extend
 from fieldcraft.engine.vllm.client import Choice, Gone
 from fieldcraft.engine.vllm.servers import MOST_DEATHS, Own, Remote, Servers, Serving
 from fieldcraft.engine.vllm.weights import Here, Origin, Weights, place_for
-from fieldcraft.types import Completion, Sampling, Span, StopReason, Tokenizer, UserError
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Completion, Span, StopReason, Tokenizer, UserError
 
 Tell = Callable[[Sequence[int]], None]
 Positive = Annotated[float, Field(gt=0)]
@@ -265,11 +266,14 @@ class VllmEngine:
         return choice, weights.version
 
     def _asked(self, sampling: Sampling, room: int, seeds: bool) -> dict[str, Any]:
-        """vLLM's words for how a turn is sampled. What ends it is said in full, because vLLM would
-        also stop at tokens that it finds in the model's folder."""
+        """vLLM's words for how a turn is sampled. Limits and what ends it are said in full, because
+        a server of others may take what is missing from the model's folder."""
         asked: dict[str, Any] = {
             "max_tokens": min(sampling.max_tokens, room),
             "temperature": sampling.temperature,
+            "top_k": sampling.truncation.top_k,
+            "top_p": sampling.truncation.top_p,
+            "min_p": sampling.truncation.min_p,
             "stop": list(sampling.stop),
             "ignore_eos": True,
             "stop_token_ids": self._ends,

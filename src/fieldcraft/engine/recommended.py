@@ -1,0 +1,69 @@
+"""How the makers of a model recommend to sample from it: `generation_config.json` in its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fieldcraft.config.sampling import LIMITS
+from fieldcraft.records.reading import read_json
+from fieldcraft.types import UserError
+
+FILE = "generation_config.json"
+# What changes probabilities in ways that this project does not have, and its value for no change.
+UNUSED: dict[str, Any] = {
+    "repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "num_beams": 1,
+}
+
+
+class Recommendation(BaseModel):
+    """What such a file says about sampling; None: nothing."""
+
+    model_config = ConfigDict(extra="allow")
+
+    do_sample: bool | None = None
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None  # 0 or -1: all
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """Temperature and limits. `do_sample: false` is greedy, whatever else the file holds; where
+        it is left out, a temperature or a limit means sampling. A temperature left out is 1."""
+        if self.do_sample is False or self.temperature == 0:
+            return {"temperature": 0.0}
+        said = {key: getattr(self, key) for key in ("temperature", *LIMITS)}
+        found = {key: value for key, value in said.items() if value is not None}
+        if "top_k" in found:
+            found["top_k"] = max(found["top_k"], 0)
+        return {"temperature": 1.0} | found if found or self.do_sample else {}
+
+    @property
+    def unused(self) -> dict[str, Any]:
+        """What else it recommends, which is not followed."""
+        extra = self.model_extra or {}
+        return {
+            key: extra[key]
+            for key, neutral in UNUSED.items()
+            if extra.get(key) not in (None, neutral)
+        }
+
+
+def read_recommendation(folder: Path) -> Recommendation:
+    """Raises UserError where a folder recommends no way to sample."""
+    advice = "set temperature and the like in the recipe, without sampling: model"
+    path = folder / FILE
+    found = Recommendation()
+    if path.exists():
+        found = Recommendation.model_validate(read_json(path, Recommendation, advice))
+    if not found.keys:
+        raise UserError(f"{folder} recommends no way to sample ({FILE}): {advice}.")
+    return found

@@ -1,0 +1,50 @@
+"""How one turn is sampled, and from which tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """Which tokens can be sampled at all; the probabilities of these are renormalised.
+
+    They come after the temperature and in the order of vLLM, each on what the one before it left:
+    `min_p` drops tokens below that share of the highest probability, `top_k` keeps so many of the
+    most likely ones (0: all), `top_p` the fewest of them that together have that probability.
+    Tokens exactly as likely as the last one that is kept are kept, too.
+
+    Raises ValueError for limits outside of these ranges.
+    """
+
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.top_k < 0 or not 0 < self.top_p <= 1 or not 0 <= self.min_p < 1:
+            raise ValueError(
+                "top_k must be 0 or more, top_p above 0 and at most 1, and min_p from 0 to below 1:"
+                f" {self}"
+            )
+
+    def __bool__(self) -> bool:
+        """Whether it drops anything."""
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+
+
+WHOLE = Truncation()  # every token can be sampled
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How one turn is sampled. Temperature 0 is greedy, and truncates nothing. Log-probabilities
+    are those of the distribution sampled from: softmax(logits / temperature), truncated and
+    renormalised; at temperature 1 and whole when greedy. `seed` makes the turn reproducible
+    whatever else shares the batch."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    stop: tuple[str, ...] = ()
+    seed: int = 0
+    truncation: Truncation = WHOLE

@@ -1,0 +1,128 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from checkpoints import write_tiny_checkpoint
+from fieldcraft.config.sampling import SamplingConfig
+from fieldcraft.records.events import Event
+from fieldcraft.runs.agent import find_agent
+from fieldcraft.runs.sampling import Decoding, make_sampling, resolve_sampling
+from fieldcraft.sampling import Truncation
+from fieldcraft.train.model import load_model, load_tokenizer
+from fieldcraft.train.saving import save_model
+from fieldcraft.types import Task, UserError
+
+QWEN = {
+    "do_sample": True,
+    "temperature": 0.7,
+    "top_p": 0.8,
+    "top_k": 20,
+    "repetition_penalty": 1.05,
+    "eos_token_id": 2,
+}
+
+
+def recommending(folder: Path, keys: dict[str, Any]) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "generation_config.json").write_text(json.dumps(keys))
+    return folder
+
+
+def resolved(folder: Path, **keys: Any) -> tuple[Decoding, str]:
+    heard: list[Event] = []
+    found = resolve_sampling(SamplingConfig(sampling="model", **keys), folder, heard.append)
+    [told] = heard
+    return found, told.text  # type: ignore[union-attr]
+
+
+def test_what_the_folder_recommends_is_taken_and_said(tmp_path: Path) -> None:
+    found, told = resolved(recommending(tmp_path, QWEN))
+    assert found == Decoding(0.7, Truncation(top_k=20, top_p=0.8))
+    file = tmp_path / "generation_config.json"
+    assert told == (
+        f"sampling: temperature=0.7, top_k=20, top_p=0.8 of {file}; repetition_penalty=1.05"
+        " recommended there, but unknown here"
+    )
+
+
+def test_keys_of_the_recipe_win(tmp_path: Path) -> None:
+    found, told = resolved(recommending(tmp_path, QWEN), temperature=1.0, top_k=0)
+    assert found == Decoding(1.0, Truncation(top_p=0.8))
+    assert "top_p=0.8 of" in told
+    assert "; temperature=1, top_k=0 of the recipe;" in told
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"do_sample": False, "temperature": 0.7, "top_k": 5}, Decoding(0.0)),
+        ({"do_sample": True}, Decoding(1.0)),
+        ({"do_sample": True, "top_k": -1, "min_p": 0.05}, Decoding(1.0, Truncation(min_p=0.05))),
+        ({"temperature": 0.6}, Decoding(0.6)),
+    ],
+)
+def test_files_as_makers_write_them(
+    tmp_path: Path, keys: dict[str, Any], expected: Decoding
+) -> None:
+    assert resolved(recommending(tmp_path, keys))[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "own", "sentence"),
+    [
+        ({"eos_token_id": 2}, {}, "recommends no way to sample"),
+        ({"temperature": -1}, {}, "generation_config.json holds something else than it should"),
+        ({"do_sample": False}, {"top_p": 0.5}, "top_p would change nothing about greedy sampling"),
+    ],
+)
+def test_what_cannot_be_taken_is_refused(
+    tmp_path: Path, keys: dict[str, Any], own: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        resolved(recommending(tmp_path, keys), **own)
+
+
+def test_a_folder_without_the_file_and_greedy_samples_are_refused(tmp_path: Path) -> None:
+    settings = SamplingConfig(sampling="model")
+    with pytest.raises(UserError, match="recommends no way to sample"):
+        resolve_sampling(settings, tmp_path, print)
+    recommending(tmp_path, {"do_sample": False})
+    with pytest.raises(UserError, match="greedy samples of a question are all the same"):
+        resolve_sampling(settings, tmp_path, print, several=True)
+    with pytest.raises(UserError, match="top_k would change nothing"):
+        make_sampling(top_k=3)
+    with pytest.raises(UserError, match="sampling: it must be 'recipe' or 'model'"):
+        make_sampling(sampling="mine")
+
+
+def test_a_trained_model_keeps_what_its_base_recommended(tmp_path: Path) -> None:
+    base = write_tiny_checkpoint(tmp_path / "base", "qwen2")
+    recommending(base, QWEN)
+    model = load_model(base, torch.device("cpu"))
+    save_model(tmp_path / "trained", model, load_tokenizer(base))
+    assert resolved(tmp_path / "trained")[0] == resolved(base)[0]
+
+
+def test_an_agent_samples_as_it_is_told(tmp_path: Path) -> None:
+    model = recommending(write_tiny_checkpoint(tmp_path / "model", "qwen2"), QWEN)
+    agent = find_agent(model).with_settings(budget={"turn_tokens": 8, "total_tokens": 512})
+
+    def written(**keys: Any) -> list[int]:
+        return agent.ask("Who?", **keys).segments[-1].ids
+
+    greedy = written()
+    assert written(temperature=1.0, top_k=1) == greedy
+    sampled = written(temperature=1.0, seed=1)
+    assert sampled not in (greedy, written(temperature=1.0, seed=2))
+    assert written(temperature=1.0, seed=1) == sampled
+    assert written(sampling="model", seed=1) == written(
+        temperature=0.7, top_p=0.8, top_k=20, seed=1
+    )
+    told = agent.sampling(temperature=1.0, top_k=1, samples={"default": 1, "aime*": 3})
+    tasks = [Task("a", "Who?", ("x",), {"data_source": "AIME24"}), Task("b", "Why?", ("y",))]
+    assert told.evaluate(tasks)["n"] == 2
+    assert told.evaluate(tasks[:1])["sampled"]["samples"] == 3
+    assert told.sampling(temperature=0, samples=1).recipe.evaluation.given == {"temperature": 0}
