@@ -12,9 +12,10 @@ import pytest
 
 from fieldcraft.agents.prompted import Attempt, End
 from fieldcraft.config.sections import Collect
-from fieldcraft.data.collect import Collection, Journal
+from fieldcraft.data.collect import Collection
 from fieldcraft.data.contrast import contrast
 from fieldcraft.data.grading import Grader
+from fieldcraft.data.journal import Journal
 from fieldcraft.data.steps_io import StepPair, read_demonstrations, read_pairs
 from fieldcraft.data.targets import told
 from fieldcraft.data.teachers import Oracle, Way
