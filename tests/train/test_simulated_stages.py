@@ -95,6 +95,36 @@ def texts(found: Sequence[Trajectory], author: Author) -> list[tuple[int, ...]]:
     return sorted(tuple(s.ids) for t in found for s in t.segments if s.author is author and s.ids)
 
 
+class Temperatures(Watched):
+    """The temperatures of all calls, too."""
+
+    def __init__(self, engine: LocalEngine) -> None:
+        super().__init__(engine)
+        self.seen: set[float] = set()
+
+    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+        self.seen.add(sampling.temperature)
+        return await super().generate(ids, sampling, session)
+
+
+@pytest.mark.parametrize(("own", "meant"), [(None, 0.8), (0.0, 0.0), (0.3, 0.3)])
+def test_a_simulator_has_a_temperature_of_its_own(own: float | None, meant: float) -> None:
+    stage = bandit(
+        observations="simulated", simulator="frozen", temperature=0.8, simulator_temperature=own
+    )
+    assert isinstance(stage.sampler.engine, LocalEngine)
+    assert isinstance(stage.sampler.frozen, LocalEngine)
+    policy, frozen = Temperatures(stage.sampler.engine), Temperatures(stage.sampler.frozen)
+    stage.sampler = replace(stage.sampler, engine=policy, frozen=frozen)
+    step(stage, 0)
+    assert (policy.seen, frozen.seen) == ({0.8}, {meant})
+
+
+def test_a_simulators_temperature_belongs_to_simulated_observations() -> None:
+    with pytest.raises(UserError, match="belongs to simulated observations"):
+        settings(simulator_temperature=0.5)
+
+
 def test_a_frozen_simulator_and_the_policy_keep_to_their_engines() -> None:
     stage = bandit(observations="simulated", simulator="frozen", temperature=0.8)
     policy, frozen, seen = watch(stage)

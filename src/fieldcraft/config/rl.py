@@ -91,6 +91,8 @@ class Rl(Stage):
     simulated_share: Share = SIMULATED_SHARE  # of the steps of a mixed stage
     simulator: Literal["policy", "frozen", "endpoint"] = "policy"
     simulator_stage: str | None = None  # whose model is frozen; None: the one the stage starts from
+    # of simulated observations; None: that of the policy; 0: the likeliest tokens
+    simulator_temperature: Rate | None = None
     endpoint: Endpoint | None = None
     questions: PositiveInt = 32  # of a step
     group: PositiveInt = 8  # rollouts of a question
@@ -230,8 +232,11 @@ class Rl(Stage):
         return {self.observations: self.steps}
 
     @property
-    def simulation_temperature(self) -> float | None:
-        return None if self.observations == "real" else self.temperature
+    def simulation_temperatures(self) -> tuple[float, float] | None:
+        if self.observations == "real":
+            return None
+        own = self.simulator_temperature
+        return self.temperature, self.temperature if own is None else own
 
     def overlong_span(self, budget: Limits) -> tuple[int, int]:
         """Limit and cache of the overlong penalty, in tokens of a chain.
@@ -265,6 +270,8 @@ class Rl(Stage):
     def _agree_on_simulator(self) -> None:
         if self.simulator != "policy" and self.observations == "real":
             raise ValueError("a simulator writes nothing with observations: real; use simulated")
+        if self.simulator_temperature is not None and self.observations == "real":
+            raise ValueError("simulator_temperature belongs to simulated observations; remove it")
         if self.simulated_share != SIMULATED_SHARE and self.observations != "mixed":
             raise ValueError("simulated_share belongs to observations: mixed; remove it")
         if self.simulator_stage is not None and self.simulator != "frozen":

@@ -71,8 +71,9 @@ class Stage(Section):
         return {}
 
     @property
-    def simulation_temperature(self) -> float | None:
-        """At which it samples with simulated observations; None where it never does."""
+    def simulation_temperatures(self) -> tuple[float, float] | None:
+        """Those of the policy and of its simulator where observations are simulated; None where
+        they never are."""
         return None
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from fieldcraft.config.recipe import Recipe
@@ -24,15 +25,16 @@ async def measure_simulator(
     """How faithfully an agent simulates its search, and what that does to its answers.
 
     Every question is rolled out once with simulated and once with real observations, sampled alike:
-    at the temperature of the run's first simulated stage (1 without one), with the run's seed.
+    at the temperatures of the run's first simulated stage (1 without one), with the run's seed.
     Raises UserError for an agent without a search.
     """
     env = await agent.environment()
     search = next((tool for tool in env.tools if tool.name == SEARCH), None)
     if not isinstance(search, Tool):
         raise UserError("a simulator is held against a search: give --index or --search-url.")
-    temperature = _simulation_temperature(agent.recipe)
+    temperature, simulator_temperature = _temperatures(agent.recipe)
     policy = Policy(engine=agent.engine, temperature=temperature, seed=agent.recipe.seed)
+    writer = replace(policy, temperature=simulator_temperature)
 
     correct = await open_correct(agent.recipe)
 
@@ -46,11 +48,12 @@ async def measure_simulator(
             emit,
         )
 
-    dreamt = await sampled("simulated", PolicySimulator(policy))
+    dreamt = await sampled("simulated", PolicySimulator(writer))
     real = await sampled("real", None)
     return {
         "n": len(tasks),
         "temperature": temperature,
+        "simulator_temperature": simulator_temperature,
         "seed": agent.recipe.seed,
         "em_simulated": share_right(dreamt),
         "em_real": share_right(real),
@@ -67,6 +70,6 @@ async def _verdicts(agent: Agent, dreamt: Sequence[Trajectory], tool: Tool) -> V
     return found
 
 
-def _simulation_temperature(recipe: Recipe) -> float:
-    found = (stage.simulation_temperature for stage in recipe.stages.values())
-    return next((temperature for temperature in found if temperature is not None), 1.0)
+def _temperatures(recipe: Recipe) -> tuple[float, float]:
+    found = (stage.simulation_temperatures for stage in recipe.stages.values())
+    return next((both for both in found if both is not None), (1.0, 1.0))

@@ -190,12 +190,13 @@ class Sampler:
 
     def _player(self, *, simulated: bool) -> Player:
         """What plays the rollout of a task and a key. If a frozen model writes the observations, it
-        samples as the policy does, in an engine with sessions of its own."""
+        samples in an engine with sessions of its own."""
         policy = self._policy
         simulator: Simulator | None = None
-        if simulated:
-            frozen = PolicySimulator(replace(policy, engine=self.frozen or policy.engine))
-            simulator = self.remote or frozen
+        if simulated and (temperatures := self.settings.simulation_temperatures):
+            engine = self.frozen or policy.engine
+            writer = replace(policy, engine=engine, temperature=temperatures[1])
+            simulator = self.remote or PolicySimulator(writer)
 
         async def play(task: Task, key: str) -> Trajectory:
             with self.timeline.follow():

@@ -259,7 +259,9 @@ async def _remote(settings: Rl, material: Material) -> ChatSimulator | None:
         return None
     endpoint = await open_endpoint(settings.endpoint, material.folder / "simulator.sqlite")
     recipe = material.recipe
-    return ChatSimulator(endpoint, recipe.search.topk, settings.temperature, material.seed)
+    assert settings.simulation_temperatures is not None, "an endpoint simulates"
+    _, temperature = settings.simulation_temperatures
+    return ChatSimulator(endpoint, recipe.search.topk, temperature, material.seed)
 
 
 def make_watch(stage: Rl, correct: str = AUTO) -> Watch | None:
