@@ -25,8 +25,8 @@ from seeds_parts import entry, recipe, report, rows
 
 def test_the_stages_of_the_comparison_are_those_of_the_mini_run() -> None:
     table, mini = load_recipe("autocoa-table", []), load_recipe("autocoa-mini", [])
-    own = {"start": None, "evaluate": True}
     for name, stage in mini.stages.items():
+        own = {"start": None, "evaluate": stage.evaluate}
         steps = {"steps": stage.steps} if isinstance(stage, Rl) else {}
         assert table.stages[name].model_copy(update=own | steps) == stage, name
     same = ("dialect", "instruction", "world", "scratch", "search")
@@ -36,17 +36,24 @@ def test_the_stages_of_the_comparison_are_those_of_the_mini_run() -> None:
     assert table.budget.model_copy(update={"max_calls": 6}) == mini.budget
 
 
-def test_simulators_are_compared_for_one_policy() -> None:
-    compared, table = load_recipe("simulator-table", []), load_recipe("autocoa-table", [])
+def test_what_keeps_when_to_act_is_compared_from_one_model_at_equal_steps() -> None:
+    frontier, mini = load_recipe("autocoa-frontier", []), load_recipe("autocoa-mini", [])
     for name in ("base", "sft1", "sft2", "sft3"):
-        assert compared.stages[name].model_copy(update={"start": None}) == table.stages[
-            name
-        ].model_copy(update={"start": None}), name
-    same = ("dialect", "instruction", "world", "scratch", "search", "budget")
-    assert [getattr(compared, key) for key in same] == [getattr(table, key) for key in same]
+        own = {"evaluate": mini.stages[name].evaluate}
+        assert frontier.stages[name].model_copy(update=own) == mini.stages[name], name
+    trained = [stage for stage in frontier.stages.values() if isinstance(stage, Rl)]
+    assert {(stage.start, stage.steps) for stage in trained} == {("sft3", mini.stages["rl2"].steps)}
+    asked = {"cot_share": 0.0, "cot_questions": "all", "call_smoothing": None}
+    rewards = {"rewards": {"em": 1.0, "format_penalty": 0.2}}
+    alike = [stage.model_copy(update=asked | rewards) for stage in trained]
+    assert all(stage == alike[0] for stage in alike)
+    start = {"start": None, "checkpoint_every": mini.stages["rl2"].checkpoint_every}
+    assert alike[0].model_copy(update=start) == mini.stages["rl2"].model_copy(update=asked)
+
+
+def test_simulators_are_compared_for_one_policy() -> None:
+    compared = load_recipe("simulator-table", [])
     trained = {n: stage for n, stage in compared.stages.items() if isinstance(stage, Rl)}
-    own = {"steps": table.stages["rl1"].steps, "evaluate": False}
-    assert trained["rl1-own"].model_copy(update=own) == table.stages["rl1"]
     said = {n: (stage.simulator, stage.simulator_stage) for n, stage in trained.items()}
     assert said == {
         "rl1-own": ("policy", None),
@@ -110,10 +117,13 @@ def test_the_rows_of_the_comparison_went_through_what_they_say() -> None:
     assert worth["RL-2"] == ("SFT-1&2", "SFT-1&2 + RL-2")
     steps = {title: tuple(row["rl_steps"].values()) for title, row in found.items()}
     assert {title: both for title, both in steps.items() if any(both)} == {
-        "RL-2 only": (0, 90),
-        "SFT-1&2&3 + RL-1": (60, 0),
-        "SFT-1&2&3 + RL-1&2": (50, 10),
-        "SFT-1&2 + RL-2": (0, 60),
+        "RL-2 only": (0, 72),
+        "SFT-1&2&3 + RL-1": (48, 0),
+        "SFT-1&2&3 + RL-1&2": (40, 8),
+        "SFT-1&2 + RL-2": (0, 48),
+        "SFT-1&2 + RL-2 with tools always": (0, 48),
+        "SFT-1&2 + RL-2 by OTC-GRPO": (0, 48),
+        "SFT-1&2 + RL-2 by OTC-GRPO, some without tools": (0, 48),
     }
     assert [row["name"] for row in compared_rows(list(found.values()))] == [
         *("workflow", "sft3", "rl2")
