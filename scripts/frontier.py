@@ -1,4 +1,4 @@
-"""Draw exact match against calls for the rows of a sweep: a point for each, and a bar from the lowest
+"""Draw exact match against calls for the rows of a sweep, a point for each and a bar from the lowest
 to the highest seed. Rows that differ in one number are joined.
 
 python scripts/frontier.py runs/autocoa-frontier docs/frontier.png [SPLIT]

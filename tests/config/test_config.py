@@ -307,7 +307,7 @@ def test_a_recipe_has_a_world_or_questions_of_the_users(tmp_path: Path, path: st
 def test_the_world_is_written_down_whole(path: str) -> None:
     world = load_recipe(path, ["world.people=40"]).world
     assert world is not None
-    shares = {"taught": 0.4, "heldout": 0.5, "mistakes": 0.25}
+    shares = {"taught": 0.4, "heldout": 0.5, "mistakes": 0.25, "reading_share": 0.3}
     counts = {"people": 40, "variants": 400, "reserved_chains": 0}
     counts |= {"reading_syllables": None, "site": None, "article_readings": 0}
     assert (world.name, world.settings) == ("atlas", counts | shares)
@@ -385,7 +385,7 @@ def test_a_row_of_a_table_shows_something_that_is_evaluated() -> None:
 def test_a_supervised_stage_is_as_long_as_its_epochs_or_its_steps() -> None:
     stage = load_recipe("autocoa-mini", []).stages["sft2"]
     assert isinstance(stage, Sft)
-    assert stage.steps_over(25_740) == 201  # 7,207.2 examples in batches of 36
+    assert stage.steps_over(19_440) == 227  # 6,804 examples in batches of 30
     longer = stage.model_copy(update={"epochs": 1.5})
     assert longer.steps_over(100) == 5
     with pytest.raises(UserError, match=r"'stages.sft2' is wrong: .* either steps or epochs"):

@@ -65,6 +65,7 @@ class Curriculum:
     mistakes: float = MISTAKES  # see `team_demonstration`
     reading_syllables: int | None = None  # see `strangers`
     article_readings: int = 0  # of each article of the training region, by the base model
+    reading_share: float = READING_SHARE  # of the base model's texts
 
     @cached_property
     def worlds(self) -> list[Atlas]:
@@ -116,7 +117,7 @@ class Curriculum:
         rng = random.Random(f"base:{self.seed}")
         reading = [
             self._reading(strangers(self.world, rng, self.reading_syllables), rng)
-            for _ in range(round(count * READING_SHARE))
+            for _ in range(round(count * self.reading_share))
         ]
         ignorance = [
             self._ignorance(rng.choice(self.worlds), rng)

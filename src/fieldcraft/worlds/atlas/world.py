@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, PositiveInt
 
 from fieldcraft.config.sections import Share
 from fieldcraft.types import Dialect, Step, Task, Trajectory
-from fieldcraft.worlds.atlas.curriculum import Curriculum, tokenizer_texts
+from fieldcraft.worlds.atlas.curriculum import READING_SHARE, Curriculum, tokenizer_texts
 from fieldcraft.worlds.atlas.facts import deal
 from fieldcraft.worlds.atlas.fidelity import judge_by_world
 from fieldcraft.worlds.atlas.lone import lone_demonstration
@@ -55,6 +55,7 @@ class AtlasWorld(World):
         reading_syllables: Annotated[int, Field(ge=4, le=len(SYLLABLES))] | None = None,
         site: Annotated[str, AfterValidator(site_address)] | None = None,
         article_readings: Annotated[int, Field(ge=0)] = 0,
+        reading_share: Share = READING_SHARE,
     ) -> None:
         """Deal the world.
 
@@ -72,6 +73,8 @@ class AtlasWorld(World):
                 search and read that site with web_search and crawl_page, in place of an index.
             article_readings: how often a base model reads each article of the training region,
                 which no closed-book question asks about, so that it can simulate a search there.
+            reading_share: share of the base model's other texts in which it states what it has just
+                read about strangers.
 
         Raises:
             UserError: the world would have no entities of a kind, or none to ask about.
@@ -82,6 +85,7 @@ class AtlasWorld(World):
         self.reading_syllables = reading_syllables
         self.site = site
         self.article_readings = article_readings
+        self.reading_share = reading_share
         self.facts = deal(people, taught, heldout, seed, reserved_chains, site)
 
     def passages(self) -> list[dict[str, str]]:
@@ -129,6 +133,7 @@ class AtlasWorld(World):
             self.mistakes,
             self.reading_syllables,
             self.article_readings,
+            self.reading_share,
         )
 
     @property
