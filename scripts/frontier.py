@@ -1,5 +1,6 @@
-"""Draw exact match against calls for the rows of a sweep, a point for each and a bar from the lowest
-to the highest seed. Rows that differ in one number are joined.
+"""Draw exact match against calls for the rows of a sweep, a point for each.
+
+A bar goes from the lowest to the highest seed. Rows that differ in one number are joined.
 
 python scripts/frontier.py runs/autocoa-frontier docs/frontier.png [SPLIT]
 """

@@ -223,8 +223,9 @@ class RlStage(StageType):
             )
         if not any(settings.weights.values()):
             yield f"stage '{name}' gives no reward a weight: set rewards, as in {{em: 1.0}}."
-        known = (task.is_known for task in data.training_questions())
-        if settings.cot_questions == "known" and not any(known):
+        if settings.cot_questions == "known" and not any(
+            task.is_known for task in data.training_questions()
+        ):
             yield (
                 f"stage '{name}' has cot_questions: known, and no training question is known: give"
                 " the questions metadata.known or closed_book, or set cot_questions: all."
