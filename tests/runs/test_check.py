@@ -28,7 +28,7 @@ from fieldcraft.types import Author, Segment, Status, Task, Trajectory
 # of the checkpoint: untied embeddings of 400 words, two layers of width 32
 PARAMETERS = 2 * 400 * 32 + 2 * (32 * 32 * 2 + 32 * 16 * 2 + 64 + 3 * 32 * 64 + 64) + 32
 PROCESS = 600_000_000  # before there is a model
-SMALL = ["world.people=30", "world.variants=2", "scratch.layers=2", "scratch.width=16"]
+SMALL = ["world.people=60", "world.variants=2", "scratch.layers=2", "scratch.width=16"]
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +101,7 @@ def test_the_world_is_sound() -> None:
         "weights",
         "dialect",
         "gold answers",
+        "closed book",
         "budget",
         "workflows",
         "stage base",
