@@ -233,6 +233,7 @@ def test_a_single_rollout_is_compared_with_nothing_only_where_groups_are() -> No
         unused: Any = None  # its data is sampled
         settings = Rl.model_validate(stage | {"algorithm": algorithm})
         return list(RlStage.problems(settings, "rl", unused, []))
+
     assert [bool(problems(name)) for name in ("rloo", "dapo", "reinforce++", "ppo")] == [
         True,
         True,

@@ -60,9 +60,35 @@ def test_code_is_selected_by_what_the_model_solves(tmp_path: Path) -> None:
     assert status("run", "afm-select-code", *given, *short, "--out", out) == 0
     card = json.loads((out / "select" / "card.json").read_text())
     counts = [(cut["name"], cut["before"], cut["after"]) for cut in card["cuts"]]
-    assert counts == [("overlap", 2, 2), ("solver", 2, 2)]
+    assert counts == [(rule, 2, 2) for rule in ("proofs", "tests", "overlap", "solver")]
     assert card["figures"] == {"0 of 2 right with tools": {"questions": 2.0}}
     assert all("closed_book" not in t.meta for t in read_tasks(out / "select" / "tasks.jsonl"))
+
+
+def test_questions_are_filtered_before_any_is_sampled(tmp_path: Path) -> None:
+    """Of four questions one is held out, and one is a proof."""
+    model = write_tiny_checkpoint(tmp_path / "model", "qwen2")
+    sums = ["How much is 1 + 1?", "How much is 4 - 2?", "Prove that 1 + 1 is 2."]
+    records = [{"problem": question, "answer": "2"} for question in [*sums, "What is 2?"]]
+    (tmp_path / "tasks.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
+    out = tmp_path / "run"
+    given = [f"model={model}", f"tasks={tmp_path / 'tasks.jsonl'}", "select.rollouts=1", "seed=2"]
+    given += ["budget.turn_tokens=4", "budget.total_tokens=1024", "device=cpu"]
+    given += ["select.filters={proofs: , tests: }"]
+    assert status("run", "afm-select-code", *given, "--out", out) == 0
+    kept = {task.question for task in read_tasks(out / "select" / "tasks.jsonl")}
+    card = json.loads((out / "select" / "card.json").read_text())
+    counts = [(cut["name"], cut["before"], cut["after"]) for cut in card["cuts"]]
+    assert counts == [
+        *(("proofs", 3, 2), ("tests", 2, 2), ("overlap", 2, 2), ("solver", 2, 2)),
+    ]
+    assert kept == set(sums[:2])
+
+
+def test_filters_of_questions_look_at_no_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status("check", "afm-mini", "select.filters={complexity: }") == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "the filter 'complexity' looks at how a question was answered, and here none is" in told
 
 
 def test_the_recipe_of_both_names_its_successors(capsys: pytest.CaptureFixture[str]) -> None:

@@ -170,7 +170,6 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     },
 }
 
-
 # What a named class must be a subclass of, and the attributes that it must have.
 BASES: Mapping[Kind, tuple[str, Sequence[str]]] = {
     Kind.DIALECT: (

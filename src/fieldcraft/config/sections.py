@@ -7,7 +7,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     NonNegativeInt,
@@ -20,6 +19,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from fieldcraft.config.complaints import first_problem
+from fieldcraft.config.filters import Filters, QuestionFilters
 from fieldcraft.config.names import Kind, require, suggestion
 from fieldcraft.config.sampling import (
     DEFAULT,
@@ -44,27 +44,6 @@ class Section(BaseModel):
 def fields_of(section: type[BaseModel]) -> dict[str, FieldInfo]:
     """The keys of a section, as a recipe writes them."""
     return {field.alias or name: field for name, field in section.model_fields.items()}
-
-
-def _without_settings(filters: Any) -> Any:
-    """In YAML a filter without settings is a name and a colon, which stands for null."""
-    if not isinstance(filters, dict):
-        return filters
-    return {name: {} if own is None else own for name, own in filters.items()}
-
-
-def _are_filters(filters: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    for name in filters:
-        require(Kind.FILTER, name)
-    return filters
-
-
-# Rules for demonstrations by name, in the order of their use, each with its settings.
-Filters = Annotated[
-    dict[str, dict[str, Any]],
-    BeforeValidator(_without_settings),
-    AfterValidator(_are_filters),
-]
 
 
 class World(Section):
@@ -307,6 +286,7 @@ class Select(SamplingConfig):
     usual_temperature: ClassVar[float] = 1.0
 
     questions: PositiveInt = 1000  # at most, that are looked at
+    filters: QuestionFilters = Field(default={})  # of the questions, before any is sampled
     # samples without tools: a stage, `start` or `teacher`; None: nobody, so the rule is left out
     toolless: str | None = "start"
     samples: PositiveInt = 32  # of each question, without tools
@@ -328,8 +308,11 @@ class Select(SamplingConfig):
 
     @model_validator(mode="after")
     def _selects_by_something(self) -> Self:
-        if self.toolless is None and self.solver is None and self.overlap == "keep":
-            raise ValueError("it keeps every question: set toolless, solver or overlap: drop")
+        rules = (self.toolless, self.solver, *self.filters)
+        if not any(rules) and self.overlap == "keep":
+            raise ValueError(
+                "it keeps every question: set toolless, solver, filters or overlap: drop"
+            )
         return self
 
 

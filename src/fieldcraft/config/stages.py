@@ -8,7 +8,8 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from fieldcraft.config.sections import Endpoint, Filters, Optim, Rate, Section
+from fieldcraft.config.filters import Filters
+from fieldcraft.config.sections import Endpoint, Optim, Rate, Section
 
 StageKind = Literal["supervised", "rl"]
 

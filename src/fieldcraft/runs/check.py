@@ -14,10 +14,11 @@ from functools import partial
 from operator import itemgetter
 from pathlib import Path
 
+from fieldcraft.config.filters import Filters
 from fieldcraft.config.names import BUILT_IN, Kind
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import TEACHER, Filters
+from fieldcraft.config.sections import TEACHER
 from fieldcraft.config.stages import Stage
 from fieldcraft.dialects import round_trip_problems
 from fieldcraft.dialects.demonstrations import encode_turn

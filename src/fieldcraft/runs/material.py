@@ -13,9 +13,10 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from fieldcraft.cluster.ranks import RayRanks
 from fieldcraft.cluster.sources import OnRanks
+from fieldcraft.config.filters import Filters
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import Filters, Optim
+from fieldcraft.config.sections import Optim
 from fieldcraft.data.steps_io import read_demonstrations
 from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.envs.environment import ToolEnvironment

@@ -13,6 +13,7 @@ from typing import Any
 from fieldcraft.config.recipe import Recipe, acts, dump_recipe, toolless
 from fieldcraft.config.sections import TEACHER, Select
 from fieldcraft.config.stages import Pairs, Sft
+from fieldcraft.data.filters import apply_filters
 from fieldcraft.data.funnel import Card, few
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.selection import (
@@ -37,7 +38,7 @@ from fieldcraft.rollout.health import EvaluationWatch
 from fieldcraft.rollout.loop import Policy, rollout
 from fieldcraft.runs.build import make_environment
 from fieldcraft.runs.context import Context, open_context
-from fieldcraft.runs.filtering import DEMONSTRATIONS
+from fieldcraft.runs.filtering import DEMONSTRATIONS, text_dialect
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.sampling import Decoding, resolve_sampling
 from fieldcraft.runs.teachers import make_chat, make_prompted
@@ -65,7 +66,8 @@ async def _select(
 ) -> None:
     tallies = Tallies(folder / "samples.jsonl")
     candidates = context.inputs.train_tasks()[: settings.questions]
-    parts = [without(trained_questions(context, models), candidates, settings)]
+    parts = [await _filtered(context, candidates, settings)]
+    parts.append(without(trained_questions(context, models), parts[-1].kept, settings))
     if settings.toolless is not None:
         is_right = await _toolless(context, models, settings.toolless, settings)
         left = parts[-1].kept
@@ -79,6 +81,15 @@ async def _select(
         await tally(context, "select", tallies, SOLVER, left, settings.rollouts, solves)
         parts.append(not_solved(tallies.of(SOLVER), left, settings))
     _write(context, Selected(*_joined(parts)), tallies, settings, folder)
+
+
+async def _filtered(context: Context, tasks: Sequence[Task], settings: Select) -> Selected:
+    """The questions that pass the filters of the recipe, which see chains without steps."""
+    recipe, chains = context.recipe, [(task, ()) for task in tasks]
+    args = (text_dialect(recipe), Grader(context.correct), recipe.seed)
+    found = await apply_filters(chains, settings.filters, *args)
+    dropped = [(chain.task, rule, reason) for chain, rule, reason in found.dropped]
+    return Selected([chain.task for chain in found.kept], dropped, found.cuts)
 
 
 def _joined(parts: Sequence[Selected]) -> tuple[Any, ...]:
