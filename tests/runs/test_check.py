@@ -234,12 +234,8 @@ def test_a_single_rollout_is_compared_with_nothing_only_where_groups_are() -> No
         settings = Rl.model_validate(stage | {"algorithm": algorithm})
         return list(RlStage.problems(settings, "rl", unused, []))
 
-    assert [bool(problems(name)) for name in ("rloo", "dapo", "reinforce++", "ppo")] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+    names = ("rloo", "dapo", "reinforce++", "ppo")
+    assert [bool(problems(name)) for name in names] == [True, True, False, False]
 
 
 def test_a_contrastive_stage_without_pairs(tmp_path: Path, checkpoint: Path) -> None:
