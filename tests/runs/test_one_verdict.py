@@ -279,7 +279,7 @@ async def best_of_three(graded: Graded, folder: Path) -> Verdicts:
             rubric = answer_rubric(graded.judge, graded.correct)
             await rubric.prepare(group)
             rubric.score(group)
-            await note_picks(group, 3, vote)
+            await note_picks(group, [3], vote)
             [picked] = [t for t in group if t.rewards["picked"] == 1]
             assert summarise(group)["sampled"]["best_of"]["mean"] == float(right)
             found[task.id, right] = picked.right
