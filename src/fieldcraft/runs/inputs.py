@@ -27,10 +27,11 @@ from fieldcraft.rollout.environments import Environment
 from fieldcraft.runs.build import make_correct, make_environment_of_others
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.sources import Inputs, Schemas
-from fieldcraft.types import Dialect, Step, Task, Trajectory, UserError
+from fieldcraft.types import Answer, Dialect, Step, Task, Trajectory, UserError
 from fieldcraft.worlds.base import Oracle, TrajectoryPair, Verdicts, World, make_world
 
 TRAIN_TASKS = 4000
+UNGRADED = "with an answer that nothing can grade"
 T = TypeVar("T")
 
 
@@ -253,7 +254,7 @@ class FileInputs(Inputs):
                 reasons["with a wrong answer"] += 1
                 continue
             if right is None and self.recipe.ungraded == "drop":
-                reasons["with an answer that nothing can grade"] += 1
+                reasons[UNGRADED] += 1
                 continue
             trajectory = encode_demonstration(task, steps, dialect, tools)
             if not trajectory.well_formed:
@@ -293,15 +294,25 @@ class FileInputs(Inputs):
     def usable_pairs(
         self, dialect: Dialect, tools: Schemas
     ) -> tuple[list[TrajectoryPair], Counter[str]]:
-        """Pairs to train on, and how many others were left out for which reason."""
+        """Pairs to train on, and how many others were left out for which reason. By the verdict of
+        the run an answer that is chosen must be right, and one that is rejected wrong."""
         assert self.recipe.pairs is not None
         kept: list[TrajectoryPair] = []
         if self.recipe.pairs.suffix == ".json":  # an array, as AutoCoA has it
             read, reasons = autocoa.read_pairs(self.recipe.pairs)
         else:
             read, reasons = read_pairs(self.recipe.pairs), Counter[str]()
-        for pair in read:
+        chosen = self._graded([(pair.task, pair.chosen) for pair in read])
+        rejected = self._graded([(pair.task, pair.rejected) for pair in read])
+        for pair, *rights in zip(read, chosen, rejected, strict=True):
             ways = (pair.chosen, pair.rejected)
+            ends = [isinstance(way[-1], Answer) for way in ways]  # other ways have no verdict
+            if (ends[0] and rights[0] is False) or (ends[1] and rights[1]):
+                reasons["that chooses a wrong answer or rejects a right one"] += 1
+                continue
+            if None in rights and self.recipe.ungraded == "drop":
+                reasons[UNGRADED] += 1
+                continue
             sides = encode_pair(pair.task, pair.before, ways, dialect, tools)
             both = list(zip(sides, ways, strict=True))
             if not all(reads_back(side, way[-1], dialect, tools) for side, way in both):

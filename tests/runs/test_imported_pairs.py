@@ -1,0 +1,44 @@
+"""Pairs of the user's file: the verdict says which of them may be trained on."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from checkpoints import tiny_tokenizer, write_tiny_checkpoint
+from fieldcraft.data.steps_io import StepPair, write_pairs
+from fieldcraft.dialects import get_dialect
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.runs.inputs import FileInputs
+from fieldcraft.types import Action, Answer, Task, Thought
+
+pytest.importorskip("math_verify", reason="mathematics needs the extra code")
+DIALECT = get_dialect("search-r1", tiny_tokenizer())
+MATH = Task("math", "What is 1/2 of 3/2?", ("\\frac{3}{4}",), {"graded_by": "math"})
+LOOKS = (Thought("I look."), Action("search", {"query": "it"}))
+
+
+def pair(chosen: str, rejected: str, task: Task = MATH) -> StepPair:
+    """Each way ends in this answer, or in a search where there is none."""
+    ways = ((Thought("I think."), Answer(text)) if text else LOOKS for text in (chosen, rejected))
+    return StepPair(task, (), *ways)
+
+
+def test_what_is_chosen_is_right_and_what_is_rejected_is_wrong(tmp_path: Path) -> None:
+    good = [pair("0.75", ""), pair("", "4"), pair("0.75", "4")]
+    bad = [pair("4", ""), pair("", "0.75")]
+    bare = [pair("Ada", "", Task("bare", "Who?", ()))]
+    write_pairs(tmp_path / "pairs.jsonl", [*good, *bad, *bare])
+    asked = [{"question": question, "answer": "a"} for question in ("Q?", "R?")]
+    (tmp_path / "tasks.json").write_text(json.dumps(asked))
+    model = write_tiny_checkpoint(tmp_path / "model", "qwen2")
+    files = [f"model={model}", f"tasks={tmp_path / 'tasks.json'}", "correct=auto", "tools=[]"]
+    recipe = load_recipe("torl", [*files, f"pairs={tmp_path / 'pairs.jsonl'}"])
+    kept, reasons = FileInputs(recipe).usable_pairs(DIALECT, [])
+    assert len(kept) == len(good)
+    assert reasons == {
+        "that chooses a wrong answer or rejects a right one": 2,
+        "with an answer that nothing can grade": 1,
+    }
+    trusting = FileInputs(recipe.model_copy(update={"ungraded": "trust"}))
+    assert len(trusting.usable_pairs(DIALECT, [])[0]) == len(good) + len(bare)
