@@ -12,6 +12,7 @@ from typing import Any
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.unseen import asked_again
 from fieldcraft.dialects.demonstrations import encode_demonstration
+from fieldcraft.dialects.naming import CALLED
 from fieldcraft.types import Action, Dialect, Reward, Step, Task, Thought, Trajectory, UserError
 from fieldcraft.worlds.base import Oracle, TrajectoryPair, Verdicts
 
@@ -63,11 +64,13 @@ class Inputs(ABC):
 
     def evaluation_tasks(self) -> list[Task]:
         """To test on. Those of the leading split are asked once more with tools under names that no
-        training shows, where the recipe has such names."""
+        training shows, where the recipe has such names and the questions do not say themselves by
+        which names they call."""
         asked, leading = self.test_tasks(), self.recipe.evaluation.leading
         if not any(tool.unseen for tool in self.recipe.tools):
             return asked
-        return asked + asked_again(task for task in asked if task.meta["split"] == leading)
+        first = (task for task in asked if task.meta["split"] == leading)
+        return asked + asked_again(task for task in first if CALLED not in task.meta)
 
     @abstractmethod
     def test_tasks(self) -> list[Task]:

@@ -8,6 +8,7 @@ from fieldcraft.dialects import get_dialect
 from fieldcraft.dialects.naming import with_names
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.build import closed_tools
+from fieldcraft.runs.inputs import make_inputs
 from fieldcraft.train.scratch import new_tokenizer, tool_texts
 from fieldcraft.types import Author, Trajectory, UserError
 from fieldcraft.worlds.domains import DomainsWorld
@@ -37,9 +38,21 @@ def test_a_question_has_the_tool_of_its_domain_by_its_own_name() -> None:
         + [("code_known", ["python"], "own")] * 3
         + [("search", ["search"], "own")] * 4
     )
+    again = WORLD.evaluation_questions({"code": 3, "code_unseen": 2, "search_unseen": 2})
+    assert [t.meta["split"] for t in again] == ["code"] * 3 + ["code_unseen"] * 2  # of the first
+    assert [t.question for t in again[3:]] == [t.question for t in again[:2]]
+    assert {t.meta["called"] for t in again[3:]} == {"unseen"}
+    assert len({t.id for t in again}) == 5
     trained = WORLD.training_questions(20)
     assert [t.meta["offered"][0] for t in trained] == ["python"] * 10 + ["search"] * 10
     assert not {t.question for t in trained} & {t.question for t in asked}
+
+
+def test_the_questions_of_a_run_are_not_asked_once_more() -> None:
+    """They say themselves by which names they call."""
+    small = ["world.search.people=60", "evaluation.splits={code: 2, search: 2, code_unseen: 1}"]
+    asked = make_inputs(load_recipe("generalise-mini", small)).evaluation_tasks()
+    assert [t.meta["split"] for t in asked] == ["code"] * 2 + ["code_unseen"] + ["search"] * 2
 
 
 def test_no_text_of_the_base_shows_a_tool_or_a_call() -> None:

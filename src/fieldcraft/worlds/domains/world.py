@@ -1,10 +1,10 @@
 """Two domains as one world that a recipe can name.
 
 Questions of Abacus need programs, and those of Atlas a search. Each is asked with the tool of its
-domain alone, which the prompt describes by its own name. So a model that was trained to call one
-tool can be asked questions that need the other one. The base model learns what both domains are
-about: it reads the base texts of each, and records of how questions are answered. What the
-demonstrations of a domain add is how its tool is called.
+domain alone, which the prompt describes by its own name, or by one that no training shows. So a
+model that was trained to call one tool can be asked questions that need the other one. The base
+model learns what both domains are about: it reads the base texts of each, and records of how
+questions are answered. What the demonstrations of a domain add is how its tool is called.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from fieldcraft.config.making import make_part
 from fieldcraft.config.names import Kind
-from fieldcraft.dialects.naming import CALLED, OFFERED
+from fieldcraft.dialects.naming import CALLED, OFFERED, UNSEEN
 from fieldcraft.types import Dialect, Task, Trajectory, UserError
 from fieldcraft.worlds.abacus.questions import SPLITS as ABACUS
 from fieldcraft.worlds.abacus.world import AbacusWorld
@@ -40,6 +40,8 @@ class DomainsWorld(World):
     splits: ClassVar[Mapping[str, str]] = {
         "code": f"Abacus, with python alone: {ABACUS['heldout']}",
         "search": f"Atlas, with search alone: {ATLAS['heldout']}",
+        "code_unseen": "The first of code once more, with names that no training shows",
+        "search_unseen": "The first of search once more, with names that no training shows",
         "code_known": f"Abacus, with python alone: {ABACUS['known']}",
         "search_known": f"Atlas, with search alone: {ATLAS['known']}",
     }
@@ -92,9 +94,11 @@ class DomainsWorld(World):
         for domain, part in self.parts.items():
             names = {"heldout": domain, "known": f"{domain}_known"}
             sizes = {own: splits.get(name, 0) for own, name in names.items()}
-            for task in part.evaluation_questions(sizes):
-                meta = {**task.meta, "split": names[task.meta["split"]], CALLED: OWN}
-                found.append(with_tool_of(domain, replace(task, meta=meta)))
+            asked = [with_tool_of(domain, task) for task in part.evaluation_questions(sizes)]
+            found += [_called(OWN, task, names[task.meta["split"]]) for task in asked]
+            first = [task for task in asked if task.meta["split"] == "heldout"]
+            again = f"{domain}_{UNSEEN}"
+            found += [_called(UNSEEN, task, again) for task in first[: splits.get(again, 0)]]
         return found
 
     def demonstrations(
@@ -148,3 +152,9 @@ class DomainsWorld(World):
 def with_tool_of(domain: str, task: Task) -> Task:
     """The question with the tool of its domain alone."""
     return replace(task, meta={**task.meta, OFFERED: [TOOLS[domain]]})
+
+
+def _called(by: str, task: Task, split: str) -> Task:
+    """The question of a split, whose tool has its own name or one that no training shows."""
+    identity = task.id if by == OWN else f"{task.id}:{by}"
+    return replace(task, id=identity, meta={**task.meta, "split": split, CALLED: by})
