@@ -100,14 +100,16 @@ def test_a_turn_that_cannot_be_read_is_answered_with_the_reason(turn: str, reaso
 
 
 def test_after_the_last_call_the_model_may_answer_and_nothing_else() -> None:
-    limits = {"max_calls": 1}
-    answered = play(prompted_react, SEARCH, SEARCH, ANSWER, **limits)
-    assert outcomes(answered) == [Outcome.OK, Outcome.REFUSED]
-    assert answered.calls[1].observation == LIMIT_REACHED
-    assert answered.answer == "Zavrazhye"
-    stubborn = play(prompted_react, SEARCH, SEARCH, SEARCH, ANSWER, **limits)
+    answered = play(prompted_react, SEARCH, ANSWER, max_calls=1)
+    assert (outcomes(answered), answered.answer) == ([Outcome.OK], "Zavrazhye")
+    stubborn = play(prompted_react, SEARCH, SEARCH, " Zavrazhye\nor so", max_calls=1)
     assert outcomes(stubborn) == [Outcome.OK, Outcome.REFUSED]
-    assert (stubborn.status, stubborn.answer) == (Status.NO_ANSWER, None)
+    assert stubborn.calls[1].observation == LIMIT_REACHED
+    assert texts(stubborn, Author.PROMPT)[1:] == ["Thought:", "Thought:", "Answer:"]
+    assert texts(stubborn, Author.POLICY)[-1] == " Zavrazhye\n"  # one line
+    assert (stubborn.status, stubborn.answer) == (Status.ANSWERED, "Zavrazhye")
+    silent = play(prompted_react, SEARCH, SEARCH, "\nZavrazhye", max_calls=1)
+    assert (silent.status, silent.answer) == (Status.NO_ANSWER, None)
 
 
 def test_a_turn_that_is_cut_off_has_an_action_or_nothing() -> None:
@@ -174,7 +176,7 @@ def test_a_wrong_one_is_reflected_on_and_the_next_trial_begins_with_the_note_alo
 
 
 def test_a_trial_without_an_answer_is_reflected_on_without_a_verdict() -> None:
-    found = play(prompted_reflexion, *[SEARCH] * 3, NOTE, ANSWER, CONTENT, max_calls=1)
+    found = play(prompted_reflexion, SEARCH, SEARCH, "\n", NOTE, ANSWER, CONTENT, max_calls=1)
     assert "You gave no answer." in chains(found)[0][-2].text
     assert found.answer == "Zavrazhye"
 
@@ -190,7 +192,8 @@ def test_each_trial_has_the_whole_budget() -> None:
 
 
 def test_of_answers_that_the_model_finds_wrong_the_last_is_the_answer() -> None:
-    found = play(prompted_reflexion, *(WRONG, NOT_CONTENT, NOTE) * 2, *[" Hm."] * 3, max_calls=1)
+    silent = (" Hm.", " Hm.", "\n")
+    found = play(prompted_reflexion, *(WRONG, NOT_CONTENT, NOTE) * 2, *silent, max_calls=1)
     assert (found.status, found.answer) == (Status.ANSWERED, "Oslo")
 
 

@@ -128,6 +128,18 @@ def test_the_script_of_the_agent_for_several_hops(
     assert paper.model_dump(exclude=left_out) == script.model_dump(exclude=left_out)
 
 
+def test_the_mini_recipe_learns_with_the_whole_of_dapo() -> None:
+    pytest.importorskip("trafilatura", reason="pages need the extra web")
+    recipe = load_recipe("afm-mini", [])
+    rl = recipe.stages["rl"]
+    assert isinstance(rl, Rl)
+    assert (rl.baseline, rl.scale, rl.loss_weight) == ("group", "group", "token")
+    assert (rl.clip_low, rl.clip_high, rl.minibatches) == (0.2, 0.28, 2)
+    assert (rl.keep_groups, rl.overlong_penalty) == ("mixed-accuracy", 0.5)
+    assert rl.overlong_span(recipe.budget) == (720, 144)
+    assert rl.train_truncated
+
+
 def test_questions_are_selected_apart_for_web_and_code(given: list[str]) -> None:
     web, code = (load_recipe(f"afm-select-{kind}", given) for kind in ("web", "code"))
     assert web.select is not None

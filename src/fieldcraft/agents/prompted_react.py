@@ -45,6 +45,7 @@ Observation: Stanislaw Lem was born in Lwow, which belonged to Poland then.
 Thought: Lwow belonged to Poland when he was born.
 Answer: Poland"""
 THOUGHT = "Thought:"  # each turn begins with it, as in ReAct's own prompts
+ANSWER = "Answer:"  # and the last one with that, where no call is left
 SHAPE = (
     "{reason}. After the thought write either a line 'Action:' with a tool's name and its arguments"
     " as JSON, or a line 'Answer:'."
@@ -93,24 +94,31 @@ def first_message(
 
 
 async def act_until_answer(conversation: Conversation) -> None:
-    """Thoughts, actions and observations, until the model answers, is cut off, or acts once more
-    although it was told that the limit of calls is reached."""
+    """Thoughts, actions and observations, until the model answers or is cut off. Where it acts
+    although no call is left, it is told so, and its last turn is an answer."""
     trajectory, episode = conversation.trajectory, conversation.episode
     names = Names(trajectory.task, episode.schemas)
-    while True:
+    while len(trajectory.calls) <= episode.budget.max_calls:
         _begin(conversation, THOUGHT)
         reason = await conversation.write(STOP)
         if trajectory.segments[-1].author is not Author.POLICY:
             return  # there was no room for another turn
-        written = spoken(episode.dialect).without_eos(trajectory.segments[-1].text)
-        move = read_turn(written, names.schemas).move
+        move = read_turn(_written(conversation), names.schemas).move
         if reason is StopReason.LENGTH and not isinstance(move, Action):
             return
         if isinstance(move, Answer):
             return conversation.conclude(move)
-        if len(trajectory.calls) > episode.budget.max_calls:
-            return conversation.conclude(None)
         await _act(conversation, names, move, reason)
+    _begin(conversation, ANSWER)
+    if await conversation.write(("\n",)) is not StopReason.LENGTH:
+        move = read_turn(f"{ANSWER} {_written(conversation)}", names.schemas).move
+        conversation.conclude(move if isinstance(move, Answer) else None)
+
+
+def _written(conversation: Conversation) -> str:
+    """What the model wrote last, without the token that ended it."""
+    dialect = spoken(conversation.episode.dialect)
+    return dialect.without_eos(conversation.trajectory.segments[-1].text)
 
 
 async def _act(

@@ -29,4 +29,4 @@ class SoftOverlong(StatelessReward):
 
     def _score(self, trajectory: Trajectory) -> float:
         over = longest_chain(trajectory) - (self.limit - self.cache)
-        return -min(max(over / self.cache, 0.0), 1.0)
+        return min(max(-over / self.cache, -1.0), 0.0)
