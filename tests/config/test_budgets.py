@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from fieldcraft.config.recipe import dump_recipe
+from fieldcraft.config.recipe import Recipe, dump_recipe
+from fieldcraft.config.rl import Rl
 from fieldcraft.recipes.loading import build_recipe, load_recipe
+from fieldcraft.runs.build import make_rubric
 from fieldcraft.types import UserError
 
 
@@ -49,6 +51,85 @@ def test_a_wrong_budget_is_told_in_one_sentence(override: str, parts: list[str])
         assert part in str(caught.value)
 
 
+# -- budgets of stages ---------------------------------------------------------------------------
+
+LATER = "stages.rl2.budget=[{until: 2, total_tokens: 300}, {until: 5, max_calls: 1}, {}]"
+
+
+def rl2(*overrides: str) -> tuple[Recipe, Rl]:
+    recipe = load_recipe("smoke", list(overrides))
+    stage = recipe.stages["rl2"]
+    assert isinstance(stage, Rl)
+    return recipe, stage
+
+
+def test_the_budget_of_a_stage_changes_by_step() -> None:
+    recipe, stage = rl2(LATER)
+    found = [stage.limits_at(recipe.budget, number) for number in range(6)]
+    assert [limits.total_tokens for limits in found] == [300, 300, 600, 600, 600, 600]
+    assert [limits.max_calls for limits in found] == [4, 4, 1, 1, 1, 4]
+    assert [(p.begin, p.end) for p in stage.periods(recipe.budget)] == [(0, 2), (2, 5), (5, 6)]
+    assert build_recipe(dump_recipe(recipe)) == recipe
+    assert recipe.stages["sft2"].periods(recipe.budget) == ()
+
+
+def test_a_stage_may_have_one_budget_of_its_own() -> None:
+    recipe, stage = rl2("stages.rl2.budget={max_calls: 2}")
+    [period] = stage.periods(recipe.budget)
+    assert (period.begin, period.end, period.limits.max_calls) == (0, 6, 2)
+    [period] = rl2()[1].periods(recipe.budget)
+    assert period.limits == recipe.budget
+
+
+@pytest.mark.parametrize(
+    ("budget", "parts"),
+    [
+        ("{until: 3, max_calls: 2}", ["rl2.budget", "lasts to its end, so remove its `until`"]),
+        ("[{max_calls: 2}, {}]", ["rl2.budget", "needs `until`, a number of steps"]),
+        ("[{until: 3}, {until: 3}, {}]", ["rl2.budget", "raise its until"]),
+        ("[{until: 6}, {max_calls: 2}]", ["'rl2'", "changes after step 6, and it has 6 steps"]),
+        ("{max_call: 2}", ["no key 'max_call'", "did you mean 'max_calls'"]),
+        ("{concurrent_calls: 2}", ["that of the whole run", "budget.concurrent_calls"]),
+        ("{total_tokens: 0}", ["'rl2'", "budget.total_tokens", "greater than 0"]),
+        ("{fold: {at: 90, request: So}}", ["'rl2'", "that of budget.fold: set it there"]),
+        ("{answer_tokens: 9}", ["'rl2'", "answer_tokens belongs to at_limit: answer"]),
+        ("7", ["stages.rl2.budget", "a list"]),
+    ],
+)
+def test_a_wrong_budget_of_a_stage(budget: str, parts: list[str]) -> None:
+    with pytest.raises(UserError) as caught:
+        load_recipe("smoke", [f"stages.rl2.budget={budget}"])
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_a_supervised_stage_has_none() -> None:
+    with pytest.raises(UserError, match=r"unknown key 'stages\.sft2\.budget'"):
+        load_recipe("smoke", ["stages.sft2.budget={max_calls: 2}"])
+
+
+def test_overlong_is_a_share_of_each_limit() -> None:
+    own = ["stages.rl2.overlong_penalty=1", "stages.rl2.overlong_cache=0.125"]
+    recipe, stage = rl2("stages.rl2.budget=[{until: 2, total_tokens: 400}, {}]", *own)
+    spans = [stage.overlong_span(p.limits) for p in stage.periods(recipe.budget)]
+    assert spans == [(400, 50), (600, 75)]
+    with pytest.raises(UserError, match=r"ends at budget\.total_tokens=300, before overlong_l"):
+        load_recipe("smoke", [LATER, own[0], "stages.rl2.overlong_limit=500"])
+    with pytest.raises(UserError, match=r"below 1 a share of them, as in 0\.2, not 1\.5"):
+        load_recipe("smoke", [own[0], "stages.rl2.overlong_cache=1.5"])
+
+
+def test_the_smoothing_of_calls_is_that_of_the_largest_limit() -> None:
+    recipe, stage = rl2(
+        "stages.rl2.budget=[{until: 2, max_calls: 9}, {}]", "stages.rl2.rewards={otc-grpo: 1}"
+    )
+    [smoothed] = [r for r, w in make_rubric(stage, recipe.budget).rewards if w]
+    assert vars(smoothed)["smoothing"] == 9
+
+
+# -- where there is nothing to force --------------------------------------------------------------
+
+
 def test_only_evaluations_may_make_the_policy_answer() -> None:
     own = ["budget.at_limit=answer", "budget.answer_tokens=99", "evaluation.budget.at_limit=tell"]
     recipe = load_recipe("smoke", own)
@@ -73,3 +154,17 @@ def test_what_an_environment_of_others_does_not_do(tmp_path: Path, key: str, pla
 def test_a_teacher_ends_by_itself() -> None:
     with pytest.raises(UserError, match=r"budget\.at_limit changes nothing with collect"):
         load_recipe("autocoa-data", ["needs=[]", "budget.at_limit=answer"])
+
+
+def test_an_environment_of_others_has_one_budget_in_a_stage(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(
+        "recipe: mine\nenvironment: {name: blackbox, agent: os.path:join}\n"
+        f"world: {{name: atlas}}\nmodel: {tmp_path}\nevaluation: {{workflows: []}}\n"
+        "stages: {rl: {type: rl, steps: 4, optim: {lr: 1}}}\n"
+    )
+    load_recipe(str(recipe), ["stages.rl.budget={total_tokens: 99}"])
+    with pytest.raises(UserError, match=r"is opened once with one: give it a single budget\."):
+        load_recipe(str(recipe), ["stages.rl.budget=[{until: 2, total_tokens: 99}, {}]"])
+    with pytest.raises(UserError, match=r"budget\.at_limit of stage 'rl' do not work in env"):
+        load_recipe(str(recipe), ["stages.rl.budget={at_limit: end}"])

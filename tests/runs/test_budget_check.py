@@ -13,7 +13,12 @@ from transformers import Qwen2Config
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.budget_check import position_problems
 from fieldcraft.runs.check import check_recipe
-from fieldcraft.runs.memory import PROCESS_BYTES, memory_sizes, stage_cache_bytes
+from fieldcraft.runs.memory import (
+    PROCESS_BYTES,
+    longest_text,
+    memory_sizes,
+    stage_cache_bytes,
+)
 from fieldcraft.scaling.memory import process_parts
 
 SMALL = ["world.people=30", "world.variants=2", "scratch.layers=2", "scratch.width=16"]
@@ -47,6 +52,11 @@ def sizes(*overrides: str) -> Any:
             "evaluation.budget.total_tokens=1500 is more than engine.max_len=1200, where the engine"
             " would end every session: raise engine.max_len, or lower"
             " evaluation.budget.total_tokens.",
+        ),
+        (
+            ["stages.rl2.budget=[{until: 2}, {total_tokens: 4096}]"],
+            "stages.rl2.budget.1.total_tokens=4096 is more than the 2048 positions of the model:"
+            " set stages.rl2.budget.1.total_tokens=2048 or less.",
         ),
     ],
 )
@@ -83,3 +93,13 @@ def test_memory_of_evaluations_with_a_larger_budget() -> None:
         assert stage_cache_bytes(found, stage, 256) == 256 * tokens * TOKEN
         parts = process_parts(found, stage, found.recipe.cluster)
         assert parts["process, sampling"]["caches"] == 256 * tokens * TOKEN
+
+
+def test_memory_of_a_stage_is_that_of_its_largest_budget() -> None:
+    own = ["stages.rl2.budget=[{until: 2, total_tokens: 1024}, {total_tokens: 320}]"]
+    setup, larger = sizes(*own), sizes("budget.total_tokens=1024")
+    stage, sft = (setup.recipe.stages[name] for name in ("rl2", "sft2"))
+    assert (longest_text(setup.recipe, stage), longest_text(setup.recipe, sft)) == (1024, 600)
+    assert stage_cache_bytes(setup, stage, 7) == 7 * 1024 * TOKEN
+    for found in (memory_sizes(setup), memory_sizes(larger)):
+        assert found["stage 'rl2'"] == memory_sizes(larger)["stage 'rl2'"]

@@ -14,8 +14,8 @@ from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.check import check_recipe
 from fieldcraft.types import Action, Answer, Observation, Role, Task, Thought
 
-RECIPES = ("torl", "otc-code", "retool", "afm-code-7b")
-SUMS = {f"{a} * {b}": str(a * b) for a in range(2, 6) for b in range(11, 19)}  # a batch of 32
+RECIPES = ("torl", "otc-code", "retool", "afm-code-7b", "afm-code-32b")
+SUMS = {f"{a} * {b}": str(a * b) for a in range(2, 10) for b in range(11, 19)}  # a batch of 64
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +106,24 @@ def test_afm_code(given: dict[str, Path]) -> None:
     assert stage.overlong_span(recipe.budget) == (32768, 32768 // 8)
     assert (stage.optim.lr, stage.optim.warmup) == (1e-6, 10)
     assert stage.rewards == {"answer_format": 1.0}
+
+
+@pytest.mark.parametrize("name", ["afm-code-32b", "afm-code-32b-cluster"])
+def test_afm_code_of_32b(name: str, given: dict[str, Path]) -> None:
+    """Its context grows: 16k up to step 40, then 32k."""
+    small, recipe = recipe_of("afm-code-7b", given), recipe_of(name, given)
+    shown, stage = sft(recipe), rl(recipe)
+    assert (shown.batch, shown.epochs, shown.optim.lr) == (64, 2, 1.4e-5)
+    assert (stage.steps, stage.questions, stage.group) == (120, 256, 8)
+    assert stage.questions / stage.minibatches == 32
+    first, second = stage.periods(recipe.budget)
+    assert (first.begin, first.end, first.limits.total_tokens) == (0, 40, 16384)
+    assert (second.begin, second.end, second.limits) == (40, 120, small.budget)
+    assert stage.overlong_span(first.limits) == (16384, 16384 // 8)
+    assert stage.overlong_span(second.limits) == (32768, 32768 // 8)
+    changed = {"steps", "budget", "overlong_cache", "optim", "asynchronous", "importance_cap"}
+    assert stage.model_dump(exclude=changed) == rl(small).model_dump(exclude=changed)
+    assert (recipe.evaluation.temperature, recipe.as_evaluated.budget.max_calls) == (0.6, 12)
 
 
 def problems(recipe: Recipe, folder: Path) -> list[str]:

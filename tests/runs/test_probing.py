@@ -36,8 +36,8 @@ def test_the_budget_of_evaluations_holds_during_a_stage(tmp_path: Path) -> None:
     own = ["evaluation.during={every: 1}", "evaluation.budget={turn_tokens: 77}"]
     engine, task = Asked(), Task("1", "Where?", ("Northport",), {"split": "mixed"})
     recipe = load_recipe("smoke", [*own, "evaluation.splits={mixed: 1}"])
-    inputs = SimpleNamespace(evaluation_tasks=lambda: [task])
-    context: Any = SimpleNamespace(recipe=recipe, inputs=inputs, tools=[], correct=ExactMatch())
+    context: Any = SimpleNamespace(recipe=recipe, tools=[], correct=ExactMatch())
+    context.evaluation_tasks = lambda: [task]
     played: list[int] = []
 
     class Opened:
@@ -51,7 +51,7 @@ def test_the_budget_of_evaluations_holds_during_a_stage(tmp_path: Path) -> None:
     stage: Any = SimpleNamespace(engine=engine)
 
     async def measured() -> dict[str, Any]:
-        async with open_probe(context, model, stage, None, partial(Asked)) as probe:
+        async with open_probe(context, model, stage, None, recipe.budget, partial(Asked)) as probe:
             return await probe(1)
 
     assert asyncio.run(measured())["heldout_em"] == 1.0

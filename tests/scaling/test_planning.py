@@ -115,6 +115,24 @@ def test_a_run_of_one_process_takes_what_check_says(overrides: tuple[str, ...]) 
         assert found == pytest.approx(memory_bytes(setup, stage), rel=1e-6)
 
 
+def test_a_stage_whose_budget_changes_is_planned_period_by_period() -> None:
+    """Texts are as long as their budget in proportion: of 300 tokens in 600, so 150 in 300."""
+    setup = sizes("stages.rl2.budget=[{until: 20, total_tokens: 300}, {}]")
+    cluster, stage = cluster_of(trainers=2, engines=2), setup.recipe.stages["rl2"]
+    timing = Timing(setup, BIG, USUAL)
+    first, second = timing.each("rl2", stage, cluster)
+    assert [(t.name, t.steps) for t in (first, second)] == [
+        ("rl2, steps 1 to 20", 20),
+        ("rl2, steps 21 to 60", 40),
+    ]
+    whole = timing.of("rl2", stage, cluster)
+    half = Timing(setup, BIG, Usual(150.0, 0.5, 0.0)).of("rl2", stage, cluster)
+    assert (first.step, second.step) == (half.step, whole.step)
+    assert first.step < second.step
+    [usual] = timing.each("rl2", sizes().recipe.stages["rl2"], cluster)
+    assert (usual.name, usual.steps, usual.step) == ("rl2", 60, whole.step)
+
+
 def test_what_multiplies_is_not_the_input_embedding() -> None:
     setup = sizes()
     assert shape_of(setup).parameters == PARAMETERS - WIDTH * WORDS

@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from fieldcraft.config.budgets import BudgetPart, Period
 from fieldcraft.config.choices import (
     EngineChoice,
     EnvironmentChoice,
@@ -204,6 +205,21 @@ class Recipe(Section):
             require(Kind.REWARD, name)
         return name
 
+    @field_validator("stages")
+    @classmethod
+    def _stages_have_budgets(
+        cls, stages: dict[str, Stage], info: ValidationInfo
+    ) -> dict[str, Stage]:
+        budget = info.data.get("budget")
+        if not isinstance(budget, Limits):  # which is told instead
+            return stages
+        for name, stage in stages.items():
+            try:
+                _require_one_request(budget, stage.periods(budget))
+            except ValueError as error:
+                raise ValueError(f"stage '{name}': {error}") from error
+        return stages
+
     @field_validator("evaluation")
     @classmethod
     def _evaluates_within_a_budget(cls, evaluation: Evaluation, info: ValidationInfo) -> Evaluation:
@@ -230,6 +246,15 @@ class Recipe(Section):
             if names.count(name) > 1:
                 raise ValueError(f"it names '{name}' twice, so remove one of the two")
         return tools
+
+
+def _require_one_request(budget: Limits, periods: Sequence[Period]) -> None:
+    """A stage has one dialect, and that asks for summaries."""
+    wanted = budget.fold.request if budget.fold is not None else None
+    for period in periods:
+        fold = period.limits.fold
+        if fold is not None and fold.request != wanted:
+            raise ValueError("the request of a fold is that of budget.fold: set it there")
 
 
 def refuse_idle(recipe: Recipe) -> None:
@@ -320,6 +345,7 @@ def count_options(section: type[BaseModel] = Recipe) -> int:
         Search,
         JudgeModel,
         Limits,
+        BudgetPart,
         Fold,
         EngineChoice,
         Cluster,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     ConfigDict,
     Discriminator,
@@ -17,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from fieldcraft.config.budgets import Period, StageBudget, periods
 from fieldcraft.config.names import CORRECT, Kind, PartError, find, name_of, require, suggestion
 from fieldcraft.config.sampling import LIMITS
 from fieldcraft.config.sections import Endpoint, Limits, Optim, Rate, Section, Share, fields_of
@@ -73,6 +75,14 @@ class Async(Section):
     max_staleness: NonNegativeInt = 0
 
 
+def _tokens_or_share(cache: float) -> float:
+    if cache >= 1 and cache != int(cache):
+        raise ValueError(
+            f"it is a whole number of tokens, or below 1 a share of them, as in 0.2, not {cache}"
+        )
+    return cache
+
+
 class Rl(Stage):
     """Reinforcement learning: one clipped surrogate, of which every algorithm is a setting.
 
@@ -98,6 +108,8 @@ class Rl(Stage):
     group: PositiveInt = 8  # rollouts of a question
     oversample: PositiveInt = 1  # times as many are sampled; `group` of them are trained on
     temperature: PositiveFloat = 1.0
+    # what differs from the recipe's; or several, each with `until`, the steps up to which it holds
+    budget: StageBudget = ()
     # of a step's questions, asked while the tools are unavailable, so that a call ends the rollout
     cot_share: Annotated[float, Field(ge=0, le=1)] = 0.0
     cot_questions: Literal["all", "known"] = "all"  # of which that is the share
@@ -108,7 +120,8 @@ class Rl(Stage):
     overlong_penalty: Rate = 0.0  # for the longest rollouts
     # tokens of a chain, prompt and observations included; None: budget.total_tokens
     overlong_limit: PositiveInt | None = None
-    overlong_cache: PositiveInt | None = None  # tokens below it; None: a fifth of the limit
+    # tokens below it, or, below 1, a share of the limit; None: a fifth
+    overlong_cache: Annotated[float, Field(gt=0), AfterValidator(_tokens_or_share)] | None = None
     # which rollouts are trained on
     keep_groups: Literal["all", "mixed-accuracy", "mixed-reward"] = "all"
     max_batches: PositiveInt = 10  # sampled in a step to fill it with groups that are kept
@@ -238,13 +251,21 @@ class Rl(Stage):
         own = self.simulator_temperature
         return self.temperature, self.temperature if own is None else own
 
+    def periods(self, budget: Limits) -> tuple[Period, ...]:
+        return periods(self.budget, budget, self.steps)
+
+    def limits_at(self, budget: Limits, number: int) -> Limits:
+        """The budget of rollouts that begin in step `number`, by that of the recipe."""
+        return next(p.limits for p in reversed(self.periods(budget)) if p.begin <= number)
+
     def overlong_span(self, budget: Limits) -> tuple[int, int]:
         """Limit and cache of the overlong penalty, in tokens of a chain.
 
         Raises ValueError for a limit that no chain reaches, and a cache that it has no room for.
         """
         limit = self.overlong_limit or budget.total_tokens
-        cache = self.overlong_cache or max(limit // 5, 1)
+        cache = 1 / 5 if self.overlong_cache is None else self.overlong_cache
+        cache = max(int(limit * cache), 1) if cache < 1 else int(cache)
         if limit > budget.total_tokens:
             raise ValueError(
                 f"a chain ends at budget.total_tokens={budget.total_tokens}, before"

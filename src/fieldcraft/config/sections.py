@@ -120,7 +120,8 @@ OF_A_ROLLOUT = (
 ANSWER_TOKENS = 64  # held back for an answer, unless a recipe says otherwise
 
 
-def _of_a_rollout(changes: dict[str, Any]) -> dict[str, Any]:
+def require_changes(changes: dict[str, Any]) -> dict[str, Any]:
+    """Raises ValueError for a key that is none of a rollout's budget."""
     for key in changes:
         if key in fields_of(Limits) and key not in OF_A_ROLLOUT:
             raise ValueError(f"{key} is that of the whole run, so set budget.{key}")
@@ -130,7 +131,7 @@ def _of_a_rollout(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 # Keys of a budget that are not the recipe's, and their values; see `Limits.changed`.
-BudgetChanges = Annotated[dict[str, Any], AfterValidator(_of_a_rollout)]
+BudgetChanges = Annotated[dict[str, Any], AfterValidator(require_changes)]
 
 
 class Limits(Section):

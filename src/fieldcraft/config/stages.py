@@ -8,8 +8,9 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from fieldcraft.config.budgets import Period
 from fieldcraft.config.filters import Filters
-from fieldcraft.config.sections import Endpoint, Optim, Rate, Section
+from fieldcraft.config.sections import Endpoint, Limits, Optim, Rate, Section
 
 StageKind = Literal["supervised", "rl"]
 
@@ -80,6 +81,11 @@ class Stage(Section):
     @property
     def footprint(self) -> Footprint:
         return Footprint()
+
+    def periods(self, budget: Limits) -> tuple[Period, ...]:
+        """Of a stage that samples, the budgets of its rollouts in their order, made of that of the
+        recipe; at least one."""
+        return ()
 
 
 class Supervised(Stage):

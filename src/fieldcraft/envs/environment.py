@@ -155,6 +155,12 @@ class ToolEnvironment:
     def schemas(self) -> list[dict[str, Any]]:
         return [tool.schema for tool in self.tools]
 
+    def within(self, budget: Limits) -> ToolEnvironment:
+        """The same environment with another budget of its rollouts. Their calls share its gate."""
+        made = replace(self, budget=budget)
+        object.__setattr__(made, "gate", self.gate)
+        return made
+
     @asynccontextmanager
     async def open(self, task: Task) -> AsyncIterator[Episode]:
         """An episode for one rollout of a task: stateful tools are opened for it, and closed

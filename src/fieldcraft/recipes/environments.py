@@ -28,6 +28,17 @@ def check_environment(recipe: Recipe) -> None:
         if given:
             raise UserError(f"{part} does not work in environment '{name}', so remove it.")
     for stage, settings in recipe.stages.items():
+        if len(periods := settings.periods(recipe.budget)) > 1:
+            raise UserError(
+                f"stage '{stage}' changes its budget, and environment '{name}' is opened once with"
+                " one: give it a single budget."
+            )
+        for period in periods:
+            if period.limits.fold or period.limits.at_limit != "tell":
+                raise UserError(
+                    f"budget.fold and budget.at_limit of stage '{stage}' do not work in environment"
+                    f" '{name}', so remove them."
+                )
         if isinstance(settings, Rl) and settings.observations != "real":
             raise UserError(
                 f"stage '{stage}' simulates observations, which environment '{name}' writes itself:"

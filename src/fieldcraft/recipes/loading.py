@@ -294,7 +294,8 @@ def _check_overlong(recipe: Recipe) -> None:
     for name, stage in recipe.stages.items():
         if isinstance(stage, Rl) and stage.overlong_penalty:
             try:
-                stage.overlong_span(recipe.budget)
+                for period in stage.periods(recipe.budget):
+                    stage.overlong_span(period.limits)
             except ValueError as error:
                 raise UserError(f"in stage '{name}' {error}.") from error
 

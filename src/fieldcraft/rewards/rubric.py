@@ -98,6 +98,11 @@ class Rubric:
     def names(self) -> list[str]:
         return [reward.name for reward, _ in self.rewards]
 
+    def replacing(self, reward: Reward) -> Rubric:
+        """The same rubric with another reward in place of the one of that name."""
+        found = [(reward if reward.name == r.name else r, weight) for r, weight in self.rewards]
+        return Rubric(found, self.correct)
+
     async def prepare(self, trajectories: Sequence[Trajectory]) -> None:
         """Ask what rewards have to ask elsewhere; `score` needs it where there are such rewards."""
         sound = [t for t in trajectories if t.status is not Status.ERROR]

@@ -17,6 +17,10 @@ def budgets(recipe: Recipe) -> Mapping[str, Limits]:
     found = {"budget": recipe.budget}
     if (evaluated := recipe.as_evaluated.budget) != recipe.budget:
         found["evaluation.budget"] = evaluated
+    for name, stage in recipe.stages.items():
+        for number, period in enumerate(stage.periods(recipe.budget)):
+            if period.limits not in found.values():
+                found[f"stages.{name}.budget.{number}"] = period.limits
     return found
 
 

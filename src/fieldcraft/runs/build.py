@@ -232,7 +232,8 @@ def make_rubric(
     made: dict[str, Reward] = {reward.name: reward() for reward in RECORDED}
     if judge is not None:
         made[judge.name] = judge
-    smoothing = stage.call_smoothing or float(budget.max_calls)
+    limits = [period.limits for period in stage.periods(budget)]
+    smoothing = stage.call_smoothing or float(max(one.max_calls for one in limits))
     offered: dict[str, Any] = {"smoothing": smoothing, "runner": runner or Programs()}
     rewarded = {correct if n == CORRECT else n: weight for n, weight in stage.weights.items()}
     if len(rewarded) < len(stage.weights):
@@ -248,5 +249,5 @@ def make_rubric(
     weights = dict.fromkeys((*(reward.name for reward in RECORDED), correct), 0.0)
     rewards = [(made[name], weight) for name, weight in (weights | rewarded).items()]
     if stage.overlong_penalty:
-        rewards.append((SoftOverlong(*stage.overlong_span(budget)), stage.overlong_penalty))
+        rewards.append((SoftOverlong(*stage.overlong_span(limits[0])), stage.overlong_penalty))
     return Rubric(rewards, made[correct].name)

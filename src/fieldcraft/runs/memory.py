@@ -93,7 +93,7 @@ def memory_bytes(setup: Sizes, stage: Stage) -> int:
     overlaps, it takes both at once, and the engine has a copy of the trained weights.
     """
     recipe, footprint = setup.recipe, stage.footprint
-    tokens = max(stage.optim.micro_tokens, recipe.budget.total_tokens)
+    tokens = max(stage.optim.micro_tokens, longest_text(recipe, stage))
     rows = min(recipe.max_rows, footprint.rollouts)
     caches = (1 + footprint.frozen) * stage_cache_bytes(setup, stage, rows)
     gradients = (setup.trained + setup.parameters * footprint.critics) * FLOAT
@@ -148,11 +148,17 @@ def trained_bytes(recipe: Recipe, stage: Stage) -> float:
     return FLOAT + MOMENTS[stage.optim.moments] + copy
 
 
+def longest_text(recipe: Recipe, stage: Stage) -> int:
+    """Tokens of the longest text that a stage may train on: of any of its budgets."""
+    periods = stage.periods(recipe.budget)
+    return max((p.limits.total_tokens for p in periods), default=recipe.budget.total_tokens)
+
+
 def stage_cache_bytes(setup: Sizes, stage: Stage, rows: int) -> int:
     """Keys and values of so many rollouts of a stage, or of the evaluations while it trains: as if
     each were as long as the larger of the two budgets lets it be and shared none of them."""
     recipe = setup.recipe
-    tokens = recipe.budget.total_tokens
+    tokens = longest_text(recipe, stage)
     if recipe.evaluation.during is not None:
         tokens = max(tokens, recipe.as_evaluated.budget.total_tokens)
     return cache_bytes(setup, rows, BYTES[recipe.dtype], tokens)

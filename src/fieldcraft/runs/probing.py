@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from fieldcraft.config.sections import Limits
 from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.metrics import summarise
@@ -27,20 +28,21 @@ async def open_probe(
     model: Path,
     stage: StageType,
     play: Play | None,
+    played: Limits,
     new_engine: Callable[[], PolicyEngine],
 ) -> AsyncIterator[Probe]:
     """What `evaluation.during` asks for, inside the block: the model answers the first questions of
     the leading split, greedily, with the run's tools and within the budget of evaluations. Exact
     match and calls become `heldout_em` and `heldout_calls` of the step's metrics. A stage that
     samples lends its engine, for another one `new_engine` makes one. `model` has the tokenizer, and
-    `play` is the stage's own."""
+    `play` is the stage's own, within the budget `played`."""
     if context.recipe.evaluation.during is None:
         yield no_probe
         return
     recipe = context.recipe.as_evaluated
     dialect = make_dialect(recipe, load_tokenizer(model))
     env = make_environment(recipe, dialect, context.tools)
-    if recipe.budget == context.recipe.budget:
+    if play is not None and recipe.budget == played:
         yield _probe(context, env, stage, play, new_engine)
         return
     async with context.play(dialect, recipe.budget) as own:

@@ -12,6 +12,8 @@ import torch
 
 from fieldcraft.cluster.ranks import RanksLost
 from fieldcraft.config.names import Kind, find
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.sections import Limits
 from fieldcraft.config.stages import Stage
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.records.events import Said
@@ -69,13 +71,14 @@ async def _train(context: Context, name: str, settings: Stage, start: Path) -> N
     folder = context.folder.stage(name)
     dialect = context.dialect(start)
     tokenizer = dialect.tokenizer
-    async with context.play(dialect, context.recipe.budget) as play:
+    budget = _budget(context.recipe, settings)
+    async with context.play(dialect, budget) as play:
         material = _material(context, name, start, dialect, play)
         stage = await stage_type(settings).open(settings, material)
         prepared = time.perf_counter() - began
         try:
             engine = partial(material.engine, stage.trainer)
-            async with open_probe(context, start, stage, play, engine) as probe:
+            async with open_probe(context, start, stage, play, budget, engine) as probe:
                 rows = await run_steps(stage, settings, folder.path, tokenizer, context.emit, probe)
         finally:
             await stage.close()
@@ -87,6 +90,11 @@ async def _train(context: Context, name: str, settings: Stage, start: Path) -> N
     context.folder.once(f"{name}/{folder.model.name}", write)
     seconds = prepared + sum(row["seconds"] for row in rows)
     write_json(folder.record, {"seconds": seconds, "metrics": rows[-1]})
+
+
+def _budget(recipe: Recipe, settings: Stage) -> Limits:
+    """That of a stage in an environment of others, which is opened once."""
+    return next((period.limits for period in settings.periods(recipe.budget)), recipe.budget)
 
 
 def _material(

@@ -19,6 +19,7 @@ from fieldcraft.runs.memory import (
     PROCESS_BYTES,
     Sizes,
     activation_bytes,
+    longest_text,
     stage_cache_bytes,
     token_bytes,
 )
@@ -71,7 +72,7 @@ def rank_parts(setup: Sizes, stage: Stage, cluster: Cluster) -> Parts:
 def _line_bytes(setup: Sizes, stage: Stage, context: int) -> int:
     """What a rank keeps of a line of tokens, of which it has its part. Keys and values are those of
     the whole line, in each layer that is kept."""
-    mine = max(stage.optim.micro_tokens, ceil(setup.recipe.budget.total_tokens / context))
+    mine = max(stage.optim.micro_tokens, ceil(longest_text(setup.recipe, stage) / context))
     kept = activation_bytes(setup, stage, mine)
     if context == 1:
         return kept

@@ -84,7 +84,7 @@ def make_plan(setup: Sizes, device: Device, count: int, usual: Usual) -> Plan:
         for process, parts in processes.items():
             if sum(parts.values()) > device.memory:
                 raise UserError(_too_large(setup, device, count, cluster, name, process, parts))
-    times = [timing.of(name, stage, cluster) for name, stage in recipe.stages.items()]
+    times = [t for name, stage in recipe.stages.items() for t in timing.each(name, stage, cluster)]
     return Plan(cluster, chosen and count > 1, nodes, places, memory, times)
 
 
@@ -100,6 +100,8 @@ def _split(setup: Sizes, device: Device, timing: Timing, count: int) -> Cluster:
     if not longest.asynchronous.max_staleness:
         both = {"trainers": count, "engines": count // each, "colocate": True}
         return Cluster.model_validate({**rest, **both})
+
+    timing = timing.at_longest(longest)
 
     def of(trainers: int = 1, engines: int = 1) -> Cluster:
         return Cluster(trainers=trainers, engines=engines, engine_devices=each)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
 
@@ -11,7 +11,7 @@ from fieldcraft.config.cluster import Cluster
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.stages import Pairs, Stage, Supervised
-from fieldcraft.runs.memory import BYTES, Sizes, cache_bytes
+from fieldcraft.runs.memory import BYTES, Sizes, cache_bytes, longest_text
 from fieldcraft.scaling.costs import Passes, Roofline, Shape, Trainers, publishing
 from fieldcraft.scaling.devices import Device
 from fieldcraft.scaling.steps import Rollouts, sampling
@@ -27,8 +27,8 @@ FASTER: dict[Limit, str] = {  # what to change
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """What a text of the run is in the mean: its tokens, the share of them that the policy writes,
-    and the seconds that its tools take."""
+    """What a text of the run is in the mean: its tokens within the budget of the recipe, the share
+    of them that the policy writes, and the seconds that its tools take."""
 
     tokens: float
     written: float
@@ -87,6 +87,26 @@ class Timing:
 
     def trainers(self, stage: Stage, cluster: Cluster) -> Trainers:
         return Trainers(self.device, max(cluster.trainers, 1), stage.optim.micro_tokens)
+
+    def each(self, name: str, stage: Stage, cluster: Cluster) -> Iterator[StageTime]:
+        """The time of a stage, or of each period of one whose budget changes."""
+        periods = stage.periods(self.setup.recipe.budget)
+        if len(periods) < 2:
+            yield self.at_longest(stage).of(name, stage, cluster)
+            return
+        for period in periods:
+            found = self._scaled(period.limits.total_tokens).of(name, stage, cluster)
+            steps = f"{name}, steps {period.begin + 1} to {period.end}"
+            yield replace(found, name=steps, steps=period.end - period.begin)
+
+    def at_longest(self, stage: Stage) -> Timing:
+        """That of the texts that a stage has in the largest of its budgets."""
+        return self._scaled(longest_text(self.setup.recipe, stage))
+
+    def _scaled(self, total: int) -> Timing:
+        """Texts of another budget are shorter or longer in proportion."""
+        tokens = self.usual.tokens * total / self.setup.recipe.budget.total_tokens
+        return replace(self, usual=replace(self.usual, tokens=tokens))
 
     def of(self, name: str, stage: Stage, cluster: Cluster) -> StageTime:
         """The time of a step, and what limits it."""

@@ -14,10 +14,12 @@ from math import ceil
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from fieldcraft.config.rl import Rl
+from fieldcraft.config.sections import Limits
 from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.events import Sink, TrajectoryDone, nobody
 from fieldcraft.records.timeline import Timeline
+from fieldcraft.rewards.length import SoftOverlong
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rollout.environments import Play
 from fieldcraft.rollout.loop import (
@@ -105,7 +107,7 @@ class Sampler:
             chosen = draw(self.seed, self.drawn + batch, len(self.tasks), s.questions)
             found = await self._batch([self.tasks[i] for i in chosen], number, batch)
             for group in found:
-                self.rubric.score(group)
+                self.rubric_at(number).score(group)
             flat += [trajectory for group in found for trajectory in group]
             kept += filter(self.teaches, self._resampled(found, number, batch))
             if len(kept) >= s.questions:
@@ -145,7 +147,8 @@ class Sampler:
 
     async def _batch(self, tasks: Sequence[Task], number: int, batch: int) -> list[Group]:
         s, size = self.settings, self.size
-        players = self.players(tasks, self.drawn + batch, simulated=simulates(s, number))
+        env, simulated = self.env_at(number), simulates(s, number)
+        players = self.players(tasks, self.drawn + batch, env, simulated=simulated)
         first = batch * s.questions
         jobs = {
             f"{number}/{first + p}/{g}": (task, players[p])
@@ -171,24 +174,41 @@ class Sampler:
         """Rollouts that are sampled for a question."""
         return self.settings.group * self.settings.oversample
 
-    def players(self, tasks: Sequence[Task], batch: int, *, simulated: bool) -> list[Player]:
+    def limits_at(self, number: int) -> Limits:
+        """The budget of rollouts that begin in step `number`."""
+        return self.settings.limits_at(self.env.budget, number)
+
+    def env_at(self, number: int) -> ToolEnvironment:
+        """The environment of these rollouts."""
+        return self.env.within(self.limits_at(number)) if self.settings.budget else self.env
+
+    def rubric_at(self, number: int) -> Rubric:
+        """What scores them: rollouts are overlong by their own budget."""
+        s = self.settings
+        if not (s.budget and s.overlong_penalty):
+            return self.rubric
+        return self.rubric.replacing(SoftOverlong(*s.overlong_span(self.limits_at(number))))
+
+    def players(
+        self, tasks: Sequence[Task], batch: int, env: ToolEnvironment, *, simulated: bool
+    ) -> list[Player]:
         """What plays the rollouts of each question of a batch."""
         tool_free = tool_free_questions(self.settings, self.seed, batch, tasks)
-        with_tools = self._player(simulated=simulated)
-        return [
-            self._tool_free_player if place in tool_free else with_tools
-            for place in range(len(tasks))
-        ]
+        with_tools, alone = self._player(env, simulated=simulated), self._tool_free_player(env)
+        return [alone if place in tool_free else with_tools for place in range(len(tasks))]
 
-    async def _tool_free_player(self, task: Task, key: str) -> Trajectory:
-        with self.timeline.follow():
-            return await tool_free_rollout(task, self._policy, self.env, key)
+    def _tool_free_player(self, env: ToolEnvironment) -> Player:
+        async def play(task: Task, key: str) -> Trajectory:
+            with self.timeline.follow():
+                return await tool_free_rollout(task, self._policy, env, key)
+
+        return play
 
     @property
     def _policy(self) -> Policy:
         return Policy(engine=self.engine, temperature=self.settings.temperature, seed=self.seed)
 
-    def _player(self, *, simulated: bool) -> Player:
+    def _player(self, env: ToolEnvironment, *, simulated: bool) -> Player:
         """What plays the rollout of a task and a key. If a frozen model writes the observations, it
         samples in an engine with sessions of its own."""
         policy = self._policy
@@ -202,7 +222,7 @@ class Sampler:
             with self.timeline.follow():
                 if self.play is not None:
                     return await self.play(task, policy, key)
-                return await rollout(task, policy, self.env, key, simulator)
+                return await rollout(task, policy, env, key, simulator)
 
         return play
 

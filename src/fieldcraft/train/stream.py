@@ -155,7 +155,8 @@ class Stream(Sampler):
         batch, index = divmod(place, s.questions)
         chosen = draw(self.seed, batch, len(self.tasks), s.questions)
         tasks = [self.tasks[i] for i in chosen]
-        play = self.players(tasks, batch, simulated=simulates(s, batch))[index]
+        env = self.env_at(version)
+        play = self.players(tasks, batch, env, simulated=simulates(s, batch))[index]
 
         async def one(key: str) -> Trajectory:
             trajectory = await play(tasks[index], key)
@@ -182,7 +183,7 @@ class Stream(Sampler):
         self.dropped += len(members) - len(done)
         if len(done) >= min(FEWEST, len(members)):
             await self.rubric.prepare(done)
-            self.rubric.score(done)
+            self.rubric_at(running.version).score(done)
             running.sampled = done
             group = self.cut(done, random.Random(f"resample:{self.seed}:{running.place}"))
             if self.teaches(group):

@@ -51,7 +51,7 @@ class DistilStage(RlStage):
             require_tokenizer(folder, data.dialect.tokenizer)
             notes.append(f"{folder} has the model's tokenizer")
         if shown is not None:
-            if data.recipe.budget.fold is not None:
+            if any(p.limits.fold for p in settings.periods(data.recipe.budget)):
                 yield (
                     f"stage '{name}' shows its teacher the {shown} in the first prompt, which the"
                     " later chains of a folded rollout do not have: remove teacher.shown, or"

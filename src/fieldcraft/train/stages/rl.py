@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from math import isclose
 from typing import Any, ClassVar, Self
@@ -79,7 +80,7 @@ class RlStage(StageType):
             trainer=trainer,
             reference=reference,
             critic=critic,
-            total_tokens=sampler.env.budget.total_tokens,
+            total_tokens=sampler.limits_at(0).total_tokens,
             seed=sampler.seed,
         )
 
@@ -145,7 +146,9 @@ class RlStage(StageType):
         if simulates(s, number):
             row |= self.fidelity(flat)
         with timeline.phase("train"):
-            learned = await self.sampler.train(partial(self.learner.learn, sampled.groups, number))
+            learned = await self.sampler.train(
+                partial(self._learner(number).learn, sampled.groups, number)
+            )
         row |= sampled.row | learned.row
         self._stop_at_gap(row)
         if sampled.groups and is_kept(number, s.steps):
@@ -157,6 +160,13 @@ class RlStage(StageType):
             row |= engine.published
         self.note(timeline.cut(number))
         return row
+
+    def _learner(self, number: int) -> PolicyLearner:
+        """The learner of step `number`, which knows its budget."""
+        if not self.settings.budget:
+            return self.learner
+        total = self.sampler.limits_at(number).total_tokens
+        return replace(self.learner, total_tokens=total)
 
     def _stop_at_gap(self, row: Row) -> None:
         """Raises UserError where the sampler was another policy than the one that was trained."""

@@ -1,0 +1,211 @@
+"""A stage whose budget changes while it trains: which rollouts have which, and what follows it."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldcraft.config.rl import Rl
+from fieldcraft.config.sections import Limits
+from fieldcraft.dialects import get_dialect
+from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.records.events import write_metrics
+from fieldcraft.rewards.answers import ExactMatch
+from fieldcraft.rewards.length import SoftOverlong
+from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.runs.build import make_rubric
+from fieldcraft.train.learner import Learned
+from fieldcraft.train.loop import run_steps
+from fieldcraft.train.sampler import Group
+from fieldcraft.train.stages.base import Row
+from fieldcraft.train.stages.rl import RlStage
+from fieldcraft.train.stream import Stream
+from fieldcraft.types import Author, Completion, Sampling
+from rl_parts import TASKS, TOKENIZER, KeyedEngine, RecordingTrainer, SaysMuch
+from training_parts import Chatty, FixedTool, chatty_engine, make_trainer, rl_stage, step
+
+GROWING: dict[str, Any] = {
+    "budget": [{"until": 2, "turn_tokens": 6}, {"turn_tokens": 12, "total_tokens": 900}]
+}
+GIVEN = {"type": "rl", "steps": 4, "questions": 2, "group": 2, "optim": {"lr": 1e-2}}
+
+
+class Endless(KeyedEngine):
+    """Never comes to an end, and remembers how long it could have been."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.limits: list[int] = []
+
+    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+        self.limits.append(sampling.max_tokens)
+        self.turns = [200 * "word "]
+        self._played = {}
+        return await super(KeyedEngine, self).generate(ids, sampling, session)
+
+
+def env(**budget: Any) -> ToolEnvironment:
+    dialect = get_dialect("autocoa", TOKENIZER, "")
+    return ToolEnvironment(dialect, [FixedTool("found {}".format)], Limits(**budget))
+
+
+def test_rollouts_have_the_budget_of_their_step() -> None:
+    engine, trainer = Endless(), RecordingTrainer()
+    rl = rl_stage(
+        settings=Rl.model_validate(GIVEN | GROWING | {"loss_weight": "constant"}),
+        tasks=TASKS,
+        env=env(turn_tokens=99),
+        engine=engine,
+        rubric=Rubric([(ExactMatch(), 0.0), (SaysMuch(), 1.0)]),
+        trainer=trainer,
+        seed=0,
+    )
+    divisors = []
+    for number in range(4):
+        step(rl, number)
+        divisors.append(rl._learner(number).total_tokens)
+    assert engine.limits == [6] * 8 + [12] * 8
+    assert divisors == [2048, 2048, 900, 900]  # of a loss by constant weights
+    assert rl.sampler.env_at(0).gate is rl.sampler.env_at(3).gate
+
+
+@dataclass
+class Recorder:
+    """Keeps the groups that each step trains on."""
+
+    steps: list[list[Group]]
+    total_tokens: int = 0
+    critic: None = None
+
+    def __call__(self, **_: Any) -> Any:
+        return self
+
+    def learn(self, groups: Sequence[Group], number: int) -> Learned:
+        self.steps.append(list(groups))
+        return Learned({"loss": 0.0}, [[None] * len(group) for group in groups])
+
+
+def test_a_group_keeps_the_budget_that_it_began_with() -> None:
+    """The second step's budget is another one, and groups begin a step before they are trained."""
+    own = {"async": {"max_staleness": 1}, "budget": [{"until": 1, "turn_tokens": 6}, {}]}
+    learner, trainer = Recorder([]), RecordingTrainer()
+    stream = Stream(
+        settings=Rl.model_validate(GIVEN | own),
+        tasks=TASKS,
+        env=env(turn_tokens=9),
+        engine=Endless(),
+        rubric=Rubric([(ExactMatch(), 1.0)]),
+        seed=0,
+    )
+    made: Any = trainer
+    stage = RlStage(sampler=stream, trainer=made, learner=learner)
+
+    async def steps() -> None:
+        await stream.open()
+        for number in range(4):
+            await asyncio.wait_for(stage.step(number), 20)
+        await stage.close()
+
+    asyncio.run(steps())
+    written = [
+        {
+            len(segment.ids)
+            for group in groups
+            for trajectory in group
+            for segment in trajectory.segments
+            if segment.author is Author.POLICY
+        }
+        for groups in learner.steps
+    ]
+    assert written == [{6}, {6}, {9}, {9}]
+
+
+def test_overlong_is_what_is_long_for_its_budget() -> None:
+    settings = Rl.model_validate(
+        GIVEN
+        | {"overlong_penalty": 0.5, "overlong_cache": 0.125}
+        | {"budget": [{"until": 2, "total_tokens": 80}, {"max_calls": 9}]}
+    )
+    made = make_rubric(settings, Limits(total_tokens=160))
+    parts: Any = {"settings": settings, "tasks": TASKS, "engine": Endless(), "seed": 0}
+    sampler = rl_stage(
+        env=env(total_tokens=160), rubric=made, trainer=RecordingTrainer(), **parts
+    ).sampler
+    found = []
+    for number in (0, 1, 2, 3):
+        [(overlong, weight)] = [
+            (reward, weight)
+            for reward, weight in sampler.rubric_at(number).rewards
+            if isinstance(reward, SoftOverlong)
+        ]
+        found.append((overlong.limit, overlong.cache, weight))
+    assert found == [(80, 10, 0.5)] * 2 + [(160, 20, 0.5)] * 2
+    others = [reward for reward, _ in made.rewards if not isinstance(reward, SoftOverlong)]
+    again = [reward for reward, _ in sampler.rubric_at(0).rewards]
+    assert all(any(reward is one for one in again) for reward in others)  # with their state
+
+
+# -- resuming --------------------------------------------------------------------------------------
+
+
+class Killed(Exception):
+    pass
+
+
+def real_stage(folder: Path, until: int | None) -> RlStage:
+    """A stage with a model, that is killed in the step `until`."""
+    trainer = make_trainer(folder)
+    settings = Rl.model_validate(GIVEN | GROWING | {"checkpoint_every": 1})
+    rl = rl_stage(
+        settings=settings,
+        tasks=TASKS,
+        env=ToolEnvironment(Chatty(TOKENIZER, ""), [FixedTool("found {}".format)], Limits()),
+        engine=chatty_engine(trainer),
+        rubric=Rubric([(ExactMatch(), 0.0), (SaysMuch(), 1.0)]),
+        trainer=trainer,
+        seed=0,
+    )
+    trainer.steps = 4
+    real = rl.step
+
+    async def stepped(number: int) -> Row:
+        if number == until:
+            raise Killed
+        return await real(number)
+
+    rl.step = stepped  # type: ignore[method-assign]
+    return rl
+
+
+def rows(folder: Path, *kills: int) -> list[Row]:
+    """The metrics of a stage that was killed in these steps, without those of clocks."""
+    (folder / "stage").mkdir(parents=True)
+    for until in (*kills, None):
+        rl = real_stage(folder / f"model-{until}", until)
+        work = run_steps(rl, rl.settings, folder / "stage", TOKENIZER, write_metrics)
+        if until is not None:
+            with pytest.raises(Killed):
+                asyncio.run(work)
+        else:
+            found = asyncio.run(work)
+    return [{key: row[key] for key in row if "second" not in key} for row in found]
+
+
+def test_a_stage_that_was_killed_goes_on_with_the_budget_of_its_step(tmp_path: Path) -> None:
+    """Once in each half, and at the border."""
+    whole = rows(tmp_path / "whole")
+    assert [row["step"] for row in whole] == [0, 1, 2, 3]
+    assert max(row["policy_tokens_mean"] for row in whole[:2]) <= 6 * 3
+    assert rows(tmp_path / "killed", 1, 2, 3) == whole
+    assert whole[2]["policy_tokens_mean"] > whole[1]["policy_tokens_mean"]
+
+
+def test_an_environment_within_another_budget_is_the_same_but_for_it() -> None:
+    base = env(turn_tokens=7)
+    other = base.within(Limits(turn_tokens=9))
+    assert (other.budget.turn_tokens, base.budget.turn_tokens) == (9, 7)
+    assert other.gate is base.gate
+    assert replace(base, budget=other.budget).gate is not base.gate
