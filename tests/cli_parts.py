@@ -9,6 +9,7 @@ from fieldcraft.cli.main import main
 
 TINY = (
     "world.people=30",
+    "world.heldout=0.5",
     "world.taught=0.4",
     "world.variants=2",
     "scratch.layers=2",

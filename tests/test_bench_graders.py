@@ -36,7 +36,9 @@ def write(path, records):
 def test_every_kind_of_file_becomes_cases(bench, tmp_path):
     asked = [{"id": "q", "problem": "?", "answer": "\\frac{1}{2}"}]
     assert bench.read_cases(write(tmp_path / "a.json", asked)) == [
-        bench.Case(Task("q", "?", ("\\frac{1}{2}",)), "\\boxed{\\frac{1}{2}}")
+        bench.Case(
+            Task("q", "?", ("\\frac{1}{2}",), {"graded_by": "math"}), "\\boxed{\\frac{1}{2}}"
+        )
     ]
     mbpp = {"task_id": 1, "text": "Add.", "code": "def f(): pass", "test_list": ["assert f"]}
     [case] = bench.read_cases(write(tmp_path / "b.json", [mbpp]))

@@ -20,6 +20,7 @@ def test_world_atlas_is_written_whole(tmp_path: Path, capsys: pytest.CaptureFixt
     out = tmp_path / "world"
     settings = [
         "world.people=30",
+        "world.heldout=0.5",
         "world.taught=0.4",
         "evaluation.splits={heldout: 5, known: 2}",
         "scratch.layers=2",

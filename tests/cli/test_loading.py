@@ -7,7 +7,10 @@ from pathlib import Path
 
 from cli_parts import TINY
 
-SMALL = ("world.people=30", "world.taught=0.4", "evaluation.splits={heldout: 5, known: 2}")
+SMALL = (
+    *("world.people=30", "world.taught=0.4", "world.heldout=0.5"),
+    "evaluation.splits={heldout: 5, known: 2}",
+)
 
 # Runs commands in a new process. An import of torch ends a command with the status 99. Prints for
 # every command its status and what it had said when it ended.

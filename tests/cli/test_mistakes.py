@@ -215,7 +215,8 @@ def test_a_mistake_among_rollouts_is_still_one_sentence(
 def test_fewer_questions_than_asked_for_are_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = ["world.people=30", "world.taught=0.4", "evaluation.splits.heldout=5000"]
+    small = ["world.people=30", "world.taught=0.4", "world.heldout=0.5"]
+    small.append("evaluation.splits.heldout=5000")
     assert status("world", "atlas", *small, "--out", tmp_path / "world") == 0
     said = capsys.readouterr().out.splitlines()[0]
     assert said.startswith("evaluation.splits.heldout=5000, but the world has only ")

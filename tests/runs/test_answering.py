@@ -111,7 +111,7 @@ def test_a_world_without_a_team_is_told_before_the_run(
 ) -> None:
     recipe = tmp_path / "mine.yaml"
     recipe.write_text(
-        "recipe: mine\ndialect: torl\ntools: [python]\nworld: {name: abacus}\n"
+        "recipe: mine\ndialect: torl\ntools: [python]\nworld: {name: trails}\n"
         "evaluation: {workflows: [], teachers: [lone]}\n"
         "stages: {base: {type: sft, data: base, steps: 1, batch: 2, optim: {lr: 1.0e-3}}}\n"
     )

@@ -45,9 +45,6 @@ def test_the_recipe_compares_what_differs_in_the_teacher_alone() -> None:
     ours, mini = load_recipe("distil-mini", []), load_recipe("autocoa-mini", [])
     for key in ("dialect", "instruction", "scratch", "search", "budget"):
         assert getattr(ours, key) == getattr(mini, key), key
-    assert mini.world.model_copy(update={"reading_syllables": 8}) == ours.world
-    for name in ("base", "sft1"):
-        assert ours.stages[name] == mini.stages[name]
     rl, *others = (ours.stages[name] for name in ("rl", "distil", "distil-full"))
     for other in others:
         assert isinstance(other, Distil)

@@ -17,13 +17,14 @@ from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.rewards.length import SoftOverlong
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.runs.build import make_rubric
+from fieldcraft.sampling import Sampling
 from fieldcraft.train.learner import Learned
 from fieldcraft.train.loop import run_steps
 from fieldcraft.train.sampler import Group
 from fieldcraft.train.stages.base import Row
 from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.train.stream import Stream
-from fieldcraft.types import Author, Completion, Sampling
+from fieldcraft.types import Author, Completion
 from rl_parts import TASKS, TOKENIZER, KeyedEngine, RecordingTrainer, SaysMuch
 from training_parts import Chatty, FixedTool, chatty_engine, make_trainer, rl_stage, step
 

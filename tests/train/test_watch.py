@@ -225,6 +225,13 @@ def test_what_is_watched(given: dict[str, Any], score: str) -> None:
     assert make_watch(Rl.model_validate({**stage, "collapse_share": None})) is None
 
 
+def test_the_graders_of_the_questions_are_verdicts() -> None:
+    """A judge's score is a verdict only where the judge grades the questions."""
+    stage = Rl.model_validate({"steps": 1, "optim": {"lr": 1.0}, "rewards": {"judge": 1.0}})
+    found = [make_watch(stage, graders) for graders in ({"em"}, {"math", "judge"})]
+    assert [watch and watch.score for watch in found] == ["reward_mean", "em"]
+
+
 # -- in a stage ---------------------------------------------------------------------------------
 
 

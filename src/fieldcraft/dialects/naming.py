@@ -7,7 +7,7 @@ outside of prompts and turns, such as records and rewards, knows the tool by its
 
 A question can also be asked with some of the tools alone, those that its metadata lists under
 OFFERED. The prompt then shows no others, and calls of others are refused. So one run can have
-questions of several domains, each with the tools of its own.
+questions of several kinds, each with tools of their own.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import isclose
@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Self
 from fieldcraft.config.names import AUTO, CORRECT, short
 from fieldcraft.config.rl import Rl
 from fieldcraft.endpoints.opening import open_endpoint
-from fieldcraft.records.meta import GRADERS
 from fieldcraft.records.rollouts import ROLLOUTS, Kept, is_kept, write_rollouts
 from fieldcraft.records.timeline import TIMELINE, StepTimes, append_times
+from fieldcraft.rewards.grading import grader_of
 from fieldcraft.rollout.health import ToolWatch, check_rollouts
 from fieldcraft.rollout.simulators import ChatSimulator
 from fieldcraft.train.learner import Learned, PolicyLearner, Told
@@ -73,7 +73,8 @@ class RlStage(StageType):
         self.fidelity = fidelity
         self.keep = keep
         self.note = note
-        self.watch = make_watch(s, correct)
+        auto = correct == AUTO
+        self.watch = make_watch(s, set(map(grader_of, sampler.tasks)) if auto else {correct})
         self.tools = ToolWatch(s.max_tool_failures, simulated_too=sampler.remote is not None)
         self.learner = learner(
             settings=s,
@@ -275,12 +276,12 @@ async def _remote(settings: Rl, material: Material) -> ChatSimulator | None:
     return ChatSimulator(endpoint, recipe.search.topk, temperature, material.seed)
 
 
-def make_watch(stage: Rl, correct: str = AUTO) -> Watch | None:
+def make_watch(stage: Rl, verdicts: Collection[str] = (VERDICT,)) -> Watch | None:
     """What a collapse of a stage is. The verdict is watched where it is rewarded; where something
-    else is, it may fall for good reasons, and the reward is watched."""
+    else is, it may fall for good reasons, and the reward is watched. `verdicts` are the rewards
+    that grade the questions of the stage."""
     if stage.collapse_share is None:
         return None
-    verdicts = GRADERS if correct == AUTO else (correct,)
     rewarded = not {short(name) for name in stage.rewards}.isdisjoint({CORRECT, *verdicts, *FOLLOW})
     score = VERDICT if rewarded else "reward_mean"
     return Watch(score=score, share=stage.collapse_share, clip_norm=stage.optim.clip_norm)
