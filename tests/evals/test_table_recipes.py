@@ -43,7 +43,13 @@ def test_what_keeps_when_to_act_is_compared_from_one_model_at_equal_steps() -> N
         assert frontier.stages[name].model_copy(update=own) == mini.stages[name], name
     trained = [stage for stage in frontier.stages.values() if isinstance(stage, Rl)]
     assert {(stage.start, stage.steps) for stage in trained} == {("sft3", mini.stages["rl2"].steps)}
-    asked = {"cot_share": 0.0, "cot_questions": "all", "call_smoothing": None}
+    # at a learning rate of its own: the higher one shows what the shares do in as few steps
+    asked = {
+        "optim": trained[0].optim,
+        "cot_share": 0.0,
+        "cot_questions": "all",
+        "call_smoothing": None,
+    }
     rewards = {"rewards": {"em": 1.0, "format_penalty": 0.2}}
     alike = [stage.model_copy(update=asked | rewards) for stage in trained]
     assert all(stage == alike[0] for stage in alike)
