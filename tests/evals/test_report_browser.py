@@ -335,7 +335,7 @@ def sweep(tmp_path_factory):
 def test_the_charts_of_several_seeds_tell_their_values_too(sweep, browser, tmp_path):
     dom, console = browse(sweep, "", tmp_path / "untouched")
     assert console == []  # the policy of the page allows its script, and the titles did nothing
-    assert dom.count('class="csv"') == 3
+    assert dom.count('class="csv"') == 4
     program = """
 const tip = document.querySelector(".tip");
 const lines = () => [...tip.children].map((line) => line.textContent);
@@ -346,7 +346,10 @@ report.ends = [...document.querySelectorAll(".plot")].map((plot) => {
 """
     told, console = browser(sweep, program)
     assert console == []
-    learning, shares, rates = told["ends"]
+    learning, against, shares, rates = told["ends"]
+    # a rollout makes 1.5 calls and is right with 0.25 and 0.5 in the two seeds
+    assert against[0] == ["ReAct", "calls per question 1.5", "exact match 0.375"]
+    assert against[1] == [ATTACK, "calls per question 1.5", "exact match 0.375"]
     assert learning[0] == ["A", "step 0", "exact match 0.5"]
     assert learning[1] == [ATTACK, "step 8", "calls per rollout 1.889"]  # 1 + 8 / 9
     assert shares[0] == ["ReAct", "calls 1", "share of right answers 0.6667"]  # 2 + 4 of 9

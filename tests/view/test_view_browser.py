@@ -167,9 +167,7 @@ def test_curves_have_values_under_the_pointer_and_are_smoothed(visit: Open) -> N
     page.evaluate("history.pushState(null, '', '?view=curves&stage=rl1&smooth=0.5')")
     page.evaluate("dispatchEvent(new PopStateEvent('popstate'))")
     until(page, "document.querySelector('.faint')")
-    chart.focus()
-    for _ in range(5):
-        page.keyboard.press("ArrowRight")
+    # redrawn with more lines, the chart still shows the step that was pointed at
     smooth = chart.locator(".u-series:not(.faint) .u-value").nth(1)
     assert smooth.inner_text() == "0.3161 (0.4)"  # (0.4 + 0.3/2 + 0.2/4 + 0.1/8) / (31/16)
     page.get_by_label("two").uncheck()

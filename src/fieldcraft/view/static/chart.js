@@ -35,6 +35,7 @@ export class Chart {
   }
 
   make(data, series, axis, top) {
+    const pointed = this.plot?.data[0][this.plot.cursor.idx]; // a redrawn chart keeps its cursor
     this.plot?.destroy();
     this.again = () => this.make(this.plot.data, series, axis, top);
     const line = { stroke: css("--muted"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line"), width: 1, size: 5 } };
@@ -65,6 +66,7 @@ export class Chart {
       hooks: { draw: [(plot) => this.drawEnds(plot)] },
     };
     this.plot = new uPlot(options, data, this.element);
+    if (pointed !== undefined) this.point(pointed);
   }
 
   /** Dashed lines where stages end, with their names. */
@@ -99,7 +101,11 @@ export class Chart {
     event.preventDefault();
     const last = this.plot.data[0].length - 1;
     const place = Math.max(0, Math.min(last, (this.plot.cursor.idx ?? (by > 0 ? -1 : last + 1)) + by));
-    const left = this.plot.valToPos(this.plot.data[0][place], "x");
+    this.point(this.plot.data[0][place]);
+  }
+
+  point(x) {
+    const left = this.plot.valToPos(x, "x");
     this.plot.setCursor({ left, top: this.plot.bbox.height / devicePixelRatio / 2 });
   }
 
