@@ -88,8 +88,8 @@ class Task:
     """A question with checkable answers. `meta` carries what a world or data set knows beyond that:
     `hops`, `known` (the model was taught every fact on the path), `closed_book` (the share of right
     answers among a model's samples without tools), `calls_optimal` (the least number of searches
-    this model needs), `cluster` (a label of questions that tend to be right together, as those
-    about the same entity; intervals and tests respect it), `offered` (its tools; else all)."""
+    it needs), `cost_optimal` and `ways` (see `records/costs.py`), `cluster` (of questions that tend
+    to be right together; intervals and tests respect it), `offered` (its tools; else all)."""
 
     id: str
     question: str
@@ -185,7 +185,7 @@ class Segment:
 @dataclass(slots=True)
 class Call:
     """One tool call of a trajectory and what came back. `observation` is what the model reads;
-    `cut` counts the characters of the tool's text that were left out of it."""
+    `cut` counts the characters of the tool's text that were left out of it, `cost` is its price."""
 
     tool: str
     arguments: dict[str, Any]
@@ -195,6 +195,7 @@ class Call:
     simulated: bool = False
     cut: int = 0
     fault: Fault | None = None
+    cost: float = 1.0
 
 
 @dataclass(slots=True)
@@ -204,7 +205,8 @@ class Trajectory:
     0. `correct` names the one that graded the answer, right or wrong. `folds` has the place in
     `segments` of each chain's prompt but the first one's (`records/chains.py`). A `tool_free` one
     was sampled while the tools were unavailable, so that a call ended it. A `forced` one was made
-    to answer, because its budget was spent (`rollout/ending.py`).
+    to answer, because its budget was spent (`rollout/ending.py`). 1,000 policy tokens cost
+    `token_cost`, in the unit of the costs of calls.
     """
 
     task: Task
@@ -221,6 +223,7 @@ class Trajectory:
     folds: list[int] = field(default_factory=list)
     tool_free: bool = False
     forced: bool = False
+    token_cost: float = 0.0
 
     @property
     def ids(self) -> list[int]:
@@ -264,13 +267,9 @@ class Tool(Protocol):
     schema: dict[str, Any]  # JSON schema of the function, as chat templates take it
 
     async def __call__(self, **arguments: Any) -> str:
-        """Run the call and return plain text.
-
-        Raises:
-            ArgumentError: the arguments do not fit; nothing was run.
-            ToolUnavailable: what the tool needs does not answer; evaluations stop at too many.
-            ToolError: any other failure that the model should read.
-        """
+        """Run the call and return plain text. Raises ArgumentError where the arguments do not fit
+        and nothing was run, ToolUnavailable where what the tool needs does not answer (evaluations
+        stop at too many), and ToolError for any other failure that the model should read."""
 
 
 @runtime_checkable

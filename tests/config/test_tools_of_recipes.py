@@ -30,8 +30,8 @@ def test_tools_are_names_or_names_with_settings(path: str) -> None:
         ("my:Browser", {"pages": 3}),
     ]
     assert dump_recipe(recipe)["tools"][1:] == [
-        {"name": "my:population", "called": [], "unseen": []},
-        {"name": "my:Browser", "called": [], "unseen": [], "pages": 3},
+        {"name": "my:population", "called": [], "unseen": [], "cost": 1.0},
+        {"name": "my:Browser", "called": [], "unseen": [], "cost": 1.0, "pages": 3},
     ]
     assert parse_recipe(dump_recipe(recipe)) == recipe
     assert load_recipe(path, ["tools=[]"]).tools == ()

@@ -19,7 +19,7 @@ from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rollout.loop import Policy, rollout
 from fieldcraft.tools.base import tool
-from fieldcraft.tools.named import with_signatures
+from fieldcraft.tools.named import as_chosen
 from fieldcraft.types import (
     Action,
     Answer,
@@ -60,7 +60,7 @@ async def now() -> str:
     return "noon"
 
 
-NAMED = with_signatures(search, ToolChoice(name="search", called=SEEN, unseen=UNSEEN))
+NAMED = as_chosen(search, ToolChoice(name="search", called=SEEN, unseen=UNSEEN))
 TOOLS = [NAMED.schema, now.schema]
 STEPS: list[Step] = [
     Thought("I look."),

@@ -81,6 +81,11 @@ def test_the_summary_of_a_small_set_by_hand():
         "calls_regret_mean": 0.6,
         "offloading_rate": 0.5,  # d of c and d
         "tool_seconds_mean": 0.7,
+        "call_cost_mean": 1.0,  # 5 calls that cost 1 each
+        "call_cost_optimal_mean": None,
+        "call_cost_regret_mean": None,
+        "token_cost_mean": 0.0,
+        "acting_cost_per_success": 5 / 3,
         "observation_tokens_mean": 40.0,
         "optimal_rate": 0.4,  # a and c; b made one call too many
         "tool_productivity": 0.6,  # 3 right answers over 5 calls

@@ -70,6 +70,7 @@ def test_behaviours_by_hand():
         "less_accurate": 1 / 8,
         "more_accurate_and_efficient": 1 / 8,
         "calls_saved_mean": (11 - 8) / 8,  # refused calls were not made
+        "acting_cost_saved_mean": (11 - 8) / 8,  # each call costs 1
         "tokens_saved_mean": 6.0,
         "seconds_saved_mean": 1.0,
     }

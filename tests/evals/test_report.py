@@ -3,8 +3,11 @@ import re
 from html import unescape
 
 import pytest
+from rich.console import Console
 
 from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
+from fieldcraft.evals.tables import detail_tables
+from fieldcraft.records.costs import Costs
 from fieldcraft.types import Call, Outcome
 from report_parts import ATTACK, SAMPLES, run, trajectory, unpacked
 
@@ -118,6 +121,30 @@ def test_the_use_of_tools_is_shown(tmp_path):
         "Malformed": "25.0 %",
         "Refused": "0.0 %",
     }
+
+
+def test_what_acting_costs_is_shown_where_something_has_a_price(tmp_path, capsys):
+    """Two calls at 4, one of them in a wrong answer; three tokens each, at 100 a thousand."""
+    part = [
+        trajectory("a", right=True, ways=[{"search": 1}]),
+        trajectory("b", right=False, ways=[{"search": 0}]),
+    ]
+    _, page = run(tmp_path / "r.html", {"rl1": part})
+    assert "What acting costs" not in page
+    for each in part:
+        Costs({"search": 4.0}, token=100.0).price(each)
+    report, page = run(tmp_path / "r.html", {"rl1": part})
+    head, row = table_rows(page, "What acting costs")
+    assert dict(zip(head, row, strict=True)) == {
+        "Stage": "rl1",
+        "Calls / oracle": "1.00 / 1.00",
+        "Cost of calls / least": "4.00 / 2.00",
+        "Cost: distance": "2.00",
+        "Cost of tokens": "0.30",
+        "Cost a success": "8.60",
+    }
+    Console(width=100).print(*detail_tables(report["evals"]))
+    assert re.search(r"rl1 +1\.00 +4\.00 +2\.00 +2\.00 +0\.30 +8\.60", capsys.readouterr().out)
 
 
 def test_a_stage_is_compared_with_the_one_before(tmp_path):

@@ -347,3 +347,20 @@ def test_the_terminal_shows_every_row(capsys: pytest.CaptureFixture[str]) -> Non
     one = build_table(recipe(rows={"Model": "base"}), {0: report(0.2)})
     Console(width=80).print(seeds_table(one["rows"]))
     assert "[" not in capsys.readouterr().out.replace("[95 %]", "")
+
+
+def test_costs_are_shown_where_something_has_a_price(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    costs = {"call_cost_mean": 3.25, "call_cost_optimal_mean": 2.5, "acting_cost_per_success": 4.5}
+    costs |= {"call_cost_regret_mean": 0.75, "token_cost_mean": 0.0}
+    rows = {"All": "rl2"}
+    table = build_table(recipe(rows=rows), {0: report(0.2, **costs), 1: report(0.4, **costs)})
+    Console(width=110).print(seeds_table(table["rows"]))
+    assert "3.25/2.50" in (shown := capsys.readouterr().out)
+    assert "4.50" in shown
+    write_page(table, {}, {}, {}, tmp_path / "r.html")
+    assert "What acting costs" in (tmp_path / "r.html").read_text()
+    plain = build_table(recipe(rows=rows), {0: report(0.2), 1: report(0.4)})
+    write_page(plain, {}, {}, {}, tmp_path / "p.html")
+    assert "What acting costs" not in (tmp_path / "p.html").read_text()

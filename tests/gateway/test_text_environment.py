@@ -10,7 +10,9 @@ from fieldcraft.config.sections import Limits
 from fieldcraft.dialects import get_dialect
 from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.engine.scripted import ScriptedEngine
+from fieldcraft.gateway.games import STEP
 from fieldcraft.gateway.text import TextEnvironment
+from fieldcraft.records.costs import acting_cost, policy_tokens
 from fieldcraft.rewards.environment import EnvironmentReward
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rollout.environments import opened
@@ -178,3 +180,17 @@ def test_what_is_no_environment_is_refused(game: str, sentence: str) -> None:
     with pytest.raises(UserError) as refused:
         play(game, ["6"])
     assert sentence in str(refused.value)
+
+
+def test_calls_in_an_environment_of_others_have_the_costs_of_the_recipe() -> None:
+    environment = TextEnvironment("games_parts:Guess", max_turns=4)
+    policy = Policy(engine=ScriptedEngine(TOKENIZER, ["4", "6"]))
+    dialect, limits = get_dialect("autocoa", TOKENIZER), Limits(token_cost=500.0)
+
+    async def one() -> Trajectory:
+        async with opened(environment, dialect, limits, {STEP: 3.0}) as go:
+            return await go(TASK, policy, "k")
+
+    done = asyncio.run(one())
+    assert [call.cost for call in done.calls] == [3.0, 3.0]
+    assert acting_cost(done) == 6.0 + policy_tokens(done) / 2

@@ -9,10 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldcraft.algos.advantages import deviation, mean_of_group
-from fieldcraft.rewards.answers import F1, ExactMatch
+from fieldcraft.rewards.answers import F1, ExactMatch, Format
 from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.rewards.tool_cost import OtcGrpo, OtcPpo, tool_reward
-from fieldcraft.types import Call, Outcome, Status, Task, Trajectory
+from fieldcraft.rewards.tool_cost import CALLS, OtcGrpo, OtcPpo, WeightedSum, tool_reward
+from fieldcraft.types import (
+    Author,
+    Call,
+    Outcome,
+    Segment,
+    Status,
+    Task,
+    Trajectory,
+    UserError,
+)
 
 TASK = Task("q", "Who?", ("Kalo",))
 
@@ -21,6 +30,18 @@ def done(calls: int, answer: str | None = "Kalo", task: Task = TASK) -> Trajecto
     """A rollout with so many executed calls."""
     made = [Call("search", {}, "", Outcome.OK, 0.0) for _ in range(calls)]
     return Trajectory(task, calls=made, status=Status.ANSWERED, answer=answer)
+
+
+def paid(
+    *costs: float, tokens: int = 0, token_cost: float = 0.0, answer: str = "Kalo"
+) -> Trajectory:
+    """A rollout whose calls have these costs, and whose policy wrote so many tokens."""
+    made = done(len(costs), answer)
+    for call, cost in zip(made.calls, costs, strict=True):
+        call.cost = cost
+    made.segments.append(Segment(Author.POLICY, [1] * tokens, ""))
+    made.token_cost = token_cost
+    return made
 
 
 def otc_grpo(smoothing: float = 4.0) -> OtcGrpo:
@@ -82,33 +103,33 @@ def test_trap_n_is_zero() -> None:
     """A question that was once answered without a call: not calling is best and nothing is 0."""
     reward = otc_grpo()
     assert reward([done(0), done(1), done(2)]) == pytest.approx([1, 0.8660, 0.7071], abs=5e-5)
-    assert reward.fewest == {"q": 0}
+    assert reward.least == {"q": 0}
 
 
 def test_trap_a_stale_n_would_give_the_best_rollout_nothing() -> None:
     """The first right answer without a call lowers n before it is scored, and gets 1."""
     reward = otc_grpo()
     reward([done(2), done(3)])
-    assert reward.fewest == {"q": 2}
+    assert reward.least == {"q": 2}
     assert tool_reward(0, 2, 4.0) == 0  # what it would get against the stored n
     assert reward([done(0), done(2)]) == pytest.approx([1, 0.5**0.5])
-    assert reward.fewest == {"q": 0}
+    assert reward.least == {"q": 0}
 
 
 def test_trap_no_correct_rollout_and_no_stored_n() -> None:
     reward = otc_grpo()
     assert reward([done(0, "no"), done(3, None)]) == [0, 0]
-    assert reward.fewest == {}
-    # a partly right answer scores by OTC-PPO's rule, and is no evidence for n
+    assert reward.least == {}
+    # a partly right answer keeps its score, whatever it cost, and is no evidence for n
     partly = OtcGrpo(F1(), 4.0)
-    assert partly([done(1, "Kalo Ser")]) == [pytest.approx(2 / 3 * math.cos(math.pi / 6))]
-    assert partly.fewest == {}
+    assert partly([done(0, "Kalo Ser"), done(3, "Kalo Ser")]) == [pytest.approx(2 / 3)] * 2
+    assert partly.least == {}
 
 
 def test_trap_wrong_rollouts_do_not_lower_n() -> None:
     reward = otc_grpo()
     assert reward([done(2), done(0, "no")]) == [1, 0]
-    assert reward.fewest == {"q": 2}
+    assert reward.least == {"q": 2}
 
 
 def test_trap_groups_in_which_all_are_right_still_teach() -> None:
@@ -146,7 +167,7 @@ def test_trap_n_is_kept_by_question_over_the_whole_run() -> None:
     assert reward([done(1)]) == [1]
     assert reward([done(3, task=other)]) == [1]
     assert reward([done(2), done(2)]) == pytest.approx([0.8660254] * 2)
-    assert reward.fewest == {"q": 1, "p": 3}
+    assert reward.least == {"q": 1, "p": 3}
 
 
 def test_trap_the_store_goes_on_after_a_restart() -> None:
@@ -168,3 +189,87 @@ def test_what_cannot_be_graded_has_no_reward_and_says_nothing_about_n() -> None:
     for reward in (otc_grpo(), OtcPpo(ExactMatch(), 4.0)):
         assert reward([done(1, task=unknown)]) == [None]
         assert not reward.state_dict().get("fewest")
+
+
+# -- prices ---------------------------------------------------------------------------------------
+
+
+def test_m_and_n_are_sums_of_costs() -> None:
+    """By hand: n = 1.5, so sin(pi m / (m + 1.5)) at m = 1.5, 3 and 4.5."""
+    reward = otc_grpo()
+    found = reward([paid(1.0, 0.5), paid(3.0), paid(4.0, 0.5), paid(0.25, answer="no")])
+    assert found == pytest.approx([1, math.sin(2 * math.pi / 3), math.sqrt(0.5), 0])
+    assert reward.least == {"q": 1.5}
+
+
+def test_one_expensive_call_is_worse_than_two_cheap_ones_by_cost_and_better_by_calls() -> None:
+    group = [paid(4.0), paid(1.0, 1.0)]
+    assert otc_grpo()(group) == pytest.approx([math.sin(4 * math.pi / 6), 1])
+    by_calls = OtcGrpo(ExactMatch(), 4.0, measure=CALLS)
+    assert by_calls(group) == pytest.approx([1, math.sin(2 * math.pi / 3)])
+
+
+def test_free_calls_cost_nothing_and_failed_ones_were_paid_for() -> None:
+    failed = paid(2.0)
+    failed.calls[0].outcome = Outcome.FAILED
+    refused = paid(2.0)
+    refused.calls[0].outcome = Outcome.REFUSED
+    assert otc_grpo()([paid(0.0, 0.0), failed, refused]) == pytest.approx(
+        [1, math.cos(2 * math.pi / 8), 1]
+    )
+
+
+def test_tokens_are_priced_as_calls_are() -> None:
+    """1,000 tokens cost 2: 500 of them as much as one call."""
+    group = [paid(1.0, tokens=500, token_cost=2.0), paid(tokens=500, token_cost=2.0)]
+    reward = otc_grpo()
+    assert reward(group) == pytest.approx([math.sin(2 * math.pi / 3), 1])
+    assert reward.least == {"q": 1.0}
+    assert OtcPpo(ExactMatch(), 4.0)(group) == pytest.approx(
+        [math.cos(2 * math.pi / 8), math.cos(math.pi / 6)]
+    )
+
+
+@given(st.floats(0.01, 50), st.floats(0, 200), st.floats(0.1, 20), st.floats(0.01, 30))
+def test_the_unit_of_costs_does_not_matter(n: float, more: float, unit: float, c: float) -> None:
+    m = n + more
+    assert tool_reward(m * unit, n * unit, c) == pytest.approx(tool_reward(m, n, c), abs=1e-9)
+    assert tool_reward(m * unit, None, c * unit) == pytest.approx(tool_reward(m, None, c), abs=1e-9)
+
+
+# -- r_phi as a sum -------------------------------------------------------------------------------
+
+
+def in_form(calls: int, answer: str, well_formed: bool) -> Trajectory:
+    made = done(calls, answer)
+    made.well_formed = well_formed
+    return made
+
+
+def with_format() -> OtcGrpo:
+    return OtcGrpo(ExactMatch(), 4.0, WeightedSum([(ExactMatch(), 1.0), (Format(), 0.2)]))
+
+
+def test_the_product_is_of_the_whole_sum() -> None:
+    group = [in_form(1, "Kalo", True), in_form(2, "Kalo", False), in_form(2, "no", True)]
+    r_2 = math.sin(2 * math.pi / 3)
+    assert with_format()(group) == pytest.approx([1.2, r_2, 0.2 * r_2])
+
+
+def test_where_nobody_was_right_form_is_worth_as_much_with_calls_as_without() -> None:
+    """By the cosine a wrong answer would be worth more the less it was looked for."""
+    group = [in_form(0, "no", True), in_form(3, "no", True), in_form(0, "no", False)]
+    assert with_format()(group) == pytest.approx([0.2, 0.2, 0])
+    assert OtcPpo(with_format().priced, 4.0)(group)[1] == pytest.approx(0.2 * 0.5877853)
+
+
+def test_a_sum_cannot_be_graded_if_a_part_cannot_and_never_falls_below_0() -> None:
+    parts = WeightedSum([(ExactMatch(), 1.0), (Format(), 0.2)])
+    assert parts([done(0, task=Task("u", "Who?", ()))]) == [None]
+
+    class Negative(ExactMatch):
+        def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+            return [-0.5] * len(group)
+
+    with pytest.raises(UserError, match=r"'em', which gave -0\.5"):
+        WeightedSum([(Negative(), 1.0)])([done(0)])

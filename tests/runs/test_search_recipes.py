@@ -16,6 +16,7 @@ from fieldcraft.runs.run import run_recipe
 from vllm_house import fake_python
 
 RECIPES = ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b")
+CLUSTER = ("otc-search-7b-cluster", "otc-search-7b-ppo")
 TOWNS = {"Ada Lind": "Northport", "Bo Berg": "Southport", "Cy Dahl": "Eastport"}
 TINY = [
     *("budget.turn_tokens=12", "evaluation.splits.heldout=1", "device=cpu"),
@@ -89,13 +90,27 @@ def test_otc_changes_prompt_and_reward_and_nothing_else(given: list[str]) -> Non
         assert rl(recipe).call_smoothing is None  # c is the limit of calls
 
 
+def test_otc_ppo_is_search_r1s_ppo_with_another_reward(given: list[str]) -> None:
+    changed = {"rewards", "importance_cap", "optim", "critic"}
+    mine, theirs = (load_recipe(name, given) for name in ("otc-search-7b-ppo", "search-r1"))
+    assert rl(mine).model_dump(exclude=changed) == rl(theirs).model_dump(exclude=changed)
+    assert (mine.dialect, rl(mine).rewards, rl(mine).call_smoothing) == (
+        *("otc", {"otc-ppo": 1.0}, None),
+    )
+    assert (mine.budget, mine.search) == (theirs.budget, theirs.search)
+    same = {"activation_checkpointing"}
+    critics = [rl(recipe).critic.model_dump(exclude={"optim": same}) for recipe in (mine, theirs)]
+    assert critics[0] == critics[1]
+    assert (mine.cluster.trainers, mine.cluster.engines, mine.cluster.colocate) == (8, 8, True)
+
+
 def problems(recipe: Recipe, folder: Path) -> list[str]:
     return check_recipe(recipe, folder, lambda *_: None)
 
 
-@pytest.mark.parametrize("name", [*RECIPES, "otc-search-7b-cluster"])
+@pytest.mark.parametrize("name", [*RECIPES, *CLUSTER])
 def test_they_are_sound_as_they_are(name: str, given: list[str], tmp_path: Path) -> None:
-    if name.endswith("cluster"):
+    if name in CLUSTER:
         given = [*given, f"engine.python={fake_python(tmp_path)}"]
     recipe = load_recipe(name, given)
     assert problems(recipe, tmp_path) == []

@@ -244,6 +244,7 @@ def test_the_command_on_a_large_model(
     [
         ("autocoa-7b-cluster", ("model", "tasks", "demonstrations", "pairs")),
         ("otc-search-7b-cluster", ("model", "tasks")),
+        ("otc-search-7b-ppo", ("model", "tasks")),
     ],
 )
 def test_the_variants_for_clusters_fit(

@@ -9,9 +9,17 @@ from typing import Any
 
 import pytest
 
+from fieldcraft.config.choices import ToolChoice
 from fieldcraft.tools.base import FunctionTool, tool
-from fieldcraft.tools.named import as_tool, make_tool
-from fieldcraft.types import StatefulTool, Task, Tool, UserError
+from fieldcraft.tools.named import (
+    as_chosen,
+    as_made,
+    as_tool,
+    costs_of,
+    make_tool,
+    server_tools_as_chosen,
+)
+from fieldcraft.types import AnyTool, StatefulTool, Task, Tool, UserError
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -205,3 +213,35 @@ def test_a_bad_shape_is_answered_with_one_sentence(
 def test_names_that_lead_nowhere(name: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         make_tool(name, {})
+
+
+class Listed:
+    """A tool as a server lists it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.schema = schema(name)
+
+    async def __call__(self, **arguments: Any) -> str:
+        return "so"
+
+
+def test_a_server_has_one_cost_or_one_for_each_of_its_tools() -> None:
+    tools: list[AnyTool] = [Listed("find"), Listed("read")]
+
+    def costs(cost: Any) -> dict[str, float]:
+        choice = ToolChoice.model_validate({"mcp": "http://x/mcp", "cost": cost})
+        return costs_of(server_tools_as_chosen(tools, choice))
+
+    assert costs(1) == {"find": 1, "read": 1}
+    assert costs(2.5) == {"find": 2.5, "read": 2.5}
+    assert costs({"read": 0}) == {"find": 1, "read": 0}
+    with pytest.raises(UserError, match=r"cost names 'reed'.*'read'"):
+        costs({"reed": 2})
+
+
+def test_a_tool_without_names_and_prices_is_the_tool_itself() -> None:
+    tool = Listed("find")
+    assert as_chosen(tool, ToolChoice(name="find")) is tool
+    priced = as_chosen(tool, ToolChoice(name="find", cost=3))
+    assert (priced.name, priced.schema, as_made(priced)) == ("find", tool.schema, tool)

@@ -6,12 +6,14 @@ import pytest
 
 from bandit import LIMITS, bandit, settings
 from fieldcraft.config.names import BUILT_IN, Kind
+from fieldcraft.config.sections import Limits
 from fieldcraft.endpoints.openai import ChatEndpoint
 from fieldcraft.rewards.judge import Judge
 from fieldcraft.rewards.length import SoftOverlong
-from fieldcraft.rewards.tool_cost import OtcGrpo, OtcPpo
+from fieldcraft.rewards.tool_cost import OtcGrpo, OtcPpo, WeightedSum
 from fieldcraft.runs.build import make_rubric
 from fieldcraft.train.loop import Row
+from fieldcraft.types import UserError
 from training_parts import assert_same, step, weights
 
 STEPS = 20
@@ -89,7 +91,34 @@ def test_rewards_take_their_limits_from_the_budget_unless_told() -> None:
         otc = made[kind.name][0]
         assert isinstance(otc, kind)
         assert otc.smoothing == LIMITS.max_calls
-        assert otc.correct is made["auto"][0]
+        assert otc.priced is made["auto"][0]
+
+
+def test_without_a_number_otcs_c_is_the_most_that_a_rollout_can_cost() -> None:
+    def smoothing(budget: Limits = LIMITS, **given: Any) -> float:
+        stage = settings(rewards={"otc-grpo": 1.0}, **given)
+        made = {r.name: r for r, _ in make_rubric(stage, budget, call_cost=3.0).rewards}
+        otc = made["otc-grpo"]
+        assert isinstance(otc, OtcGrpo)
+        return otc.smoothing
+
+    assert smoothing() == 3 * LIMITS.max_calls
+    assert smoothing(call_smoothing=0.5) == 0.5
+    assert smoothing(otc_counts="calls") == LIMITS.max_calls
+    priced = LIMITS.model_copy(update={"token_cost": 10.0, "total_tokens": 500})
+    assert smoothing(priced) == 3 * LIMITS.max_calls + 5
+    with pytest.raises(UserError, match="nothing costs anything"):
+        make_rubric(settings(rewards={"otc-grpo": 1.0}), LIMITS, call_cost=0.0)
+
+
+def test_what_otc_prices_is_recorded_beside_it() -> None:
+    stage = settings(rewards={"otc-grpo": 1.0}, priced_rewards={"em": 1.0, "math": 0.5})
+    made = {reward.name: (reward, weight) for reward, weight in make_rubric(stage, LIMITS).rewards}
+    otc = made["otc-grpo"][0]
+    assert isinstance(otc, OtcGrpo)
+    assert isinstance(otc.priced, WeightedSum)
+    assert [(r.name, w) for r, w in otc.priced.parts] == [("em", 1.0), ("math", 0.5)]
+    assert (made["math"][0], made["math"][1]) == (otc.priced.parts[1][0], 0.0)
 
 
 def test_otc_takes_its_verdict_from_the_reward_that_the_recipe_names() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from pydantic import ConfigDict, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from fieldcraft.config.names import LOCAL, MCP, TOOLS
-from fieldcraft.config.sections import Section
+from fieldcraft.config.sections import DEFAULT_COST, Cost, Section
 from fieldcraft.config.signatures import read_signature
 
 
@@ -22,6 +22,8 @@ class ToolChoice(Section):
     called: tuple[str, ...] = ()
     # names under which evaluations ask the leading split again, as the split `unseen`
     unseen: tuple[str, ...] = ()
+    # of a call, in any unit; of a server, of all its tools or of each by its name
+    cost: Cost | dict[str, Cost] = DEFAULT_COST
 
     @model_validator(mode="before")
     @classmethod
@@ -63,6 +65,12 @@ class ToolChoice(Section):
         return self
 
     @model_validator(mode="after")
+    def _only_servers_have_several(self) -> Self:
+        if self.name != MCP and isinstance(self.cost, dict):
+            raise ValueError("this is one tool, so write its cost as a number")
+        return self
+
+    @model_validator(mode="after")
     def _search_has_a_section(self) -> Self:
         if self.name == "search" and self.settings:
             raise ValueError(
@@ -74,6 +82,13 @@ class ToolChoice(Section):
     @property
     def settings(self) -> dict[str, Any]:
         return dict(self.model_extra or {})
+
+    @property
+    def highest_cost(self) -> float:
+        """Of a call; of the tools of a server that it does not name, the usual one."""
+        return (
+            max([DEFAULT_COST, *self.cost.values()]) if isinstance(self.cost, dict) else self.cost
+        )
 
     @property
     def trained_names(self) -> set[str]:
@@ -116,6 +131,13 @@ class EnvironmentChoice(Choice):
     """Where the policy acts: with the tools of the recipe, or in an environment of others."""
 
     name: str = TOOLS
+    tool_costs: dict[str, Cost] = Field(default={})  # of a call, by the name of its tool
+
+    @model_validator(mode="after")
+    def _tools_have_their_own(self) -> Self:
+        if self.tool_costs and not self.of_others:
+            raise ValueError("tool_costs are of an environment of others: write cost beside a tool")
+        return self
 
     @property
     def of_others(self) -> bool:

@@ -31,6 +31,7 @@ from fieldcraft.config.names import AUTO, Kind, PartError, find, known, require,
 from fieldcraft.config.rl import Async, Critic, Rl
 from fieldcraft.config.sampling import SamplingConfig
 from fieldcraft.config.sections import (
+    DEFAULT_COST,
     TEACHER,
     ClosedBook,
     Collect,
@@ -132,6 +133,13 @@ class Recipe(Section):
         """In which a trained model computes: a base in another type is float32 as soon as its
         float32 adapter is added to it."""
         return self.dtype if self.lora is None else "float32"
+
+    @property
+    def highest_call_cost(self) -> float:
+        """The most that one call can cost."""
+        if self.environment.of_others:
+            return max([DEFAULT_COST, *self.environment.tool_costs.values()])
+        return max((tool.highest_cost for tool in self.tools), default=DEFAULT_COST)
 
     @model_validator(mode="before")
     @classmethod

@@ -19,7 +19,16 @@ from pydantic import (
 )
 
 from fieldcraft.config.budgets import Period, StageBudget, periods
-from fieldcraft.config.names import CORRECT, Kind, PartError, find, name_of, require, suggestion
+from fieldcraft.config.names import (
+    BUILT_IN,
+    CORRECT,
+    Kind,
+    PartError,
+    find,
+    name_of,
+    require,
+    suggestion,
+)
 from fieldcraft.config.sampling import LIMITS
 from fieldcraft.config.sections import Endpoint, Limits, Optim, Rate, Section, Share, fields_of
 from fieldcraft.config.stages import Footprint, Stage, StageKind
@@ -44,6 +53,23 @@ def _by_name(rewards: Any) -> Any:
     if not isinstance(rewards, Mapping):
         return rewards
     return {k if isinstance(k, str) else name_of(k): weight for k, weight in rewards.items()}
+
+
+OTC = ("otc-grpo", "otc-ppo")  # rewards of what acting costs
+
+
+def _prices_calls(rewards: Any) -> bool:
+    """Whether a stage rewards low costs, by what a recipe says of its rewards."""
+    return isinstance(rewards, Mapping) and any(
+        name in OTC and _weight(own) for name, own in rewards.items()
+    )
+
+
+def _weight(own: Any) -> Any:
+    """The weight of a reward, as a recipe writes it or as it was read."""
+    if isinstance(own, Mapping):
+        return own.get("weight")
+    return own.weight if isinstance(own, Weighted) else own
 
 
 def _kind_of_weight(weight: Any) -> str:
@@ -116,7 +142,10 @@ class Rl(Stage):
     asynchronous: Async = Field(default=Async(), alias="async")
     # what is rewarded
     rewards: Rewards = Field(default={CORRECT: 1.0})  # and their weights
-    call_smoothing: PositiveFloat | None = None  # OTC's c; None: budget.max_calls
+    # OTC's r_phi, which r_tool multiplies: rewards and their weights; none: `correct` alone
+    priced_rewards: dict[str, PositiveFloat] = Field(default={})
+    otc_counts: Literal["costs", "calls"] = "costs"  # what OTC's m and n are
+    call_smoothing: PositiveFloat | None = None  # OTC's c; None: the most that m can be
     overlong_penalty: Rate = 0.0  # for the longest rollouts
     # tokens of a chain, prompt and observations included; None: budget.total_tokens
     overlong_limit: PositiveInt | None = None
@@ -174,7 +203,10 @@ class Rl(Stage):
                 f" {' and '.join(truncates)}) and truncate in evaluation alone"
             )
         usual = cls.model_fields["algorithm"].default
-        return {**cls._keys_of(str(data.get("algorithm", usual))), **data}
+        keys = dict(cls._keys_of(str(data.get("algorithm", usual))))
+        if keys.get("keep_groups") == "mixed-accuracy" and _prices_calls(data.get("rewards")):
+            keys["keep_groups"] = "mixed-reward"
+        return {**keys, **data}
 
     @classmethod
     def _keys_of(cls, algorithm: str) -> Mapping[str, Any]:
@@ -192,6 +224,25 @@ class Rl(Stage):
                     f" {suggestion(str(key), fields_of(cls))}"
                 )
         return keys
+
+    @model_validator(mode="after")
+    def _agree_on_costs(self) -> Self:
+        """Raises ValueError for what OTC could not learn from, and for what only OTC reads."""
+        if both := self.priced_rewards.keys() & set(OTC):
+            raise ValueError(f"priced_rewards names '{min(both)}', which prices them; remove it")
+        if self.prices_calls:
+            if self.keep_groups == "mixed-accuracy":
+                raise ValueError(
+                    "keep_groups: mixed-accuracy drops the groups with only right answers, from"
+                    " which OTC learns most; write mixed-reward"
+                )
+            return self
+        own = self.rewards.keys() - {CORRECT, *BUILT_IN[Kind.REWARD]}  # which may read them, too
+        if not own and not self.rewards.keys() & set(OTC):
+            for key in ("priced_rewards", "otc_counts", "call_smoothing"):
+                if getattr(self, key) != type(self).model_fields[key].default:
+                    raise ValueError(f"{key} belongs to otc-grpo and otc-ppo; remove it")
+        return self
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -217,7 +268,7 @@ class Rl(Stage):
         return self
 
     def _agree_on_names(self) -> None:
-        for name in self.rewards:
+        for name in self.graders:
             if name != CORRECT:
                 require(Kind.REWARD, name)
         if not isinstance(self.rewards.get(CORRECT, 0.0), float):
@@ -229,8 +280,13 @@ class Rl(Stage):
         return {n: w if isinstance(w, float) else w.weight for n, w in self.rewards.items()}
 
     @property
+    def prices_calls(self) -> bool:
+        """Whether it rewards low costs."""
+        return _prices_calls(self.rewards)
+
+    @property
     def graders(self) -> set[str]:
-        return set(self.rewards)
+        return {*self.rewards, *self.priced_rewards}
 
     @property
     def reads_stages(self) -> tuple[str, ...]:

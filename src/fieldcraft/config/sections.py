@@ -32,6 +32,8 @@ from fieldcraft.types import Task
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 Rate = Annotated[float, Field(ge=0)]
+DEFAULT_COST = 1.0  # of a call, so that without prices a cost is a number of calls
+Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Dtype = Literal["float32", "bfloat16"]  # of a model's weights
 
 
@@ -147,6 +149,7 @@ class Limits(Section):
     answer_tokens: PositiveInt | None = None  # of an answer that it is made to give; None: 64
     # of one observation's text; the middle of a longer one is left out, and the model told so
     observation_tokens: int = Field(default=2048, ge=64)
+    token_cost: Cost = 0.0  # of 1,000 policy tokens, in the unit of the costs of tools
     call_seconds: PositiveFloat = 60.0  # also of opening and of closing a tool
     concurrent_calls: PositiveInt = 64  # that run at once, over all rollouts
 

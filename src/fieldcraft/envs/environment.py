@@ -14,7 +14,9 @@ from fieldcraft.config.sections import Limits
 from fieldcraft.dialects.folding import request
 from fieldcraft.envs.guards import Gate, ToolDefect, TooSlow, guarded, shorten
 from fieldcraft.envs.opening import open_tools
+from fieldcraft.records.costs import Costs
 from fieldcraft.rewards.answers import ExactMatch
+from fieldcraft.tools.named import costs_of
 from fieldcraft.types import (
     Action,
     AnyTool,
@@ -160,6 +162,10 @@ class ToolEnvironment:
         made = replace(self, budget=budget)
         object.__setattr__(made, "gate", self.gate)
         return made
+
+    @property
+    def costs(self) -> Costs:
+        return Costs(costs_of(self.tools), self.budget.token_cost)
 
     @asynccontextmanager
     async def open(self, task: Task) -> AsyncIterator[Episode]:

@@ -19,7 +19,7 @@ from math import isfinite
 from types import MappingProxyType
 from typing import Any
 
-from fieldcraft.evals.metrics import policy_tokens
+from fieldcraft.records.costs import policy_tokens
 from fieldcraft.records.rollouts import Kept
 from fieldcraft.records.transcript import clean, transcript
 from fieldcraft.types import Author, Task, Trajectory

@@ -11,6 +11,7 @@ from fieldcraft.evals.intervals import effective_size, wilson_interval
 from fieldcraft.evals.samples import pass_rates
 from fieldcraft.evals.spending import Prices, spending
 from fieldcraft.evals.verifiers import PICKED
+from fieldcraft.records.costs import policy_tokens
 from fieldcraft.records.tool_use import call_counts, mean, optimal_calls, tool_use
 from fieldcraft.types import Author, Status, Task, Trajectory, UserError
 
@@ -160,11 +161,6 @@ def _best_of(gradable: Sequence[Trajectory]) -> dict[str, Any]:
 def share_right(trajectories: Iterable[Trajectory]) -> float | None:
     """Share of right answers among the gradable trajectories; None when there is none."""
     return mean(t.right for t in trajectories)
-
-
-def policy_tokens(trajectory: Trajectory) -> int:
-    """How many tokens the policy wrote."""
-    return sum(len(s.ids) for s in trajectory.segments if s.author is Author.POLICY)
 
 
 def _observation_tokens(trajectory: Trajectory) -> int:

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from fieldcraft.evals.intervals import Interval, effective_size, paired_interval, seeds_interval
-from fieldcraft.evals.metrics import cluster_of, leading, policy_tokens
+from fieldcraft.evals.metrics import cluster_of, leading
+from fieldcraft.records.costs import acting_cost, policy_tokens
 from fieldcraft.types import Trajectory
 
 Pair = tuple[Trajectory, Trajectory]  # the baseline's and the model's
@@ -69,6 +70,7 @@ def compare(
         "less_accurate": share(lost),
         "more_accurate_and_efficient": share(gained, lambda more: more < 0),
         "calls_saved_mean": saved(lambda t: t.executed_calls),
+        "acting_cost_saved_mean": saved(acting_cost),
         "tokens_saved_mean": saved(policy_tokens),
         "seconds_saved_mean": saved(lambda t: t.seconds),
     }

@@ -22,7 +22,7 @@ from fieldcraft.evals.curves import course, course_keys, learning_curves
 from fieldcraft.evals.downloads import downloads
 from fieldcraft.evals.offered import with_tools_of_their_own
 from fieldcraft.evals.samples import sampled_rows
-from fieldcraft.evals.tables import calling_rate, names_of_tools
+from fieldcraft.evals.tables import calling_rate, has_prices, names_of_tools
 from fieldcraft.evals.terms import TERMS
 from fieldcraft.records.files import write_text
 from fieldcraft.records.rollouts import Kept
@@ -134,6 +134,7 @@ def write_html(
         how_sampled=_how_sampled(report["evals"]),
         sampled_rows=rows_of_samples,
         most_rates=max((row.rates for row in rows_of_samples), key=len, default={}),
+        priced=has_prices(report["evals"].values()),
         outcome_charts=_outcome_charts(report, slots),
         curve_charts=learning_curves(curves, slots),
         packed=pack(samples, origin, training),

@@ -15,6 +15,7 @@ from fieldcraft.evals import charts
 from fieldcraft.evals.intervals import seeds_interval, wilson_interval
 from fieldcraft.evals.pairwise import compare_over_seeds
 from fieldcraft.evals.report import SCHEMA, inlined, page_environment
+from fieldcraft.evals.tables import has_prices
 from fieldcraft.evals.training_costs import Rows, training_cost
 from fieldcraft.records.files import write_text
 from fieldcraft.types import Trajectory
@@ -28,6 +29,8 @@ RIVALS = (3, 5, 6, 2, 7)
 MEANS = (
     *("f1", "calls_mean", "calls_optimal_mean", "tool_productivity", "offloading_rate"),
     *("needless_calls_mean", "missing_calls_mean", "calls_regret_mean"),
+    *("call_cost_mean", "call_cost_optimal_mean", "call_cost_regret_mean", "token_cost_mean"),
+    "acting_cost_per_success",
 )
 Report = Mapping[str, Any]
 
@@ -125,7 +128,7 @@ def _rates(entries: Sequence[Report]) -> dict[str, Any]:
             "max": max(em),
             "values": em,
         },
-        **{key: _mean(entry[key] for entry in entries) for key in MEANS},
+        **{key: _mean(entry.get(key) for entry in entries) for key in MEANS},
         "calls_over_optimum": _over_optimum(entries),
     }
 
@@ -190,6 +193,7 @@ def write_page(
     learned = {row["title"]: curves[row["name"]] for row in rivals}
     page = environment.get_template("seeds.html.j2").render(
         table=table,
+        priced=has_prices(table["rows"]),
         links=links,
         slots=slots,
         rivals=list(learned),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fieldcraft.dialects.naming import UNSEEN
@@ -40,7 +40,8 @@ def results_table(evals: Mapping[str, Entry], trained: Mapping[str, float]) -> F
 def detail_tables(evals: Mapping[str, Entry]) -> list[Figures]:
     """What belongs below the results: the use of tools; names of tools that no training shows,
     questions with some of the tools alone, the levels of the questions and several samples of one,
-    if there are any; and what an answer cost if a price is known."""
+    if there are any; what acting cost if tools or tokens have prices; and what an answer cost if a
+    price of models is known."""
     found = [tool_table(evals)]
     if names := names_of_tools(evals):
         found.append(names_table(names))
@@ -50,6 +51,8 @@ def detail_tables(evals: Mapping[str, Entry]) -> list[Figures]:
         found.append(levels_table(evals))
     if rows := sampled_rows(evals):
         found.append(samples_table(rows))
+    if has_prices(evals.values()):
+        found.append(costs_table(evals))
     if any(entry.get("cost_mean") is not None for entry in evals.values()):
         found.append(spending_table(evals))
     return found
@@ -80,6 +83,37 @@ def tool_table(evals: Mapping[str, Entry]) -> Figures:
         digits = {"tokens_mean": 0}
         figures = [_number(entry[key], digits.get(key, 2)) for key in keys.values()]
         table.add_row(name, *figures)
+    return table
+
+
+def has_prices(entries: Iterable[Entry]) -> bool:
+    """Whether what acting cost is more than the number of calls, because a tool or the tokens of
+    the policy have prices."""
+    return any(
+        entry.get("token_cost_mean")
+        or entry.get("call_cost_mean") not in (None, entry["calls_mean"])
+        for entry in entries
+    )
+
+
+def costs_table(evals: Mapping[str, Entry]) -> Figures:
+    """What acting cost each."""
+    keys = {
+        "calls": "calls_mean",
+        "cost of\ncalls": "call_cost_mean",
+        "least": "call_cost_optimal_mean",
+        "distance": "call_cost_regret_mean",
+        "cost of\ntokens": "token_cost_mean",
+        "cost a\nsuccess": "acting_cost_per_success",
+    }
+    caption = (
+        "Costs a question, by the prices of tools and tokens. least: the least that its calls could"
+        " cost. distance: of the cost of the calls from it, above or below. A success is a right"
+        " answer."
+    )
+    table = Figures([*keys], caption)
+    for name, entry in evals.items():
+        table.add_row(name, *(_number(entry.get(key), 2) for key in keys.values()))
     return table
 
 
@@ -222,11 +256,14 @@ def pairwise_table(comparisons: Sequence[Entry]) -> Figures:
 
 def seeds_table(rows: Sequence[Entry]) -> Figures:
     """One line a row of a table over seeds."""
-    heads = ("EM [95 %]", "min", "max", "F1", "calls/best", "no\ncall", "train s")
+    heads = ["EM [95 %]", "min", "max", "F1", "calls/best", "no\ncall", "train s"]
     caption = (
         "Means over seeds; an interval is the wider of Student's t over the means of the seeds and"
         " Wilson's over all questions."
     )
+    if priced := has_prices(rows):
+        heads += ["cost/best", "cost a\nsuccess"]
+        caption += " cost: of the calls of a question. A success is a right answer."
     table = Figures(heads, caption)
     for row in rows:
         em, optimum = row["em"], row["calls_optimal_mean"]
@@ -240,8 +277,17 @@ def seeds_table(rows: Sequence[Entry]) -> Figures:
             f"{row['calls_mean']:.2f}" + ("" if optimum is None else f"/{optimum:.2f}"),
             _number(row["known_no_call_rate"], 2),
             _number(row["seconds"], 0),
+            *(_priced_cells(row) if priced else ()),
         )
     return table
+
+
+def _priced_cells(row: Entry) -> tuple[str, str]:
+    cost, least = row["call_cost_mean"], row["call_cost_optimal_mean"]
+    return (
+        _number(cost, 2) + ("" if least is None else f"/{least:.2f}"),
+        _number(row["acting_cost_per_success"], 2),
+    )
 
 
 def training_table(rows: Sequence[Entry]) -> Figures | None:

@@ -20,6 +20,15 @@ TERMS = {
     "Training time": "Wall time of the stage, without its evaluation.",
     "Evaluation time": "Wall time from loading the model to its last answer.",
     "Productivity": "Right answers per executed call: the sum of the ones over that of the others.",
+    "Cost of calls / least": (
+        "What the executed calls of a question cost, failed ones included, beside the least with"
+        " which it can be answered, where the run knows it."
+    ),
+    "Cost: distance": (
+        "Distance of the cost of the calls from the least one, above or below it, a question."
+    ),
+    "Cost of tokens": "What the tokens that the model wrote cost, a question.",
+    "Cost a success": "Cost of the calls and tokens of all questions, for each right answer.",
     "Needless": "Calls above the optimum of their question, a question.",
     "Missing": "Calls below the optimum of their question, a question.",
     "Regret": (
@@ -64,7 +73,10 @@ TERMS = {
         "Questions that only the later or only the earlier stage answered right, and the p-value of"
         " McNemar's exact test, where questions of one cluster change sides together."
     ),
-    "Calls saved": "Executed calls that a question takes less than before.",
+    "Calls saved": (
+        "Executed calls that a question takes less than before; where calls or tokens have prices,"
+        " beside it what it costs less."
+    ),
     "Tokens saved": "Written tokens that a question takes less than before.",
     "Seconds saved": "Seconds that a question takes less than before, among all beside it.",
 }

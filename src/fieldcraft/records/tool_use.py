@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from fieldcraft.records.costs import OPTIMUM, acting_cost, call_cost, cost_of_tokens
 from fieldcraft.types import Call, Outcome, Status, Trajectory
 
 
@@ -39,7 +40,10 @@ def tool_use(trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
     the optimum; too many here do not make up for too few there. `offloading_rate` is the
     share of questions wholly within the model's knowledge (`Task.is_known`) on which it still runs
     a call. `attempt_rate` is the share of the trajectories that write any call; `form_of_calls`
-    adds what these calls name and how they are written.
+    adds what these calls name and how they are written. Costs are
+    those of the executed calls, failed ones included, beside the least that the calls of their
+    questions cost (`meta["cost_optimal"]`), and those of the policy's tokens;
+    `acting_cost_per_success` is a ratio of sums, both costs over right answers.
     """
     n, counts = len(trajectories), call_counts(trajectories)
     right = sum(t.right is True for t in trajectories)
@@ -59,6 +63,11 @@ def tool_use(trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
         "offloading_rate": mean(t.executed_calls > 0 for t in known),
         "attempt_rate": mean(bool(t.calls) for t in trajectories),
         **form_of_calls(call for t in trajectories for call in t.calls),
+        "call_cost_mean": sum(map(call_cost, trajectories)) / n,
+        "call_cost_optimal_mean": optimal_cost(trajectories),
+        "call_cost_regret_mean": _cost_regret(trajectories),
+        "token_cost_mean": sum(map(cost_of_tokens, trajectories)) / n,
+        "acting_cost_per_success": sum(map(acting_cost, trajectories)) / right if right else None,
         "tool_seconds_mean": sum(call.seconds for t in trajectories for call in t.calls) / n,
         **{
             f"call_{kind}_rate": counts[kind] / counts["written"] if counts["written"] else None
@@ -87,6 +96,12 @@ def form_of_calls(calls: Iterable[Call]) -> dict[str, float | None]:
 def optimal_calls(trajectories: Iterable[Trajectory]) -> float | None:
     """Mean optimum. None unless every task has one, because it is compared with `calls_mean`."""
     optima = [t.task.meta.get("calls_optimal") for t in trajectories]
+    return None if None in optima else mean(optima)
+
+
+def optimal_cost(trajectories: Iterable[Trajectory]) -> float | None:
+    """Mean of the least costs. None unless every task has one, as in `optimal_calls`."""
+    optima = [t.task.meta.get(OPTIMUM) for t in trajectories]
     return None if None in optima else mean(optima)
 
 
@@ -123,6 +138,13 @@ def mean(values: Iterable[float | None]) -> float | None:
 def _excess(trajectories: Iterable[Trajectory]) -> list[int]:
     """Executed calls above (or, negative, below) the optimum of each question."""
     return [t.executed_calls - t.task.meta["calls_optimal"] for t in trajectories]
+
+
+def _cost_regret(trajectories: Sequence[Trajectory]) -> float | None:
+    """Mean distance of the cost of the calls from the least one of each question."""
+    if optimal_cost(trajectories) is None:
+        return None
+    return mean(abs(call_cost(t) - t.task.meta[OPTIMUM]) for t in trajectories)
 
 
 def _optimal_rate(trajectories: Sequence[Trajectory], excess: Sequence[int]) -> float | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from fieldcraft.config.sections import DEFAULT_COST
 from fieldcraft.records.chains import check_folds
 from fieldcraft.records.files import write_text
 from fieldcraft.records.meta import checked_meta
@@ -25,8 +26,9 @@ MOST_ID = 2**31  # above it, no tokenizer can be asked
 def to_json(trajectory: Trajectory) -> str:
     """One line of JSON without the line break. Log-probabilities keep six decimals.
 
-    A trajectory of one chain has no key `folds`, one with tools no key `tool_free`, one that ended
-    by itself no key `forced`, and only a malformed call has a key `fault`.
+    A trajectory of one chain has no key `folds`, one with tools no `tool_free`, one that ended by
+    itself no `forced`, and one without a price on tokens no `token_cost`. Only a malformed call has
+    a key `fault`, and only one of another cost than usual a key `cost`.
 
     A number that is not finite (a model may write one as an argument) stays `NaN` or `Infinity`,
     as Python's `json` writes it: `null` would turn a broken number into "not gradable".
@@ -37,12 +39,16 @@ def to_json(trajectory: Trajectory) -> str:
     for call in record["calls"]:
         if call["fault"] is None:
             del call["fault"]
+        if call["cost"] == DEFAULT_COST:
+            del call["cost"]
     if not trajectory.folds:
         del record["folds"]
     if not trajectory.tool_free:
         del record["tool_free"]
     if not trajectory.forced:
         del record["forced"]
+    if not trajectory.token_cost:
+        del record["token_cost"]
     return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -58,6 +64,9 @@ def checked(trajectory: Trajectory) -> Trajectory:
     seconds = (trajectory.seconds, *(call.seconds for call in trajectory.calls))
     if not all(isfinite(number) for number in (*scores, *seconds) if number is not None):
         raise ValueError("it has rewards or seconds that are not finite")
+    costs = (trajectory.token_cost, *(call.cost for call in trajectory.calls))
+    if not all(isfinite(cost) and cost >= 0 for cost in costs):
+        raise ValueError("it has costs that are not finite, or below 0")
     for segment in trajectory.segments:
         if segment.ids and not 0 <= min(segment.ids) <= max(segment.ids) < MOST_ID:
             raise ValueError("it has ids that no token has")

@@ -30,7 +30,8 @@ def make_reward(name: str, settings: Mapping[str, Any], offered: Mapping[str, An
 
     It is a function of a group (all rollouts of one question) or a class. A class is called with
     the `settings` of the recipe, and with those of the `offered` arguments that it takes: `correct`
-    is the reward that says which answers are right, `smoothing` is OTC's c.
+    is the reward that says which answers are right, `priced` is OTC's r_phi, `smoothing` its c and
+    `measure` its m.
 
     Raises UserError for an unknown name, a setting that it does not have, or something that is no
     reward.

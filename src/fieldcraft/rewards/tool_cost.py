@@ -1,95 +1,148 @@
 """OTC-PO: rewards for right answers that took few tool calls (arXiv 2504.14870, section 3.3).
 
-Both are r_tool * r_correct; their weight in a rubric is the paper's alpha. The product matters: a
-wrong answer is worth 0 however few calls it took, so nothing is gained by not calling at all.
+Both are r_tool * r_phi; their weight in a rubric is the paper's alpha. r_phi is r_correct, or a sum
+of rewards such as r_correct + r_format (appendix D.3). The product matters: a wrong answer is worth
+no more than its form, however few calls it took, so nothing is gained by not calling at all.
 
-m, the calls of a rollout, are `Trajectory.executed_calls`: what was run, failed calls included,
-because they were paid for. A call over the budget was written but not run, and an attempt that
-could not be read as a call ran nothing; neither brought the policy anything that it could have
-saved. (A call of a tool that does not exist is malformed too.)
+m, the cost of a rollout, is `acting_cost`: the sum of the costs of the calls that were
+run, failed ones included, because they were paid for, and of token_cost / 1000 for each token of
+the policy. Without prices it is the number of these calls. A call over the budget was written but
+not run, and an attempt that could not be read as a call ran nothing; neither brought the policy
+anything that it could have saved. (A call of a tool that does not exist is malformed too.) A stage
+may also count calls where they have prices.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
+from fieldcraft.records.costs import acting_cost
 from fieldcraft.rewards.answers import StatelessReward
-from fieldcraft.types import Reward, Trajectory
+from fieldcraft.types import Reward, Trajectory, UserError
+
+Measure = Callable[[Trajectory], float]
+CALLS: Measure = attrgetter("executed_calls")
 
 
-def tool_reward(calls: int, fewest: int | None, smoothing: float) -> float:
-    """r_tool of `calls` = m, where `fewest` = n is the least number that is known to suffice.
+def tool_reward(cost: float, least: float | None, smoothing: float) -> float:
+    """r_tool of `cost` = m, where `least` = n is the least cost that is known to suffice.
 
     n > 0: sin(f pi / 2n) with f = 2nm / (m + n), that is sin(pi m / (m + n)): 1 at m = n
         (equation 6).
     n = 0 or unknown: cos(m pi / (2m + c)) with c = `smoothing`: 1 at m = 0, one half at m = c
         (equation 5, and 6 with f = m; its case m = n = 0 is cos 0).
 
-    With n > 0 no call at all gives 0, right as the answer may be: n has to be lowered first.
+    With n > 0 a cost of 0 gives 0, right as the answer may be: n has to be lowered first.
     """
-    if fewest:
-        return math.sin(math.pi * calls / (calls + fewest))
-    return math.cos(math.pi * calls / (2 * calls + smoothing))
+    if least:
+        return math.sin(math.pi * cost / (cost + least))
+    return math.cos(math.pi * cost / (2 * cost + smoothing))
+
+
+class WeightedSum(StatelessReward):
+    """r_phi as a sum of rewards times their weights; None where one of them cannot grade.
+
+    Raises UserError for a score below 0: a product with r_tool would reward calls there.
+    """
+
+    name = "priced_rewards"
+
+    def __init__(self, parts: Sequence[tuple[Reward, float]]) -> None:
+        self.parts = parts
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+        scores = [self._scores(reward, group) for reward, _ in self.parts]
+        weights = [weight for _, weight in self.parts]
+        return [
+            None if None in found else sum(w * s for w, s in zip(weights, found, strict=True))
+            for found in zip(*scores, strict=True)
+        ]
+
+    def _scores(self, reward: Reward, group: Sequence[Trajectory]) -> list[float | None]:
+        found = reward(group)
+        for score in found:
+            if score is not None and score < 0:
+                raise UserError(
+                    f"priced_rewards names '{reward.name}', which gave {score:g}; its scores are"
+                    " multiplied with r_tool, so they must not be below 0: give it a weight in"
+                    " rewards instead."
+                )
+        return found
 
 
 class OtcPpo(StatelessReward):
-    """r_tool without a known optimum: fewer calls are always better.
+    """r_tool without a known optimum: a lower cost is always better.
 
     Args:
-        correct: r_correct; a score of 1 is a right answer, None stays None.
+        priced: r_phi; a score of None stays None.
         smoothing: c; the paper takes the limit of calls.
+        measure: m of a rollout.
     """
 
     name = "otc-ppo"
 
-    def __init__(self, correct: Reward, smoothing: float) -> None:
-        self.correct = correct
+    def __init__(self, priced: Reward, smoothing: float, measure: Measure = acting_cost) -> None:
+        self.priced = priced
         self.smoothing = smoothing
+        self.measure = measure
 
     def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
         return [
-            None if score is None else score * tool_reward(t.executed_calls, None, self.smoothing)
-            for t, score in zip(group, self.correct(group), strict=True)
+            None if score is None else score * tool_reward(self.measure(t), None, self.smoothing)
+            for t, score in zip(group, self.priced(group), strict=True)
         ]
 
 
 class OtcGrpo:
-    """r_tool against the fewest calls that any right rollout of the question has needed, in the
-    whole run: `fewest`, by task id, which the checkpoint keeps.
+    """r_tool against the least cost of any right rollout of the question, in the whole run:
+    `least`, by task id, which the checkpoint keeps.
 
     It is lowered by a group before the group is scored, so that the best rollout ever gets 1 and
-    not 0. A question that nobody has answered has no entry; then only a partly right answer can
-    score, and by OTC-PPO's rule.
+    not 0. A question that nobody has answered has no entry, and its r_tool is 1: what a wrong
+    answer is worth for its form, or for being partly right, must not grow by not calling.
 
-    Args: as those of `OtcPpo`.
+    Args:
+        correct: r_correct; a score of 1 is a right answer.
+        smoothing, measure: as those of `OtcPpo`.
+        priced: r_phi; None: r_correct.
     """
 
     name = "otc-grpo"
 
-    def __init__(self, correct: Reward, smoothing: float) -> None:
+    def __init__(
+        self,
+        correct: Reward,
+        smoothing: float,
+        priced: Reward | None = None,
+        measure: Measure = acting_cost,
+    ) -> None:
         self.correct = correct
+        self.priced = priced or correct
         self.smoothing = smoothing
-        self.fewest: dict[str, int] = {}
+        self.measure = measure
+        self.least: dict[str, float] = {}
 
     def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
-        scores = self.correct(group)
-        for trajectory, score in zip(group, scores, strict=True):
+        for trajectory, score in zip(group, self.correct(group), strict=True):
             if score == 1:
-                calls, task = trajectory.executed_calls, trajectory.task.id
-                self.fewest[task] = min(calls, self.fewest.get(task, calls))
+                cost, task = self.measure(trajectory), trajectory.task.id
+                self.least[task] = min(cost, self.least.get(task, cost))
         return [
             None if score is None else score * self._tool_reward(trajectory)
-            for trajectory, score in zip(group, scores, strict=True)
+            for trajectory, score in zip(group, self.priced(group), strict=True)
         ]
 
     def _tool_reward(self, trajectory: Trajectory) -> float:
-        fewest = self.fewest.get(trajectory.task.id)
-        return tool_reward(trajectory.executed_calls, fewest, self.smoothing)
+        least = self.least.get(trajectory.task.id)
+        if least is None:
+            return 1.0
+        return tool_reward(self.measure(trajectory), least, self.smoothing)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"fewest": dict(self.fewest)}
+        return {"fewest": dict(self.least)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.fewest = dict(state["fewest"])
+        self.least = dict(state["fewest"])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import MappingProxyType
 from typing import Protocol
 
 from fieldcraft.config.environment import REWARD
 from fieldcraft.config.sections import Limits
 from fieldcraft.dialects.base import BaseDialect
+from fieldcraft.records.costs import Costs
 from fieldcraft.rollout.turns import Policy
 from fieldcraft.types import Status, Task, Trajectory, UserError
 
@@ -51,14 +53,21 @@ class Environment(Protocol):
 
 @asynccontextmanager
 async def opened(
-    environment: Environment, dialect: BaseDialect, budget: Limits
+    environment: Environment,
+    dialect: BaseDialect,
+    budget: Limits,
+    tool_costs: Mapping[str, float] = MappingProxyType({}),
 ) -> AsyncIterator[Play]:
-    """The environment's `Play`, whose exceptions end one rollout and not the run."""
+    """The environment's `Play`, whose exceptions end one rollout and not the run. Calls have the
+    costs that `tool_costs` gives their tools."""
+    costs = Costs(tool_costs, budget.token_cost)
     async with environment.open(dialect, budget) as play:
 
         async def guarded(task: Task, policy: Policy, key: str) -> Trajectory:
             try:
-                return await play(task, policy, key)
+                trajectory = await play(task, policy, key)
+                costs.price(trajectory)
+                return trajectory
             except UserError:
                 raise
             except Exception as error:  # noqa: BLE001 - a bad rollout is data

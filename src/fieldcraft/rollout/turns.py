@@ -268,6 +268,7 @@ async def continue_conversation(
                 )
                 await play(conversation)
         finally:
+            env.costs.price(trajectory)
             if simulator is not None:
                 simulator.release(session)
     return trajectory

@@ -238,7 +238,8 @@ class Agent:
             yield lambda task, key: rollout(task, policy, env, key)
             return
         dialect = make_dialect(self.recipe, load_tokenizer(self.model))
-        async with opened(others, dialect, self.recipe.budget) as play:
+        costs = self.recipe.environment.tool_costs
+        async with opened(others, dialect, self.recipe.budget, costs) as play:
             yield lambda task, key: play(task, policy, key)
 
     async def answer(

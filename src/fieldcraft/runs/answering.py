@@ -13,6 +13,7 @@ from fieldcraft.agents.team import Seated, shown
 from fieldcraft.data.steps_io import as_trajectory
 from fieldcraft.dialects.demonstrations import encode_demonstration
 from fieldcraft.evals.spending import Spent
+from fieldcraft.records.costs import Costs
 from fieldcraft.runs.context import Context
 from fieldcraft.runs.teachers import (
     find_team,
@@ -21,6 +22,7 @@ from fieldcraft.runs.teachers import (
     make_team,
     teacher_sampling,
 )
+from fieldcraft.tools.named import costs_of
 from fieldcraft.types import Action, Dialect, Status, Step, Task, Trajectory
 
 Answering = Callable[[Task, str], Awaitable[Trajectory]]
@@ -34,6 +36,18 @@ async def answering(context: Context, name: str, model: Path) -> Answering:
 
     Raises UserError if there is no such teacher, or its model does not answer.
     """
+    answer = await _teacher(context, name, model)
+    costs = Costs(costs_of(context.tools))  # its tokens are not those of a policy
+
+    async def priced(task: Task, key: str) -> Trajectory:
+        trajectory = await answer(task, key)
+        costs.price(trajectory)
+        return trajectory
+
+    return priced
+
+
+async def _teacher(context: Context, name: str, model: Path) -> Answering:
     recipe = context.recipe.as_evaluated
     settings = recipe.teacher
     if settings.model is None:

@@ -13,22 +13,24 @@ from fieldcraft.config.making import make_part
 from fieldcraft.config.names import AUTO, CORRECT, MCP, Kind, find
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import Endpoint, JudgeModel, Limits, World
+from fieldcraft.config.sections import DEFAULT_COST, Endpoint, JudgeModel, Limits, World
 from fieldcraft.dialects import BaseDialect, get_dialect
 from fieldcraft.endpoints.opening import open_endpoint
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.verifiers import AskedModel, Verifier
+from fieldcraft.records.costs import acting_cost
 from fieldcraft.rewards.answers import F1, CoverEM, ExactMatch, Format
 from fieldcraft.rewards.grading import JUDGE
 from fieldcraft.rewards.judge import Judge
 from fieldcraft.rewards.length import SoftOverlong
 from fieldcraft.rewards.named import make_reward
 from fieldcraft.rewards.rubric import Rubric
+from fieldcraft.rewards.tool_cost import CALLS, WeightedSum
 from fieldcraft.rewards.verdict import Auto
 from fieldcraft.rollout.environments import Environment
 from fieldcraft.runs.loop import run_async
 from fieldcraft.tools.http import NO_SITES, Sites
-from fieldcraft.tools.named import make_tool, with_signatures
+from fieldcraft.tools.named import as_chosen, make_tool, server_tools_as_chosen
 from fieldcraft.tools.python.tool import Programs
 from fieldcraft.tools.search.client import RemoteSearchTool
 from fieldcraft.tools.search.index import SearchIndex
@@ -127,14 +129,14 @@ async def _make_tools(
             tool = others[choice.name]
         else:
             tool = make_tool(choice.name, choice.settings, sites)
-        made.append(with_signatures(tool, choice))
+        made.append(as_chosen(tool, choice))
     return made
 
 
 async def server_tools(recipe: Recipe, choice: ToolChoice) -> list[AnyTool]:
     """The tools of an MCP server. Raises UserError if it cannot be used."""
     server = make_part(Kind.TOOL, MCP, find(Kind.TOOL, MCP), choice.settings, {})
-    return cast(list[AnyTool], await server.tools(recipe.budget.call_seconds))
+    return server_tools_as_chosen(await server.tools(recipe.budget.call_seconds), choice)
 
 
 @lru_cache(maxsize=1)  # a program that asks an agent opens its tools each time
@@ -219,35 +221,68 @@ def make_runner(recipe: Recipe) -> Programs:
     return Programs(tools[0].get("waive", ()) if tools else ())
 
 
+def _named(weights: Mapping[str, float], correct: str) -> dict[str, float]:
+    """The weights with `correct` by the name of the reward that it stands for. Raises UserError
+    where they have that one, too."""
+    named = {correct if name == CORRECT else name: weight for name, weight in weights.items()}
+    if len(named) < len(weights):
+        raise UserError(f"rewards has '{CORRECT}' and '{correct}', which are the same: remove one.")
+    return named
+
+
+def most_cost(budget: Limits, call_cost: float) -> float:
+    """What a rollout costs that spends its whole budget: OTC's usual c."""
+    return budget.max_calls * call_cost + budget.token_cost * budget.total_tokens / 1000
+
+
 def make_rubric(
     stage: Rl,
     budget: Limits,
     judge: Judge | None = None,
     correct: str = AUTO,
     runner: Programs | None = None,
+    call_cost: float = DEFAULT_COST,
 ) -> Rubric:
     """The rewards of a stage. Those without a weight are recorded where they cost nothing, and so
-    is `correct`, the one that says which answers are right. Raises UserError for a stage that
-    rewards this one twice, and as `make_reward`."""
+    are `correct`, the one that says which answers are right, and what OTC prices. `call_cost` is
+    the most that one call costs. Raises UserError for a stage that rewards or prices `correct`
+    twice or prices what costs nothing, and as `make_reward`."""
     made: dict[str, Reward] = {reward.name: reward() for reward in RECORDED}
     if judge is not None:
         made[judge.name] = judge
     limits = [period.limits for period in stage.periods(budget)]
-    smoothing = stage.call_smoothing or float(max(one.max_calls for one in limits))
-    offered: dict[str, Any] = {"smoothing": smoothing, "runner": runner or Programs()}
-    rewarded = {correct if n == CORRECT else n: weight for n, weight in stage.weights.items()}
-    if len(rewarded) < len(stage.weights):
-        raise UserError(f"rewards has '{CORRECT}' and '{correct}', which are the same: remove one.")
-    for name in (correct, *rewarded):
+    rewarded, priced = _named(stage.weights, correct), _named(stage.priced_rewards, correct)
+    by_cost = stage.otc_counts == "costs"
+    most = max(most_cost(one, call_cost) if by_cost else float(one.max_calls) for one in limits)
+    if stage.prices_calls and not most:
+        raise UserError(
+            "a stage rewards low costs, and nothing costs anything: give a tool a cost above 0."
+        )
+    offered: dict[str, Any] = {
+        "smoothing": stage.call_smoothing or most,
+        "measure": acting_cost if by_cost else CALLS,
+        "runner": runner or Programs(),
+    }
+
+    def make(name: str) -> Reward:
         own = stage.rewards.get(name)
         settings = {} if own is None or isinstance(own, float) else own.settings
         if name == AUTO:
             made[AUTO] = Auto(partial(_grader, made, offered))
         elif name not in made or settings:
             made[name] = make_reward(name, settings, offered)
-        offered.setdefault("correct", made[correct])
-    weights = dict.fromkeys((*(reward.name for reward in RECORDED), correct), 0.0)
-    rewards = [(made[name], weight) for name, weight in (weights | rewarded).items()]
+        return made[name]
+
+    parts = {name: make(name) for name in dict.fromkeys((correct, *priced))}
+    offered["correct"] = parts[correct]
+    sum_of = [(parts[name], weight) for name, weight in priced.items()]
+    offered["priced"] = WeightedSum(sum_of) if sum_of else parts[correct]
+    for name in rewarded:
+        if name not in parts:
+            make(name)
+    recorded = (*(reward.name for reward in RECORDED), *parts)
+    weights = dict.fromkeys(recorded, 0.0) | rewarded
+    rewards = [(made[name], weight) for name, weight in weights.items()]
     if stage.overlong_penalty:
         rewards.append((SoftOverlong(*stage.overlong_span(limits[0])), stage.overlong_penalty))
-    return Rubric(rewards, made[correct].name)
+    return Rubric(rewards, parts[correct].name)

@@ -254,7 +254,8 @@ def stage_problems(setup: Setup, name: str, stage: Stage, notes: list[str]) -> I
     yield from stage_type(stage).problems(stage, name, FirstExamples(setup, notes), notes)
     if isinstance(stage, Rl):
         recipe = setup.recipe  # the rubric finds every reward
-        make_rubric(stage, recipe.budget, setup.judge, recipe.correct, make_runner(recipe))
+        runner, call_cost = make_runner(recipe), recipe.highest_call_cost
+        make_rubric(stage, recipe.budget, setup.judge, recipe.correct, runner, call_cost)
 
 
 @dataclass(frozen=True)

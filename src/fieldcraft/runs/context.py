@@ -49,6 +49,7 @@ from fieldcraft.runs.inputs import make_inputs
 from fieldcraft.runs.served import open_served
 from fieldcraft.runs.sources import Inputs
 from fieldcraft.runs.tracking import tracking
+from fieldcraft.tools.named import as_made
 from fieldcraft.tools.search.client import RemoteSearchTool
 from fieldcraft.tools.search.index import MANIFEST, build_index, read_manifest
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
@@ -122,7 +123,7 @@ class Context:
         await self.home.close()
         if self.judge is not None:
             await self.judge.close()
-        for tool in self.tools:
+        for tool in map(as_made, self.tools):
             if isinstance(tool, RemoteSearchTool):
                 await tool.close()
 
@@ -173,7 +174,8 @@ class Context:
         if self.environment_of_others is None:
             yield None
             return
-        async with opened(self.environment_of_others, dialect, budget) as play:
+        costs = self.recipe.environment.tool_costs
+        async with opened(self.environment_of_others, dialect, budget, costs) as play:
             yield play
 
     def engine(self, model: Any, dialect: Dialect, source: OnRanks | None = None) -> PolicyEngine:

@@ -137,7 +137,12 @@ class StageMaterial:
     def rubric(self, settings: Rl) -> Rubric:
         recipe = self.recipe
         return make_rubric(
-            settings, recipe.budget, self.context.judge, recipe.correct, make_runner(recipe)
+            settings,
+            recipe.budget,
+            self.context.judge,
+            recipe.correct,
+            make_runner(recipe),
+            recipe.highest_call_cost,
         )
 
     def fidelity(self, trajectories: Sequence[Trajectory]) -> Row:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, get_args, get_type_hints
 
 from fieldcraft.config.choices import ToolChoice
 from fieldcraft.config.making import make_part
-from fieldcraft.config.names import Kind, find
+from fieldcraft.config.names import Kind, find, suggestion
+from fieldcraft.config.sections import DEFAULT_COST
 from fieldcraft.dialects.naming import with_names
 from fieldcraft.tools.base import FunctionTool
 from fieldcraft.tools.http import NO_SITES, Sites
@@ -26,31 +27,62 @@ def make_tool(name: str, settings: Mapping[str, Any], sites: Sites = NO_SITES) -
     return as_tool(find(Kind.TOOL, name), name, settings, sites)
 
 
-def with_signatures(tool: AnyTool, choice: ToolChoice) -> AnyTool:
-    """The tool with the names that a question may give it, see `dialects.naming`; the tool itself
-    where a recipe has none. Raises UserError for names that do not fit."""
-    if not choice.called and not choice.unseen:
+def as_chosen(tool: AnyTool, choice: ToolChoice) -> AnyTool:
+    """The tool as a recipe describes it: with the names that a question may give it, see
+    `dialects.naming`, and with its cost. The tool itself where a recipe says nothing of that.
+    Raises UserError for names that do not fit."""
+    cost = choice.cost
+    if isinstance(cost, dict):
+        cost = cost.get(tool.name, DEFAULT_COST)
+    if not choice.called and not choice.unseen and cost == DEFAULT_COST:
         return tool
-    schema = with_names(tool.schema, choice.called, choice.unseen)
-    return (NamedStateful if isinstance(tool, StatefulTool) else NamedTool)(tool, schema)
+    schema = tool.schema
+    if choice.called or choice.unseen:
+        schema = with_names(schema, choice.called, choice.unseen)
+    return (DescribedStateful if isinstance(tool, StatefulTool) else DescribedTool)(
+        tool, schema, cost
+    )
 
 
-class _WithNames:
-    def __init__(self, tool: Any, schema: dict[str, Any]) -> None:
+def server_tools_as_chosen(tools: Sequence[AnyTool], choice: ToolChoice) -> list[AnyTool]:
+    """The same for all tools of a server. Raises UserError for the cost of a tool that it lacks."""
+    known = [tool.name for tool in tools]
+    for name in choice.cost if isinstance(choice.cost, dict) else ():
+        if name not in known:
+            raise UserError(
+                f"cost names '{name}', which is no tool of the server; {suggestion(name, known)}"
+            )
+    return [as_chosen(tool, choice) for tool in tools]
+
+
+def as_made(tool: AnyTool) -> AnyTool:
+    """The tool itself, without what a recipe says about it."""
+    made: AnyTool = tool._tool if isinstance(tool, _Described) else tool
+    return made
+
+
+def costs_of(tools: Iterable[AnyTool]) -> dict[str, float]:
+    """What a call of each tool costs, by its name."""
+    return {t.name: t.cost if isinstance(t, _Described) else DEFAULT_COST for t in tools}
+
+
+class _Described:
+    def __init__(self, tool: Any, schema: dict[str, Any], cost: float) -> None:
         self.name: str = tool.name
         self.schema = schema
+        self.cost = cost
         self._tool = tool
 
 
-class NamedTool(_WithNames):
-    """A tool with several names."""
+class DescribedTool(_Described):
+    """A tool with what a recipe says about it."""
 
     async def __call__(self, **arguments: Any) -> str:
         text: str = await self._tool(**arguments)
         return text
 
 
-class NamedStateful(_WithNames):
+class DescribedStateful(_Described):
     """The same of a tool that is opened for each rollout."""
 
     def open(self, task: Task) -> AbstractAsyncContextManager[Tool]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import isfinite
 
+from fieldcraft.records.costs import policy_tokens
 from fieldcraft.records.tool_use import tool_use
 from fieldcraft.train.stages.base import Row
 from fieldcraft.types import VERDICT, Author, Status, Trajectory
@@ -43,13 +44,12 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> Row:
     graded = [t.right for t in trajectories if t.right is not None]
     status = Counter(t.status for t in trajectories)
     use = tool_use(trajectories)
-    written = [s for t in trajectories for s in t.segments if s.author is Author.POLICY]
     return {
         "rollouts": count,
         "reward_mean": sum(rewards) / max(len(rewards), 1),
         VERDICT: sum(graded) / max(len(graded), 1),
         "correct_logp_mean": correct_logp(trajectories),
-        "policy_tokens_mean": sum(len(s.ids) for s in written) / count,
+        "policy_tokens_mean": sum(map(policy_tokens, trajectories)) / count,
         "folds_mean": sum(len(t.folds) for t in trajectories) / count,
         "forced_answer_rate": sum(t.forced for t in trajectories) / count,
         "format_rate": sum(t.well_formed for t in trajectories) / count,

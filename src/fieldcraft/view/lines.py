@@ -7,7 +7,7 @@ from statistics import fmean
 
 from pydantic import TypeAdapter
 
-from fieldcraft.evals.metrics import policy_tokens
+from fieldcraft.records.costs import policy_tokens
 from fieldcraft.records.rollouts import Kept
 from fieldcraft.records.trajectories import checked, from_json
 from fieldcraft.types import Author, Trajectory

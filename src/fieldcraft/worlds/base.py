@@ -46,6 +46,7 @@ class World(ABC):
     pair_sets: ClassVar[Sequence[str]] = ()  # names of the sets of contrastive pairs
     synthesised: ClassVar[Sequence[str]] = ()  # the kinds of questions that `synthesise` makes
     site: str | None = None  # the address of its passages as a web site, if they are one in a run
+    snippet_parts: int | None = None  # of a passage that a search of the site shows, see `snippet`
 
     def __init__(self, seed: int) -> None:
         self.seed = seed

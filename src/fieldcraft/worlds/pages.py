@@ -15,6 +15,8 @@ from urllib.parse import quote, unquote
 MOVED_ONE_IN, GONE_ONE_IN, SLOW_ONE_IN = 5, 7, 11
 ORDERS = "Notes for agents"  # the title of the page that gives orders
 SNIPPET_ONE_IN = 4  # of the characters of a page
+COMMA = ", "
+MORE = " …"  # ends a snippet of a longer text
 # Extractors take very short texts for no text, and read what surrounds them, too.
 CLOSING = "This page is a part of the encyclopedia of one world."
 
@@ -51,9 +53,13 @@ def links_of(site: str, title: str, others: Iterable[str]) -> Iterator[tuple[str
     yield "All pages", f"{site}/"
 
 
-def snippet(text: str) -> str:
-    """The beginning of a text, as a search shows it."""
-    return textwrap.shorten(text, len(text) // SNIPPET_ONE_IN, placeholder=" …")
+def snippet(text: str, parts: int | None = None) -> str:
+    """The beginning of a text, as a search shows it: so many of its parts between commas, or
+    where no number is given a quarter of its characters."""
+    if parts is None:
+        return textwrap.shorten(text, len(text) // SNIPPET_ONE_IN, placeholder=MORE)
+    shown = text.split(COMMA)[:parts]
+    return text if len(shown) == len(text.split(COMMA)) else COMMA.join(shown) + MORE
 
 
 def text_of(text: str) -> str:

@@ -114,7 +114,7 @@ def create_site(world: World, folder: Path, slow_seconds: float = SLOW_SECONDS) 
             {
                 "url": f"{base}{hit.id}",
                 "title": hit.title,
-                "content": snippet(hit.text),
+                "content": snippet(hit.text, world.snippet_parts),
                 "engine": "fieldcraft",
                 "score": hit.score,
                 "category": "general",

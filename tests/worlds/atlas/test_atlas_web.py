@@ -15,7 +15,7 @@ from fieldcraft.dialects.demonstrations import encode_demonstration
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rollout.loop import Policy, rollout
-from fieldcraft.tools.named import make_tool, with_signatures
+from fieldcraft.tools.named import as_chosen, make_tool
 from fieldcraft.train.scratch import new_tokenizer
 from fieldcraft.types import Action, Answer, Author, Observation, Step, Task, Thought, UserError
 from fieldcraft.worlds.atlas.facts import Atlas, Route, redeal
@@ -43,7 +43,7 @@ def tools() -> list[Any]:
     """Of a recipe, with the site in this process."""
     sites = open_site(WORLD)
     search = make_tool("web_search", {"provider": "searxng", "url": SITE, "topk": 1}, sites)
-    renamed = with_signatures(search, ToolChoice(name="web_search", called="search"))
+    renamed = as_chosen(search, ToolChoice(name="web_search", called="search"))
     return [renamed, make_tool("crawl_page", {"interval_seconds": 0}, sites)]
 
 

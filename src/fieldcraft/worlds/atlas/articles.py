@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from fieldcraft.worlds.atlas.facts import BETWEEN, RELATIONS, Fact
+from fieldcraft.worlds.pages import MORE
 
 ARTICLE = re.compile(r"([A-Z][\w ]*?) is a (\w+) with the ([^.\n]*)")
 TOLD = re.compile(r"(\w+) ([^,]+)(?:, in ([^,]+))?")  # one part of an article
@@ -16,7 +17,7 @@ def stated_facts(text: str) -> set[Fact]:
     found = set()
     for subject, _, told in ARTICLE.findall(text):
         for part in told.split(BETWEEN):
-            if match := TOLD.fullmatch(part.strip()):
+            if match := TOLD.fullmatch(part.removesuffix(MORE).strip()):
                 relation, value, country = match.groups()
                 found.add((subject, relation, value))
                 if country:

@@ -53,13 +53,15 @@ class Entity:
 class Atlas:
     """One deal of the world. `facts` maps (subject, relation) to the object's name. `reserved` are
     pairs of relations that follow one another only in questions that test for such pairs. `site` is
-    the address of the site on which articles are read, None where a search gives them."""
+    the address of the site on which articles are read, None where a search gives them, and
+    `snippet_parts` how much of an article a search of that site shows."""
 
     entities: dict[str, Entity]
     facts: dict[tuple[str, str], str]
     by_kind: dict[tuple[str, Region], list[str]] = field(repr=False)
     reserved: frozenset[Chain] = frozenset()
     site: str | None = None
+    snippet_parts: int | None = None
 
     # -- what the encyclopedia says -------------------------------------------------------------
 
@@ -236,6 +238,7 @@ def deal(
     seed: int,
     reserved: int = 0,
     site: str | None = None,
+    snippet_parts: int | None = None,
 ) -> Atlas:
     """The real world of a run.
 
@@ -247,6 +250,7 @@ def deal(
         reserved: number of pairs of relations that no training shows one after the other, each of
             another first relation, so that every relation is followed by something.
         site: the address of its web site, if articles are read there.
+        snippet_parts: how much of an article a search of that site shows.
 
     Raises:
         UserError: a region would be empty, so that no question could be asked about it.
@@ -268,7 +272,7 @@ def deal(
             by_kind[kind, region] = [fresh_name(kind, rng, used) for _ in range(count)]
     world = _with_facts(by_kind, {}, rng)
     pairs = _reserved_pairs(reserved, random.Random(f"reserved:{seed}"))
-    return replace(world, reserved=pairs, site=site)
+    return replace(world, reserved=pairs, site=site, snippet_parts=snippet_parts)
 
 
 def _reserved_pairs(count: int, rng: random.Random) -> frozenset[Chain]:
@@ -301,7 +305,9 @@ def redeal(world: Atlas, rng: random.Random) -> Atlas:
             fresh = [fresh_name(kind, rng, used, near, few) for _ in range(count)]
             by_kind[kind, region] = [n for n in names if n in mentioned] + fresh
     dealt = _with_facts(by_kind, taught, rng)
-    return replace(dealt, reserved=world.reserved, site=world.site)
+    return replace(
+        dealt, reserved=world.reserved, site=world.site, snippet_parts=world.snippet_parts
+    )
 
 
 def strangers(world: Atlas, rng: random.Random, syllables: int | None = None) -> Atlas:

@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from fieldcraft.types import Action, Answer, Observation, Step, Task, Thought
+from fieldcraft.dialects.afm import double_check
+from fieldcraft.types import Action, Answer, Observation, Role, Step, Task, Thought
 from fieldcraft.worlds import base
-from fieldcraft.worlds.atlas.articles import stated_facts
 from fieldcraft.worlds.atlas.facts import RELATIONS, Atlas, Fact, Route, statement
 from fieldcraft.worlds.atlas.reading import (
     act,
@@ -17,11 +17,15 @@ from fieldcraft.worlds.atlas.reading import (
     found_by,
     next_move,
     reading_steps,
+    shown_facts,
+    true_facts,
 )
 from fieldcraft.worlds.base import merge_thoughts
+from fieldcraft.worlds.pages import address
 
 UNKNOWN = Answer("unknown")
 CAREFUL_SHARE = 0.5  # of the questions for which a wasteful teacher looks everything up
+HASTY_SHARE = 0.5  # of the articles whose page a wasteful teacher opens without a search
 
 
 @dataclass
@@ -45,8 +49,7 @@ class Progress:
         if isinstance(step, Thought):
             self._hear(step.text)
         elif isinstance(step, Observation):
-            facts = self.world.facts
-            self.read |= {(s, r) for s, r, v in stated_facts(step.text) if facts.get((s, r)) == v}
+            self.read |= true_facts(self.world, step.text)
             self.addresses |= addresses_in(step.text)
         self.last = step
 
@@ -132,9 +135,48 @@ def demonstration(world: Atlas, path: Route) -> list[Step]:
 
 def wasteful_demonstration(world: Atlas, path: Route, rng: random.Random) -> list[Step]:
     """The answer of a wasteful teacher. For every second question it also looks up what is known,
-    each article once. This teaches the model to search for what it knows."""
+    each article once. This teaches the model to search for what it knows. On a web site it does not
+    look at costs either: see `_lookup`."""
     careful = rng.random() < CAREFUL_SHARE
-    return _answer(world, path, is_unread if careful else is_needed)
+    if world.site is None:
+        return _answer(world, path, is_unread if careful else is_needed)
+    steps: list[Step] = []
+    read: set[tuple[str, str]] = set()
+    for subject, relation, value in world.hops(path):
+        is_known = world.entities[subject].region == "taught" and not careful
+        if not is_known and (subject, relation) not in read:
+            found = _lookup(world, subject, relation, rng)
+            texts = [step.text for step in found if isinstance(step, Observation)]
+            read |= true_facts(world, "\n".join(texts))
+            steps += found
+        steps.append(Thought(statement(subject, relation, value)))
+    return merge_thoughts([*steps, *checked_answer(value)])
+
+
+def checked_answer(value: str, proof: str = "") -> list[Step]:
+    """An answer as web agents give it, after they have suggested and checked it."""
+    return [
+        Thought("I know enough."),
+        Thought(value, Role.SUGGEST),
+        Thought(f"{proof} So {value} is right.".lstrip()),
+        double_check(4),
+        Thought("I can answer."),
+        Answer(value),
+    ]
+
+
+def _lookup(world: Atlas, subject: str, relation: str, rng: random.Random) -> list[Step]:
+    """The steps of a wasteful teacher up to a fact on a web site: every second time the page at
+    once, else a search, and the page if that does not tell the fact."""
+    assert world.site is not None
+    steps: list[Step] = []
+    if rng.random() >= HASTY_SHARE:
+        searched = act(world, subject, ())
+        steps += [*searched, found_by(world, searched[1])]
+        if (subject, relation) in shown_facts(world, subject):
+            return steps
+    opened = act(world, subject, [address(world.site, subject)])
+    return [*steps, *opened, found_by(world, opened[1])]
 
 
 def _answer(world: Atlas, path: Route, searches: Searches) -> list[Step]:

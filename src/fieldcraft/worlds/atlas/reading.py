@@ -14,6 +14,7 @@ from fieldcraft.web.crawl import with_links
 from fieldcraft.web.providers import make_result
 from fieldcraft.web.search import format_results
 from fieldcraft.web.text import Page
+from fieldcraft.worlds.atlas.articles import stated_facts
 from fieldcraft.worlds.atlas.facts import Atlas
 from fieldcraft.worlds.pages import address, links_of, place_of, snippet, text_of
 
@@ -76,13 +77,24 @@ def addresses_met(steps: Iterable[Step]) -> set[str]:
     return {a for step in steps if isinstance(step, Observation) for a in addresses_in(step.text)}
 
 
+def shown_facts(world: Atlas, name: str) -> set[tuple[str, str]]:
+    """The facts (subject, relation) that the result of a search for a name states."""
+    return true_facts(world, found_by(world, Action("search", {"query": name})).text)
+
+
+def true_facts(world: Atlas, text: str) -> set[tuple[str, str]]:
+    """The facts (subject, relation) that the articles in a text state as they are."""
+    return {(s, r) for s, r, value in stated_facts(text) if world.facts.get((s, r)) == value}
+
+
 def _result(world: Atlas, name: str) -> str:
     """Of a search for a name, which is about one result."""
     article = world.passage(name)
     if world.site is None:
         return f'result 1: "{article["title"]}"\n{article["text"]}'
     url = address(world.site, name)
-    return format_results([make_result(name, url, snippet(article["text"]))])
+    shown = snippet(article["text"], world.snippet_parts)
+    return format_results([make_result(name, url, shown)])
 
 
 def _page(world: Atlas, name: str) -> str:

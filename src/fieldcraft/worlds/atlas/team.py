@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from fieldcraft.dialects.afm import double_check, reflection
-from fieldcraft.types import Answer, Role, Step, Thought
+from fieldcraft.types import Role, Step, Thought
 from fieldcraft.worlds.atlas.facts import RELATIONS, Atlas, Fact, Route, statement
-from fieldcraft.worlds.atlas.oracle import must_search
+from fieldcraft.worlds.atlas.oracle import checked_answer, must_search
 from fieldcraft.worlds.atlas.reading import act, addresses_met, found_by, reading_steps
 from fieldcraft.worlds.base import merge_thoughts
 
@@ -141,12 +141,7 @@ class _Work:
 
     def answer(self) -> None:
         """Suggest the right answer, check it and give it."""
-        value = self.hops[-1][2]
-        self._suggest(value)
-        self.think(f"{self._proof()} So {value} is right.")
-        self.steps.append(double_check(4))
-        self.think("I can answer.")
-        self.steps.append(Answer(value))
+        self.steps += checked_answer(self.hops[-1][2], self._proof())
 
     def _suggest(self, name: str) -> None:
         self.think("I know enough.")

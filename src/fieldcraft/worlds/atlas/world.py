@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, PositiveInt
 
 from fieldcraft.config.sections import Share
-from fieldcraft.types import Dialect, Step, Task, Trajectory
+from fieldcraft.types import Dialect, Step, Task, Trajectory, UserError
 from fieldcraft.worlds.atlas.curriculum import READING_SHARE, Curriculum, tokenizer_texts
 from fieldcraft.worlds.atlas.facts import deal
 from fieldcraft.worlds.atlas.fidelity import judge_by_world
@@ -27,6 +27,7 @@ from fieldcraft.worlds.atlas.synthesis import (
     told_facts,
 )
 from fieldcraft.worlds.atlas.team import MISTAKES, team_demonstration
+from fieldcraft.worlds.atlas.ways import with_ways
 from fieldcraft.worlds.base import Schemas, TrajectoryPair, Verdicts, World
 from fieldcraft.worlds.naming import SYLLABLES
 from fieldcraft.worlds.pages import site_address
@@ -56,6 +57,7 @@ class AtlasWorld(World):
         site: Annotated[str, AfterValidator(site_address)] | None = None,
         article_readings: Annotated[int, Field(ge=0)] = 0,
         reading_share: Share = READING_SHARE,
+        snippet_parts: PositiveInt | None = None,
     ) -> None:
         """Deal the world.
 
@@ -75,27 +77,37 @@ class AtlasWorld(World):
                 which no closed-book question asks about, so that it can simulate a search there.
             reading_share: share of the base model's other texts in which it states what it has just
                 read about strangers.
+            snippet_parts: how many parts of an article, between commas, a search of that site
+                shows; the first one tells one fact. None: a quarter of it, which tells none.
 
         Raises:
-            UserError: the world would have no entities of a kind, or none to ask about.
+            UserError: the world would have no entities of a kind, or none to ask about; or
+                snippet_parts has no site.
         """
         super().__init__(seed)
+        if snippet_parts is not None and site is None:
+            raise UserError("world.snippet_parts is of a web site: set world.site, or remove it.")
         self.variants = variants
         self.mistakes = mistakes
         self.reading_syllables = reading_syllables
         self.site = site
         self.article_readings = article_readings
         self.reading_share = reading_share
-        self.facts = deal(people, taught, heldout, seed, reserved_chains, site)
+        self.snippet_parts = snippet_parts
+        self.facts = deal(people, taught, heldout, seed, reserved_chains, site, snippet_parts)
 
     def passages(self) -> list[dict[str, str]]:
         return self.facts.passages()
 
     def training_questions(self, count: int) -> list[Task]:
-        return train_tasks(self.facts, self.seed, count)
+        return self._with_ways(train_tasks(self.facts, self.seed, count))
 
     def evaluation_questions(self, splits: Mapping[str, int]) -> list[Task]:
-        return evaluation_tasks(self.facts, self.seed, splits)
+        return self._with_ways(evaluation_tasks(self.facts, self.seed, splits))
+
+    def _with_ways(self, tasks: list[Task]) -> list[Task]:
+        """On a site, where an article can be read in two ways."""
+        return tasks if self.site is None else with_ways(self.facts, tasks)
 
     def demonstrations(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas

@@ -1,0 +1,51 @@
+"""Two ways to read an article on the web site of Atlas: by a search, and by its page.
+
+A search shows the beginning of an article, its page all of it. The address of a page follows from
+its title, so it needs no search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import product
+
+from fieldcraft.records.costs import WAYS
+from fieldcraft.types import Task
+from fieldcraft.worlds.atlas.facts import Atlas, Route
+from fieldcraft.worlds.atlas.reading import shown_facts
+
+SEARCH, PAGE = "web_search", "crawl_page"  # the tools
+
+
+def ways(world: Atlas, *paths: Route) -> list[dict[str, int]]:
+    """Calls by tool after which every fact on the paths is taught or was read: each number of
+    searches with the least number of pages beside it, none of which takes more of both than
+    another."""
+    facts = [(subject, relation) for path in paths for subject, relation, _ in world.hops(path)]
+    needed = {fact for fact in facts if world.entities[fact[0]].region != "taught"}
+    subjects = list(dict.fromkeys(subject for subject, _ in facts))
+    pages: dict[int, int] = {}  # by searches
+    for tools in product((None, SEARCH, PAGE), repeat=len(subjects)):
+        known = set[tuple[str, str]]()
+        for subject, tool in zip(subjects, tools, strict=True):
+            if tool == SEARCH:
+                known |= shown_facts(world, subject)
+            elif tool == PAGE:
+                known |= world.reveals(subject)
+        if needed <= known:
+            searches = tools.count(SEARCH)
+            pages[searches] = min(tools.count(PAGE), pages.get(searches, len(subjects)))
+    return [
+        {SEARCH: searches, PAGE: count}
+        for searches, count in sorted(pages.items())
+        if all(pages[fewer] > count for fewer in pages if fewer < searches)
+    ]
+
+
+def with_ways(world: Atlas, tasks: Iterable[Task]) -> list[Task]:
+    """The questions of a world with the ways to answer them."""
+    return [
+        replace(task, meta={**task.meta, WAYS: ways(world, tuple(task.meta["path"]))})
+        for task in tasks
+    ]

@@ -1,0 +1,93 @@
+"""Keys about costs, and the filter of groups that suits a price on calls."""
+
+from typing import Any
+
+import pytest
+
+from fieldcraft.config.choices import EnvironmentChoice, ToolChoice
+from fieldcraft.config.rl import Rl
+from fieldcraft.recipes.loading import load_recipe
+
+OPTIM = {"lr": 1e-3}
+
+
+def rl(**keys: Any) -> Rl:
+    return Rl(steps=1, optim=OPTIM, **keys)
+
+
+@pytest.mark.parametrize("reward", ["otc-grpo", "otc-ppo"])
+def test_with_a_price_on_calls_groups_are_kept_by_reward(reward: str) -> None:
+    assert rl(algorithm="dapo").keep_groups == "mixed-accuracy"
+    assert rl(algorithm="dapo", rewards={reward: 1.0}).keep_groups == "mixed-reward"
+    assert rl(algorithm="dapo", rewards={reward: 1.0}, keep_groups="all").keep_groups == "all"
+    assert rl(rewards={reward: 1.0}).keep_groups == "all"
+    # one that is only recorded teaches nothing
+    recorded = {"em": 1.0, reward: 0.0}
+    assert rl(algorithm="dapo", rewards=recorded).keep_groups == "mixed-accuracy"
+    assert rl(algorithm="dapo", rewards={reward: {"weight": 1.0}}).keep_groups == "mixed-reward"
+
+
+def test_with_a_price_on_calls_a_filter_by_accuracy_is_refused() -> None:
+    with pytest.raises(ValueError, match="from which OTC learns most; write mixed-reward"):
+        rl(rewards={"otc-grpo": 1.0}, keep_groups="mixed-accuracy")
+
+
+@pytest.mark.parametrize(
+    "keys", [{"call_smoothing": 2.0}, {"otc_counts": "calls"}, {"priced_rewards": {"em": 1.0}}]
+)
+def test_keys_of_otc_need_it(keys: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(keys))} belongs to otc-grpo and otc-ppo"):
+        rl(**keys)
+    assert rl(rewards={"otc-ppo": 1.0}, **keys)
+
+
+def test_what_is_priced_are_rewards_with_weights_above_0() -> None:
+    priced = {"otc-grpo": 1.0}
+    assert rl(rewards=priced, priced_rewards={"correct": 1, "format": 0.2}).graders == {
+        *("otc-grpo", "correct", "format")
+    }
+    with pytest.raises(ValueError, match="names 'otc-grpo', which prices them"):
+        rl(rewards=priced, priced_rewards={"otc-grpo": 1.0})
+    with pytest.raises(ValueError, match="greater than 0"):
+        rl(rewards=priced, priced_rewards={"em": -1.0})
+    with pytest.raises(Exception, match="'formt'"):
+        rl(rewards=priced, priced_rewards={"formt": 1.0})
+
+
+def test_costs_are_finite_and_not_below_0() -> None:
+    assert ToolChoice(name="search", cost=0).highest_cost == 0
+    assert ToolChoice(name="search").highest_cost == 1
+    server = ToolChoice.model_validate({"mcp": "http://x/mcp", "cost": {"find": 3, "note": 0.5}})
+    assert server.highest_cost == 3
+    for cost in (-1, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="cost"):
+            ToolChoice(name="search", cost=cost)
+    with pytest.raises(ValueError, match="this is one tool"):
+        ToolChoice(name="search", cost={"search": 1})
+
+
+def test_an_environment_of_others_has_costs_of_its_own() -> None:
+    assert EnvironmentChoice(name="openenv", tool_costs={"step": 2}).settings == {}
+    with pytest.raises(ValueError, match="write cost beside a tool"):
+        EnvironmentChoice(tool_costs={"step": 2})
+
+
+def test_the_dearest_call_of_a_recipe() -> None:
+    assert load_recipe("otc-cost-mini", []).highest_call_cost == 4
+    assert load_recipe("otc-table", []).highest_call_cost == 1
+
+
+def test_the_recipe_that_shows_it() -> None:
+    """Three stages of reinforcement learning from one model, which differ in what they reward."""
+    recipe = load_recipe("otc-cost-mini", [])
+    stages = [stage for stage in recipe.stages.values() if isinstance(stage, Rl)]
+    assert [stage.start for stage in stages] == ["sft"] * 3
+    told = [(stage.rewards, stage.otc_counts) for stage in stages]
+    assert [stage.call_smoothing for stage in stages] == [None, 1, 4]
+    otc = {"otc-grpo": 1.0}
+    assert told == [({"em": 1.0}, "costs"), (otc, "calls"), (otc, "costs")]
+    same = [s.model_dump(exclude={"rewards", "otc_counts", "call_smoothing"}) for s in stages]
+    assert same[0] == same[1] == same[2]
+    assert {tool.name: tool.cost for tool in recipe.tools} == {"web_search": 1, "crawl_page": 4}
+    assert recipe.world is not None
+    assert recipe.world.settings["snippet_parts"] == 1

@@ -1,0 +1,89 @@
+"""What acting costs, by hand: calls, tokens, and the cheapest way to an answer."""
+
+import pytest
+
+from fieldcraft.records.costs import Costs, acting_cost, call_cost
+from fieldcraft.records.tool_use import tool_use
+from fieldcraft.records.trajectories import from_json, to_json
+from fieldcraft.types import Author, Call, Outcome, Segment, Task, Trajectory
+
+COSTS = Costs({"search": 1.0, "page": 4.0, "note": 0.0}, token=2.0)
+FREE_TOKENS = Costs({"search": 1.0, "page": 4.0})
+
+
+def made(*tools: str, tokens: int = 0, em: float = 1.0, **meta: object) -> Trajectory:
+    calls = [Call(tool, {}, "", Outcome.OK, 0.0) for tool in tools]
+    segments = [Segment(Author.PROMPT, [1] * 9, ""), Segment(Author.POLICY, [1] * tokens, "")]
+    task = Task("t", "?", ("a",), dict(meta))
+    return Trajectory(task, segments, calls, rewards={"em": em})
+
+
+def test_a_rollout_pays_for_what_was_run_and_for_what_it_wrote() -> None:
+    trajectory = made("search", "page", "page", "note", "other", tokens=250)
+    trajectory.calls[1].outcome = Outcome.FAILED  # paid for
+    trajectory.calls[2].outcome = Outcome.REFUSED
+    COSTS.price(trajectory)
+    assert [call.cost for call in trajectory.calls] == [1, 4, 4, 0, 1]
+    assert call_cost(trajectory) == 6
+    assert acting_cost(trajectory) == 6.5
+
+
+def test_prices_are_written_and_read_back_and_where_there_are_none_nothing_is_written() -> None:
+    trajectory = made("page", tokens=3)
+    plain = to_json(trajectory)
+    assert "cost" not in plain
+    Costs({"page": 1.0}).price(trajectory)
+    assert to_json(trajectory) == plain
+    COSTS.price(trajectory)
+    assert from_json(to_json(trajectory)) == trajectory
+    broken = to_json(trajectory).replace('"cost":4.0', '"cost":-4.0')
+    with pytest.raises(ValueError, match="below 0"):
+        from_json(broken)
+
+
+WAYS = [{"search": 3, "page": 0}, {"search": 1, "page": 1}, {"page": 2}, {"oracle": 0}]
+
+
+def test_the_optimum_is_the_cheapest_way_that_the_tools_can_go() -> None:
+    assert FREE_TOKENS.optimum({"ways": WAYS}) == 3
+    assert Costs({"search": 1.0, "page": 1.0}).optimum({"ways": WAYS}) == 2
+    assert Costs({"search": 9.0}).optimum({"ways": WAYS}) is None
+    assert FREE_TOKENS.optimum({"cost_optimal": 0.5, "ways": WAYS}) == 0.5
+
+
+def test_without_ways_it_is_known_where_all_tools_cost_the_same() -> None:
+    assert Costs({"a": 3.0, "b": 3.0}).optimum({"calls_optimal": 2}) == 6
+    assert FREE_TOKENS.optimum({"calls_optimal": 2}) is None
+    assert FREE_TOKENS.optimum({}) is None
+
+
+def test_the_metrics_of_costs() -> None:
+    """Two rollouts: 5 against 3 at least, and 0 against 1; 500 tokens at 2 a thousand in all."""
+    both = [
+        made("search", "page", tokens=400, ways=[{"search": 3}], calls_optimal=2),
+        made(tokens=100, em=0.0, ways=[{"search": 1}], calls_optimal=1),
+    ]
+    for trajectory in both:
+        COSTS.price(trajectory)
+    found = tool_use(both)
+    assert (found["calls_mean"], found["calls_optimal_mean"]) == (1, 1.5)
+    assert (found["call_cost_mean"], found["call_cost_optimal_mean"]) == (2.5, 2)
+    assert found["call_cost_regret_mean"] == 1.5  # of 2 above and 1 below
+    assert found["token_cost_mean"] == 0.5
+    assert found["acting_cost_per_success"] == 6
+
+
+def test_what_is_not_known_has_no_number() -> None:
+    some = [made(ways=[{"search": 1}]), made()]
+    for trajectory in some:
+        COSTS.price(trajectory)
+    found = tool_use(some)
+    assert found["call_cost_optimal_mean"] is found["call_cost_regret_mean"] is None
+    assert tool_use([made("search", em=0.0)])["acting_cost_per_success"] is None
+
+
+@pytest.mark.parametrize("ways", ["search", [["search"]], [{"search": -1}], [{"search": 0.5}]])
+def test_ways_are_calls_by_tool(ways: object) -> None:
+    line = to_json(made(ways=ways))
+    with pytest.raises(ValueError, match="must be a list of calls by tool"):
+        from_json(line)
