@@ -10,11 +10,18 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    PreTrainedModel,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from checkpoints import Architecture, tiny_tokenizer, write_tiny_checkpoint
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.sampling import Sampling
+from fieldcraft.sampling import Sampling, Truncation
 from fieldcraft.types import Completion
 
 # For models this small a second thread gains nothing, and on a busy machine costs a factor of ten.
@@ -51,6 +58,20 @@ def plain_logprobs(
     whole = torch.tensor([prompt + ids], device=model.device)
     logits = model(whole).logits[0, len(prompt) - 1 : -1].float().cpu()
     return (logits / (temperature or 1.0)).log_softmax(-1)
+
+
+def of_transformers(logits: torch.Tensor, limits: Truncation, temperature: float) -> torch.Tensor:
+    """Log-probabilities of logits [N, V] by the processors of transformers, in the order of
+    vLLM."""
+    warpers = LogitsProcessorList()
+    if limits.min_p:
+        warpers.append(MinPLogitsWarper(limits.min_p))
+    if limits.top_k:
+        warpers.append(TopKLogitsWarper(limits.top_k))
+    if limits.top_p < 1:
+        warpers.append(TopPLogitsWarper(limits.top_p))
+    nothing = torch.zeros(len(logits), 1, dtype=torch.long)
+    return warpers(nothing, logits.float() / temperature).log_softmax(-1)
 
 
 def gather(*calls: Coroutine[Any, Any, Completion]) -> list[Completion]:

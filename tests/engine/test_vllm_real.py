@@ -19,7 +19,14 @@ import pytest
 import torch
 
 from checkpoints import tiny_tokenizer
-from engine_parity import changed, check_spans, plain_logprobs, random_ids, take_over
+from engine_parity import (
+    changed,
+    check_spans,
+    of_transformers,
+    plain_logprobs,
+    random_ids,
+    take_over,
+)
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.engine.home import Home
 from fieldcraft.engine.local.engine import LocalEngine
@@ -27,7 +34,7 @@ from fieldcraft.engine.local.requests import eos_ids
 from fieldcraft.engine.vllm.engine import VllmEngine
 from fieldcraft.engine.vllm.servers import Own
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.sampling import Sampling
+from fieldcraft.sampling import WHOLE, Sampling, Truncation
 from fieldcraft.types import Completion, UserError
 from vllm_house import model_of
 
@@ -37,6 +44,7 @@ pytestmark = [
     pytest.mark.skipif(not PYTHON, reason="FIELDCRAFT_VLLM_PYTHON names no Python with vLLM"),
 ]
 TOKENIZER = tiny_tokenizer()
+ALL = Truncation(top_k=5, top_p=0.8, min_p=0.1)
 
 
 def engine_of(model: Any, home: Home) -> VllmEngine:
@@ -58,10 +66,11 @@ def test_a_session_with_the_real_server(tied: bool, tmp_path: Path) -> None:
     home = Home(tmp_path)
     engine, local = engine_of(model, home), LocalEngine(model, TOKENIZER, max_rows=64)
 
-    def worst(done: list[Completion], temperature: float) -> float:
+    def worst(done: list[Completion], temperature: float, limits: Truncation = WHOLE) -> float:
         gaps = []
         for i, one in enumerate(done):
             expected = plain_logprobs(model, random_ids(20 + i, seed=i), one.ids, temperature)
+            expected = of_transformers(expected, limits, 1.0) if limits else expected
             chosen = expected.gather(1, torch.tensor(one.ids)[:, None])[:, 0]
             gaps.append(float((torch.tensor(one.logprobs) - chosen).abs().max()))
         return max(gaps)
@@ -72,6 +81,10 @@ def test_a_session_with_the_real_server(tied: bool, tmp_path: Path) -> None:
         assert worst(first, 0.7) < 1e-4
         again = await many(engine, 16, temperature=0.7)
         assert [one.ids for one in first] == [one.ids for one in again]
+        for limits in (Truncation(top_k=5), Truncation(top_p=0.8), Truncation(min_p=0.3), ALL):
+            truncated = await many(engine, 16, temperature=0.7, truncation=limits)
+            assert worst(truncated, 0.7, limits) < 1e-4
+            assert [one.ids for one in truncated] != [one.ids for one in first]
         stops = ("</search>", "the", " a", "e", "</answer>")
         mine = await many(engine, 32, temperature=0.0, stop=stops)
         theirs = await many(local, 32, temperature=0.0, stop=stops)

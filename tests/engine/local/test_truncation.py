@@ -3,14 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    LogitsProcessorList,
-    MinPLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
 
-from engine_parity import PROMPT, TOKENIZER, gather, plain_logprobs, sharp_model
+from engine_parity import PROMPT, TOKENIZER, gather, of_transformers, plain_logprobs, sharp_model
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.local.sampling import sample
 from fieldcraft.engine.local.truncation import Cut, sample_rows, sample_truncated
@@ -44,20 +38,6 @@ def drawn(
         int(i): (float((ids == i).float().mean()), float(logprobs[ids == i][0].exp()))
         for i in ids.unique()
     }
-
-
-def of_transformers(logits: torch.Tensor, limits: Truncation, temperature: float) -> torch.Tensor:
-    """Log-probabilities of logits [N, V] by the processors of transformers, in the order of
-    vLLM."""
-    warpers = LogitsProcessorList()
-    if limits.min_p:
-        warpers.append(MinPLogitsWarper(limits.min_p))
-    if limits.top_k:
-        warpers.append(TopKLogitsWarper(limits.top_k))
-    if limits.top_p < 1:
-        warpers.append(TopPLogitsWarper(limits.top_p))
-    nothing = torch.zeros(len(logits), 1, dtype=torch.long)
-    return warpers(nothing, logits.float() / temperature).log_softmax(-1)
 
 
 def test_the_limits_by_hand() -> None:
