@@ -64,7 +64,7 @@ class Curriculum:
     seed: int
     mistakes: float = MISTAKES  # see `team_demonstration`
     reading_syllables: int | None = None  # see `strangers`
-    article_readings: int = 0  # of each article of the training region, by the base model
+    article_readings: int = 0  # of each article of what training asks about, by the base model
     reading_share: float = READING_SHARE  # of the base model's texts
 
     @cached_property
@@ -92,15 +92,14 @@ class Curriculum:
 
     @cached_property
     def articles(self) -> list[str]:
-        """The names of the training region, whose articles the base model reads."""
-        return [name for name, e in self.world.entities.items() if e.region == "train"]
+        """The names that training asks about, whose articles the base model reads."""
+        return [name for name, e in self.world.entities.items() if e.region != "heldout"]
 
     def base(self, count: int) -> list[Trajectory]:
         """Texts of the base model. It learns to answer closed-book from the taught facts (half of
         the questions have one hop), to say what it does not know, and to read: it gets articles
-        about strangers and then states their facts in any order. It also reads the articles of the
-        training region, about which no closed-book question asks, so that it can simulate a search
-        for them. It never sees a search."""
+        about strangers and then states their facts in any order. It also reads the articles of
+        all that training asks about, so that it can simulate a search. It never sees one."""
         read = self._article_count("base", count)
         return self._encyclopedia(read) + self._closed_book(count - read)
 

@@ -73,8 +73,8 @@ class AtlasWorld(World):
                 to read by, None for all. The fewer, the better it copies similar names.
             site: the address of a web site of the articles, such as http://atlas. Agents then
                 search and read that site with web_search and crawl_page, in place of an index.
-            article_readings: how often a base model reads each article of the training region,
-                which no closed-book question asks about, so that it can simulate a search there.
+            article_readings: how often a base model reads each article of what training asks about,
+                so that it can simulate a search there; those of held-out entities never.
             reading_share: share of the base model's other texts in which it states what it has just
                 read about strangers.
             snippet_parts: how many parts of an article, between commas, a search of that site
