@@ -134,7 +134,7 @@ def test_every_stage_runs_and_is_reported(run: Path) -> None:
     for stage in report["stages"][:3]:
         assert stage["metrics"]["grad_norm"] > 0
     assert (run / "report.html").exists()
-    assert report["evals"]["rl2"]["n"] == 2
+    assert report["evals"]["rl2"]["n"] == 2 * 3  # questions, samples
 
 
 def test_every_prompt_opens_one_think(run: Path) -> None:
