@@ -1,45 +1,56 @@
-"""Draw exact match against calls for the rows of a sweep, a point for each.
+"""Draw exact match against calls for the rows of a sweep, a lettered point for each.
 
-A bar goes from the lowest to the highest seed. Rows that differ in one number are joined.
+The left panel has exact match on the split with the calls, the right one exact match on the other
+split. A bar goes from the lowest to the highest seed. Rows that differ in one number are joined.
 
-python scripts/frontier.py runs/autocoa-frontier docs/frontier.png [SPLIT]
+python scripts/frontier.py runs/autocoa-frontier docs/frontier.png
 """
 
 from __future__ import annotations
 
 import json
 import re
+import string
 import sys
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 JOINED = {r"s = [\d.]+": "questions without tools", r"OTC-GRPO, c = \d+": "a price on calls"}
+CALLS, OTHER = "mixed", "heldout"  # splits
 
 
-def draw(table: dict[str, Any], split: str, path: Path) -> None:
-    """Write a picture of the content of a sweep's `report.json`."""
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axis = figure.subplots()
-    points = {row["title"]: row["splits"][split] for row in table["rows"]}
+def draw(rows: list[dict[str, Any]], split: str, axis: Axes) -> None:
+    """Exact match of one split over the calls of another, for every row."""
+    points = {row["title"]: (row["splits"][CALLS], row["splits"][split]["em"]) for row in rows}
     for pattern, label in JOINED.items():
         joined = [point for title, point in points.items() if re.fullmatch(pattern, title)]
-        calls = [point["calls_mean"] for point in joined]
-        axis.plot(calls, [point["em"]["mean"] for point in joined], "--", linewidth=1, label=label)
-    for title, point in points.items():
-        em, calls = point["em"], point["calls_mean"]
-        axis.vlines(calls, em["min"], em["max"], color="grey", linewidth=1)
-        axis.plot(calls, em["mean"], "o", color="black", markersize=4)
-        axis.annotate(title, (calls, em["mean"]), (4, 4), textcoords="offset points", fontsize=7)
-    optimum = next(iter(points.values()))["calls_optimal_mean"]
-    axis.axvline(optimum, color="black", linewidth=0.8, linestyle=":", label="optimum")
-    axis.set(xlabel="calls a question", ylabel="exact match", title=f"questions of '{split}'")
-    axis.legend(fontsize=8)
-    figure.savefig(path, dpi=150)
+        calls = [mixed["calls_mean"] for mixed, _ in joined]
+        axis.plot(calls, [em["mean"] for _, em in joined], "--", linewidth=1, label=label)
+    for letter, (title, (mixed, em)) in zip(string.ascii_lowercase, points.items(), strict=False):
+        calls = mixed["calls_mean"]
+        axis.vlines(calls, em["min"], em["max"], color="lightgrey", linewidth=1, zorder=0)
+        axis.plot(calls, em["mean"], "ko", markersize=3)
+        axis.annotate(letter, (calls, em["mean"]), (3, 3), textcoords="offset points", fontsize=8)
+        axis.plot([], [], " ", label=f"{letter}  {title}")
+    optimum = rows[0]["splits"][CALLS]["calls_optimal_mean"]
+    axis.axvline(optimum, color="black", linewidth=0.8, linestyle=":", label="optimum of calls")
+    axis.set(xlabel=f"calls a question of '{CALLS}'", ylabel=f"exact match on '{split}'")
+
+
+def main(folder: Path, picture: Path) -> None:
+    """Write a picture of the content of a sweep's `report.json`."""
+    rows = json.loads((folder / "report.json").read_text("utf-8"))["rows"]
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    draw(rows, CALLS, left)
+    draw(rows, OTHER, right)
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=8, loc="outside right center")
+    figure.savefig(picture, dpi=130)
 
 
 if __name__ == "__main__":
-    folder, picture, *rest = sys.argv[1:]
-    report = json.loads((Path(folder) / "report.json").read_text("utf-8"))
-    draw(report, rest[0] if rest else next(iter(report["rows"][0]["splits"])), Path(picture))
+    main(*map(Path, sys.argv[1:]))
