@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from fieldcraft.sampling import TurnEnd
+
 
 class UserError(Exception):
     """A mistake that the user can correct. The command line prints it and exits with 2."""
@@ -304,7 +306,7 @@ class Reward(Protocol):
 class Tokenizer(Protocol):
     """The part of a transformers fast tokenizer that code below the engine uses."""
 
-    eos_token_id: int
+    eos_token_id: int | None
     chat_template: Any
     backend_tokenizer: Any  # a tokenizers.Tokenizer
 
@@ -329,7 +331,7 @@ class Dialect(Protocol):
 
     @property
     def stop(self) -> tuple[str, ...]:
-        """Strings that end a policy turn. Without any, only the end-of-sequence token does."""
+        """Strings that end a policy turn. Without any, only an end token does."""
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -337,6 +339,9 @@ class Dialect(Protocol):
 
     @property
     def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def end(self) -> TurnEnd: ...
 
     @property
     def summary_request(self) -> str | None:
@@ -377,7 +382,7 @@ class Dialect(Protocol):
         """Token ids of `write_observation`; only its frame may hold special tokens."""
 
     def write_answer(self, text: str) -> str:
-        """What follows the last thought, up to and without the end-of-sequence token."""
+        """What follows the last thought, up to and without the end token."""
 
     def open_answer(self, turn: str) -> str:
         """What ends a turn that was begun with `turn`, which may be empty, and opens the answer, up

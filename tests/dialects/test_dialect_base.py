@@ -169,17 +169,22 @@ def test_variables_of_the_template_reach_prompts(name: str) -> None:
     tokenizer = thinking_tokenizer()
     plain = tokenizer.decode(get_dialect(name, tokenizer, "").prompt("who?", []))
     off = get_dialect(name, tokenizer, "", template={"enable_thinking": False})
+    closed = "" if "<think>" in off.tags else "<think>\n\n</think>\n\n"  # not two thinking parts
     head, _, begun = plain.partition("<|im_start|>assistant\n")
     assert tokenizer.decode(off.prompt("who?", [])) == (
-        f"{head}<|im_start|>assistant\n<think>\n\n</think>\n\n{begun}"
+        f"{head}<|im_start|>assistant\n{closed}{begun}"
     )
     on = get_dialect(name, tokenizer, "", template={"enable_thinking": True})
     assert tokenizer.decode(on.prompt("who?", [])) == plain
 
 
 def test_variables_of_the_template_reach_the_frame_of_observations() -> None:
+    tokenizer = thinking_tokenizer()
+    tokenizer.chat_template += "{{ mood | default('') }}"
+    off = get_dialect("hermes", tokenizer, template={"enable_thinking": False, "mood": "Calm."})
+    assert off.observation_frame()[1].endswith("assistant\n<think>\n\n</think>\n\nCalm.")
     off = get_dialect("hermes", thinking_tokenizer(), template={"enable_thinking": False})
-    assert off.observation_frame()[1].endswith("assistant\n<think>\n\n</think>\n\n")
+    assert off.observation_frame()[1].endswith("assistant\n")  # hermes writes the thinking part
 
 
 @pytest.mark.parametrize(

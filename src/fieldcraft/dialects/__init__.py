@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fieldcraft.config.names import Kind, find
@@ -20,6 +20,7 @@ def get_dialect(
     template: Mapping[str, Any] | None = None,
     system: str | None = None,
     request: str | None = None,
+    ends: Sequence[int] = (),
 ) -> BaseDialect:
     """The dialect `name` bound to `tokenizer`.
 
@@ -31,11 +32,14 @@ def get_dialect(
         template: variables of the chat template, such as `enable_thinking`.
         system: a system prompt.
         request: replaces what asks for a summary where a chain is folded, the tag aside.
+        ends: tokens after which the model's generation settings stop.
 
     Raises UserError for an unknown name, for a tokenizer that the dialect cannot be used with, and
     for variables or a system prompt that the chat template does not have.
     """
-    return dialect_class(name)(tokenizer, instruction, dict(template or {}), system, request)
+    return dialect_class(name)(
+        tokenizer, instruction, dict(template or {}), system, request, tuple(ends)
+    )
 
 
 def dialect_class(name: str) -> type[BaseDialect]:

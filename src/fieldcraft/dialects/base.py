@@ -12,11 +12,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 from fieldcraft.dialects.templates import check_system, check_variables
+from fieldcraft.dialects.turn_end import find_turn_end
 from fieldcraft.records.reading import reading
+from fieldcraft.sampling import TurnEnd
 from fieldcraft.types import (
     ALONE,
     Action,
@@ -83,7 +85,7 @@ def plain(tags: Sequence[str]) -> str:
 
 
 def without_think(text: str) -> str:
-    """Templates of reasoning models open the thinking part in the generation prompt."""
+    """A generation prompt without the thinking part that templates of reasoning models open."""
     return re.sub(r"<think>\s*\Z", "", text)
 
 
@@ -120,6 +122,7 @@ class BaseDialect(ABC):
         system: a system prompt, in which special tokens count; None leaves it to the template.
         request: is before the tag of a summary where a chain is folded; None means the dialect's
             own, "" the tag alone.
+        ends: tokens after which the model's `generation_config.json` stops.
 
     Raises UserError for a tokenizer that makes special tokens out of plain text, for a variable
     that its chat template never mentions, and for a system prompt that the template does not show.
@@ -130,6 +133,7 @@ class BaseDialect(ABC):
     template: Mapping[str, Any] = field(default_factory=dict, hash=False)
     system: str | None = None
     request: str | None = None
+    ends: tuple[int, ...] = ()
 
     name: ClassVar[str]
     stop: ClassVar[tuple[str, ...]]
@@ -139,8 +143,6 @@ class BaseDialect(ABC):
     padding: ClassVar[str] = ""  # between the frame's opening and the text of an observation
 
     def __post_init__(self) -> None:
-        if self.tokenizer.eos_token_id is None:
-            raise UserError("The tokenizer has no end-of-sequence token; set its eos_token.")
         special = special_tokens(self.tokenizer)
         for token in special.values():
             if not special.keys().isdisjoint(encode_plain(self.tokenizer, token)):
@@ -153,6 +155,20 @@ class BaseDialect(ABC):
             check_variables(self.tokenizer, self.template)
         if self.system is not None:
             check_system(self.tokenizer, self.system, self.template)
+        _ = self.end  # a mistake is found before anything is sampled
+
+    @cached_property
+    def end(self) -> TurnEnd:
+        """What ends a turn of the policy."""
+        return find_turn_end(self.tokenizer, self.ends, self.template)
+
+    def without_think(self, text: str) -> str:
+        """A generation prompt without the thinking part that a template opens at its end; where the
+        dialect writes thinking parts of its own, also without one that the template closes again,
+        as those of models that are told not to think."""
+        if "<think>" in self.tags:
+            text = re.sub(r"<think>\s*</think>\s*\Z", "", text)
+        return without_think(text)
 
     @abstractmethod
     def parse(self, written: Sequence[str]) -> Answer | Calls | None: ...
@@ -198,7 +214,7 @@ class BaseDialect(ABC):
         before, mark, after = text.partition(MARK)
         if not mark:
             raise UserError("The tokenizer's chat template does not show the user's message.")
-        return before, without_think(after)
+        return before, self.without_think(after)
 
     def render(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()
@@ -275,15 +291,12 @@ class BaseDialect(ABC):
             *encode_frame(self.tokenizer, closing),
         ]
 
-    def without_eos(self, text: str) -> str:
-        return text.removesuffix(self.tokenizer.decode([self.tokenizer.eos_token_id]))
-
     def well_formed(self, written: Sequence[str]) -> bool:
         if not written or any(OBSERVATION in turn for turn in written):
             return False
-        # Where no string stops a turn, each ends with the end-of-sequence token, else the last one.
-        before = written[:-1] if self.stop else map(self.without_eos, written[:-1])
-        turns = OBSERVATION.join((*before, self.without_eos(written[-1])))
+        # Where no string stops a turn, each ends with an end token, else the last one.
+        before = written[:-1] if self.stop else map(self.end.strip, written[:-1])
+        turns = OBSERVATION.join((*before, self.end.strip(written[-1])))
         forged = any(token in turns for token in special_tokens(self.tokenizer).values())
         return not forged and self.obeys_grammar(turns)
 
