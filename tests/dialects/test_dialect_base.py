@@ -135,6 +135,19 @@ def test_prompt_of_a_base_model_begins_with_its_bos_token() -> None:
     assert tokenizer.decode(alone.prompt("who?", [])) == "<|endoftext|>who?\n"
 
 
+def test_no_prompt_holds_an_end_that_the_tokenizer_puts_behind_a_text() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = None
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|endoftext|> $A <|im_end|>",
+        special_tokens=[("<|endoftext|>", 0), ("<|im_end|>", 2)],
+    )
+    for instruction in ("Think.", ""):
+        dialect = get_dialect("search-r1", tokenizer, instruction=instruction)
+        begun = f"{instruction}\n\n" if instruction else ""
+        assert tokenizer.decode(dialect.prompt("who?", [])) == f"<|endoftext|>{begun}who?\n"
+
+
 def test_chat_template_that_hides_the_question_is_an_error() -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "hello"

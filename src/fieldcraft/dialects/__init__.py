@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fieldcraft.config.names import Kind, find
-from fieldcraft.dialects.base import BaseDialect, round_trip_problems
+from fieldcraft.dialects.base import BaseDialect
+from fieldcraft.dialects.round_trip import round_trip_problems
 from fieldcraft.types import Tokenizer
 
 __all__ = ["BaseDialect", "dialect_class", "get_dialect", "round_trip_problems"]

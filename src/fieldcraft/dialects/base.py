@@ -24,7 +24,6 @@ from fieldcraft.types import (
     Action,
     Answer,
     Calls,
-    Dialect,
     Malformed,
     Place,
     Role,
@@ -64,13 +63,22 @@ def encode_written(tokenizer: Tokenizer, text: str) -> list[int]:
 
 def encode_frame(tokenizer: Tokenizer, text: str) -> list[int]:
     """Encode what the framework itself writes: special tokens are recognised."""
-    return list(_encode_frame(tokenizer, text, False))
+    return list(_encode_frame(tokenizer, text))
 
 
 @lru_cache(maxsize=64)  # few texts, thousands of times each
-def _encode_frame(tokenizer: Tokenizer, text: str, begins: bool) -> tuple[int, ...]:
-    """With the special tokens that the tokenizer puts around a whole text if it `begins` one."""
-    return tuple(tokenizer.encode(text, add_special_tokens=begins))
+def _encode_frame(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+
+@lru_cache(maxsize=64)
+def beginning(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The special tokens that the tokenizer puts before a whole text. What it puts behind one, as
+    an end of the sequence, belongs to no prompt."""
+    bare = tokenizer.encode("a", add_special_tokens=False)
+    whole = tokenizer.encode("a", add_special_tokens=True)
+    places = range(len(whole) - len(bare) + 1)
+    return next((tuple(whole[:i]) for i in places if whole[i : i + len(bare)] == bare), ())
 
 
 def special_tokens(tokenizer: Tokenizer) -> dict[int, str]:
@@ -240,7 +248,8 @@ class BaseDialect(ABC):
         # Only a chat template writes the beginning-of-sequence token itself.
         bare = self.tokenizer.chat_template is None
         return [
-            *_encode_frame(self.tokenizer, before, bare),
+            *(beginning(self.tokenizer) if bare else ()),
+            *encode_frame(self.tokenizer, before),
             *encode_plain(self.tokenizer, question.strip()),
             *encode_frame(self.tokenizer, after),
         ]
@@ -347,24 +356,3 @@ class SearchDialect(OneToolDialect):
             reason = f"Nothing to search for: write {opening} query {closing}."
             return (Malformed(reason, "search"),)
         return (Action("search", {"query": query.strip()}),)
-
-
-def round_trip_problems(dialect: Dialect) -> list[str]:
-    """Sentences about texts that change when they are encoded and decoded; empty if none does."""
-    tokenizer = dialect.tokenizer
-
-    def differs(ids: list[int], text: str) -> bool:
-        return tokenizer.decode(ids) != text
-
-    problems = [
-        f"The tokenizer turns the tag {tag!r} into {tokenizer.decode(ids)!r}."
-        for tag in dialect.tags
-        if differs(ids := encode_written(tokenizer, tag), tag)
-    ]
-    question = "Who was born first, Ada Lind or Bo Berg?"
-    if question not in tokenizer.decode(dialect.prompt(question, [])):
-        problems.append("The tokenizer does not keep the text of a question in the prompt.")
-    block = dialect.write_observation("result 1: Ada Lind\nresult 2: Bo Berg")
-    if differs(dialect.encode_observation("result 1: Ada Lind\nresult 2: Bo Berg"), block):
-        problems.append(f"The tokenizer does not keep the text of the observation {block!r}.")
-    return problems

@@ -5,17 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.dialects import BaseDialect, get_dialect
+from fieldcraft.dialects import BaseDialect, get_dialect, round_trip_problems
 from fieldcraft.engine.recommended import read_ends
 from fieldcraft.train.model import load_tokenizer
+from fieldcraft.types import UserError
+
+REMEDY = "choose a model whose tokenizer keeps every text, as byte-level ones do"
 
 
 def load_dialect(recipe: Recipe, folder: Path) -> BaseDialect:
     """The dialect of a recipe, bound to the tokenizer of the model in a folder.
 
-    Raises UserError for a tokenizer that cannot be read, or that the dialect cannot be used with.
+    Raises UserError for a tokenizer that cannot be read, that the dialect cannot be used with, or
+    that changes texts.
     """
-    return get_dialect(
+    dialect = get_dialect(
         recipe.dialect,
         load_tokenizer(folder),
         recipe.instruction,
@@ -24,3 +28,8 @@ def load_dialect(recipe: Recipe, folder: Path) -> BaseDialect:
         request=recipe.budget.fold.request if recipe.budget.fold is not None else None,
         ends=read_ends(folder),
     )
+    for problem in round_trip_problems(dialect):
+        raise UserError(
+            f"{problem[:-1]}, so the dialect '{dialect.name}' cannot be used with {folder}: {REMEDY}."
+        )
+    return dialect
