@@ -2,13 +2,14 @@
 
 import asyncio
 from dataclasses import replace
+from datetime import date
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from families import FAMILIES, Family
-from fieldcraft.config.sections import Limits
+from fieldcraft.config.sections import DATE, Limits
 from fieldcraft.dialects import BaseDialect, get_dialect
 from fieldcraft.dialects.chat import Chat
 from fieldcraft.dialects.demonstrations import encode_demonstration
@@ -140,3 +141,11 @@ def test_a_tokenizer_where_nothing_ends_is_refused() -> None:
     with pytest.raises(UserError, match="no end-of-sequence token; set its eos_token"):
         find_turn_end(tokenizer)
     assert find_turn_end(tokenizer, [0]).token == 0
+
+
+def test_the_date_of_a_template_is_the_recipe_s_and_not_the_clock_s() -> None:
+    tokenizer = FAMILIES["llama 3"].tokenizer()
+    tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}: " + tokenizer.chat_template
+    for day, written in ((DATE, "26 Jul 2024: "), (date(2031, 2, 3), "03 Feb 2031: ")):
+        dialect = get_dialect("search-r1", tokenizer, "", day=day)
+        assert tokenizer.decode(dialect.prompt(QUESTION, [])).startswith(written)

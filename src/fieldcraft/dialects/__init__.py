@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import Any
 
 from fieldcraft.config.names import Kind, find
+from fieldcraft.config.sections import DATE
 from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.dialects.round_trip import round_trip_problems
 from fieldcraft.types import Tokenizer
@@ -22,6 +24,7 @@ def get_dialect(
     system: str | None = None,
     request: str | None = None,
     ends: Sequence[int] = (),
+    day: date = DATE,
 ) -> BaseDialect:
     """The dialect `name` bound to `tokenizer`.
 
@@ -34,12 +37,13 @@ def get_dialect(
         system: a system prompt.
         request: replaces what asks for a summary where a chain is folded, the tag aside.
         ends: tokens after which the model's generation settings stop.
+        day: the date that a chat template shows.
 
     Raises UserError for an unknown name, for a tokenizer that the dialect cannot be used with, and
     for variables or a system prompt that the chat template does not have.
     """
     return dialect_class(name)(
-        tokenizer, instruction, dict(template or {}), system, request, tuple(ends)
+        tokenizer, instruction, dict(template or {}), system, request, tuple(ends), day
     )
 
 

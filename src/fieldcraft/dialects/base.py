@@ -12,10 +12,12 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
-from fieldcraft.dialects.templates import check_system, check_variables
+from fieldcraft.config.sections import DATE
+from fieldcraft.dialects.templates import check_system, check_variables, render_chat
 from fieldcraft.dialects.turn_end import find_turn_end
 from fieldcraft.records.reading import reading
 from fieldcraft.sampling import TurnEnd
@@ -131,6 +133,7 @@ class BaseDialect(ABC):
         request: is before the tag of a summary where a chain is folded; None means the dialect's
             own, "" the tag alone.
         ends: tokens after which the model's `generation_config.json` stops.
+        day: the date that a chat template shows.
 
     Raises UserError for a tokenizer that makes special tokens out of plain text, for a variable
     that its chat template never mentions, and for a system prompt that the template does not show.
@@ -142,6 +145,7 @@ class BaseDialect(ABC):
     system: str | None = None
     request: str | None = None
     ends: tuple[int, ...] = ()
+    day: date = DATE
 
     name: ClassVar[str]
     stop: ClassVar[tuple[str, ...]]
@@ -230,14 +234,14 @@ class BaseDialect(ABC):
         """The chat template's text of a conversation, up to where the policy writes."""
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
         with reading("the model's chat template", "correct its chat_template.jinja"):
-            text: str = self.tokenizer.apply_chat_template(
+            return render_chat(
+                self.tokenizer,
                 [*system, *messages],
+                self.day,
                 tools=list(tools) or None,
                 add_generation_prompt=True,
-                tokenize=False,
                 **self.template,
             )
-        return text
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
         return self.encode_prompt(self.prompt_frame(tools), question)

@@ -13,6 +13,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
+from fieldcraft.dialects.templates import render_chat
 from fieldcraft.sampling import TurnEnd
 from fieldcraft.types import Tokenizer, UserError
 
@@ -64,7 +65,7 @@ def _special_after(
     """The special token that follows the turn, white space aside; None where text follows."""
     rendered = ""
     with suppress(TemplateError):  # a template may refuse such a conversation
-        rendered = tokenizer.apply_chat_template(talk, tokenize=False, **variables)
+        rendered = render_chat(tokenizer, talk, **variables)
     _, shown, after = rendered.rpartition(TURN)
     ids = tokenizer.encode(after.lstrip(), add_special_tokens=False) if shown else []
     added = tokenizer.backend_tokenizer.get_added_tokens_decoder()

@@ -27,9 +27,11 @@ def load_dialect(recipe: Recipe, folder: Path) -> BaseDialect:
         system=recipe.system,
         request=recipe.budget.fold.request if recipe.budget.fold is not None else None,
         ends=read_ends(folder),
+        day=recipe.date,
     )
     for problem in round_trip_problems(dialect):
         raise UserError(
-            f"{problem[:-1]}, so the dialect '{dialect.name}' cannot be used with {folder}: {REMEDY}."
+            f"{problem[:-1]}, so the dialect '{dialect.name}' cannot be used with {folder}:"
+            f" {REMEDY}."
         )
     return dialect
