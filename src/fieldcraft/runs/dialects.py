@@ -29,7 +29,8 @@ def load_dialect(recipe: Recipe, folder: Path) -> BaseDialect:
         ends=read_ends(folder),
         day=recipe.date,
     )
-    for problem in round_trip_problems(dialect):
+    # An environment of others speaks through the chat template alone.
+    for problem in () if recipe.environment.of_others else round_trip_problems(dialect):
         raise UserError(
             f"{problem[:-1]}, so the dialect '{dialect.name}' cannot be used with {folder}:"
             f" {REMEDY}."
