@@ -1,7 +1,8 @@
-"""How one turn is sampled, and from which tokens."""
+"""How one turn is sampled, from which tokens, and what ends it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -48,3 +49,32 @@ class Sampling:
     stop: tuple[str, ...] = ()
     seed: int = 0
     truncation: Truncation = WHOLE
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnd:
+    """Tokens that end a turn, see `dialects.turn_end.find_turn_end`.
+
+    Attributes:
+        token: the one that the chat template writes after an assistant's message, else the
+            tokenizer's end of a sequence. Demonstrations train it.
+        text: its text.
+        ids: all of them; sampling stops after any.
+        texts: their texts, the longest first.
+    """
+
+    token: int
+    text: str
+    ids: frozenset[int]
+    texts: tuple[str, ...]
+
+    def strip(self, turn: str) -> str:
+        """The text of a turn without the token that ended it."""
+        for text in self.texts:
+            if turn.endswith(text):
+                return turn.removesuffix(text)
+        return turn
+
+    def ended(self, ids: Sequence[int]) -> bool:
+        """Whether the last of these tokens ends a turn."""
+        return bool(ids) and ids[-1] in self.ids

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from fieldcraft.sampling import TurnEnd
+
 
 class UserError(Exception):
     """A mistake that the user can correct. The command line prints it and exits with 2."""
@@ -304,13 +306,15 @@ class Reward(Protocol):
 class Tokenizer(Protocol):
     """The part of a transformers fast tokenizer that code below the engine uses."""
 
-    eos_token_id: int
+    eos_token_id: int | None
     chat_template: Any
     backend_tokenizer: Any  # a tokenizers.Tokenizer
 
     def encode(self, text: str, **options: Any) -> list[int]: ...
 
     def decode(self, ids: Sequence[int], **options: Any) -> str: ...
+
+    def get_chat_template(self, *, tools: Any = None) -> str: ...
 
     def apply_chat_template(self, conversation: list[dict[str, Any]], **options: Any) -> Any: ...
 
@@ -329,7 +333,7 @@ class Dialect(Protocol):
 
     @property
     def stop(self) -> tuple[str, ...]:
-        """Strings that end a policy turn. Without any, only the end-of-sequence token does."""
+        """Strings that end a policy turn. Without any, only an end token does."""
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -337,6 +341,9 @@ class Dialect(Protocol):
 
     @property
     def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def end(self) -> TurnEnd: ...
 
     @property
     def summary_request(self) -> str | None:
@@ -377,7 +384,7 @@ class Dialect(Protocol):
         """Token ids of `write_observation`; only its frame may hold special tokens."""
 
     def write_answer(self, text: str) -> str:
-        """What follows the last thought, up to and without the end-of-sequence token."""
+        """What follows the last thought, up to and without the end token."""
 
     def open_answer(self, turn: str) -> str:
         """What ends a turn that was begun with `turn`, which may be empty, and opens the answer, up

@@ -135,6 +135,19 @@ def test_prompt_of_a_base_model_begins_with_its_bos_token() -> None:
     assert tokenizer.decode(alone.prompt("who?", [])) == "<|endoftext|>who?\n"
 
 
+def test_no_prompt_holds_an_end_that_the_tokenizer_puts_behind_a_text() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = None
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|endoftext|> $A <|im_end|>",
+        special_tokens=[("<|endoftext|>", 0), ("<|im_end|>", 2)],
+    )
+    for instruction in ("Think.", ""):
+        dialect = get_dialect("search-r1", tokenizer, instruction=instruction)
+        begun = f"{instruction}\n\n" if instruction else ""
+        assert tokenizer.decode(dialect.prompt("who?", [])) == f"<|endoftext|>{begun}who?\n"
+
+
 def test_chat_template_that_hides_the_question_is_an_error() -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "hello"
@@ -169,17 +182,22 @@ def test_variables_of_the_template_reach_prompts(name: str) -> None:
     tokenizer = thinking_tokenizer()
     plain = tokenizer.decode(get_dialect(name, tokenizer, "").prompt("who?", []))
     off = get_dialect(name, tokenizer, "", template={"enable_thinking": False})
+    closed = "" if "<think>" in off.tags else "<think>\n\n</think>\n\n"  # not two thinking parts
     head, _, begun = plain.partition("<|im_start|>assistant\n")
     assert tokenizer.decode(off.prompt("who?", [])) == (
-        f"{head}<|im_start|>assistant\n<think>\n\n</think>\n\n{begun}"
+        f"{head}<|im_start|>assistant\n{closed}{begun}"
     )
     on = get_dialect(name, tokenizer, "", template={"enable_thinking": True})
     assert tokenizer.decode(on.prompt("who?", [])) == plain
 
 
 def test_variables_of_the_template_reach_the_frame_of_observations() -> None:
+    tokenizer = thinking_tokenizer()
+    tokenizer.chat_template += "{{ mood | default('') }}"
+    off = get_dialect("hermes", tokenizer, template={"enable_thinking": False, "mood": "Calm."})
+    assert off.observation_frame()[1].endswith("assistant\n<think>\n\n</think>\n\nCalm.")
     off = get_dialect("hermes", thinking_tokenizer(), template={"enable_thinking": False})
-    assert off.observation_frame()[1].endswith("assistant\n<think>\n\n</think>\n\n")
+    assert off.observation_frame()[1].endswith("assistant\n")  # hermes writes the thinking part
 
 
 @pytest.mark.parametrize(

@@ -122,10 +122,19 @@ def test_the_literal_frame_of_two_observations() -> None:
     ]
 
 
-def test_a_template_that_ends_turns_with_another_token_is_refused() -> None:
+def test_a_turn_ends_as_the_template_says_whatever_the_tokenizer_calls_its_end() -> None:
     tokenizer = tiny_tokenizer()
+    expected = get_dialect("hermes", tokenizer).observation_frame()
     tokenizer.eos_token = "<|endoftext|>"
-    with pytest.raises(UserError, match=r"does not end a turn with '<\|endoftext\|>'"):
+    dialect = get_dialect("hermes", tokenizer)
+    assert dialect.observation_frame() == expected
+    assert dialect.end.text == "<|im_end|>"
+
+
+def test_a_template_that_ends_turns_with_text_is_refused() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = tokenizer.chat_template.replace("<|im_end|>", "(over)")
+    with pytest.raises(UserError, match=r"does not end a turn with '<\|im_end\|>'"):
         get_dialect("hermes", tokenizer).observation_frame()
 
 

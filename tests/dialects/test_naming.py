@@ -229,7 +229,7 @@ def sampled(task: Task, *turns: str) -> Trajectory:
 @pytest.mark.parametrize("task", [TASK, OTHER, TESTED])
 def test_a_demonstration_has_the_tokens_of_a_rollout(task: Task) -> None:
     demonstration = encode_demonstration(task, STEPS, DIALECT, TOOLS)
-    turns = [DIALECT.without_eos(text) for text in demonstration.policy_texts]
+    turns = [DIALECT.end.strip(text) for text in demonstration.policy_texts]
     found = sampled(task, *turns)
     assert [s.ids for s in found.segments] == [s.ids for s in demonstration.segments]
     for trajectory in (found, demonstration):

@@ -30,7 +30,7 @@ from engine_parity import (
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.engine.home import Home
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.engine.local.requests import eos_ids
+from fieldcraft.engine.local.requests import turn_end
 from fieldcraft.engine.vllm.engine import VllmEngine
 from fieldcraft.engine.vllm.servers import Own
 from fieldcraft.recipes.loading import load_recipe
@@ -137,7 +137,7 @@ def test_weights_that_change_while_the_real_server_samples(tmp_path: Path) -> No
     """Two publications, and later a third one during which the server is killed."""
     model = model_of(tied=False)
     with torch.no_grad():
-        model.lm_head.weight[eos_ids(model, TOKENIZER)] = 0  # long turns
+        model.lm_head.weight[sorted(turn_end(model, TOKENIZER).ids)] = 0  # long turns
     policies = [copy.deepcopy(model), *(changed(model, factor) for factor in (1.2, 0.8, 1.1))]
     home = Home(tmp_path)
     engine = engine_of(model, home)

@@ -168,7 +168,8 @@ def test_a_tokenizer_that_loses_tags(tmp_path: Path) -> None:
     problems = problems_of(files(tmp_path, folder))
     assert (
         "The tokenizer turns the tag '<begin_search>' into '<begin search>', so the dialect"
-        " 'autocoa' cannot be used with it."
+        f" 'autocoa' cannot be used with {folder}: choose a model whose tokenizer keeps every text,"
+        " as byte-level ones do."
     ) in problems
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from fieldcraft.dialects.base import MARK, encode_frame, encode_plain
+from fieldcraft.dialects.templates import render_chat
 from fieldcraft.endpoints.openai import Reply, Usage
 from fieldcraft.engine.base import Engine
 from fieldcraft.sampling import WHOLE, Sampling, Truncation
@@ -106,11 +107,8 @@ class EngineChat:
     def _encode(self, messages: list[Message]) -> list[int]:
         if self.tokenizer.chat_template is None:
             raise UserError(NO_TEMPLATE)
-        frame: str = self.tokenizer.apply_chat_template(
-            [{"role": message["role"], "content": MARK} for message in messages],
-            add_generation_prompt=True,
-            tokenize=False,
-        )
+        shown = [{"role": message["role"], "content": MARK} for message in messages]
+        frame = render_chat(self.tokenizer, shown, add_generation_prompt=True)
         first, *others = frame.split(MARK)
         if len(others) != len(messages):
             raise UserError("the chat template of the teacher does not show every message once.")

@@ -118,7 +118,7 @@ async def act_until_answer(conversation: Conversation) -> None:
 def _written(conversation: Conversation) -> str:
     """What the model wrote last, without the token that ended it."""
     dialect = spoken(conversation.episode.dialect)
-    return dialect.without_eos(conversation.trajectory.segments[-1].text)
+    return dialect.end.strip(conversation.trajectory.segments[-1].text)
 
 
 async def _act(
@@ -154,10 +154,10 @@ def say(conversation: Conversation, message: str, author: Author) -> None:
     """Append a message of the user's to which the model replies next. A turn that did not end with
     the end-of-sequence token is ended first."""
     trajectory, dialect = conversation.trajectory, spoken(conversation.episode.dialect)
-    chat, end = Chat(dialect), dialect.tokenizer.eos_token_id
-    ended = trajectory.segments[-1].ids[-1:] == [end]
-    ids = [*([] if ended else [end]), *chat.encode_reply(message)]
-    text = ("" if ended else dialect.tokenizer.decode([end])) + chat.write_reply(message)
+    chat, end = Chat(dialect), dialect.end
+    ended = end.ended(trajectory.segments[-1].ids)
+    ids = [*([] if ended else [end.token]), *chat.encode_reply(message)]
+    text = ("" if ended else end.text) + chat.write_reply(message)
     trajectory.segments.append(Segment(author, ids, text))
 
 

@@ -10,9 +10,8 @@ async def look_up(conversation: Conversation, query: str) -> None:
     """Search, and append the result. If only a token ends a turn, the token is written, too: the
     model did not know that its turn was over."""
     trajectory, dialect = conversation.trajectory, conversation.episode.dialect
-    end = dialect.tokenizer.eos_token_id
-    if not dialect.stop and trajectory.segments[-1].ids[-1:] != [end]:
-        ended = Segment(Author.TOOL, [end], dialect.tokenizer.decode([end]))
+    if not dialect.stop and not dialect.end.ended(trajectory.segments[-1].ids):
+        ended = Segment(Author.TOOL, [dialect.end.token], dialect.end.text)
         trajectory.segments.append(ended)
     await conversation.act((Action("search", {"query": query}),))
 

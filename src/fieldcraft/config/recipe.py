@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -31,6 +32,7 @@ from fieldcraft.config.names import AUTO, Kind, PartError, find, known, require,
 from fieldcraft.config.rl import Async, Critic, Rl
 from fieldcraft.config.sampling import SamplingConfig
 from fieldcraft.config.sections import (
+    DATE,
     DEFAULT_COST,
     TEACHER,
     ClosedBook,
@@ -104,6 +106,7 @@ class Recipe(Section):
     instruction: str | None = None
     system: str | None = None  # a system prompt
     template: dict[str, Any] = Field(default={})  # variables of the model's chat template
+    date: datetime.date = DATE  # what a chat template shows that writes a date; never the clock's
     environment: EnvironmentChoice = EnvironmentChoice()
     tools: tuple[ToolChoice, ...] = (ToolChoice(name="search"),)
     world: World | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -32,6 +33,7 @@ from fieldcraft.types import Task
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 Rate = Annotated[float, Field(ge=0)]
+DATE = date(2024, 7, 26)  # of a recipe that names none: prompts do not depend on the clock
 DEFAULT_COST = 1.0  # of a call, so that without prices a cost is a number of calls
 Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Dtype = Literal["float32", "bfloat16"]  # of a model's weights

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import Any
 
 from fieldcraft.config.names import Kind, find
-from fieldcraft.dialects.base import BaseDialect, round_trip_problems
+from fieldcraft.config.sections import DATE
+from fieldcraft.dialects.base import BaseDialect
+from fieldcraft.dialects.round_trip import round_trip_problems
 from fieldcraft.types import Tokenizer
 
 __all__ = ["BaseDialect", "dialect_class", "get_dialect", "round_trip_problems"]
@@ -20,6 +23,8 @@ def get_dialect(
     template: Mapping[str, Any] | None = None,
     system: str | None = None,
     request: str | None = None,
+    ends: Sequence[int] = (),
+    day: date = DATE,
 ) -> BaseDialect:
     """The dialect `name` bound to `tokenizer`.
 
@@ -31,11 +36,15 @@ def get_dialect(
         template: variables of the chat template, such as `enable_thinking`.
         system: a system prompt.
         request: replaces what asks for a summary where a chain is folded, the tag aside.
+        ends: tokens after which the model's generation settings stop.
+        day: the date that a chat template shows.
 
     Raises UserError for an unknown name, for a tokenizer that the dialect cannot be used with, and
     for variables or a system prompt that the chat template does not have.
     """
-    return dialect_class(name)(tokenizer, instruction, dict(template or {}), system, request)
+    return dialect_class(name)(
+        tokenizer, instruction, dict(template or {}), system, request, tuple(ends), day
+    )
 
 
 def dialect_class(name: str) -> type[BaseDialect]:

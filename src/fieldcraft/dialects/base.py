@@ -12,17 +12,20 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from datetime import date
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
-from fieldcraft.dialects.templates import check_system, check_variables
+from fieldcraft.config.sections import DATE
+from fieldcraft.dialects.templates import check_system, check_variables, render_chat
+from fieldcraft.dialects.turn_end import find_turn_end
 from fieldcraft.records.reading import reading
+from fieldcraft.sampling import TurnEnd
 from fieldcraft.types import (
     ALONE,
     Action,
     Answer,
     Calls,
-    Dialect,
     Malformed,
     Place,
     Role,
@@ -62,13 +65,22 @@ def encode_written(tokenizer: Tokenizer, text: str) -> list[int]:
 
 def encode_frame(tokenizer: Tokenizer, text: str) -> list[int]:
     """Encode what the framework itself writes: special tokens are recognised."""
-    return list(_encode_frame(tokenizer, text, False))
+    return list(_encode_frame(tokenizer, text))
 
 
 @lru_cache(maxsize=64)  # few texts, thousands of times each
-def _encode_frame(tokenizer: Tokenizer, text: str, begins: bool) -> tuple[int, ...]:
-    """With the special tokens that the tokenizer puts around a whole text if it `begins` one."""
-    return tuple(tokenizer.encode(text, add_special_tokens=begins))
+def _encode_frame(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+
+@lru_cache(maxsize=64)
+def beginning(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The special tokens that the tokenizer puts before a whole text. What it puts behind one, as
+    an end of the sequence, belongs to no prompt."""
+    bare = tokenizer.encode("a", add_special_tokens=False)
+    whole = tokenizer.encode("a", add_special_tokens=True)
+    places = range(len(whole) - len(bare) + 1)
+    return next((tuple(whole[:i]) for i in places if whole[i : i + len(bare)] == bare), ())
 
 
 def special_tokens(tokenizer: Tokenizer) -> dict[int, str]:
@@ -83,7 +95,7 @@ def plain(tags: Sequence[str]) -> str:
 
 
 def without_think(text: str) -> str:
-    """Templates of reasoning models open the thinking part in the generation prompt."""
+    """A generation prompt without the thinking part that templates of reasoning models open."""
     return re.sub(r"<think>\s*\Z", "", text)
 
 
@@ -120,6 +132,8 @@ class BaseDialect(ABC):
         system: a system prompt, in which special tokens count; None leaves it to the template.
         request: is before the tag of a summary where a chain is folded; None means the dialect's
             own, "" the tag alone.
+        ends: tokens after which the model's `generation_config.json` stops.
+        day: the date that a chat template shows.
 
     Raises UserError for a tokenizer that makes special tokens out of plain text, for a variable
     that its chat template never mentions, and for a system prompt that the template does not show.
@@ -130,6 +144,8 @@ class BaseDialect(ABC):
     template: Mapping[str, Any] = field(default_factory=dict, hash=False)
     system: str | None = None
     request: str | None = None
+    ends: tuple[int, ...] = ()
+    day: date = DATE
 
     name: ClassVar[str]
     stop: ClassVar[tuple[str, ...]]
@@ -139,8 +155,6 @@ class BaseDialect(ABC):
     padding: ClassVar[str] = ""  # between the frame's opening and the text of an observation
 
     def __post_init__(self) -> None:
-        if self.tokenizer.eos_token_id is None:
-            raise UserError("The tokenizer has no end-of-sequence token; set its eos_token.")
         special = special_tokens(self.tokenizer)
         for token in special.values():
             if not special.keys().isdisjoint(encode_plain(self.tokenizer, token)):
@@ -153,6 +167,20 @@ class BaseDialect(ABC):
             check_variables(self.tokenizer, self.template)
         if self.system is not None:
             check_system(self.tokenizer, self.system, self.template)
+        _ = self.end  # a mistake is found before anything is sampled
+
+    @cached_property
+    def end(self) -> TurnEnd:
+        """What ends a turn of the policy."""
+        return find_turn_end(self.tokenizer, self.ends, self.template)
+
+    def without_think(self, text: str) -> str:
+        """A generation prompt without the thinking part that a template opens at its end; where the
+        dialect writes thinking parts of its own, also without one that the template closes again,
+        as those of models that are told not to think."""
+        if "<think>" in self.tags:
+            text = re.sub(r"<think>\s*</think>\s*\Z", "", text)
+        return without_think(text)
 
     @abstractmethod
     def parse(self, written: Sequence[str]) -> Answer | Calls | None: ...
@@ -198,7 +226,7 @@ class BaseDialect(ABC):
         before, mark, after = text.partition(MARK)
         if not mark:
             raise UserError("The tokenizer's chat template does not show the user's message.")
-        return before, without_think(after)
+        return before, self.without_think(after)
 
     def render(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()
@@ -206,14 +234,14 @@ class BaseDialect(ABC):
         """The chat template's text of a conversation, up to where the policy writes."""
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
         with reading("the model's chat template", "correct its chat_template.jinja"):
-            text: str = self.tokenizer.apply_chat_template(
+            return render_chat(
+                self.tokenizer,
                 [*system, *messages],
+                self.day,
                 tools=list(tools) or None,
                 add_generation_prompt=True,
-                tokenize=False,
                 **self.template,
             )
-        return text
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
         return self.encode_prompt(self.prompt_frame(tools), question)
@@ -224,7 +252,8 @@ class BaseDialect(ABC):
         # Only a chat template writes the beginning-of-sequence token itself.
         bare = self.tokenizer.chat_template is None
         return [
-            *_encode_frame(self.tokenizer, before, bare),
+            *(beginning(self.tokenizer) if bare else ()),
+            *encode_frame(self.tokenizer, before),
             *encode_plain(self.tokenizer, question.strip()),
             *encode_frame(self.tokenizer, after),
         ]
@@ -275,15 +304,12 @@ class BaseDialect(ABC):
             *encode_frame(self.tokenizer, closing),
         ]
 
-    def without_eos(self, text: str) -> str:
-        return text.removesuffix(self.tokenizer.decode([self.tokenizer.eos_token_id]))
-
     def well_formed(self, written: Sequence[str]) -> bool:
         if not written or any(OBSERVATION in turn for turn in written):
             return False
-        # Where no string stops a turn, each ends with the end-of-sequence token, else the last one.
-        before = written[:-1] if self.stop else map(self.without_eos, written[:-1])
-        turns = OBSERVATION.join((*before, self.without_eos(written[-1])))
+        # Where no string stops a turn, each ends with an end token, else the last one.
+        before = written[:-1] if self.stop else map(self.end.strip, written[:-1])
+        turns = OBSERVATION.join((*before, self.end.strip(written[-1])))
         forged = any(token in turns for token in special_tokens(self.tokenizer).values())
         return not forged and self.obeys_grammar(turns)
 
@@ -334,24 +360,3 @@ class SearchDialect(OneToolDialect):
             reason = f"Nothing to search for: write {opening} query {closing}."
             return (Malformed(reason, "search"),)
         return (Action("search", {"query": query.strip()}),)
-
-
-def round_trip_problems(dialect: Dialect) -> list[str]:
-    """Sentences about texts that change when they are encoded and decoded; empty if none does."""
-    tokenizer = dialect.tokenizer
-
-    def differs(ids: list[int], text: str) -> bool:
-        return tokenizer.decode(ids) != text
-
-    problems = [
-        f"The tokenizer turns the tag {tag!r} into {tokenizer.decode(ids)!r}."
-        for tag in dialect.tags
-        if differs(ids := encode_written(tokenizer, tag), tag)
-    ]
-    question = "Who was born first, Ada Lind or Bo Berg?"
-    if question not in tokenizer.decode(dialect.prompt(question, [])):
-        problems.append("The tokenizer does not keep the text of a question in the prompt.")
-    block = dialect.write_observation("result 1: Ada Lind\nresult 2: Bo Berg")
-    if differs(dialect.encode_observation("result 1: Ada Lind\nresult 2: Bo Berg"), block):
-        problems.append(f"The tokenizer does not keep the text of the observation {block!r}.")
-    return problems

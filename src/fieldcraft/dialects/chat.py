@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from fieldcraft.dialects.base import MARK, BaseDialect, encode_frame, encode_plain, without_think
+from fieldcraft.dialects.base import MARK, BaseDialect, encode_frame, encode_plain
 from fieldcraft.types import UserError
 
 TURN = "\ue001"  # holds the place of a turn of the policy while a template is rendered
@@ -68,7 +68,7 @@ class Chat:
             ]
         )
         _, _, rest = text.rpartition(TURN)
-        end = tokenizer.decode([tokenizer.eos_token_id])
+        end = self.dialect.end.text
         space, ended, reply = rest.partition(end)
         opening, mark, closing = reply.partition(MARK)
         if space.strip() or not ended or not mark:
@@ -76,9 +76,9 @@ class Chat:
                 f"The tokenizer's chat template does not end a turn with {end!r} and a message"
                 " after it; set the tokenizer's eos_token to what ends a turn."
             )
-        return opening, without_think(closing)
+        return opening, self.dialect.without_think(closing)
 
     def action(self, written: str) -> str:
         """The text of a turn: without the end-of-sequence token, and without what a model that
         reasons thought before."""
-        return self.dialect.without_eos(written).rpartition("</think>")[2].strip()
+        return self.dialect.end.strip(written).rpartition("</think>")[2].strip()

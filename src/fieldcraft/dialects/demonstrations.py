@@ -152,7 +152,7 @@ def encode_turn(dialect: Dialect, thoughts: Sequence[Thought], end: str) -> list
     """Ids of one policy turn. Special tokens named in its text are text."""
     text = dialect.write_thoughts(thoughts) + end
     ids = encode_written(dialect.tokenizer, text)
-    return ids if text.endswith(dialect.stop) else [*ids, dialect.tokenizer.eos_token_id]
+    return ids if text.endswith(dialect.stop) else [*ids, dialect.end.token]
 
 
 @dataclass(slots=True)

@@ -26,7 +26,6 @@ from fieldcraft.dialects.base import (
     last_box,
     plain,
     special_tokens,
-    without_think,
 )
 from fieldcraft.types import ALONE, Action, Answer, Calls, Malformed, Place, UserError
 
@@ -155,14 +154,14 @@ class Hermes(BaseDialect):
                 "<tool_call> tags, with the tools' responses after them; use another dialect or a "
                 "template that does."
             )
-        end = self.tokenizer.decode([self.tokenizer.eos_token_id])
+        end = self.end.text
         space, ended, opening = ending.partition(end)
         if not ended or space.strip():
             raise UserError(
                 f"The tokenizer's chat template does not end a turn with {end!r}; set the "
                 "tokenizer's eos_token to what ends a turn."
             )
-        return Frame(separator, opening, between, without_think(closing))
+        return Frame(separator, opening, between, self.without_think(closing))
 
     def observation_frame(self, place: Place = ALONE) -> tuple[str, str]:
         opening = "" if place.index else self.frame.opening
@@ -170,7 +169,7 @@ class Hermes(BaseDialect):
         return opening, self.frame.closing if last else self.frame.between
 
     def parse(self, written: Sequence[str]) -> Answer | Calls | None:
-        turn = self.without_eos("".join(written[-1:]))
+        turn = self.end.strip("".join(written[-1:]))
         *closed, rest = turn.split("</tool_call>")
         calls = [_closed_call(text) for text in closed]
         if "<tool_call>" in rest:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from typing import Any
 
 from jinja2 import Environment, TemplateError
@@ -11,6 +12,7 @@ from jinja2.defaults import DEFAULT_NAMESPACE
 from jinja2.meta import find_undeclared_variables
 
 from fieldcraft.config.names import suggestion
+from fieldcraft.config.sections import DATE
 from fieldcraft.records.reading import reading
 from fieldcraft.types import Tokenizer, UserError
 
@@ -18,6 +20,39 @@ from fieldcraft.types import Tokenizer, UserError
 GIVEN = {"messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now"}
 # transformers' own tag, which marks what an assistant wrote; it changes no text.
 GENERATION = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
+CLOCK = re.compile(r"""strftime_now\s*\(\s*(['"])(.*?)\1\s*\)""")  # with a literal format
+
+
+def render_chat(
+    tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], day: date = DATE, **options: Any
+) -> str:
+    """The chat template's text of a conversation. A template that writes the date writes `day`.
+
+    Raises UserError for a template that asks for the date in a format that it computes.
+    """
+    if any("strftime_now" in source for source in _sources(tokenizer.chat_template)):
+        source = tokenizer.get_chat_template(tools=options.get("tools"))
+        options["chat_template"] = _dated(source, day)
+    text: str = tokenizer.apply_chat_template(list(map(dict, messages)), tokenize=False, **options)
+    return text
+
+
+def _dated(source: str, day: date) -> str:
+    """A template with the date in place of the calls of transformers' clock."""
+    dated = CLOCK.sub(lambda call: repr(day.strftime(call[2])), source)
+    if re.search(r"strftime_now\s*\(", dated):
+        raise UserError(
+            "The chat template of the model reads the clock in a format that it computes, so"
+            " prompts would change from day to day: write the date into its chat_template.jinja."
+        )
+    return dated
+
+
+def shows_date(tokenizer: Tokenizer, given: Mapping[str, Any]) -> bool:
+    """Whether the chat template writes the date of a conversation by itself."""
+    if "date_string" in given:
+        return False
+    return any("strftime_now" in source for source in _sources(tokenizer.chat_template))
 
 
 def template_variables(tokenizer: Tokenizer) -> set[str]:
@@ -62,9 +97,7 @@ def check_system(tokenizer: Tokenizer, system: str, given: Mapping[str, Any]) ->
         )
     messages = [{"role": "system", "content": system}, {"role": "user", "content": "?"}]
     try:
-        text: str = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=False, **given
-        )
+        text = render_chat(tokenizer, messages, add_generation_prompt=True, **given)
     except TemplateError as error:
         raise UserError(
             f"The chat template of the model refuses a system prompt ({error}); write its text"

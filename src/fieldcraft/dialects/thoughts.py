@@ -19,8 +19,7 @@ class ThoughtReader:
     """Reads the thoughts of turns in a dialect."""
 
     def __init__(self, dialect: Dialect) -> None:
-        end = dialect.tokenizer.decode([dialect.tokenizer.eos_token_id])
-        marks = {*dialect.tags, *dialect.stop, *OPENING, *CLOSING, *FENCES, end}
+        marks = {*dialect.tags, *dialect.stop, *OPENING, *CLOSING, *FENCES, *dialect.end.texts}
         self._words = sorted(marks, key=len, reverse=True)  # a longer one goes first
         self._marks = re.compile("|".join(map(re.escape, self._words)))
         self._untagged = "<think>" not in dialect.tags

@@ -104,7 +104,7 @@ class ToolRL(BaseDialect):
         return opening, between, ending
 
     def parse(self, written: Sequence[str]) -> Answer | None:
-        _, answer = thought_and_answer(self.without_eos("".join(written[-1:])))
+        _, answer = thought_and_answer(self.end.strip("".join(written[-1:])))
         return Answer(answer) if answer else None
 
     def write_thought(self, text: str) -> str:

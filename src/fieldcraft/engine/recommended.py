@@ -23,6 +23,12 @@ UNUSED: dict[str, Any] = {
 }
 
 
+class _Ends(BaseModel):
+    """What ends a sequence, in `generation_config.json` or, without one, in `config.json`."""
+
+    eos_token_id: int | list[int] | None = None
+
+
 class Recommendation(BaseModel):
     """What such a file says about sampling; None: nothing."""
 
@@ -55,6 +61,15 @@ class Recommendation(BaseModel):
             for key, neutral in UNUSED.items()
             if extra.get(key) not in (None, neutral)
         }
+
+
+def read_ends(folder: Path) -> tuple[int, ...]:
+    """The tokens after which generation with the model in a folder stops, by its own files."""
+    path = next((folder / f for f in (FILE, "config.json") if (folder / f).exists()), None)
+    if path is None:
+        return ()
+    found = _Ends.model_validate(read_json(path, _Ends, "copy it again")).eos_token_id
+    return tuple(found) if isinstance(found, list) else () if found is None else (found,)
 
 
 def read_recommendation(folder: Path) -> Recommendation:

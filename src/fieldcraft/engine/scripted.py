@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fieldcraft.dialects.turn_end import find_turn_end
 from fieldcraft.sampling import Sampling
 from fieldcraft.types import Completion, StopReason, Tokenizer
 
@@ -35,7 +36,7 @@ class ScriptedEngine:
             text, reason = text[: min(ends)], StopReason.STOP
         written = self.tokenizer.encode(text, add_special_tokens=False)
         if reason is StopReason.EOS:
-            written.append(self.tokenizer.eos_token_id)
+            written.append(find_turn_end(self.tokenizer).token)
         if len(written) > sampling.max_tokens:
             written, reason = written[: sampling.max_tokens], StopReason.LENGTH
         decoded = self.tokenizer.decode(written, skip_special_tokens=False)

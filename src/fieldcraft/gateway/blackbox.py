@@ -143,7 +143,7 @@ class House:
     def _conclude(self, trajectory: Trajectory, talk: Talk) -> None:
         said = trajectory.policy_texts
         if trajectory.answer is None and said:
-            trajectory.answer = self.scribe.dialect.without_eos(said[-1]).strip()
+            trajectory.answer = self.scribe.dialect.end.strip(said[-1]).strip()
         trajectory.status = Status.ANSWERED if said else Status.NO_ANSWER
         trajectory.well_formed = bool(said)
         if talk.full:

@@ -133,7 +133,7 @@ class Scribe:
                 ids += encode_plain(tokenizer, message.text) + encode_frame(tokenizer, frame)
                 continue
             turn = sampled(ids, message.says)
-            if turn is not None and turn[-1] == tokenizer.eos_token_id:
+            if turn is not None and self.dialect.end.ended(turn):
                 frame = self._after_turn(frame)
             ids += encode_written(tokenizer, said[message.says]) if turn is None else turn
             ids += encode_frame(tokenizer, frame)
@@ -142,7 +142,7 @@ class Scribe:
     def read(self, text: str, stops: Sequence[str], tools: Sequence[Json]) -> tuple[str, Says]:
         """The text of a turn without what ends it, and the message that it is. Calls are read where
         the request has tools; one that cannot be read is text."""
-        text = self.dialect.without_eos(text)
+        text = self.dialect.end.strip(text)
         ends = [text.index(stop) for stop in stops if stop in text]
         text = text[: min(ends, default=len(text))]
         before, *called = text.split("<tool_call>")
@@ -172,8 +172,7 @@ class Scribe:
 
     def _after_turn(self, frame: str) -> str:
         """The frame after a turn that already has its end-of-sequence token."""
-        tokenizer = self.dialect.tokenizer
-        end = re.escape(tokenizer.decode([tokenizer.eos_token_id]))
+        end = re.escape(self.dialect.end.text)
         return re.sub(rf"\A\s*{end}", "", frame)
 
     def _refuse_forged(self, messages: Sequence[Message], tools: Sequence[Json]) -> None:

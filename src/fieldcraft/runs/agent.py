@@ -35,7 +35,6 @@ from fieldcraft.runs.beginning import refuse_other
 from fieldcraft.runs.build import (
     SEARCH,
     make_correct,
-    make_dialect,
     make_environment,
     make_environment_of_others,
     open_correct,
@@ -44,6 +43,7 @@ from fieldcraft.runs.build import (
     with_files,
 )
 from fieldcraft.runs.check import refuse_unsound
+from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.engines import make_local_engine, make_served_engine
 from fieldcraft.runs.folder import RunFolder, find_model
 from fieldcraft.runs.inputs import make_inputs
@@ -215,7 +215,7 @@ class Agent:
 
     async def environment(self) -> ToolEnvironment:
         """Where it acts; its tools are opened anew, but for the search over an index."""
-        dialect = make_dialect(self.recipe, load_tokenizer(self.model))
+        dialect = load_dialect(self.recipe, self.model)
         return make_environment(self.recipe, dialect, await self._tools())
 
     async def trajectory(self, task: Task, how: Decoding, seed: int = 0) -> Trajectory:
@@ -237,7 +237,7 @@ class Agent:
             env = await self.environment()
             yield lambda task, key: rollout(task, policy, env, key)
             return
-        dialect = make_dialect(self.recipe, load_tokenizer(self.model))
+        dialect = load_dialect(self.recipe, self.model)
         costs = self.recipe.environment.tool_costs
         async with opened(others, dialect, self.recipe.budget, costs) as play:
             yield lambda task, key: play(task, policy, key)

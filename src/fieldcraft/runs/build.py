@@ -14,7 +14,6 @@ from fieldcraft.config.names import AUTO, CORRECT, MCP, Kind, find
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import DEFAULT_COST, Endpoint, JudgeModel, Limits, World
-from fieldcraft.dialects import BaseDialect, get_dialect
 from fieldcraft.endpoints.opening import open_endpoint
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.verifiers import AskedModel, Verifier
@@ -36,7 +35,7 @@ from fieldcraft.tools.search.client import RemoteSearchTool
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.passages import Passage
 from fieldcraft.tools.search.tool import SearchTool, search_function
-from fieldcraft.types import AnyTool, Dialect, Reward, Tokenizer, Tool, UserError
+from fieldcraft.types import AnyTool, Dialect, Reward, Tool, UserError
 from fieldcraft.worlds.base import make_world
 from fieldcraft.worlds.site import open_site
 
@@ -147,18 +146,6 @@ def _sites(world: World | None, seed: int) -> Sites:
 
 async def _nothing(query: str) -> list[Passage]:
     return []
-
-
-def make_dialect(recipe: Recipe, tokenizer: Tokenizer) -> BaseDialect:
-    """The dialect of a recipe, bound to a tokenizer."""
-    return get_dialect(
-        recipe.dialect,
-        tokenizer,
-        recipe.instruction,
-        template=recipe.template,
-        system=recipe.system,
-        request=recipe.budget.fold.request if recipe.budget.fold is not None else None,
-    )
 
 
 def make_environment(recipe: Recipe, dialect: Dialect, tools: Sequence[AnyTool]) -> ToolEnvironment:

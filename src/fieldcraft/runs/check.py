@@ -20,9 +20,9 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import TEACHER
 from fieldcraft.config.stages import Stage
-from fieldcraft.dialects import round_trip_problems
 from fieldcraft.dialects.demonstrations import encode_turn
 from fieldcraft.dialects.naming import offered_with
+from fieldcraft.dialects.templates import shows_date
 from fieldcraft.endpoints.opening import open_endpoint
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.rewards.grading import GRADES_BY, JUDGE, recorded_as
@@ -145,10 +145,10 @@ class Unsound(UserError):
 
 
 def dialect_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
-    """Tags must come back from the tokenizer as they went in."""
+    """Questions are asked with tools that the recipe has."""
     notes.append(setup.dialect.name)
-    for problem in round_trip_problems(setup.dialect):
-        yield f"{problem[:-1]}, so the dialect '{setup.dialect.name}' cannot be used with it."
+    if shows_date(setup.dialect.tokenizer, setup.recipe.template):
+        notes.append(f"prompts show the date {setup.recipe.date} (date=)")
     names = {schema["function"]["name"] for schema in setup.schemas}
     unknown = ((task.id, {*(offered_with(task) or ())} - names) for task in setup.tasks)
     for identity, tools in filter(itemgetter(1), unknown):

@@ -35,13 +35,13 @@ from fieldcraft.runs.beginning import open_run
 from fieldcraft.runs.build import (
     SEARCH,
     make_correct,
-    make_dialect,
     make_environment,
     make_environment_of_others,
     open_judge,
     open_tools,
     with_files,
 )
+from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.engines import make_engine
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.folder import RunFolder
@@ -161,7 +161,7 @@ class Context:
 
     def dialect(self, model: Path) -> BaseDialect:
         """The recipe's, bound to the tokenizer of a model."""
-        return make_dialect(self.recipe, load_tokenizer(model))
+        return load_dialect(self.recipe, model)
 
     def environment(self, dialect: Dialect) -> ToolEnvironment:
         """With all tools of the recipe."""

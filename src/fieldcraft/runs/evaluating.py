@@ -21,10 +21,10 @@ from fieldcraft.records.trajectories import write_trajectories
 from fieldcraft.rollout.environments import Play
 from fieldcraft.rollout.loop import Policy, rollout
 from fieldcraft.runs.answering import answering
-from fieldcraft.runs.build import make_dialect, make_environment, make_verifier
+from fieldcraft.runs.build import make_environment, make_verifier
 from fieldcraft.runs.context import Context
+from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.sampling import Decoding, resolve_sampling
-from fieldcraft.train.model import load_tokenizer
 from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 
 Workflow = Callable[[Task, Policy, ToolEnvironment, str], Awaitable[Trajectory]]
@@ -96,7 +96,7 @@ async def _evaluate(
     if files.done:
         return
     recipe = context.recipe.as_evaluated
-    dialect = make_dialect(recipe, load_tokenizer(model))
+    dialect = load_dialect(recipe, model)
     env = replace(make_environment(recipe, dialect, tools), correct=context.correct)
     engine = context.engine(context.policy(model), dialect)
     settings = recipe.evaluation

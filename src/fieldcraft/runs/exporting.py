@@ -9,7 +9,7 @@ from fieldcraft.config.sections import Dtype
 from fieldcraft.recipes.exported import read_agent, write_agent
 from fieldcraft.records.files import atomic_folder
 from fieldcraft.runs.agent import agent_in
-from fieldcraft.runs.build import make_dialect
+from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.folder import RunFolder, find_model, find_shards
 from fieldcraft.runs.model_card import Exported, write_card
 from fieldcraft.train.model import load_model, load_tokenizer, torch_type
@@ -26,12 +26,11 @@ def export(path: Path, out: Path, dtype: Dtype) -> None:
     shards = find_shards(path)
     run, folder = shards or find_model(path)
     agent = agent_in(run, folder)
-    if shards is None:
-        model, tokenizer = load_model(folder, CPU, dtype), load_tokenizer(folder)
-    else:
-        model, tokenizer = _whole(*shards, dtype)
+    tokens = folder if shards is None else shards[0].model("start")
+    tokenizer = load_tokenizer(tokens)
+    model = load_model(folder, CPU, dtype) if shards is None else _whole(*shards, dtype)
     acts = run is not None or read_agent(folder) is not None
-    dialect = make_dialect(agent.recipe, tokenizer) if acts else None
+    dialect = load_dialect(agent.recipe, tokens) if acts else None
     stage = folder.absolute().parent.name
     with atomic_folder(out) as draft:
         save_model(draft, model, tokenizer)
@@ -39,9 +38,9 @@ def export(path: Path, out: Path, dtype: Dtype) -> None:
         write_card(draft, Exported(out.name, agent.recipe, tokenizer, dialect, run, stage))
 
 
-def _whole(run: RunFolder, shards: Path, dtype: Dtype) -> tuple[Any, Any]:
-    """The model of a checkpoint in shards, an adapter merged, and its tokenizer."""
+def _whole(run: RunFolder, shards: Path, dtype: Dtype) -> Any:
+    """The model of a checkpoint in shards, an adapter merged."""
     start = run.model("start")
     model, adapter = read_policy(shards, start, "float32", run.recipe.lora)
     whole = model if adapter is None else adapter.merged()
-    return whole.to(torch_type(dtype)), load_tokenizer(start)
+    return whole.to(torch_type(dtype))

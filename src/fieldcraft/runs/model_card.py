@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fieldcraft.config.lineage import lineage
 from fieldcraft.config.recipe import Recipe
+from fieldcraft.dialects.templates import render_chat
 from fieldcraft.records.files import write_text
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.runs.build import closed_tools
@@ -178,6 +179,6 @@ def _frame(exported: Exported, schemas: list[dict[str, Any]]) -> tuple[str, str]
         text = tokenizer.decode(tokenizer(f"{QUESTION}\n")["input_ids"])
     else:
         asked = [{"role": "user", "content": QUESTION}]
-        text = tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=False)
+        text = render_chat(tokenizer, asked, add_generation_prompt=True)
     before, _, after = text.partition(QUESTION)
     return before, after

@@ -14,11 +14,11 @@ from fieldcraft.evals.run import answer_rubric, evaluate
 from fieldcraft.records.events import nobody
 from fieldcraft.rollout.environments import Play
 from fieldcraft.rollout.loop import Policy
-from fieldcraft.runs.build import make_dialect, make_environment
+from fieldcraft.runs.build import make_environment
 from fieldcraft.runs.context import Context
+from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.evaluating import playing
 from fieldcraft.train.loop import Probe, no_probe
-from fieldcraft.train.model import load_tokenizer
 from fieldcraft.train.stages.base import Row, StageType
 
 
@@ -40,7 +40,7 @@ async def open_probe(
         yield no_probe
         return
     recipe = context.recipe.as_evaluated
-    dialect = make_dialect(recipe, load_tokenizer(model))
+    dialect = load_dialect(recipe, model)
     env = make_environment(recipe, dialect, context.tools)
     if play is not None and recipe.budget == played:
         yield _probe(context, env, stage, play, new_engine)

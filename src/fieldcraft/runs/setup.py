@@ -17,7 +17,8 @@ from fieldcraft.envs.environment import same_names
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.rewards.grading import JUDGE
 from fieldcraft.rewards.judge import Judge
-from fieldcraft.runs.build import make_correct, make_dialect, open_judge
+from fieldcraft.runs.build import make_correct, open_judge
+from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.inputs import EnvironmentInputs, make_inputs
 from fieldcraft.runs.loop import run_async
@@ -114,19 +115,19 @@ class Setup:
             write_first_model(self.inputs, folder)
         shapes = self.shapes = empty_model(folder)
         refuse_special_attention(shapes)
-        tokenizer = load_tokenizer(folder)
         self.config = shapes.config.get_text_config()
         self.parameters = sum(p.numel() for p in shapes.parameters())
         if self.recipe.lora is not None:
             Adapter(shapes, self.recipe.lora, self.recipe.seed)  # freezes all but itself
         self.trained = sum(p.numel() for p in shapes.parameters() if p.requires_grad)
-        self.dialect = make_dialect(self.recipe, tokenizer)
+        self.dialect = load_dialect(self.recipe, folder)
         notes.append(f"{self.config.model_type}, {self.parameters:,} parameters")
         if self.recipe.lora is not None:
             notes.append(f"{self.trained:,} of an adapter")
-        if len(tokenizer) > self.config.vocab_size:
+        tokens = len(load_tokenizer(folder))
+        if tokens > self.config.vocab_size:
             yield (
-                f"the tokenizer of {folder} has {len(tokenizer)} tokens and the model only"
+                f"the tokenizer of {folder} has {tokens} tokens and the model only"
                 f" {self.config.vocab_size}: take the tokenizer that belongs to the model."
             )
 

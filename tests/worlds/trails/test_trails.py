@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from fieldcraft.dialects import get_dialect
 from fieldcraft.dialects.base import encode_written
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.metrics import summarise
@@ -16,7 +17,6 @@ from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rollout.loop import Policy, rollout, rollouts
-from fieldcraft.runs.build import make_dialect
 from fieldcraft.sampling import Sampling
 from fieldcraft.tools.search.index import build_index
 from fieldcraft.tools.search.tool import SearchTool
@@ -80,7 +80,7 @@ def dialect() -> Dialect:
     tags = ("<think>", "</think>", "<begin_search>", "</end_search>")
     results = ("<search_result>", "</search_result>")
     texts = WORLD.tokenizer_texts((*tags, *results))
-    return make_dialect(RECIPE, new_tokenizer(texts, WORLD.syllables))
+    return get_dialect(RECIPE.dialect, new_tokenizer(texts, WORLD.syllables), RECIPE.instruction)
 
 
 @pytest.fixture(scope="module")

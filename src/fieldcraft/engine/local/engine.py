@@ -15,7 +15,7 @@ from fieldcraft.engine.copies import copy_of, refresh
 from fieldcraft.engine.local.blocks import BLOCK, Ints
 from fieldcraft.engine.local.kv_cache import BlockCache, block_attention
 from fieldcraft.engine.local.plan import blocks_read, make_plan, order, to_device
-from fieldcraft.engine.local.requests import Request, Stats, eos_ids
+from fieldcraft.engine.local.requests import Request, Stats, turn_end
 from fieldcraft.engine.local.rows import Rows
 from fieldcraft.engine.local.sampling import uniforms
 from fieldcraft.engine.local.stops import StopStrings
@@ -80,7 +80,7 @@ class LocalEngine:
         self.stats = Stats()
         self._stops = StopStrings(tokenizer, self.config.vocab_size)
         self._is_eos = np.zeros(self.config.vocab_size, bool)
-        self._is_eos[eos_ids(model, tokenizer)] = True
+        self._is_eos[list(turn_end(model, tokenizer).ids)] = True
         self._waiting: list[Request] = []  # calls without a row, oldest first
         self._calls: dict[str, Request] = {}  # calls that have not returned, by session
         self._followed: dict[str, Request] = {}  # those of them with a follower: none in training

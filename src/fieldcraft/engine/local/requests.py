@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from fieldcraft.dialects.turn_end import find_turn_end
 from fieldcraft.engine.local.blocks import Ints
-from fieldcraft.sampling import Sampling
+from fieldcraft.sampling import Sampling, TurnEnd
 from fieldcraft.types import Completion, Span, Tokenizer
 
 
@@ -43,9 +44,10 @@ class Request:
         return len(self.ids) - len(self.logprobs)
 
 
-def eos_ids(model: Any, tokenizer: Tokenizer) -> list[int]:
-    """Every token that ends a sequence for `model.generate` or for the tokenizer."""
-    return [i for i in {*configured_ends(model), tokenizer.eos_token_id} if i is not None]
+def turn_end(model: Any, tokenizer: Tokenizer) -> TurnEnd:
+    """What ends a turn of a model, by its own settings, its tokenizer and its chat template."""
+    configured = configured_ends(model)
+    return find_turn_end(tokenizer, [end for end in configured if isinstance(end, int)])
 
 
 def configured_ends(model: Any) -> list[Any]:

@@ -14,7 +14,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 
 from fieldcraft.config.sections import Dtype
 from fieldcraft.engine.home import Home
-from fieldcraft.engine.local.requests import eos_ids
+from fieldcraft.engine.local.requests import turn_end
 from fieldcraft.engine.local.stops import StopStrings
 from fieldcraft.engine.versions import extend
 from fieldcraft.engine.vllm.client import Choice, Gone
@@ -115,7 +115,7 @@ class VllmEngine:
         self._origin = source or Here(model)
         self._servers = home.once("vllm", make)
         self._stops = StopStrings(tokenizer, self.config.vocab_size)
-        self._ends = eos_ids(model, tokenizer)
+        self._ends = sorted(turn_end(model, tokenizer).ids)
         self._published: Weights | None = None
         self._calls: dict[str, asyncio.Task[Completion]] = {}
 

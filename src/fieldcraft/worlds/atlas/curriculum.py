@@ -289,7 +289,7 @@ class Curriculum:
                 return self._segment(Author.POLICY, text)
             case [Answer(answer)]:
                 end = self._segment(Author.POLICY, f"\n{self.dialect.write_answer(answer)}")
-                end.ids.append(self.dialect.tokenizer.eos_token_id)
+                end.ids.append(self.dialect.end.token)
                 return end
         raise AssertionError(f"a decision never consists of {steps}")
 

@@ -1,0 +1,159 @@
+"""Tiny tokenizers that speak as families of models do: their turn markers, what opens a turn of the
+model, what ends it, and what their generation settings stop at. The templates are written here."""
+
+from dataclasses import dataclass
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+
+@dataclass(frozen=True)
+class Family:
+    """How a family writes a conversation.
+
+    Attributes:
+        template: its chat template.
+        special: its special tokens.
+        eos: that of its tokenizer.
+        stops: those of its generation settings.
+        end: what its template writes after a turn of the model.
+        bos: what its template begins with.
+    """
+
+    template: str
+    special: tuple[str, ...]
+    eos: str
+    stops: tuple[str, ...]
+    end: str
+    bos: str = ""
+
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """A byte-level tokenizer without merges, so that a text has one encoding."""
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        backend = Tokenizer(models.BPE({text: i for i, text in enumerate(alphabet)}, []))
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.decoder = decoders.ByteLevel()
+        backend.add_special_tokens([AddedToken(t, normalized=False) for t in self.special])
+        return PreTrainedTokenizerFast(
+            tokenizer_object=backend,
+            eos_token=self.eos,
+            bos_token=self.bos or None,
+            chat_template=self.template,
+        )
+
+    def ends(self, tokenizer: PreTrainedTokenizerFast) -> tuple[int, ...]:
+        """The ids that generation stops at."""
+        return tuple(tokenizer.convert_tokens_to_ids(list(self.stops)))
+
+
+def chatml(opening: str = "", system: str = "") -> str:
+    """ChatML, with what opens a turn of the model, and with a system prompt where none is given."""
+    first = f"{{% if messages[0].role != 'system' %}}{system}{{% endif %}}" if system else ""
+    return (
+        first + "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content"
+        " + '<|im_end|>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n" + opening + "' }}{% endif %}"
+    )
+
+
+def headers(opening: str, closing: str, end: str) -> str:
+    """A header with the role, two line breaks, the text and an end."""
+    return (
+        "{{ bos_token }}{% for m in messages %}{{ '" + opening + "' + m.role + '" + closing + "'"
+        " + m.content | trim + '" + end + "' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '" + opening + "assistant" + closing + "' }}{% endif %}"
+    )
+
+
+IM = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+GEMMA = """{{ bos_token }}{% for m in messages %}{{ '<start_of_turn>' + \
+('model' if m.role == 'assistant' else m.role) + '\n' + m.content | trim + '<end_of_turn>\n' }}\
+{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"""
+MISTRAL = """{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}\
+{{ '[INST]' + m.content + '[/INST]' }}{% else %}{{ m.content + eos_token }}{% endif %}\
+{% endfor %}"""
+GLM = """[gMASK]<sop>{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content }}{% endfor %}\
+{% if add_generation_prompt %}<|assistant|>\n{% endif %}"""
+R1 = """{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}\
+{{ '<｜User｜>' + m.content }}{% else %}\
+{{ '<｜Assistant｜>' + m.content.split('</think>')[-1] + '<｜end▁of▁sentence｜>' }}{% endif %}\
+{% endfor %}{% if add_generation_prompt %}{{ '<｜Assistant｜><think>\n' }}{% endif %}"""
+LLAMA = ("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>")
+
+FAMILIES = {
+    "qwen2.5": Family(
+        chatml(system="<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"),
+        IM,
+        "<|im_end|>",
+        ("<|im_end|>", "<|endoftext|>"),
+        "<|im_end|>",
+    ),
+    "qwen3": Family(chatml(), IM, "<|im_end|>", ("<|im_end|>", "<|endoftext|>"), "<|im_end|>"),
+    "qwen3, not thinking": Family(
+        chatml("<think>\n\n</think>\n\n"),
+        IM,
+        "<|im_end|>",
+        ("<|im_end|>", "<|endoftext|>"),
+        "<|im_end|>",
+    ),
+    "qwen2.5, base tokenizer": Family(
+        chatml(), IM, "<|endoftext|>", ("<|endoftext|>",), "<|im_end|>"
+    ),
+    "smollm2": Family(chatml(), IM, "<|im_end|>", ("<|im_end|>",), "<|im_end|>"),
+    "llama 3": Family(
+        headers("<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>"),
+        (*LLAMA, "<|eot_id|>", "<|eom_id|>"),
+        "<|eot_id|>",
+        ("<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"),
+        "<|eot_id|>",
+        "<|begin_of_text|>",
+    ),
+    "gemma": Family(
+        GEMMA,
+        ("<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>"),
+        "<eos>",
+        ("<eos>", "<end_of_turn>"),
+        "<end_of_turn>",
+        "<bos>",
+    ),
+    "gemma, settings that name one end": Family(
+        GEMMA,
+        ("<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>"),
+        "<eos>",
+        ("<eos>",),
+        "<end_of_turn>",
+        "<bos>",
+    ),
+    "phi 3": Family(
+        headers("<|", "|>\n", "<|end|>\n"),
+        ("<|endoftext|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),
+        "<|endoftext|>",
+        ("<|endoftext|>", "<|assistant|>", "<|end|>"),
+        "<|end|>",
+    ),
+    "phi 4": Family(
+        headers("<|im_start|>", "<|im_sep|>", "<|im_end|>"),
+        (*IM, "<|im_sep|>"),
+        "<|im_end|>",
+        ("<|endoftext|>", "<|im_end|>"),
+        "<|im_end|>",
+    ),
+    "mistral": Family(
+        MISTRAL, ("<s>", "</s>", "[INST]", "[/INST]"), "</s>", ("</s>",), "</s>", "<s>"
+    ),
+    "glm 4": Family(
+        GLM,
+        ("<|endoftext|>", "[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>"),
+        "<|endoftext|>",
+        ("<|endoftext|>", "<|user|>"),
+        "<|user|>",
+    ),
+    "deepseek r1": Family(
+        R1,
+        ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"),
+        "<｜end▁of▁sentence｜>",
+        ("<｜end▁of▁sentence｜>",),
+        "<｜end▁of▁sentence｜>",
+        "<｜begin▁of▁sentence｜>",
+    ),
+}
