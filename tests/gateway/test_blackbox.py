@@ -148,6 +148,16 @@ def test_calls_that_cannot_be_read_are_text() -> None:
     assert "tool_calls" in done.error
 
 
+def test_a_draft_in_a_thought_is_no_call_and_a_tag_in_a_string_ends_none() -> None:
+    draft = '<think>Or <tool_call>{"name": "search", "arguments": {}}</tool_call>?</think>'
+    query = '{"name": "search", "arguments": {"query": "</tool_call><think>"}}'
+    done, _ = play(
+        "calls_tools", [f"{draft}<tool_call>{query}</tool_call>", f"{draft}Ada"], total_tokens=4000
+    )
+    assert [call.arguments for call in done.calls] == [{"query": "</tool_call><think>"}]
+    assert done.answer == f"{draft}Ada"
+
+
 def test_a_reward_may_be_posted() -> None:
     done, _ = play("posts", ["Ada"])
     assert (done.rewards, done.answer) == ({"environment": 0.75}, "Ada")

@@ -23,7 +23,7 @@ from fieldcraft.dialects.base import (
     special_tokens,
     without_think,
 )
-from fieldcraft.dialects.hermes import read_call
+from fieldcraft.dialects.calls import read_turn
 from fieldcraft.gateway.generate import Refused
 from fieldcraft.types import Action
 
@@ -145,11 +145,12 @@ class Scribe:
         text = self.dialect.without_eos(text)
         ends = [text.index(stop) for stop in stops if stop in text]
         text = text[: min(ends, default=len(text))]
-        before, *called = text.split("<tool_call>")
-        calls = [read_call(call.partition("</tool_call>")[0]) for call in called]
-        if not tools or not calls or not all(isinstance(call, Action) for call in calls):
+        turn = read_turn(text)
+        calls = [call for call in turn.calls if isinstance(call, Action)]
+        if not tools or turn.thinking or not calls or len(calls) < len(turn.calls):
             return text, Says(text)
-        pairs = ((c.tool, json.dumps(c.arguments)) for c in calls if isinstance(c, Action))
+        before = text[: turn.begin] + turn.pieces[0]
+        pairs = ((call.tool, json.dumps(call.arguments)) for call in calls)
         return text, Says(before.strip(), tuple(pairs))
 
     def _shown(self, index: int, message: Message, own: bool) -> Json:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from fieldcraft.data.records import Malformed
 from fieldcraft.dialects.base import last_box
-from fieldcraft.dialects.hermes import read_call
+from fieldcraft.dialects.calls import read_call
 from fieldcraft.types import Action, Answer, Observation, Role, Step, Thought
 
 Message = dict[str, Any]

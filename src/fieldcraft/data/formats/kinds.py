@@ -24,7 +24,7 @@ from fieldcraft.data.formats.chat import (
     written_thoughts,
 )
 from fieldcraft.data.records import Malformed, Record, hash_of
-from fieldcraft.dialects.hermes import read_call
+from fieldcraft.dialects.calls import read_call
 from fieldcraft.records.meta import checked_meta
 from fieldcraft.types import Action, Answer, Step, Task, Thought, UserError
 
