@@ -218,7 +218,6 @@ CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "x"}}\n</tool_cal
             [Thought("Hm."), Answer("3")],
         ),
         ([{"role": "assistant", "content": "Hm.\n</think>\n\n3"}], [Thought("Hm."), Answer("3")]),
-        ([{"role": "assistant", "content": None}], []),
     ],
 )
 def test_other_ways_to_write_messages(messages: list[Any], steps: list[Step]) -> None:
