@@ -142,6 +142,32 @@ def test_calls_count_once_and_only_with_a_result() -> None:
     assert done.executed_calls == 3  # the last two had no result
 
 
+def test_results_are_shown_in_the_order_of_their_calls() -> None:
+    calls = "\n".join(
+        f'<tool_call>{{"name": "search", "arguments": {{"query": "{name}"}}}}</tool_call>'
+        for name in ("Ada", "Bo")
+    )
+    done, _ = play("answers_out_of_order", [calls, "Cy"], total_tokens=4000)
+    results = done.segments[2].text
+    assert 0 < results.index('{"query": "Ada"}') < results.index('{"query": "Bo"}')
+    assert [call.observation for call in done.calls] == ['{"query": "Ada"}', '{"query": "Bo"}']
+    assert done.answer == (
+        "The messages hold a result of an unknown call; give every result the tool_call_id of its"
+        " call."
+    )
+
+
+def test_functions_of_older_clients_are_calls() -> None:
+    done, _ = play("speaks_as_before", ["Ada"], total_tokens=4000)
+    assert '{"query": "Ada"}' in done.segments[0].text
+    assert "<tool_response>\nShe is.\n</tool_response>" in done.segments[0].text
+
+
+def test_requests_as_others_write_them() -> None:
+    done, _ = play("asks_as_others_do", ["Ada", "Bo", "Cy", "Di"])
+    assert json.loads(done.answer or "") == ["Ada", "Bo", 0, 1, 200, 404]
+
+
 def test_calls_that_cannot_be_read_are_text() -> None:
     done, _ = play("calls_tools", ["<tool_call>\n{\n</tool_call>"])
     assert done.status is Status.ERROR  # this agent expected a call
@@ -230,9 +256,7 @@ def test_requests_that_cannot_be_answered_are_refused_in_a_sentence() -> None:
     assert engine.prompts == []
     told = (done.answer or "").splitlines()
     assert len(told) == 5
-    for part, sentence in zip(
-        ("'messages'", "'n'", "'logprobs'", "content", END), told, strict=True
-    ):
+    for part, sentence in zip(("messages", "'n'", "'logprobs'", "content", END), told, strict=True):
         assert part in sentence
 
 
