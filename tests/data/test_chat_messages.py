@@ -13,7 +13,7 @@ from fieldcraft.data.formats.chat import messages_of, read_chat
 from fieldcraft.data.formats.convert import read_shown
 from fieldcraft.data.formats.kinds import FORMATS, format_of
 from fieldcraft.data.records import Malformed
-from fieldcraft.types import Action, Answer, Observation, Step, Thought
+from fieldcraft.types import Action, Answer, Observation, Step, Thought, UserError
 
 USER = {"role": "user", "content": "Q?"}
 DONE = {"role": "assistant", "content": "A"}
@@ -233,5 +233,24 @@ def test_steps_in_an_impossible_order_leave_one_record_out(tmp_path: Path) -> No
     file = tmp_path / "chats.jsonl"
     lines = [json.dumps(record) for record in (good, {"messages": broken}, good)]
     file.write_text("\n".join(lines))
-    shown, reasons = read_shown(file)
+    shown, reasons = read_shown(file, 0.34)
     assert (len(shown), reasons) == (2, Counter({"steps in an impossible order": 1}))
+
+
+@given(st.integers(1, 30), st.integers(0, 30), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+def test_more_than_the_agreed_share_stops_with_a_sentence(
+    tmp_path_factory: pytest.TempPathFactory, good: int, bad: int, most: float
+) -> None:
+    """It names the reasons, the first record, and the key that agrees to it."""
+    file = tmp_path_factory.mktemp("left") / "chats.jsonl"
+    lines = [{"messages": [USER, DONE]}] * good + [{"messages": [USER]}] * bad
+    file.write_text("\n".join(map(json.dumps, lines)))
+    if bad <= most * len(lines):
+        shown, reasons = read_shown(file, most)
+        assert (len(shown), reasons.total()) == (good, bad)
+        return
+    told = rf"{bad} of the {good + bad} records .*{bad} with a question without .*, line {good + 1}"
+    with pytest.raises(UserError, match=told) as error:
+        read_shown(file, most)
+    agreed = float(str(error.value).rpartition("max_left_out=")[2].rstrip("."))
+    assert len(read_shown(file, agreed)[0]) == good

@@ -223,7 +223,7 @@ def _turns(task: Task, steps: Sequence[Step]) -> list[_Turn]:
     """The turns that steps make up. Raises Unwritable for an impossible order."""
     if not steps or isinstance(steps[0], Observation):
         told = f"The demonstration of task {task.id} must start with a thought or a move."
-        raise Unwritable(told, "without a thought or a move at their beginning")
+        raise Unwritable(told, "with no thought or move at their beginning")
     wrong_order = Unwritable(
         f"In the demonstration of task {task.id} every action must be followed by its observation,"
         " several actions in a row by as many, and an observation only by a thought or a move; a"
