@@ -226,6 +226,26 @@ def test_a_turn_of_sharegpt_that_is_an_object() -> None:
         FORMATS["sharegpt"].read({"conversations": turns})
 
 
+def test_tags_in_the_json_of_sharegpt_are_text() -> None:
+    query = {"name": "f", "arguments": {"q": "</think> <tool_call>"}}
+    for before in ("", "<think>\nHm.\n</think>\n\n"):
+        turns = [
+            {"from": "human", "value": "Q?"},
+            {"from": "function_call", "value": before + json.dumps(query)},
+            {"from": "observation", "value": "x"},
+            {"from": "gpt", "value": "A"},
+        ]
+        found = FORMATS["sharegpt"].read({"conversations": turns})[1]
+        assert Action("f", {"q": "</think> <tool_call>"}) in found
+        assert found[-3:] == [Action("f", query["arguments"]), Observation("x"), Answer("A")]
+
+
+def test_functions_of_older_files_are_tools() -> None:
+    record = {"messages": [USER, DONE], "functions": [{"name": "f"}]}
+    task, _ = FORMATS["openai"].read(record)
+    assert task.meta["tools"] == [{"type": "function", "function": {"name": "f"}}]
+
+
 def test_steps_in_an_impossible_order_leave_one_record_out(tmp_path: Path) -> None:
     good = {"messages": [USER, DONE]}
     results = (result("a", "x"), result("b", "y"))

@@ -143,7 +143,8 @@ class ShareGpt(Format):
         elif role != "tool" and not isinstance(value, str):
             raise Malformed("a turn without a text")
         if role == "function_call":
-            thoughts, rest = read_thoughts(value)
+            bare = value.lstrip().startswith(("{", "["))  # tags in it are in strings
+            thoughts, rest = ([], value) if bare else read_thoughts(value)
             calls = parsed_json(rest, "a call that cannot be read")
             calls = calls if isinstance(calls, list) else [calls]
             content = written_thoughts([t for t in thoughts if isinstance(t, Thought)])
@@ -251,6 +252,9 @@ def _task(record: Record, chat: Chat) -> Task:
     except ValueError as error:
         raise Malformed("metadata that cannot be counted with") from error
     tools = _optional(record, "tools", list)
+    if tools is None:  # as OpenAI's older files have them
+        functions = _optional(record, "functions", list) or []
+        tools = [{"type": "function", "function": function} for function in functions]
     meta |= {SYSTEM: chat.system} if chat.system else {}
     meta |= {TOOLS: tools} if tools else {}
     question = question.strip()
