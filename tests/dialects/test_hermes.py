@@ -196,6 +196,7 @@ def test_special_token_in_a_tool_s_description_is_refused() -> None:
         (["<tool_call> cut off"], Malformed),
         (["<think> cut off <tool_call>"], None),  # in a thought it is a draft
         (["<think> cut off " + CALL], None),
+        (['<think> <tool_call>{"name": "f", "arguments": {"a": "</think>"}}</tool_call>'], None),
         ([f"<think>Or {CALL}?</think>\\boxed{{Oslo}}"], Answer("Oslo")),
         ([f"Or {CALL}?</think>\\boxed{{Oslo}}"], Answer("Oslo")),
         ([f"<think>{CALL}</think>{SEARCH}"], Action("search", {"query": "x"})),

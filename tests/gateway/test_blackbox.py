@@ -14,6 +14,7 @@ from fieldcraft.config.sections import Limits
 from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.gateway.blackbox import BlackBox
+from fieldcraft.gateway.messages import Scribe
 from fieldcraft.records.chains import chains, check_folds
 from fieldcraft.rollout.environments import opened
 from fieldcraft.rollout.turns import Policy
@@ -140,6 +141,24 @@ def test_calls_count_once_and_only_with_a_result() -> None:
     )
     assert [call.observation for call in done.calls] == ["0", "1", "2"]
     assert done.executed_calls == 3  # the last two had no result
+
+
+@pytest.mark.parametrize(
+    ("turn", "calls"),
+    [
+        ("<think>Or {}?", 0),
+        ("<think>Or {}?</think>Ada", 0),
+        ("<think>Hm.</think>{}", 1),
+        ("{}", 1),
+        ("{} <tool_call>{{", 0),
+    ],
+)
+def test_which_calls_of_a_turn_are_meant(turn: str, calls: int) -> None:
+    call = '<tool_call>{"name": "search", "arguments": {"query": "</think>"}}</tool_call>'
+    text = turn.format(call)
+    kept, says = Scribe(get_dialect("hermes", TOKENIZER)).read(text, (), [{"type": "function"}])
+    assert (kept, len(says.calls)) == (text, calls)
+    assert calls or says.text == text
 
 
 def test_results_are_shown_in_the_order_of_their_calls() -> None:

@@ -57,8 +57,8 @@ class Turn:
 
     Attributes:
         begin: where the thought has ended, 0 where there is none.
-        thinking: whether a thought was begun that never ended.
-        calls: those after the thought, in their order.
+        thinking: whether a thought was begun that never ended, so that nothing is a call.
+        calls: those after the last thought that ended, in their order.
         pieces: the text after the thought, without calls: that before the first, and so on.
     """
 
@@ -70,7 +70,7 @@ class Turn:
 
 def read_turn(text: str) -> Turn:
     """The calls of a turn and the text around them, after the thought has ended. The last </think>
-    ends it, but for those in strings of calls."""
+    ends it, but for those in strings of calls. While it goes on, all calls are drafts."""
     turn, place, begin = Turn(), 0, 0
     while mark := MARK.search(text, place):
         place = mark.end()
@@ -78,7 +78,7 @@ def read_turn(text: str) -> Turn:
             turn, begin = Turn(place), place
         elif mark[0] == "<think>":
             turn.thinking = True
-        elif not turn.thinking:
+        else:
             call, place = _call_at(text, mark)
             if call is not None:
                 turn.pieces.append(text[begin : mark.start()])
