@@ -340,6 +340,10 @@ class Dialect(Protocol):
         """Every tag, of the policy and of the environment."""
 
     @property
+    def apart(self) -> tuple[Role, ...]:
+        """The roles whose thoughts have tags of their own, between which nothing is a call."""
+
+    @property
     def tokenizer(self) -> Tokenizer: ...
 
     @property

@@ -251,6 +251,8 @@ def test_thoughts() -> None:
     assert thought("Thought: Said.\nAnswer: x", reasoning="Hm.") == "Said."
     assert thought("<think>Answer: y\n</think>\nAnswer: x") == "Answer: y"
     assert move("<think>Answer: y\n</think>\nAnswer: x") == Answer("x")
+    assert move("<think>y</think> Or so\n</think>\nAnswer: x") == Answer("x")
+    assert move("<think>\nAnswer: y") == Malformed("there is no line 'Action:' or 'Answer:'")
     assert move("Answer: y\n</think>\nAnswer: x") == Answer("x")  # a template opened the thinking
 
 

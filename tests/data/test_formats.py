@@ -218,7 +218,6 @@ CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "x"}}\n</tool_cal
             [Thought("Hm."), Answer("3")],
         ),
         ([{"role": "assistant", "content": "Hm.\n</think>\n\n3"}], [Thought("Hm."), Answer("3")]),
-        ([{"role": "assistant", "content": None}], []),
     ],
 )
 def test_other_ways_to_write_messages(messages: list[Any], steps: list[Step]) -> None:
@@ -260,7 +259,9 @@ def test_bad_records_are_counted_and_the_rest_goes_on(tmp_path: Path) -> None:
     good = {"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]}
     bad = [{"messages": 3}, {"other": 1}, {"messages": [], "tools": "["}]
     file.write_text("".join(json.dumps(record) + "\n" for record in [good, *bad, good]))
-    count, reasons = convert(file, "sharegpt", out)
+    with pytest.raises(UserError, match=r"3 of the 5 records .* agree by max_left_out=0\.6\."):
+        convert(file, "sharegpt", out)
+    count, reasons = convert(file, "sharegpt", out, max_left_out=0.6)
     assert (count, reasons) == (2, Counter({"no list of messages": 2, "0 messages of the user": 1}))
     assert [steps for _, steps in read_shown(out)[0]] == [[Answer("A")]] * 2
 

@@ -22,7 +22,7 @@ def test_the_data_of_afm(tmp_path: Path) -> None:
     record = {"instruction": "Answer.\n\nQuestion: Who directed it?", "input": "", "output": output}
     file = tmp_path / "afm.json"
     file.write_text(json.dumps([record, {**record, "output": "<think>never closed"}]))
-    shown, reasons = read_shown(file)
+    shown, reasons = read_shown(file, 0.5)
     assert reasons == {"text between blocks, or a block that is not closed": 1}
     ((task, steps),) = shown
     assert task.question == "Who directed it?"

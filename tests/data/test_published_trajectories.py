@@ -82,6 +82,18 @@ def test_what_is_left_out_is_counted(tmp_path, written, reason):
     assert reasons == {reason: 2}
 
 
+def test_a_record_of_another_form_leaves_itself_out(tmp_path):
+    good = r1_searcher("<answer>b</answer>")
+    path = lines(tmp_path / "a.jsonl", good, {"question": "Q?", "answer": "A"}, good)
+    found, reasons = read_trajectories(path)
+    assert (len(found), reasons) == (2, {"another form than the first record has": 1})
+    chat = {"messages": [{"role": "user", "content": "Q?"}]}
+    said = {"role": "assistant", "content": "Hm.</think>\n\n\\boxed{A}"}
+    whole = {"messages": [*chat["messages"], said]}
+    found, reasons = read_trajectories(lines(tmp_path / "b.jsonl", whole, chat, whole))
+    assert (len(found), reasons) == (2, {"another form than the first record has": 1})
+
+
 def test_what_is_no_trajectory_is_named(tmp_path):
     with pytest.raises(UserError, match="line 1: this is no trajectory of R1-Searcher"):
         read_trajectories(lines(tmp_path / "a.jsonl", {"question": "Q?", "answer": "A"}))

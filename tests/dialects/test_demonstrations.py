@@ -19,7 +19,12 @@ from dialect_parts import (
     word_tokenizer,
 )
 from fieldcraft.dialects import get_dialect
-from fieldcraft.dialects.demonstrations import encode_demonstration, encode_pair, reads_back
+from fieldcraft.dialects.demonstrations import (
+    Unwritable,
+    encode_demonstration,
+    encode_pair,
+    reads_back,
+)
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rollout.loop import Policy, rollout
@@ -277,7 +282,9 @@ def test_a_way_that_ends_in_a_thought_leaves_the_turn_open() -> None:
 
 def test_a_pair_that_does_not_survive_its_dialect() -> None:
     dialect = get_dialect("autocoa", word_tokenizer(), "")
-    broken: list[Step] = [Thought("so </think>"), ACTS[0]]
+    with pytest.raises(Unwritable, match="does not read the calls"):
+        pair("autocoa", [], [Thought("so </think>"), ACTS[0]], ANSWERS)
+    broken: list[Step] = [Thought("look"), Answer("}")]
     one, other = pair("autocoa", [], broken, ANSWERS)
     assert not reads_back(one, broken[-1], dialect, [])
     assert reads_back(other, ANSWERS[-1], dialect, [])

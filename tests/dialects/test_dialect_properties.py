@@ -23,7 +23,7 @@ PARTS = sorted(
     }
 )
 tagged = st.lists(st.sampled_from(PARTS) | st.text(max_size=5)).map("".join)
-plain = st.text(st.characters(exclude_characters="<>{}\\", exclude_categories=["Cs"])).map(
+plain = st.text(st.characters(exclude_characters="<>{}\\`", exclude_categories=["Cs"])).map(
     str.strip
 )
 

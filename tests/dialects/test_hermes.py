@@ -16,6 +16,10 @@ TWO = 2 * (Action("search", {"query": "x"}),)
 ANSWER = "<think>\nSo.\n</think>\n\n\\boxed{Oslo}<|im_end|>"
 
 
+def called(text: str) -> Action:
+    return Action("f", {"a": text})
+
+
 def call(payload: str) -> list[str]:
     return [f"<tool_call>\n{payload}\n</tool_call>"]
 
@@ -199,7 +203,18 @@ def test_special_token_in_a_tool_s_description_is_refused() -> None:
         (["<think>\nSo.\n</think>\n\n<|im_end|>"], None),
         (["<think> cut off"], None),
         (["<tool_call> cut off"], Malformed),
-        (["<think> cut off <tool_call>"], Malformed),
+        (["<think> cut off <tool_call>"], None),  # in a thought it is a draft
+        (["<think> cut off " + CALL], None),
+        (['<think> <tool_call>{"name": "f", "arguments": {"a": "</think>"}}</tool_call>'], None),
+        ([f"<think>Or {CALL}?</think>\\boxed{{Oslo}}"], Answer("Oslo")),
+        ([f"Or {CALL}?</think>\\boxed{{Oslo}}"], Answer("Oslo")),
+        ([f"<think>{CALL}</think>{SEARCH}"], Action("search", {"query": "x"})),
+        (
+            call('{"name": "f", "arguments": {"a": "</tool_call> <think>"}}'),
+            called("</tool_call> <think>"),
+        ),
+        (call('{"name": "f", "arguments": {"a": "</think> }{"}}'), called("</think> }{")),
+        (["I mean <tool_call>, so <think>a</think> Oslo"], Answer("Oslo")),
         ([f"{CALL}\n{CALL}<|im_end|>"], TWO),
         ([f"{SEARCH}{CALL} and more"], TWO),
         ([f"{CALL} \\boxed{{Oslo}}"], Action("search", {"query": "x"})),  # a call comes first

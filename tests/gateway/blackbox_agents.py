@@ -1,9 +1,10 @@
 """Agents that know nothing of training, as others write them."""
 
 import asyncio
+import json
 
 import httpx
-from openai import AsyncOpenAI, OpenAI
+from openai import AsyncOpenAI, BadRequestError, OpenAI
 from pydantic_ai import Agent
 from pydantic_ai.exceptions import AgentRunError
 from pydantic_ai.models.openai import OpenAIChatModel
@@ -118,8 +119,58 @@ def plainly(task: fc.Task, base_url: str) -> bool:
         stream = ask.chat.completions.create(
             model="policy", messages=[user(task.question)], stop=["!"], stream=True
         )
-        text = "".join(c.choices[0].delta.content or "" for c in stream if c.choices)
+        text = "".join(c.choices[0].delta.content or "" for c in stream)  # as in OpenAI's guide
     return text == "Oslo"
+
+
+async def asks_as_others_do(task: fc.Task, base_url: str) -> str:
+    """Values that ask for nothing, the usage at the end of a stream, and the one model by name."""
+    neutral = {
+        **dict.fromkeys(("tools", "stop", "functions", "logprobs", "n", "stream_options")),
+        **{"function_call": "auto", "tool_choice": "none", "response_format": {"type": "text"}},
+    }
+    told = []
+    async with httpx.AsyncClient(base_url=base_url) as http:
+        body = {"model": "policy", "messages": [user(task.question)]}
+        for more in (neutral, {"n": 1, "logprobs": False, "stop": [], "tools": [], "seed": 3}):
+            got = await http.post("/chat/completions", json={**body, **more})
+            told.append(got.json()["choices"][0]["message"]["content"])
+        for options in ({}, {"stream_options": {"include_usage": True}}):
+            got = await http.post("/chat/completions", json={**body, "stream": True, **options})
+            told.append(got.text.count('"usage"'))
+        for name in ("policy", "other"):
+            told.append((await http.get(f"/models/{name}")).status_code)
+    return json.dumps(told)
+
+
+async def answers_out_of_order(task: fc.Task, base_url: str) -> str:
+    """Results in another order than calls, and a request that names no call that was made."""
+    async with client(base_url) as ask:
+        messages: list = [user(task.question)]
+        await says(ask, messages, tools=[TOOL])
+        results = [
+            {"role": "tool", "tool_call_id": call["id"], "content": call["function"]["arguments"]}
+            for call in reversed(messages[-1]["tool_calls"])
+        ]
+        await says(ask, messages + results, tools=[TOOL])
+        results[0]["tool_call_id"] = "another"
+        try:
+            await says(ask, messages + results, tools=[TOOL])
+        except BadRequestError as error:
+            return error.body["message"]  # type: ignore[index]
+    return "accepted"
+
+
+async def speaks_as_before(task: fc.Task, base_url: str) -> None:
+    """Functions, as OpenAI had them before tools."""
+    made = {"name": "search", "arguments": '{"query": "Ada"}'}
+    async with client(base_url) as ask:
+        messages = [
+            user(task.question),
+            {"role": "assistant", "content": None, "function_call": made},
+            {"role": "function", "name": "search", "content": "She is."},
+        ]
+        await says(ask, messages)
 
 
 async def leaves(task: fc.Task, base_url: str) -> float:

@@ -14,6 +14,7 @@ from fieldcraft.config.sections import Limits
 from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.gateway.blackbox import BlackBox
+from fieldcraft.gateway.messages import Scribe
 from fieldcraft.records.chains import chains, check_folds
 from fieldcraft.rollout.environments import opened
 from fieldcraft.rollout.turns import Policy
@@ -142,10 +143,64 @@ def test_calls_count_once_and_only_with_a_result() -> None:
     assert done.executed_calls == 3  # the last two had no result
 
 
+@pytest.mark.parametrize(
+    ("turn", "calls"),
+    [
+        ("<think>Or {}?", 0),
+        ("<think>Or {}?</think>Ada", 0),
+        ("<think>Hm.</think>{}", 1),
+        ("{}", 1),
+        ("{} <tool_call>{{", 0),
+    ],
+)
+def test_which_calls_of_a_turn_are_meant(turn: str, calls: int) -> None:
+    call = '<tool_call>{"name": "search", "arguments": {"query": "</think>"}}</tool_call>'
+    text = turn.format(call)
+    kept, says = Scribe(get_dialect("hermes", TOKENIZER)).read(text, (), [{"type": "function"}])
+    assert (kept, len(says.calls)) == (text, calls)
+    assert calls or says.text == text
+
+
+def test_results_are_shown_in_the_order_of_their_calls() -> None:
+    calls = "\n".join(
+        f'<tool_call>{{"name": "search", "arguments": {{"query": "{name}"}}}}</tool_call>'
+        for name in ("Ada", "Bo")
+    )
+    done, _ = play("answers_out_of_order", [calls, "Cy"], total_tokens=4000)
+    results = done.segments[2].text
+    assert 0 < results.index('{"query": "Ada"}') < results.index('{"query": "Bo"}')
+    assert [call.observation for call in done.calls] == ['{"query": "Ada"}', '{"query": "Bo"}']
+    assert done.answer == (
+        "The messages hold a result of an unknown call; give every result the tool_call_id of its"
+        " call."
+    )
+
+
+def test_functions_of_older_clients_are_calls() -> None:
+    done, _ = play("speaks_as_before", ["Ada"], total_tokens=4000)
+    assert '{"query": "Ada"}' in done.segments[0].text
+    assert "<tool_response>\nShe is.\n</tool_response>" in done.segments[0].text
+
+
+def test_requests_as_others_write_them() -> None:
+    done, _ = play("asks_as_others_do", ["Ada", "Bo", "Cy", "Di"])
+    assert json.loads(done.answer or "") == ["Ada", "Bo", 0, 1, 200, 404]
+
+
 def test_calls_that_cannot_be_read_are_text() -> None:
     done, _ = play("calls_tools", ["<tool_call>\n{\n</tool_call>"])
     assert done.status is Status.ERROR  # this agent expected a call
     assert "tool_calls" in done.error
+
+
+def test_a_draft_in_a_thought_is_no_call_and_a_tag_in_a_string_ends_none() -> None:
+    draft = '<think>Or <tool_call>{"name": "search", "arguments": {}}</tool_call>?</think>'
+    query = '{"name": "search", "arguments": {"query": "</tool_call><think>"}}'
+    done, _ = play(
+        "calls_tools", [f"{draft}<tool_call>{query}</tool_call>", f"{draft}Ada"], total_tokens=4000
+    )
+    assert [call.arguments for call in done.calls] == [{"query": "</tool_call><think>"}]
+    assert done.answer == f"{draft}Ada"
 
 
 def test_a_reward_may_be_posted() -> None:
@@ -220,9 +275,7 @@ def test_requests_that_cannot_be_answered_are_refused_in_a_sentence() -> None:
     assert engine.prompts == []
     told = (done.answer or "").splitlines()
     assert len(told) == 5
-    for part, sentence in zip(
-        ("'messages'", "'n'", "'logprobs'", "content", END), told, strict=True
-    ):
+    for part, sentence in zip(("messages", "'n'", "'logprobs'", "content", END), told, strict=True):
         assert part in sentence
 
 

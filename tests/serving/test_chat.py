@@ -178,6 +178,14 @@ def test_what_asks_for_nothing_is_let_through():
     assert got.status_code == 200
 
 
+def test_the_one_model_is_there_by_its_name():
+    service, _ = scripted()
+    with serving(create_app(service)) as url:
+        assert client(url).models.retrieve("scripted").id == "scripted"
+        with pytest.raises(openai.NotFoundError, match="There is no model 'other' here"):
+            client(url).models.retrieve("other")
+
+
 def test_bodies_that_are_no_requests():
     service, _ = scripted()
     with serving(create_app(service)) as url:

@@ -23,6 +23,7 @@ from typing import Any
 
 from fieldcraft.agents.chat import NOTHING, Chat, Message, SeatUse, seed_of
 from fieldcraft.dialects.base import last_box
+from fieldcraft.dialects.thoughts import reasoning_and_reply
 from fieldcraft.endpoints.openai import EndpointError, Reply, Usage
 from fieldcraft.envs.guards import ToolDefect, TooSlow, guarded
 from fieldcraft.envs.opening import open_tools
@@ -73,7 +74,6 @@ MARK = re.compile(
     r"^[ \t>*#]*(thought|action|observation|(?:final )?answer)[ \t]*\d*[ \t*]*:[ \t*]*",
     re.IGNORECASE | re.MULTILINE,
 )
-REASONING = re.compile(r"\s*(?:<think>)?(.*?)</think>", re.DOTALL)
 
 
 class End(StrEnum):
@@ -225,8 +225,8 @@ def read_turn(text: str, schemas: Sequence[Schema], reasoning: str = "") -> Turn
     writes afterwards is a summary. With tools it is what the model writes, since its reasoning also
     weighs how to write a call; only where it writes none, its reasoning is the thought.
     """
-    if found := REASONING.match(text):
-        text, reasoning = text[found.end() :], reasoning or found[1]
+    reasoned, text = reasoning_and_reply(text)
+    reasoning = reasoning or reasoned
     marks = [mark for mark in MARK.finditer(text) if mark[1].lower() != "thought"]
     said = text[: marks[0].start()] if marks else text
     written, reasoned = MARK.sub("", said).strip(), reasoning.strip()

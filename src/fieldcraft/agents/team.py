@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fieldcraft.agents.chat import NOTHING, Chat, Message, SeatUse, seed_of
-from fieldcraft.agents.prompted import REASONING, Attempt, End
+from fieldcraft.agents.prompted import Attempt, End
+from fieldcraft.dialects.thoughts import reasoning_and_reply
 from fieldcraft.endpoints.openai import EndpointError, Reply
 from fieldcraft.envs.guards import ToolDefect, TooSlow, guarded
 from fieldcraft.envs.opening import open_tools
@@ -302,9 +303,8 @@ def read_parts(reply: Reply, parts: Mapping[str, Sequence[str]]) -> dict[str, st
     Parts stand in their order, so that a text may hold the name of a part before it. Text before
     the first part, or else the reasoning of a model, is the thought where none is marked.
     """
-    text, reasoning = reply.text, reply.reasoning
-    if found := REASONING.match(text):
-        text, reasoning = text[found.end() :], reasoning or found[1]
+    reasoned, text = reasoning_and_reply(reply.text)
+    reasoning = reply.reasoning or reasoned
     marks: dict[str, re.Match[str]] = {}
     at = 0
     for name in parts:

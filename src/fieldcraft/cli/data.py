@@ -125,6 +125,9 @@ def convert(
     out: Annotated[
         Path, typer.Option("--out", help="What to write: .jsonl, .json, .parquet, or a folder.")
     ],
+    max_left_out: Annotated[
+        float, typer.Option(min=0, max=1, help="The share of records that may be unreadable.")
+    ] = 0.1,
 ) -> None:
     """Write demonstrations or questions of any format in another one."""
     from fieldcraft.data.formats import convert as formats
@@ -132,7 +135,7 @@ def convert(
     if not out.suffix:
         refuse_used(out)
     refuse_unwritable(out)
-    written, reasons = formats.convert(source, to, out)
+    written, reasons = formats.convert(source, to, out, max_left_out)
     for reason, count in reasons.most_common():
         print(f"{count} left out: {reason}")
     print(f"{out}: {written} written")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -117,6 +117,8 @@ class Recipe(Section):
     correct: str = AUTO  # the reward by which a right answer scores 1; auto: that of each task
     # demonstrations that nothing can grade are left out, or trusted
     ungraded: Literal["drop", "trust"] = "drop"
+    # of the demonstrations of a file, at most, that are not understood
+    max_left_out: Annotated[float, Field(ge=0, le=1)] = 0.1
     budget: Limits = Limits()
     teacher: Teacher = Teacher()
     collect: Collect | None = None

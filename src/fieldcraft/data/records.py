@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,28 @@ Record = dict[str, Any]
 
 class Malformed(Exception):
     """Why a record is left out."""
+
+
+MAX_LEFT_OUT = 0.1  # of the records of a file, without consent
+
+
+def refuse_much_left_out(
+    path: Path, total: int, reasons: Counter[str], most: float, first: str
+) -> None:
+    """Raises UserError if more than the share `most` of the records of a file are left out: then
+    most likely the file is not understood. `first` says of one record what is wrong."""
+    why = ", ".join(f"{count} with {reason}" for reason, count in reasons.most_common())
+    if reasons.total() == total > 0:
+        raise UserError(
+            f"no demonstration of {path} can be read ({why}; such as {first}): correct the file, or"
+            " give another one."
+        )
+    if reasons.total() > most * total:
+        share = math.ceil(100 * reasons.total() / total) / 100
+        raise UserError(
+            f"{reasons.total()} of the {total} records of {path} would be left out ({why}; such as"
+            f" {first}): correct the file, or agree by max_left_out={share:g}."
+        )
 
 
 def hash_of(question: str) -> str:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from fieldcraft.data.records import Malformed, Record, hash_of, records
 from fieldcraft.data.sources import answers_of, asked, read_tasks
@@ -15,6 +15,8 @@ from fieldcraft.dialects.autocoa import AutoCoA
 from fieldcraft.dialects.base import last_box
 from fieldcraft.tools.search.passages import Passage, format_passages
 from fieldcraft.types import Action, Answer, Observation, Step, Task, Thought, UserError
+
+T = TypeVar("T")
 
 
 def read_trajectories(path: Path) -> tuple[list[tuple[Task, list[Step]]], Counter[str]]:
@@ -33,8 +35,11 @@ def read_trajectories(path: Path) -> tuple[list[tuple[Task, list[Step]]], Counte
     read = _search_r1 if path.suffix == ".txt" else _records_of_either
     demonstrations: list[tuple[Task, list[Step]]] = []
     reasons = Counter[str]()
-    for task, written, style in read(path):
+    for found in read(path):
         try:
+            if isinstance(found, Malformed):
+                raise found
+            task, written, style = found
             demonstrations.append((task, _whole(written, style)))
         except Malformed as error:
             reasons[str(error)] += 1
@@ -107,6 +112,8 @@ AUTOCOA = Style(
 )
 
 
+Written = tuple[Task, str, Style]  # a trajectory, as somebody wrote it
+
 # -- files -------------------------------------------------------------------------------------
 
 _SEARCH_R1_TURN = re.compile(
@@ -115,27 +122,40 @@ _SEARCH_R1_TURN = re.compile(
 )
 
 
-def _records_of_either(path: Path) -> Iterator[tuple[Task, str, Style]]:
+def _records_of_either(path: Path) -> Iterator[Written | Malformed]:
     _, record = next(records(path), ("", {}))
-    return _autocoa(path) if "messages" in record else _r1_searcher(path)
+    return _autocoa(path) if "messages" in record else _each(path, _r1_searcher)
 
 
-def _r1_searcher(path: Path) -> Iterator[tuple[Task, str, Style]]:
-    for where, record in records(path):
-        written, question = record.get("gen_text_store"), record.get("question")
-        if not isinstance(written, str) or not isinstance(question, str):
-            raise UserError(
-                f"{where}: this is no trajectory of R1-Searcher, which needs 'question' and "
-                "'gen_text_store', or of AutoCoA, which needs 'messages'."
-            )
-        verdict = record.get("gpt4o_output")
-        meta = {} if verdict is None else {"judged_correct": verdict == "True"}
-        task = Task(hash_of(question), question.strip(), answers_of(record, where), meta)
-        yield task, written, R1_SEARCHER
+def _each(path: Path, read: Callable[[Record, str], T]) -> Iterator[T | Malformed]:
+    """What is read of each record. If that is impossible for the first one, the file is of another
+    format, which is the UserError of `read`; any other is left out."""
+    for number, (where, record) in enumerate(records(path)):
+        try:
+            yield read(record, where)
+        except UserError:
+            if number == 0:
+                raise
+            yield Malformed("another form than the first record has")
 
 
-def _autocoa(path: Path) -> Iterator[tuple[Task, str, Style]]:
-    found = [(where, record, *_messages(record, where)) for where, record in records(path)]
+def _r1_searcher(record: Record, where: str) -> Written:
+    written, question = record.get("gen_text_store"), record.get("question")
+    if not isinstance(written, str) or not isinstance(question, str):
+        raise UserError(
+            f"{where}: this is no trajectory of R1-Searcher, which needs 'question' and "
+            "'gen_text_store', or of AutoCoA, which needs 'messages'."
+        )
+    verdict = record.get("gpt4o_output")
+    meta = {} if verdict is None else {"judged_correct": verdict == "True"}
+    task = Task(hash_of(question), question.strip(), answers_of(record, where), meta)
+    return task, written, R1_SEARCHER
+
+
+def _autocoa(path: Path) -> Iterator[Written | Malformed]:
+    read = [*_each(path, lambda record, where: (where, record, *_messages(record, where)))]
+    yield from (each for each in read if isinstance(each, Malformed))
+    found = [each for each in read if not isinstance(each, Malformed)]
     questions = asked([prompt for _, _, prompt, _ in found])
     for (where, record, _, written), question in zip(found, questions, strict=True):
         yield task_of(record, question, where), written, AUTOCOA
@@ -163,7 +183,7 @@ def task_of(record: Record, question: str, where: str) -> Task:
     return Task(str(record.get("id") or hash_of(question)), question, answers)
 
 
-def _search_r1(path: Path) -> Iterator[tuple[Task, str, Style]]:
+def _search_r1(path: Path) -> Iterator[Written | Malformed]:
     if not path.is_file():
         raise UserError(f"{path} does not exist; give a file of Search-R1 transcripts.")
     found = _SEARCH_R1_TURN.findall(path.read_text(encoding="utf-8", errors="replace"))

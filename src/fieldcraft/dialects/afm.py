@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 from fieldcraft.dialects.base import OBSERVATION, REQUEST, BaseDialect, plain
 from fieldcraft.dialects.code import TOOL, block, fence, inside, program
+from fieldcraft.dialects.thoughts import after_thoughts
 from fieldcraft.types import (
     ALONE,
     Action,
@@ -224,7 +225,12 @@ class AfmWeb(BaseDialect):
         return FRAME
 
     def parse(self, written: Sequence[str]) -> Answer | Calls | None:
-        turn = "".join(written[-1:])
+        turn = after_thoughts(thought := "".join(written[-1:]), self.apart, self.stop)
+        if turn is None:
+            for name, (tool, _) in self.calls.items():
+                if found := self.unfinished(thought, name, tool):
+                    return found
+            return None
         ends = [(at, end) for end in self.stop if (at := turn.find(end)) >= 0]
         if not ends:
             return None
@@ -252,7 +258,7 @@ class AfmWeb(BaseDialect):
     def write_action(self, action: Action) -> str:
         for name, (tool, argument) in self.calls.items():
             if (action.tool, *action.arguments) == (tool, argument):
-                return f"<{name}>\n{action.arguments[argument]}\n</{name}>"
+                return f"<{name}>\n{str(action.arguments[argument]).strip()}\n</{name}>"
         known = ", ".join(f"{tool}({argument})" for tool, argument in self.calls.values())
         raise UserError(
             f"The dialect {self.name} can only write {known}, not {action}; use the dialect hermes."

@@ -26,6 +26,7 @@ from fieldcraft.dialects.afm import (
 )
 from fieldcraft.dialects.base import OBSERVATION, last_box, plain
 from fieldcraft.dialects.code import CodeDialect, block, inside
+from fieldcraft.dialects.thoughts import after_thoughts
 from fieldcraft.types import Action, Answer, Calls, Role, Thought
 
 INSTRUCTION = """\
@@ -100,7 +101,9 @@ class AfmCode(CodeDialect):
     )
 
     def parse(self, written: Sequence[str]) -> Answer | Calls | None:
-        turn = "".join(written[-1:])
+        turn = after_thoughts(thought := "".join(written[-1:]), self.apart, self.stop)
+        if turn is None:
+            return self.unfinished(thought, "code", self.tool)
         end = END.search(turn)
         if end is None:
             return None

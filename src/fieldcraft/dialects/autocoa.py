@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fieldcraft.dialects.base import OBSERVATION, REQUEST, SearchDialect, last_box, plain
-from fieldcraft.types import Answer, Calls
+from fieldcraft.types import Answer, Calls, Role
 
 INSTRUCTION = """\
 You reason step by step and can search an encyclopedia while you think.
@@ -52,6 +52,11 @@ class AutoCoA(SearchDialect):
     padding = " "
     call_tags = ("<begin_search>", "</end_search>")
     frame = ("\n\n<search_result>", " </search_result>\n\n")
+
+    @property
+    def apart(self) -> tuple[Role, ...]:
+        """None, because the policy searches inside of its thought."""
+        return ()
 
     def prompt_frame(self, tools: Sequence[dict[str, Any]]) -> tuple[str, str]:
         before, after = super().prompt_frame(tools)

@@ -182,6 +182,19 @@ class BaseDialect(ABC):
             text = re.sub(r"<think>\s*</think>\s*\Z", "", text)
         return without_think(text)
 
+    @property
+    def apart(self) -> tuple[Role, ...]:
+        return tuple(role for role in Role if f"</{role}>" in self.tags)
+
+    def unfinished(self, turn: str, name: str, tool: str) -> Calls | None:
+        """What a turn asks for that ends inside of a thought: nothing, but where a call ended it
+        the policy is told why that was not read."""
+        if f"</{name}>" not in turn:
+            return None
+        return (
+            Malformed(f"A call stands after the thought: write </think> before <{name}>.", tool),
+        )
+
     @abstractmethod
     def parse(self, written: Sequence[str]) -> Answer | Calls | None: ...
 
@@ -346,7 +359,7 @@ class SearchDialect(OneToolDialect):
         if action.tool != "search" or action.arguments.keys() != {"query"}:
             raise UserError(f"The dialect {self.name} can only write search(query), not {action}.")
         opening, closing = self.call_tags
-        return f"{opening} {action.arguments['query']} {closing}"
+        return f"{opening} {str(action.arguments['query']).strip()} {closing}"
 
     def read_call(self, text: str) -> Calls | None:
         """The first call that is closed in `text`. What follows it is ignored: the last sampled

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fieldcraft.dialects.base import MARK, BaseDialect, encode_frame, encode_plain
+from fieldcraft.dialects.thoughts import reasoning_and_reply
 from fieldcraft.types import UserError
 
 TURN = "\ue001"  # holds the place of a turn of the policy while a template is rendered
@@ -80,5 +81,5 @@ class Chat:
 
     def action(self, written: str) -> str:
         """The text of a turn: without the end-of-sequence token, and without what a model that
-        reasons thought before."""
-        return self.dialect.end.strip(written).rpartition("</think>")[2].strip()
+        reasons thought before. A thought that never ends says nothing."""
+        return reasoning_and_reply(self.dialect.end.strip(written))[1].strip()

@@ -40,6 +40,14 @@ from fieldcraft.types import (
 )
 
 
+class Unwritable(UserError):
+    """A demonstration that a policy could not have written; `reason` says why without its id."""
+
+    def __init__(self, sentence: str, reason: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason
+
+
 def encode_demonstration(
     task: Task, steps: Sequence[Step], dialect: Dialect, tools: Sequence[dict[str, Any]]
 ) -> Trajectory:
@@ -49,7 +57,8 @@ def encode_demonstration(
     are what the dialect reads from the text that was written, so a demonstration that breaks the
     grammar shows it in `well_formed`. Steps may end in an action without its observation, or in a
     thought.
-    Raises UserError for steps in an impossible order, and for a summary in a dialect that has none.
+    Raises Unwritable for steps in an impossible order and for calls that the dialect cannot write
+    or would not read, and UserError for a summary in a dialect that has none.
     """
     names = Names(task, tools)
     turns = _turns(task, [names.written(s) if isinstance(s, Action) else s for s in steps])
@@ -68,7 +77,10 @@ def encode_demonstration(
             again = folding.begin_again(dialect, task.question, said, turn.summary)
             add(Author.PROMPT, dialect.prompt(again, names.schemas))
             continue
-        add(Author.POLICY, encode_turn(dialect, turn.thoughts, turn.end(dialect)))
+        add(Author.POLICY, encode_turn(dialect, turn.thoughts, _written_end(turn, dialect)))
+        if turn.actions:
+            said = turns_of(chains(trajectory)[-1])
+            _require_read(task, turn, dialect, said)
         for index, text in enumerate(turn.observations):
             place = Place(index, len(turn.observations))
             add(Author.TOOL, dialect.encode_observation(text, place))
@@ -93,14 +105,15 @@ def encode_pair(
     ends `before` begins that turn. Every turn is encoded whole, and the ids that both begin with
     become the last segment of the shared prefix; so each id is one that the policy could have
     sampled at that place.
-    Raises UserError for steps in an impossible order, or ways of which one begins with the other.
+    Raises Unwritable for ways that could not be sampled, or of which one begins with the other.
     """
     one, other = (_encode_way(task, _go_on(before, way), dialect, tools) for way in ways)
     last, rival = one.segments[-1].ids, other.segments[-1].ids
     shorter = min(len(last), len(rival))
     shared = next((i for i in range(shorter) if last[i] != rival[i]), shorter)
     if shared == shorter:
-        raise UserError(f"In the pair of task {task.id} one side only begins the other.")
+        told = f"In the pair of task {task.id} one side only begins the other."
+        raise Unwritable(told, "whose one side only begins the other")
     for trajectory in (one, other):
         ids = trajectory.segments.pop().ids
         trajectory.segments += [
@@ -172,14 +185,50 @@ class _Turn:
         return dialect.write_calls(self.actions) if self.actions else ""
 
 
+def _written_end(turn: _Turn, dialect: Dialect) -> str:
+    """The text after the thoughts of a turn. Raises Unwritable."""
+    try:
+        return turn.end(dialect)
+    except UserError as error:
+        reason = f"with a call that the dialect '{dialect.name}' cannot write"
+        raise Unwritable(str(error), reason) from error
+
+
+def _require_read(task: Task, turn: _Turn, dialect: Dialect, said: Sequence[str]) -> None:
+    """Raises Unwritable unless the dialect reads the calls of the last turn as they are, whatever
+    its thoughts say."""
+    read, written = dialect.parse(said), dialect.write_calls(turn.actions)
+    match read:
+        case Answer(text) if text == written:  # calls that nobody runs
+            return
+        case tuple():
+            calls = [move for move in read if isinstance(move, Action)]
+            whole = len(calls) == len(read) == len(turn.actions)
+            if whole and dialect.write_calls(calls) == written:
+                return
+    raise Unwritable(
+        f"The dialect {dialect.name} does not read the calls in the demonstration of task {task.id}"
+        " as they are, because a tag stands in a thought or a call, or a call is empty: correct it,"
+        " or use the dialect hermes.",
+        f"with a call that the dialect '{dialect.name}' does not read back",
+    )
+
+
+def require_order(task: Task, steps: Sequence[Step]) -> None:
+    """Raises Unwritable for steps in an impossible order."""
+    _turns(task, steps)
+
+
 def _turns(task: Task, steps: Sequence[Step]) -> list[_Turn]:
-    """The turns that steps make up. Raises UserError for an impossible order."""
+    """The turns that steps make up. Raises Unwritable for an impossible order."""
     if not steps or isinstance(steps[0], Observation):
-        raise UserError(f"The demonstration of task {task.id} must start with a thought or a move.")
-    wrong_order = UserError(
+        told = f"The demonstration of task {task.id} must start with a thought or a move."
+        raise Unwritable(told, "with no thought or move at their beginning")
+    wrong_order = Unwritable(
         f"In the demonstration of task {task.id} every action must be followed by its observation,"
         " several actions in a row by as many, and an observation only by a thought or a move; a"
-        " summary stands right after an observation."
+        " summary stands right after an observation.",
+        "with steps in an impossible order",
     )
     turns = [_Turn()]
     for step in steps:
@@ -188,7 +237,8 @@ def _turns(task: Task, steps: Sequence[Step]) -> list[_Turn]:
             turns.append(_Turn())
         turn = turns[-1]
         if turn.answer is not None:
-            raise UserError(f"The demonstration of task {task.id} has more steps after its answer.")
+            told = f"The demonstration of task {task.id} has more steps after its answer."
+            raise Unwritable(told, "with steps after their answer")
         match step:
             case Thought(text, Role.SUMMARY) if observed:
                 turn.summary = text.strip()

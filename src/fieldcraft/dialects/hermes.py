@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +27,8 @@ from fieldcraft.dialects.base import (
     plain,
     special_tokens,
 )
-from fieldcraft.types import ALONE, Action, Answer, Calls, Malformed, Place, UserError
+from fieldcraft.dialects.calls import dump_call, read_call, read_turn
+from fieldcraft.types import ALONE, Action, Answer, Calls, Place, UserError
 
 INSTRUCTION = """\
 Answer the question below. Think first, between <think> and </think>. Call a tool whenever it can \
@@ -45,47 +46,12 @@ TAGS = (
     "</tool_response>",
 )
 TEXT = plain(TAGS)
-THINK = rf"(?:\s*<think>{TEXT}</think>)?"
+# A thought may draft a call, because nothing in it is read.
+THINK = rf"(?:\s*<think>{plain([tag for tag in TAGS if 'call' not in tag])}</think>)?"
 GRAMMAR = re.compile(
     rf"(?:{THINK}{TEXT}(?:<tool_call>{TEXT}</tool_call>\s*)+{OBSERVATION})*{THINK}{TEXT}"
 )
-NAME = re.compile(r'"name"\s*:\s*"([^"\\]+)"')
 PROBE = Action("search", {"query": "x"})  # a call that a chat template is asked to write
-
-
-def read_call(payload: str, arguments: str = "arguments") -> Action | Malformed:
-    """The call in the JSON between the tags, where a key named `arguments` holds its arguments."""
-    try:
-        call = json.loads(payload)
-        # Python reads more than JSON allows: NaN, infinities, halves of characters.
-        json.dumps(call, allow_nan=False, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        return Malformed(f"The tool call is not valid JSON: {error}.", _name_in(payload))
-    match call:
-        case {"name": str(name)} if name and isinstance(given := call.get(arguments), dict):
-            return Action(name, given)
-    looks = f'{{"name": "...", "{arguments}": {{...}}}}'
-    return Malformed(f"A tool call must look like {looks}.", _name_in(payload))
-
-
-def _name_in(payload: str) -> str:
-    """The tool that a call names which is not as it must be; "" where no name can be read."""
-    found = NAME.search(payload)
-    return found[1] if found else ""
-
-
-def dump_call(call: Mapping[str, Any], tags: Sequence[str]) -> str:
-    """A call as JSON in which no tag stands: inside JSON it can only be in a string."""
-    payload = json.dumps(call, ensure_ascii=False)
-    for tag in tags:
-        payload = payload.replace(tag, f"\\u003c{tag[1:]}")
-    return payload
-
-
-def _closed_call(text: str) -> Action | Malformed:
-    """The call that ends where `text` does, before its closing tag."""
-    _, opened, payload = text.rpartition("<tool_call>")
-    return read_call(payload) if opened else Malformed("A tool call starts with <tool_call>.")
 
 
 def _are_actions(parsed: Answer | Calls | None) -> bool:
@@ -169,17 +135,12 @@ class Hermes(BaseDialect):
         return opening, self.frame.closing if last else self.frame.between
 
     def parse(self, written: Sequence[str]) -> Answer | Calls | None:
-        turn = self.end.strip("".join(written[-1:]))
-        *closed, rest = turn.split("</tool_call>")
-        calls = [_closed_call(text) for text in closed]
-        if "<tool_call>" in rest:
-            reason = "A tool call ends with </tool_call>."
-            calls.append(Malformed(reason, _name_in(rest.rpartition("<tool_call>")[2])))
-        if calls:
-            return tuple(calls)
-        _, thought, answer = turn.rpartition("</think>")
-        if "<think>" in turn and not thought:
+        turn = read_turn(self.end.strip("".join(written[-1:])))
+        if turn.thinking:
             return None  # it never stopped thinking
+        if turn.calls:
+            return tuple(turn.calls)
+        (answer,) = turn.pieces
         tagged = re.findall(rf"<answer>({plain(['<answer>', '</answer>'])})</answer>", answer)
         text = last_box(answer) or (tagged[-1] if tagged else answer).strip()
         return Answer(text) if text else None
@@ -198,9 +159,16 @@ class Hermes(BaseDialect):
         return f"\\boxed{{{text}}}"
 
     def obeys_grammar(self, turns: str) -> bool:
-        *calls, final = turns.split(OBSERVATION)
+        written = turns.split(OBSERVATION)
+        *calls, final = written
         return (
-            GRAMMAR.fullmatch(turns) is not None
+            GRAMMAR.fullmatch(OBSERVATION.join(map(_outline, written))) is not None
             and all(_are_actions(self.parse([turn])) for turn in calls)
             and isinstance(self.parse([final]), Answer)
         )
+
+
+def _outline(written: str) -> str:
+    """A turn without what its calls say, which may be any text."""
+    turn = read_turn(written)
+    return written[: turn.begin] + "<tool_call></tool_call>".join(turn.pieces)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fieldcraft.dialects.base import OBSERVATION, REQUEST, SearchDialect, plain
+from fieldcraft.dialects.thoughts import after_thoughts
 from fieldcraft.types import Answer, Calls
 
 INSTRUCTION = """\
@@ -65,7 +66,9 @@ class SearchR1(SearchDialect):
     frame = ("\n\n<information>", "</information>\n\n")
 
     def parse(self, written: Sequence[str]) -> Answer | Calls | None:
-        turn = "".join(written[-1:])
+        turn = after_thoughts(thought := "".join(written[-1:]), self.apart, self.stop)
+        if turn is None:
+            return self.unfinished(thought, "search", self.tool)
         head, answered, _ = turn.partition("</answer>")
         if not answered or "</search>" in head:
             return self.read_call(turn)

@@ -19,8 +19,15 @@ from functools import cached_property
 from typing import Any
 
 from fieldcraft.dialects.base import BaseDialect, encode_frame, encode_plain, plain
-from fieldcraft.dialects.hermes import dump_call, read_call
-from fieldcraft.types import ALONE, Action, Answer, Calls, Malformed, Place, UserError
+from fieldcraft.dialects.calls import (
+    CLOSE,
+    closing_tag,
+    dump_call,
+    read_call,
+    read_turn,
+    unclosed,
+)
+from fieldcraft.types import ALONE, Action, Answer, Calls, Place, UserError
 
 HEADING = "**Dialogue Records History**"
 BLOCKS = ("tool_call", "response")
@@ -33,10 +40,11 @@ LAYOUT = re.compile(rf"\s*<think>{TEXT}</think>(?:{CALLS}(?:{RESPONSE})?|{RESPON
 
 def thought_and_answer(turn: str) -> tuple[str, str]:
     """What a turn thinks, and what it says after that. Either may be empty."""
-    head, ended, rest = turn.rpartition("</think>")
-    if "<think>" in turn and not ended:  # it never stopped thinking
+    read = read_turn(turn)
+    if read.thinking:  # it never stopped
         return turn, ""
-    return head.strip().removeprefix("<think>").strip(), rest.strip()
+    head = turn[: read.begin].removesuffix("</think>")
+    return head.strip().removeprefix("<think>").strip(), turn[read.begin :].strip()
 
 
 def calls_in(answer: str) -> Calls:
@@ -44,10 +52,10 @@ def calls_in(answer: str) -> Calls:
     _, opened, rest = answer.partition("<tool_call>")
     if not opened:
         return ()
-    lines, closed, _ = rest.partition("</tool_call>")
-    if not closed:
-        return (Malformed("A tool call ends with </tool_call>."),)
-    return tuple(read_call(line, "parameters") for line in lines.strip().split("\n"))
+    end = closing_tag(rest) or CLOSE.search(rest)
+    if end is None:
+        return (unclosed(""),)
+    return tuple(read_call(line, "parameters") for line in rest[: end.start()].strip().split("\n"))
 
 
 def blocks_in(answer: str) -> frozenset[str]:

@@ -26,6 +26,7 @@ from starlette.routing import Route
 from fieldcraft.config.complaints import first_problem
 from fieldcraft.dialects.base import special_tokens
 from fieldcraft.engine.base import Engine
+from fieldcraft.gateway.refusals import Refused
 from fieldcraft.sampling import Sampling
 from fieldcraft.types import Completion, StopReason, Tokenizer
 
@@ -66,10 +67,6 @@ class GenerateRequest(BaseModel):
         special = special_tokens(tokenizer)
         ids = {*(self.sampling_params.stop_token_ids or ())} - {tokenizer.eos_token_id}
         return (*texts, *(special.get(i) or tokenizer.decode([i]) for i in sorted(ids)))
-
-
-class Refused(Exception):
-    """A request that cannot be answered; the text is what the client is told."""
 
 
 Ask = Callable[[GenerateRequest, str | None], Awaitable[Completion]]  # the session, if it has one

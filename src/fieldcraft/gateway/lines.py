@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fieldcraft.config.sections import Limits
-from fieldcraft.gateway.generate import GenerateRequest, Refused
+from fieldcraft.gateway.generate import GenerateRequest
+from fieldcraft.gateway.refusals import Refused
 from fieldcraft.rollout.turns import Policy, seed_at
 from fieldcraft.sampling import Sampling
 from fieldcraft.types import Completion, StopReason, Tokenizer
@@ -47,8 +48,9 @@ class Line:
         if room < 1:
             self.full = True
             raise Refused(
+                400,
                 f"the context length of {self.budget.total_tokens} tokens is used up, so there is"
-                " no room for an answer."
+                " no room for an answer.",
             )
         most = min(room, request.sampling_params.max_tokens or room)
         seed = seed_at(self.policy.seed, self.key, self._asked)
@@ -68,7 +70,7 @@ class Line:
         finally:
             self._sampling.discard(task)
         if task.cancelled():
-            raise Refused("the rollout is over.")
+            raise Refused(400, "the rollout is over.")
         if isinstance(error := task.exception(), Exception):
             self.failure = error
         return task.result()

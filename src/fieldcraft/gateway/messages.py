@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from itertools import groupby
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import Field
 
 from fieldcraft.dialects.base import (
     BaseDialect,
@@ -23,51 +25,25 @@ from fieldcraft.dialects.base import (
     special_tokens,
     without_think,
 )
-from fieldcraft.dialects.hermes import read_call
-from fieldcraft.gateway.generate import Refused
+from fieldcraft.dialects.calls import read_turn
+from fieldcraft.dialects.pairing import Label, Unpaired, order_of_calls
+from fieldcraft.gateway.protocol import (
+    ChatRequest,
+    Json,
+    Message,
+    ToolCall,
+    read_body,
+    refuse_unsupported,
+)
+from fieldcraft.gateway.refusals import Refused
 from fieldcraft.types import Action
 
 PLACE = re.compile(
     "\ue002(\\d+)\ue003"
 )  # holds the place of a content while a template is rendered
-Json = dict[str, Any]
-
-
-class Function(BaseModel):
-    name: str
-    arguments: str
-
-
-class ToolCall(BaseModel):
-    id: str = ""
-    type: Literal["function"] = "function"
-    function: Function
-
-
-class Part(BaseModel):
-    type: Literal["text"]
-    text: str
-
-
-class Message(BaseModel):
-    """A message. Its content is text; images and sounds are refused."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[Part] | None = None
-    tool_calls: list[ToolCall] | None = None
-    tool_call_id: str | None = None  # of a result: the call that it answers
-
-    @property
-    def text(self) -> str:
-        if isinstance(self.content, list):
-            return "\n".join(part.text for part in self.content)
-        return self.content or ""
-
-    @property
-    def says(self) -> Says:
-        """What tells two messages of the policy apart."""
-        calls = self.tool_calls or []
-        return Says(self.text, tuple((c.function.name, c.function.arguments) for c in calls))
+SHOWN_AS = {"developer": "system", "function": "tool"}  # roles that chat templates know
+# Keys of which a turn is another one than that which the policy wrote.
+OF_A_TURN = ("n", "best_of", "echo", "logprobs", "top_logprobs", "modalities", "functions")
 
 
 @dataclass(frozen=True)
@@ -78,24 +54,61 @@ class Says:
     calls: tuple[tuple[str, str], ...] = ()
 
 
-class ChatRequest(BaseModel):
+class TurnRequest(ChatRequest):
     """A request for a turn. How it is sampled is the run's business; what would change what a turn
     is, is refused."""
 
-    model_config = ConfigDict(extra="ignore")
-
     messages: Annotated[list[Message], Field(min_length=1)]
-    tools: list[Json] = []
-    max_tokens: PositiveInt | None = None
-    max_completion_tokens: PositiveInt | None = None
+    tools: list[Json] | None = None
     stop: list[str] | str | None = None
-    stream: bool | None = None
-    n: Annotated[int, Field(ge=1, le=1)] | None = None
-    logprobs: Literal[False] | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        given = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return tuple(filter(None, given))
+
+
+def read_request(body: bytes) -> TurnRequest:
+    """A request with its results in the order of their calls. Raises Refused."""
+    request = read_body(TurnRequest, body)
+    refuse_unsupported(request, OF_A_TURN)
+    return request.model_copy(update={"messages": in_order(request.messages)})
+
+
+def in_order(messages: Sequence[Message]) -> list[Message]:
+    """Messages in which every result stands where its call does among the calls, as a chat template
+    shows them. Raises Refused for results and calls that do not belong together."""
+    found: list[Message] = []
+    waiting: list[Label] = []
+    for are_results, group in groupby(messages, key=lambda message: message.is_result):
+        told = list(group)
+        if are_results:
+            found += _answers(waiting, told)
+            waiting = []
+            continue
+        for message in told:
+            if waiting and not message.calls:
+                _answers(waiting, [])
+            waiting += [Label(call.id, call.function.name) for call in message.calls]
+        found += told
+    if waiting:
+        _answers(waiting, [])
+    return found
+
+
+def _answers(calls: Sequence[Label], results: Sequence[Message]) -> list[Message]:
+    labels = [Label(result.tool_call_id or "", result.name or "") for result in results]
+    try:
+        return [results[place] for place in order_of_calls(calls, labels)]
+    except Unpaired as error:
+        told = f"The messages hold {error}; give every result the tool_call_id of its call."
+        raise Refused(400, told, param="messages") from error
+
+
+def says_of(message: Message) -> Says:
+    """What tells two messages of the policy apart."""
+    calls = ((call.function.name, call.function.arguments) for call in message.calls)
+    return Says(message.text, tuple(calls))
 
 
 @dataclass(frozen=True)
@@ -119,23 +132,25 @@ class Scribe:
         Raises Refused for what the template cannot show.
         """
         self._refuse_forged(messages, tools)
-        own = {i for i, m in enumerate(messages) if m.role == "assistant" and m.says in said}
+        own = {i for i, m in enumerate(messages) if m.role == "assistant" and says_of(m) in said}
         shown = [self._shown(i, message, i in own) for i, message in enumerate(messages)]
         text = without_think(self.dialect.render(shown, tools))
         first, *rest = PLACE.split(text)
         tokenizer = self.dialect.tokenizer
         ids, places = encode_frame(tokenizer, first), rest[::2]
         if places != [str(i) for i in range(len(messages))]:
-            raise Refused("the model's chat template does not show these messages as they are.")
+            raise Refused(
+                400, "the model's chat template does not show these messages as they are."
+            )
         for i, frame in enumerate(rest[1::2]):
             message = messages[i]
             if i not in own:
                 ids += encode_plain(tokenizer, message.text) + encode_frame(tokenizer, frame)
                 continue
-            turn = sampled(ids, message.says)
+            turn = sampled(ids, says_of(message))
             if turn is not None and self.dialect.end.ended(turn):
                 frame = self._after_turn(frame)
-            ids += encode_written(tokenizer, said[message.says]) if turn is None else turn
+            ids += encode_written(tokenizer, said[says_of(message)]) if turn is None else turn
             ids += encode_frame(tokenizer, frame)
         return ids
 
@@ -145,28 +160,28 @@ class Scribe:
         text = self.dialect.end.strip(text)
         ends = [text.index(stop) for stop in stops if stop in text]
         text = text[: min(ends, default=len(text))]
-        before, *called = text.split("<tool_call>")
-        calls = [read_call(call.partition("</tool_call>")[0]) for call in called]
-        if not tools or not calls or not all(isinstance(call, Action) for call in calls):
+        turn = read_turn(text)
+        calls = [call for call in turn.calls if isinstance(call, Action)]
+        if not tools or turn.thinking or not calls or len(calls) < len(turn.calls):
             return text, Says(text)
-        pairs = ((c.tool, json.dumps(c.arguments)) for c in calls if isinstance(c, Action))
+        before = text[: turn.begin] + turn.pieces[0]
+        pairs = ((call.tool, json.dumps(call.arguments)) for call in calls)
         return text, Says(before.strip(), tuple(pairs))
 
     def _shown(self, index: int, message: Message, own: bool) -> Json:
         """A message for the template. The text of one that the policy wrote has its calls in it."""
         record: Json = {"role": message.role, "content": f"\ue002{index}\ue003"}
-        if message.role == "developer":
-            record["role"] = "system"
-        if message.tool_calls and not own:
+        record["role"] = SHOWN_AS.get(message.role, message.role)
+        if message.calls and not own:
             record["tool_calls"] = [
                 {
                     "type": "function",
                     "function": {
                         "name": call.function.name,
-                        "arguments": json.loads(call.function.arguments or "{}"),
+                        "arguments": _arguments(call),
                     },
                 }
-                for call in message.tool_calls
+                for call in message.calls
             ]
         return record
 
@@ -177,8 +192,16 @@ class Scribe:
 
     def _refuse_forged(self, messages: Sequence[Message], tools: Sequence[Json]) -> None:
         """What the template itself writes into its text must hold no special token."""
-        calls = [call.model_dump() for m in messages for call in m.tool_calls or ()]
+        calls = [call.model_dump() for m in messages for call in m.calls]
         written = json.dumps([*tools, *calls], ensure_ascii=False)
         for token in special_tokens(self.dialect.tokenizer).values():
             if token in written:
-                raise Refused(f"a tool or a call contains the special token {token!r}.")
+                raise Refused(400, f"a tool or a call contains the special token {token!r}.")
+
+
+def _arguments(call: ToolCall) -> Json:
+    with suppress(ValueError, RecursionError):
+        if isinstance(arguments := json.loads(call.function.arguments or "{}"), dict):
+            return arguments
+    told = f"The arguments of the call '{call.function.name}' are no JSON object; correct them."
+    raise Refused(400, told, param="messages")

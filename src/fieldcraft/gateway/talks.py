@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fieldcraft.config.sections import Limits
-from fieldcraft.gateway.generate import Refused
-from fieldcraft.gateway.messages import ChatRequest, Message, Says, Scribe
+from fieldcraft.gateway.messages import Says, Scribe, TurnRequest
+from fieldcraft.gateway.protocol import Message
+from fieldcraft.gateway.refusals import Refused
 from fieldcraft.records.chains import ids_of
 from fieldcraft.rollout.turns import Policy, write_turn
 from fieldcraft.types import Author, Call, Outcome, Segment, StopReason, Task, Trajectory
@@ -88,7 +89,7 @@ class Talk:
     _sampled: dict[tuple[tuple[int, ...], Says], list[int]] = field(default_factory=dict)
     _asking: set[asyncio.Task[Reply]] = field(default_factory=set)
 
-    async def ask(self, request: ChatRequest) -> Reply:
+    async def ask(self, request: TurnRequest) -> Reply:
         """The policy's next turn. Raises Refused where the budget leaves no room for one, when the
         engine failed, and when the rollout is over."""
         asking = asyncio.create_task(self._ask(request))
@@ -96,20 +97,20 @@ class Talk:
         asking.add_done_callback(self._asking.discard)
         await asyncio.wait([asking])
         if asking.cancelled():
-            raise Refused("the rollout is over.")
+            raise Refused(400, "the rollout is over.")
         failure = asking.exception()
         if isinstance(failure, Exception) and not isinstance(failure, Refused):
             self.failure = failure
-            raise Refused("the engine failed.") from failure
+            raise Refused(400, "the engine failed.") from failure
         return asking.result()
 
-    async def _ask(self, request: ChatRequest) -> Reply:
+    async def _ask(self, request: TurnRequest) -> Reply:
         self._hear_results(request.messages)
-        ids = self.scribe.prompt(request.messages, request.tools, self._said, self._known)
+        ids = self.scribe.prompt(request.messages, request.tools or (), self._said, self._known)
         self._refuse_more(ids)
         chain = self._chain_of(ids)
         room = min(self.budget.turn_tokens, self.budget.total_tokens - len(ids))
-        most = min(room, request.max_completion_tokens or request.max_tokens or room)
+        most = min(room, request.most_tokens or room)
         limits = self.budget.model_copy(update={"turn_tokens": most})
         chain.busy = True
         try:
@@ -120,7 +121,7 @@ class Talk:
             chain.busy = False
         turn = chain.trajectory.segments[-1]
         self.full |= reason is StopReason.LENGTH and len(turn.ids) == room
-        text, says = self.scribe.read(turn.text, request.stops, request.tools)
+        text, says = self.scribe.read(turn.text, request.stops, request.tools or ())
         self._said[says] = text
         self._sampled[tuple(ids), says] = turn.ids
         return Reply(says, self._note_calls(says), reason, len(ids), len(turn.ids))
@@ -144,12 +145,13 @@ class Talk:
     def _refuse_more(self, ids: Sequence[int]) -> None:
         if sum(len(chain.trajectory.policy_texts) for chain in self.chains) >= self.turns:
             self.full = True
-            raise Refused(f"the rollout has had its {self.turns} turns.")
+            raise Refused(400, f"the rollout has had its {self.turns} turns.")
         if len(ids) >= self.budget.total_tokens:
             self.full = True
             raise Refused(
+                400,
                 f"the context length of {self.budget.total_tokens} tokens is used up, so there is"
-                " no room for an answer."
+                " no room for an answer.",
             )
 
     def _chain_of(self, ids: list[int]) -> Chain:

@@ -24,8 +24,9 @@ from fieldcraft.config.pythons import version_in
 from fieldcraft.config.sections import Limits
 from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.gateway.games import EnvironmentDefect
-from fieldcraft.gateway.generate import GenerateRequest, Refused, generate_app
+from fieldcraft.gateway.generate import GenerateRequest, generate_app
 from fieldcraft.gateway.lines import Line
+from fieldcraft.gateway.refusals import Refused
 from fieldcraft.gateway.serving import serving_here
 from fieldcraft.gateway.traces import Reader
 from fieldcraft.gateway.worker_process import WorkerProcess
@@ -146,7 +147,7 @@ class House:
         """Answer on the line of a rollout."""
         line = self.lines.get(request.model)
         if line is None:
-            raise Refused(f"there is no model '{request.model}' here.")
+            raise Refused(400, f"there is no model '{request.model}' here.")
         return await line.ask(request)
 
     async def play(self, task: Task, policy: Policy, key: str) -> Trajectory:

@@ -10,6 +10,7 @@ import asyncio
 import json
 import re
 
+from fieldcraft.dialects.thoughts import reasoning_and_reply
 from fieldcraft.endpoints.openai import ChatEndpoint, EndpointError
 from fieldcraft.rewards.rubric import AskingReward
 from fieldcraft.types import Task, Trajectory, UserError
@@ -93,9 +94,7 @@ def judge_request(task: Task, prediction: str) -> str:
 def read_verdict(reply: str) -> bool | None:
     """True for correct, False for incorrect; None unless the reply ends with the one and only line
     that gives a verdict. Reasoning up to `</think>` does not count."""
-    said = reply.rpartition("</think>")[2]
-    if "<think>" in said:
-        return None
+    _, said = reasoning_and_reply(reply)
     lines = [line for line in said.splitlines() if line.strip()]
     *others, last = [VERDICT.fullmatch(line) for line in lines] or [None]
     if last is None or any(others):

@@ -19,14 +19,19 @@ from fieldcraft.data.grading import Grader
 from fieldcraft.data.records import hash_of
 from fieldcraft.data.sources import ensure_corpus, read_tasks, with_source, write_tasks
 from fieldcraft.data.steps_io import read_pairs
-from fieldcraft.dialects.demonstrations import encode_demonstration, encode_pair, reads_back
+from fieldcraft.dialects.demonstrations import (
+    Unwritable,
+    encode_demonstration,
+    encode_pair,
+    reads_back,
+)
 from fieldcraft.records.chains import longest_chain
 from fieldcraft.records.files import write_text
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.rollout.environments import Environment
 from fieldcraft.runs.build import make_correct, make_environment_of_others
 from fieldcraft.runs.loop import run_async
-from fieldcraft.runs.sources import Inputs, Schemas
+from fieldcraft.runs.sources import Inputs, Schemas, agreed
 from fieldcraft.types import Answer, Dialect, Step, Task, Trajectory, UserError
 from fieldcraft.worlds.base import Oracle, TrajectoryPair, Verdicts, World, make_world
 
@@ -243,12 +248,13 @@ class FileInputs(Inputs):
 
     def _read(self) -> tuple[list[tuple[Task, list[Step]]], Counter[str]]:
         assert self.recipe.demonstrations is not None
-        return read_shown(self.recipe.demonstrations)
+        return read_shown(self.recipe.demonstrations, self.recipe.max_left_out)
 
     def _usable(
         self, read: Sequence[tuple[Task, Sequence[Step]]], dialect: Dialect, tools: Schemas
     ) -> tuple[list[Trajectory], Counter[str]]:
         kept, reasons = [], Counter[str]()
+        refused: list[Unwritable] = []
         for (task, steps), right in zip(read, self._graded(read), strict=True):
             if right is False:
                 reasons["with a wrong answer"] += 1
@@ -256,14 +262,20 @@ class FileInputs(Inputs):
             if right is None and self.recipe.ungraded == "drop":
                 reasons[UNGRADED] += 1
                 continue
-            trajectory = encode_demonstration(task, steps, dialect, tools)
+            try:
+                trajectory = encode_demonstration(task, steps, dialect, tools)
+            except Unwritable as error:
+                refused.append(error)
+                continue
             if not trajectory.well_formed:
                 reasons["not well-formed"] += 1
             elif longest_chain(trajectory) > self.recipe.budget.total_tokens:
                 reasons["longer than budget.total_tokens"] += 1
             else:
                 kept.append(trajectory)
-        return kept, reasons
+        path, most = self.recipe.demonstrations, self.recipe.max_left_out
+        assert path is not None
+        return kept, reasons + agreed(path, refused, len(read), most)
 
     def _graded(self, read: Sequence[tuple[Task, Sequence[Step]]]) -> list[bool | None]:
         """The verdict on each demonstration. A run reads a file more than once, and a judge or a
@@ -313,7 +325,11 @@ class FileInputs(Inputs):
             if None in rights and self.recipe.ungraded == "drop":
                 reasons[UNGRADED] += 1
                 continue
-            sides = encode_pair(pair.task, pair.before, ways, dialect, tools)
+            try:
+                sides = encode_pair(pair.task, pair.before, ways, dialect, tools)
+            except Unwritable as error:
+                reasons[error.reason] += 1
+                continue
             both = list(zip(sides, ways, strict=True))
             if not all(reads_back(side, way[-1], dialect, tools) for side, way in both):
                 reasons[f"not as the dialect '{dialect.name}' reads it back"] += 1

@@ -14,6 +14,7 @@ from fieldcraft.config.recipe import Recipe, acts, dump_recipe, toolless
 from fieldcraft.config.sections import TEACHER, Select
 from fieldcraft.config.stages import Pairs, Sft
 from fieldcraft.data.filters import apply_filters
+from fieldcraft.data.formats.convert import read_shown
 from fieldcraft.data.funnel import Card, few
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.selection import (
@@ -28,8 +29,7 @@ from fieldcraft.data.selection import (
     without,
 )
 from fieldcraft.data.sources import read_tasks, write_tasks
-from fieldcraft.data.steps_io import holds_steps, read_demonstrations
-from fieldcraft.data.trajectories import read_trajectories
+from fieldcraft.data.steps_io import read_demonstrations
 from fieldcraft.evals.cards import write_card
 from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
 from fieldcraft.evals.run import answer_rubric
@@ -192,8 +192,7 @@ def trained_questions(context: Context, models: Mapping[str, Path]) -> set[str]:
         elif isinstance(stage, Pairs):
             found += [t.task for t, _ in inputs.pairs(stage.data, stage.examples, *args)]
     if not recipe.stages and (file := recipe.demonstrations) is not None:
-        read = read_demonstrations(file) if holds_steps(file) else read_trajectories(file)[0]
-        found += [task for task, _ in read]
+        found += [task for task, _ in read_shown(file, recipe.max_left_out)[0]]
     return {plain(task.question) for task in found}
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.config.recipe import Recipe
+from fieldcraft.data.records import refuse_much_left_out
 from fieldcraft.data.unseen import asked_again
-from fieldcraft.dialects.demonstrations import encode_demonstration
+from fieldcraft.dialects.demonstrations import Unwritable, encode_demonstration
 from fieldcraft.dialects.naming import CALLED
 from fieldcraft.types import Action, Dialect, Reward, Step, Task, Thought, Trajectory, UserError
 from fieldcraft.worlds.base import Oracle, TrajectoryPair, Verdicts
@@ -126,3 +127,14 @@ def written_way(steps: Sequence[Step], dialect: Dialect) -> str:
             case Action():
                 lines.append(dialect.write_action(step))
     return "\n".join(lines)
+
+
+def agreed(path: Path, refused: Sequence[Unwritable], total: int, most: float) -> Counter[str]:
+    """Why demonstrations of a file cannot be written in the dialect. Raises UserError for more than
+    the share `most` of them."""
+    reasons = Counter(error.reason.removeprefix("with ") for error in refused)
+    if len(refused) == total > 0:
+        raise refused[0]
+    if refused:
+        refuse_much_left_out(path, total, reasons, most, str(refused[0]).removesuffix("."))
+    return reasons

@@ -2,7 +2,7 @@
 
 POST /v1/chat/completions   OpenAI's chat completions
 POST /v1/responses          OpenAI's Responses
-GET  /v1/models             the one model
+GET  /v1/models             the one model, also as /v1/models/NAME
 POST /v1/feedback           {"id", "score": 0 to 1, "answer", "comment"}, if requests are kept
 POST /mcp                   the agent as a tool of the Model Context Protocol
 GET  /health, /metrics      for whoever watches the server; they need no token
@@ -11,12 +11,10 @@ GET  /health, /metrics      for whoever watches the server; they need no token
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -25,10 +23,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fieldcraft.data.served import Feedback
+from fieldcraft.gateway import protocol
+from fieldcraft.gateway.protocol import read_body
+from fieldcraft.gateway.refusals import Refused
 from fieldcraft.serving import chat, responses
 from fieldcraft.serving.asked import Asked, read_chat, read_response
 from fieldcraft.serving.chat import Record
-from fieldcraft.serving.errors import Refused
 from fieldcraft.serving.mcp import mcp_app
 from fieldcraft.serving.service import Running, Service
 
@@ -53,6 +53,7 @@ def create_app(service: Service, token: str | None = None, host: str = "127.0.0.
             Route("/v1/chat/completions", answers.completions, methods=["POST"]),
             Route("/v1/responses", answers.respond, methods=["POST"]),
             Route("/v1/models", answers.models, methods=["GET"]),
+            Route("/v1/models/{model:path}", answers.model, methods=["GET"]),
             Route("/v1/feedback", answers.feedback, methods=["POST"]),
             Route("/health", answers.health, methods=["GET"]),
             Route("/metrics", answers.metrics, methods=["GET"]),
@@ -74,7 +75,9 @@ class _Answers:
         asked = read_chat(await _body(request))
         running = self.service.begin(asked, "chatcmpl")
         if asked.stream:
-            return _stream(running, chat.chunks(running, asked, self.service), _plain, _DONE)
+            return _stream(
+                running, chat.chunks(running, asked, self.service), protocol.event, protocol.DONE
+            )
         return await _whole(request, running, chat.completion(running, asked, self.service))
 
     async def respond(self, request: Request) -> Response:
@@ -86,11 +89,14 @@ class _Answers:
         return await _whole(request, running, responses.response(running, asked, self.service))
 
     async def models(self, request: Request) -> Response:
-        model = {"id": self.service.name, "object": "model", "created": 0, "owned_by": "fieldcraft"}
-        return JSONResponse({"object": "list", "data": [model]})
+        return JSONResponse(protocol.models(self.service.name))
+
+    async def model(self, request: Request) -> Response:
+        return JSONResponse(protocol.model(request.path_params["model"], self.service.name))
 
     async def feedback(self, request: Request) -> Response:
-        said, recording = await _feedback(request), self.service.recording
+        said = read_body(Feedback, await _body(request))
+        recording = self.service.recording
         if recording is None:
             raise Refused(404, "This server keeps no requests; start it with --record FOLDER.")
         if not recording.knows(said.id):
@@ -144,15 +150,6 @@ async def _body(request: Request) -> bytes:
     return bytes(body)
 
 
-async def _feedback(request: Request) -> Feedback:
-    try:
-        return Feedback.model_validate_json(await _body(request))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "The body"
-        raise Refused(400, f"{where}: {first['msg']}.", param=where) from error
-
-
 async def _whole(request: Request, running: Running, work: Awaitable[Record]) -> Response:
     """The answer in one piece. If the client hangs up, nothing goes on working for it."""
     answer = asyncio.ensure_future(work)
@@ -173,15 +170,8 @@ async def _hang_up(request: Request) -> None:
         pass
 
 
-_DONE = "data: [DONE]\n\n"
-
-
-def _plain(record: Record) -> str:
-    return f"data: {json.dumps(record)}\n\n"
-
-
 def _typed(record: Record) -> str:
-    return f"event: {record['type']}\n{_plain(record)}"
+    return f"event: {record['type']}\n{protocol.event(record)}"
 
 
 def _stream(
@@ -195,7 +185,7 @@ def _stream(
                 yield write(piece)
             yield end
         except Refused as error:
-            yield f"event: error\n{_plain({'error': error.error})}"
+            yield f"event: error\n{protocol.event({'error': error.error})}"
         finally:
             await running.leave()
 

@@ -10,11 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field
 
+from fieldcraft.gateway.protocol import (
+    ChatRequest,
+    Message,
+    Request,
+    read_body,
+    refuse_unsupported,
+)
+from fieldcraft.gateway.refusals import Refused
 from fieldcraft.runs.sampling import Decoding
 from fieldcraft.sampling import WHOLE, Truncation
-from fieldcraft.serving.errors import Refused
 
 # Keys that change nothing about an answer.
 HARMLESS = (
@@ -22,23 +29,6 @@ HARMLESS = (
     *("prompt_cache_key", "prompt_cache_retention", "parallel_tool_calls", "include"),
     "truncation",
 )
-# Keys that are there with a value that asks for nothing.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "tools": ([],),
-    "tool_choice": ("auto", "none"),
-    "stop": ([],),
-    "logit_bias": ({},),
-    "modalities": (["text"],),
-    "response_format": ({"type": "text"},),
-    "text": ({"format": {"type": "text"}}, {}),
-    "background": (False,),
-    "reasoning": ({},),
-}
 SPEAKERS = {"system": "System", "developer": "System", "user": "User", "assistant": "Assistant"}
 
 
@@ -70,21 +60,10 @@ class Asked:
         return Decoding(temperature, replace(usual.truncation, **own))
 
 
-class _Part(BaseModel):
-    type: Literal["text", "input_text", "output_text"]
-    text: str
+class _Item(Message):
+    """A message among the items of the Responses interface."""
 
-
-class _Message(BaseModel):
     type: Literal["message"] = "message"
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[_Part]
-
-    @property
-    def words(self) -> str:
-        if isinstance(self.content, str):
-            return self.content
-        return "\n".join(part.text for part in self.content)
 
 
 class _Step(BaseModel):
@@ -93,15 +72,8 @@ class _Step(BaseModel):
     type: Literal["reasoning", "mcp_call"]
 
 
-class _StreamOptions(BaseModel):
-    include_usage: bool | None = None
-
-
-class _Request(BaseModel):
-    model_config = ConfigDict(extra="allow", protected_namespaces=())
-
+class _Sampled(Request):
     model: str
-    stream: bool | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     # those of vLLM, beside OpenAI's own
@@ -122,33 +94,29 @@ class _Request(BaseModel):
         }
 
 
-class _Chat(_Request):
-    messages: list[_Message]
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    stream_options: _StreamOptions | None = None
+class _Chat(_Sampled, ChatRequest):
+    """A request of chat completions."""
 
 
-class _Response(_Request):
-    input: str | list[_Step | _Message]
+class _Response(_Sampled):
+    input: str | list[_Step | _Item]
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
 
 
-R = TypeVar("R", bound=_Request)
+R = TypeVar("R", bound=_Sampled)
 
 
 def read_chat(body: bytes) -> Asked:
     """A request of chat completions. Raises Refused."""
     read = _checked(_Chat, body)
-    options = read.stream_options
     return Asked(
         model=read.model,
-        question=question_of([(message.role, message.words) for message in read.messages]),
+        question=question_of(_said(read.messages, "messages")),
         **read.sampled,
-        most_tokens=read.max_completion_tokens or read.max_tokens,
+        most_tokens=read.most_tokens,
         stream=bool(read.stream),
-        with_usage=options is not None and bool(options.include_usage),
+        with_usage=read.with_usage,
     )
 
 
@@ -159,7 +127,7 @@ def read_response(body: bytes) -> Asked:
     if isinstance(read.input, str):
         said.append(("user", read.input))
     else:
-        said += [(item.role, item.words) for item in read.input if isinstance(item, _Message)]
+        said += _said([item for item in read.input if isinstance(item, _Item)], "input")
     return Asked(
         model=read.model,
         question=question_of(said),
@@ -184,17 +152,17 @@ def question_of(said: Sequence[tuple[str, str]]) -> str:
     return "\n\n".join(f"{SPEAKERS[role]}: {text.strip()}" for role, text in said)
 
 
+def _said(messages: Sequence[Message], where: str) -> list[tuple[str, str]]:
+    """The role and the text of each message. Raises Refused for calls and their results."""
+    for place, message in enumerate(messages):
+        if message.is_result or message.calls:
+            param = f"{where}.{place}.role"
+            told = f"{param}: This agent runs tools of its own; leave out calls and their results."
+            raise Refused(400, told, param=param)
+    return [(message.role, message.text) for message in messages]
+
+
 def _checked(kind: type[R], body: bytes) -> R:
-    try:
-        read = kind.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        told = f"{where}: {first['msg']}." if where else f"The body: {first['msg']}."
-        raise Refused(400, told, param=where or None) from error
-    for key, value in (read.model_extra or {}).items():
-        if value is None or key in HARMLESS or value in NEUTRAL.get(key, ()):
-            continue
-        told = f"This agent does not support '{key}' with this value; leave it out."
-        raise Refused(400, told, code="unsupported_parameter", param=key)
+    read = read_body(kind, body)
+    refuse_unsupported(read, [key for key in read.model_extra or {} if key not in HARMLESS])
     return read

@@ -7,9 +7,11 @@ Responses interface shows them.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 from fieldcraft.dialects.base import encode_plain
+from fieldcraft.gateway import protocol
 from fieldcraft.serving.asked import Asked
 from fieldcraft.serving.errors import failed
 from fieldcraft.serving.events import Ends, Thinks
@@ -35,11 +37,9 @@ async def completion(running: Running, asked: Asked, service: Service) -> Record
                     "content": trajectory.answer or "",
                     "reasoning_content": thought,
                 }
-                choice = {"index": 0, "message": message, "logprobs": None}
-                choice["finish_reason"] = finish_of(trajectory)
                 used = usage(trajectory, service.env.dialect.tokenizer)
                 head = _head(running, asked, "chat.completion")
-                return {**head, "choices": [choice], "usage": used}
+                return protocol.completion(head, message, finish_of(trajectory), used)
             case _:
                 before = "\n\n" if thought else ""
     raise AssertionError("the last event is Ends")
@@ -49,11 +49,7 @@ async def chunks(running: Running, asked: Asked, service: Service) -> AsyncItera
     """The answer piece by piece, as objects `chat.completion.chunk`. Raises Refused where it
     fails."""
     head = _head(running, asked, "chat.completion.chunk")
-
-    def chunk(delta: Record, finish: str | None = None) -> Record:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-        return {**head, "choices": [choice]}
-
+    chunk = partial(protocol.chunk, head)
     yield chunk({"role": "assistant", "content": ""})
     thought, before = False, ""
     async for event in running.events():
@@ -68,7 +64,7 @@ async def chunks(running: Running, asked: Asked, service: Service) -> AsyncItera
                 yield chunk({}, finish_of(trajectory))
                 if asked.with_usage:
                     used = usage(trajectory, service.env.dialect.tokenizer)
-                    yield {**head, "choices": [], "usage": used}
+                    yield protocol.usage_chunk(head, used)
             case _:
                 before = "\n\n" if thought else ""
 
@@ -100,4 +96,4 @@ def usage(trajectory: Trajectory, tokenizer: Tokenizer) -> Record:
 
 
 def _head(running: Running, asked: Asked, kind: str) -> Record:
-    return {"id": running.id, "object": kind, "created": running.created, "model": asked.model}
+    return protocol.head(running.id, kind, running.created, asked.model)

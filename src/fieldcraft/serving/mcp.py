@@ -6,9 +6,9 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from starlette.applications import Starlette
 
+from fieldcraft.gateway.refusals import Refused
 from fieldcraft.serving.asked import Asked
 from fieldcraft.serving.chat import refuse_failed
-from fieldcraft.serving.errors import Refused
 from fieldcraft.serving.events import Ends
 from fieldcraft.serving.service import Service
 

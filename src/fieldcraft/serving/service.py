@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 
 from fieldcraft.engine.served import ServedEngine
 from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.gateway.protocol import model
+from fieldcraft.gateway.refusals import Refused
 from fieldcraft.rollout.loop import rollout
 from fieldcraft.runs.sampling import GREEDY, Decoding
 from fieldcraft.serving.asked import Asked
-from fieldcraft.serving.errors import Refused, busy, closing
+from fieldcraft.serving.errors import busy, closing
 from fieldcraft.serving.events import Ends, Event
 from fieldcraft.serving.following import FollowedPolicy, Follower
 from fieldcraft.serving.metrics import Metrics
@@ -97,9 +99,7 @@ class Service:
         """Take a request. Raises Refused where it cannot be answered."""
         if self.closed:
             raise closing()
-        if asked.model != self.name:
-            told = f"There is no model '{asked.model}' here; ask '{self.name}'."
-            raise Refused(404, told, code="model_not_found", param="model")
+        model(asked.model, self.name)
         self._refuse_long(asked)
         asked.decoding(self.how)
         if self.under_way >= self.limits.concurrency + self.limits.queue:

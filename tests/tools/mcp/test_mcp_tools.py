@@ -26,6 +26,7 @@ from fieldcraft.types import (
 )
 from mcp_parts import (
     DIES,
+    SERVER,
     end,
     free_port,
     lives,
@@ -59,6 +60,22 @@ def in_rollout(mcp: str, play: Callable[[dict[str, Tool]], Awaitable[Any]], **se
             return await play(opened)
 
     return asyncio.run(run())
+
+
+def test_a_server_that_prints_is_told_of_in_one_sentence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever it prints, it works; nobody reads a traceback for each line."""
+    chatty = SERVER.replace("notes.append(text)", "notes.append(text); print('hm', flush=True)")
+    command = write_server(tmp_path, f"print('hello\\nworld', flush=True)\n{chatty}")
+
+    async def play(tools: dict[str, Tool]) -> list[str]:
+        return [await tools["note"](text=text) for text in "ab"]
+
+    assert in_rollout(command, play) == ["a", "a b"]
+    [record] = caplog.records
+    assert record.getMessage().startswith(f"The MCP server '{command}' prints to its standard")
+    assert (record.levelname, record.exc_info, record.exc_text) == ("WARNING", None, None)
 
 
 def test_a_server_says_what_it_has(tmp_path: Path) -> None:

@@ -10,18 +10,23 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
-from fieldcraft.data.records import Malformed
+from fieldcraft.data.formats.meaning import refuse_unlearned_turn
+from fieldcraft.data.formats.values import filled, parsed_json, result_text, text_of
+from fieldcraft.data.records import Malformed, first
 from fieldcraft.dialects.base import last_box
-from fieldcraft.dialects.hermes import read_call
+from fieldcraft.dialects.calls import read_call, read_turn
+from fieldcraft.dialects.pairing import Label, Unpaired, order_of_calls
 from fieldcraft.types import Action, Answer, Observation, Role, Step, Thought
+from fieldcraft.types import Malformed as Unreadable
 
 Message = dict[str, Any]
 
 _BLOCK = re.compile(rf"\s*<({'|'.join(Role)})>(.*?)</\1>\s*", re.DOTALL)
-_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _RESPONSE = re.compile(r"<tool_response>\n?(.*?)\n?</tool_response>", re.DOTALL)
+_RESPONSES = re.compile(rf"\s*(?:{_RESPONSE.pattern}\s*)+", re.DOTALL)
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _REASONING = ("reasoning_content", "reasoning", "thinking")  # where servers put thoughts
 
@@ -103,33 +108,80 @@ def read_chat(messages: Any) -> Chat:
     at = roles.index("user")
     if any(role not in ("system", "developer") for role in roles[:at]):
         raise Malformed("a message of another role before the question")
-    system = "\n\n".join(_text(m.get("content")) for m in messages[:at]) or None
-    question = _text(messages[at].get("content")).strip()
+    system = "\n\n".join(text_of(m.get("content")) for m in messages[:at]) or None
+    question = text_of(messages[at].get("content")).strip()
     if not question:
         raise Malformed("an empty question")
-    return Chat(system, question, steps_of(messages[at + 1 :]))
+    steps = steps_of(messages[at + 1 :])
+    if not steps:
+        raise Malformed("a question without a turn of the assistant")
+    return Chat(system, question, steps)
 
 
 def steps_of(messages: Sequence[Message]) -> list[Step]:
     """The inverse of `messages_of`. It also reads calls between <tool_call> tags, thoughts in
-    fields of their own, and an answer in a box or between <answer> tags."""
+    fields of their own, and an answer in a box or between <answer> tags. Results are those of the
+    calls that they name (`dialects/pairing.py`). Raises Malformed for what is not understood."""
     found: list[Step] = []
-    for number, message in enumerate(messages, start=1):
-        match message.get("role"):
-            case "assistant":
-                found += _said(message, last=number == len(messages))
-            case "tool" | "function":
-                text = _text(message.get("content"))
-                found += [Observation(part) for part in _RESPONSE.findall(text) or [text]]
-            case role:
-                raise Malformed(f"a message of the role {role}")
+    waiting: list[Label] = []  # calls without a result yet
+    for speaker, said in groupby(messages, key=_speaker):
+        group = list(said)
+        if speaker == "tool":
+            found += _results(waiting, group)
+            waiting = []
+            continue
+        for message in group:
+            steps, calls = _said(message, last=message is messages[-1])
+            if waiting and not calls:
+                raise Malformed("a call without a result")
+            found += steps
+            waiting += calls
     return found
+
+
+def _speaker(message: Message) -> str:
+    match message.get("role"):
+        case "assistant":
+            return "assistant"
+        case "tool" | "function":
+            return "tool"
+        case role:
+            raise Malformed(f"a message of the role {role}")
+
+
+def _results(calls: Sequence[Label], messages: Sequence[Message]) -> list[Step]:
+    """What came back, in the order of the calls."""
+    labels: list[Label] = []
+    texts: list[str] = []
+    for message in messages:
+        label = Label(_name(message, "tool_call_id"), _name(message, "name"))
+        text = result_text(message.get("content"))
+        # One message may hold several results, which have no ids then.
+        several = not label.identity and _RESPONSES.fullmatch(text) is not None
+        parts = _RESPONSE.findall(text) if several else [text]
+        labels += [label] * len(parts)
+        texts += parts
+    try:
+        return [Observation(texts[place]) for place in order_of_calls(calls, labels)]
+    except Unpaired as error:
+        raise Malformed(str(error)) from error
+
+
+def _name(record: Message, key: str) -> str:
+    """An id or a name; numbers are ids in some files."""
+    match record.get(key):
+        case None:
+            return ""
+        case str() | int() as name:
+            return str(name)
+    raise Malformed(f"a '{key}' that is no text")
 
 
 def read_thoughts(text: str) -> tuple[list[Step], str]:
     """The thoughts with which a text begins, and the text after them."""
     found: list[Step] = []
-    if "<think>" not in text and "</think>" in text:  # the template wrote the first tag
+    begin = read_turn(text).begin
+    if "<think>" not in text[:begin] and begin:  # the template wrote the first tag
         text = f"<think>{text}"
     while block := _BLOCK.match(text):
         if block[2].strip():
@@ -138,26 +190,49 @@ def read_thoughts(text: str) -> tuple[list[Step], str]:
     return found, text.strip()
 
 
-def _said(message: Message, last: bool) -> Iterator[Step]:
-    """The steps of one message of the assistant."""
-    apart = next((t for key in _REASONING if isinstance(t := message.get(key), str)), "")
-    if apart.strip():
-        yield Thought(apart.strip())
-    thoughts, rest = read_thoughts(_text(message.get("content")))
-    yield from thoughts
-    given = message.get("tool_calls") or []
-    if not isinstance(given, list):
-        raise Malformed("calls that are no list")
-    calls = [_action(call) for call in given]
-    calls += [_parsed(call) for call in _CALL.findall(rest)]
-    rest = _CALL.sub("", rest).strip()
-    if "<tool_call>" in rest:
-        raise Malformed("a call that cannot be read")
-    if rest and (calls or not last):
-        yield Thought(rest)
-    yield from calls
+def _said(message: Message, last: bool) -> tuple[list[Step], list[Label]]:
+    """The steps of one message of the assistant, and the labels of its calls."""
+    refuse_unlearned_turn(message)
+    found: list[Step] = []
+    apart = first(message, _REASONING)
+    if apart is not None and text_of(apart).strip():
+        found.append(Thought(text_of(apart).strip()))
+    thoughts, text = read_thoughts(_assistant_text(message.get("content")))
+    found += thoughts
+    turn = read_turn(text)
+    if turn.thinking:
+        raise Malformed("a thought that never ends")
+    begun = text[: turn.begin].removesuffix("</think>").replace("<think>", "").strip()
+    rest = "".join(turn.pieces).strip()
+    given = _given_calls(message)
+    calls = [_action(call) for call in given] + [_readable(call) for call in turn.calls]
+    found += [Thought(begun)] if begun else []
     if rest and last and not calls:
-        yield from _answered(rest)
+        found += _answered(rest)
+    else:
+        found += [Thought(rest)] if rest else []
+    found += calls
+    if not found:
+        raise Malformed("an empty message of the assistant")
+    ids = [_name(call, "id") for call in given] + [""] * len(turn.calls)
+    labels = [Label(i, call.tool) for i, call in zip(ids, calls, strict=True)]
+    return found, labels
+
+
+def _assistant_text(content: Any) -> str:
+    return "" if content is None else text_of(content)
+
+
+def _given_calls(message: Message) -> list[Message]:
+    """The calls in the fields of a message: `tool_calls`, or `function_call` in older files."""
+    given, legacy = message.get("tool_calls") or [], message.get("function_call")
+    if not isinstance(given, list) or not all(isinstance(call, dict) for call in given):
+        raise Malformed("calls that are no list of objects")
+    if legacy is None:
+        return given
+    if given:
+        raise Malformed("both 'tool_calls' and 'function_call'")
+    return [{"function": legacy}]
 
 
 def _answered(text: str) -> Iterator[Step]:
@@ -177,35 +252,12 @@ def _action(call: Any) -> Action:
         case {"function": {"name": str(name), "arguments": dict(arguments)}}:
             return Action(name, filled(arguments))
         case {"function": {"name": str(name), "arguments": str(text)}}:
-            return _parsed(json.dumps({"name": name, "arguments": _json(text)}))
+            arguments = parsed_json(text, "a call that cannot be read") if text.strip() else {}
+            return _readable(read_call(json.dumps({"name": name, "arguments": arguments})))
     raise Malformed("a call that cannot be read")
 
 
-def _parsed(text: str) -> Action:
-    call = read_call(text)
+def _readable(call: Action | Unreadable) -> Action:
     if not isinstance(call, Action):
         raise Malformed("a call that cannot be read")
     return call
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Malformed("a call that cannot be read") from error
-
-
-def filled(value: Any) -> Any:
-    """A value of a table without the keys that its row leaves empty: a column of objects has the
-    keys of all rows."""
-    if isinstance(value, dict):
-        return {key: filled(inner) for key, inner in value.items() if inner is not None}
-    return [filled(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _text(content: Any) -> str:
-    """The text of a message, which may be in parts."""
-    if isinstance(content, list):
-        parts = [part.get("text") for part in content if isinstance(part, dict)]
-        content = "".join(part for part in parts if isinstance(part, str))
-    return content if isinstance(content, str) else ""

@@ -12,7 +12,13 @@ from fieldcraft.data import autocoa
 from fieldcraft.data.formats.chat import normal
 from fieldcraft.data.formats.kinds import FORMATS, TOOLS, Format, Shown, format_of, question_fields
 from fieldcraft.data.formats.tables import write_records
-from fieldcraft.data.records import Malformed, Record, records
+from fieldcraft.data.records import (
+    MAX_LEFT_OUT,
+    Malformed,
+    Record,
+    records,
+    refuse_much_left_out,
+)
 from fieldcraft.data.served import is_served, served_demonstrations
 from fieldcraft.data.sources import read_tasks, write_tasks, write_verl
 from fieldcraft.data.steps_io import (
@@ -27,12 +33,13 @@ STEPS, AUTOCOA_NAME, QUESTIONS, VERL = "steps", "autocoa", "questions", "verl"
 TARGETS = (STEPS, *FORMATS, AUTOCOA_NAME, QUESTIONS, VERL)
 
 
-def read_shown(path: Path) -> tuple[list[Shown], Counter[str]]:
+def read_shown(path: Path, max_left_out: float = MAX_LEFT_OUT) -> tuple[list[Shown], Counter[str]]:
     """Demonstrations of a file or folder in any format, and why others in it were left out.
 
     The first record says which format it is; `read_trajectories` has those that are not in FORMATS.
 
-    Raises UserError for a file that is missing or damaged, or of no format.
+    Raises UserError for a file that is missing or damaged, of no format, or of which more than the
+    share `max_left_out` cannot be read.
     """
     if is_served(path):
         return served_demonstrations(path)
@@ -40,15 +47,25 @@ def read_shown(path: Path) -> tuple[list[Shown], Counter[str]]:
         return read_demonstrations(path), Counter()
     found = _format_of_file(path)
     if found is None:
-        return read_trajectories(path)
+        shown, reasons = read_trajectories(path)
+        first = next(iter(reasons), "")
+    else:
+        shown, reasons, first = _read_records(path, found)
+    refuse_much_left_out(path, len(shown) + reasons.total(), reasons, max_left_out, first)
+    return shown, reasons
+
+
+def _read_records(path: Path, found: Format) -> tuple[list[Shown], Counter[str], str]:
+    """Demonstrations, why others were left out, and the first of these."""
     shown: list[Shown] = []
-    reasons = Counter[str]()
-    for _, record in records(path):
+    reasons, first = Counter[str](), ""
+    for where, record in records(path):
         try:
             shown.append(found.read(record))
         except Malformed as error:
             reasons[str(error)] += 1
-    return shown, reasons
+            first = first or f"{where}: {error}"
+    return shown, reasons, first
 
 
 def _format_of_file(path: Path) -> Format | None:
@@ -70,13 +87,16 @@ def _is_autocoa(record: Record) -> bool:
 # -- writing -----------------------------------------------------------------------------------
 
 
-def convert(source: Path, target: str, out: Path) -> tuple[int, Counter[str]]:
+def convert(
+    source: Path, target: str, out: Path, max_left_out: float = MAX_LEFT_OUT
+) -> tuple[int, Counter[str]]:
     """Write what is in `source` in the format `target`.
 
     Args:
         source: a file or folder of demonstrations; for `questions` and `verl` also of questions.
         target: one of TARGETS.
         out: a file, or for some formats a folder, see `write_records`.
+        max_left_out: the share of `source` that may be unreadable.
 
     Returns how many were written, and why others were left out.
     Raises UserError where nothing can be read or written.
@@ -85,7 +105,7 @@ def convert(source: Path, target: str, out: Path) -> tuple[int, Counter[str]]:
         raise UserError(f"there is no format '{target}'; {suggestion(target, TARGETS)}")
     if target in (QUESTIONS, VERL):
         return _convert_questions(source, target, out), Counter()
-    shown, reasons = read_shown(source)
+    shown, reasons = read_shown(source, max_left_out)
     if target == STEPS:
         _require(out, ".jsonl", target)
         write_demonstrations(out, shown)

@@ -11,25 +11,28 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from fieldcraft.data.formats import blocks
 from fieldcraft.data.formats.chat import (
     Chat,
     Message,
-    filled,
     messages_of,
     read_chat,
     read_thoughts,
     written_thoughts,
 )
+from fieldcraft.data.formats.meaning import refuse_unlearned_record, refuse_unlearned_turn
+from fieldcraft.data.formats.values import filled, parsed_json, result_text
 from fieldcraft.data.records import Malformed, Record, hash_of
-from fieldcraft.dialects.hermes import read_call
+from fieldcraft.dialects.calls import read_call
+from fieldcraft.dialects.demonstrations import Unwritable, require_order
 from fieldcraft.records.meta import checked_meta
 from fieldcraft.types import Action, Answer, Step, Task, Thought, UserError
 
 Shown = tuple[Task, list[Step]]
 SYSTEM, TOOLS = "system", "tools"  # what a task's `meta` keeps of a chat
+T = TypeVar("T")
 UNVERIFIED = "unverified"  # of `meta`: the accepted answer is that of a demonstration
 _ROLES = {
     "system": "system",
@@ -62,8 +65,14 @@ class Format(ABC):
 
     def read(self, record: Record) -> Shown:
         """The question and the steps of a record. Raises Malformed where they cannot be read."""
+        refuse_unlearned_record(record)
         chat = self.chat(record)
-        return _task(record, chat), chat.steps
+        task = _task(record, chat)
+        try:
+            require_order(task, chat.steps)
+        except Unwritable as error:
+            raise Malformed(error.reason.removeprefix("with ")) from error
+        return task, chat.steps
 
 
 class OpenAI(Format):
@@ -115,27 +124,35 @@ class ShareGpt(Format):
 
     def chat(self, record: Record) -> Chat:
         messages: list[Message] = []
-        if isinstance(system := record.get("system"), str) and system:
+        if system := _optional(record, "system", str):
             messages.append({"role": "system", "content": system})
         for turn in record.get("conversations") or []:
             match turn:
-                case {"from": str(origin), "value": str(value)} if origin in _ROLES:
-                    messages += self._messages(_ROLES[origin], value, messages)
+                case {"from": str(origin), "value": value} if origin in _ROLES:
+                    role = _ROLES[origin]
+                    if role in ("assistant", "function_call"):
+                        refuse_unlearned_turn(turn)
+                    messages += self._messages(role, value, messages)
                 case _:
                     raise Malformed("a turn that is not from human, gpt, function_call or a tool")
         return read_chat(messages)
 
-    def _messages(self, role: str, value: str, before: Sequence[Message]) -> list[Message]:
+    def _messages(self, role: str, value: Any, before: Sequence[Message]) -> list[Message]:
+        if role == "observation":
+            value = result_text(value)
+        elif role != "tool" and not isinstance(value, str):
+            raise Malformed("a turn without a text")
         if role == "function_call":
-            thoughts, rest = read_thoughts(value)
-            calls = _json(rest)
+            bare = value.lstrip().startswith(("{", "["))  # tags in it are in strings
+            thoughts, rest = ([], value) if bare else read_thoughts(value)
+            calls = parsed_json(rest, "a call that cannot be read")
             calls = calls if isinstance(calls, list) else [calls]
             content = written_thoughts([t for t in thoughts if isinstance(t, Thought)])
             made = [{"function": _function(call)} for call in calls]
             return [{"role": "assistant", "content": content, "tool_calls": made}]
         if role == "observation":
             count = len(before[-1].get("tool_calls", ())) if before else 0
-            texts = _json(value) if count > 1 else [value]
+            texts = parsed_json(value, "a field that is no JSON") if count > 1 else [value]
             if not isinstance(texts, list) or len(texts) != max(count, 1):
                 raise Malformed("observations that are not as many as the calls")
             return [{"role": "tool", "content": text} for text in texts]
@@ -173,11 +190,9 @@ class Afm(Format):
     def chat(self, record: Record) -> Chat:
         match record:
             case {"instruction": str(instruction), "output": str(output)}:
-                given = record.get("input")
-                asked = given if isinstance(given, str) and given.strip() else instruction
+                asked = (_optional(record, "input", str) or "").strip() or instruction
                 question = re.split(r"(?:^|\n)(?:Question|Task):", asked)[-1].strip()
-                system = record.get("system")
-                return Chat(system if system else None, question, blocks.read(output))
+                return Chat(_optional(record, "system", str), question, blocks.read(output))
         raise Malformed("no instruction with its output")
 
     def write(self, task: Task, steps: Sequence[Step], tools: list[Any]) -> Record:
@@ -230,22 +245,43 @@ def question_fields(task: Task) -> Record:
 
 
 def _task(record: Record, chat: Chat) -> Task:
-    written = record.get("question")
-    question = written.strip() if isinstance(written, str) and written.strip() else chat.question
-    given = record.get("golden_answers")
-    answers = tuple(map(str, given)) if isinstance(given, list) else ()
-    meta = record.get("metadata")
-    meta = _json(meta) if isinstance(meta, str) else filled(meta)
-    meta = dict(meta) if isinstance(meta, dict) else {}
+    question = _optional(record, "question", str) or chat.question
+    meta = _optional(record, "metadata", dict) or {}
     try:
         checked_meta(meta)
     except ValueError as error:
         raise Malformed("metadata that cannot be counted with") from error
+    tools = _optional(record, "tools", list)
+    if tools is None:  # as OpenAI's older files have them
+        functions = _optional(record, "functions", list) or []
+        tools = [{"type": "function", "function": function} for function in functions]
     meta |= {SYSTEM: chat.system} if chat.system else {}
-    tools = record.get("tools")
-    tools = _json(tools) if isinstance(tools, str) and tools.strip() else filled(tools)
     meta |= {TOOLS: tools} if tools else {}
-    return Task(str(record.get("id") or hash_of(question)), question, answers, meta)
+    question = question.strip()
+    return Task(str(record.get("id") or hash_of(question)), question, _answers(record), meta)
+
+
+def _answers(record: Record) -> tuple[str, ...]:
+    """Those that a record names, if it does."""
+    given = record.get("golden_answers")
+    found = [] if given is None else given if isinstance(given, list) else [given]
+    if not all(isinstance(answer, str | int | float) for answer in found):
+        raise Malformed("golden answers that are no texts")
+    return tuple(map(str, found))
+
+
+def _optional(record: Record, key: str, kind: type[T]) -> T | None:
+    """A value of a record, which may be a JSON text where it is no text itself; None where it is
+    missing or empty."""
+    value = record.get(key)
+    if kind is not str and isinstance(value, str) and value.strip():
+        value = parsed_json(value, "a field that is no JSON")
+    if value is None or value == "":
+        return None
+    if not isinstance(value, kind):
+        raise Malformed(f"a '{key}' of another kind")
+    found: T = filled(value)
+    return found
 
 
 def _asked(task: Task) -> list[Message]:
@@ -282,10 +318,3 @@ def _function(call: Any) -> Record:
     if not isinstance(read, Action):
         raise Malformed("a call that cannot be read")
     return {"name": read.tool, "arguments": read.arguments}
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Malformed("a field that is no JSON") from error

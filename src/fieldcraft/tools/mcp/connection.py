@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from pydantic import ValidationError
 
 from fieldcraft.tools.mcp.address import Address
+from fieldcraft.tools.mcp.chatter import tell_once
 from fieldcraft.tools.mcp.extra import extra
 from fieldcraft.types import ArgumentError, ToolError
 
@@ -106,6 +107,7 @@ class _Life:
         self.owner.add_done_callback(_look_at)
 
     async def _own(self) -> None:
+        tell_once(self._address.place)
         # What it prints would run through a progress bar; its last line may say why it ended.
         with tempfile.TemporaryFile("w+", errors="replace") as log:
             try:

@@ -1,0 +1,40 @@
+"""Keys of others that say a text is not to be learned, or not as a whole.
+
+A demonstration is learned whole, so a record with such a key is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fieldcraft.data.records import Malformed
+
+# Of a turn, in the files of OpenAI, axolotl, ms-swift and TRL.
+TRAINED = ("weight", "loss_weight", "loss_scale", "loss", "train", "training", "trainable")
+MASKED = ("mask", "masked")
+PARTLY = ("train_detail", "refusal", "audio")  # something beside the text matters
+WHOLE = (True, 1, "1", "true", "True")
+NOTHING: tuple[Any, ...] = (None, False, 0, "0", "false", "False", "", [], {})
+# Of a record: KTO's verdict on its answer, and a weight among the records.
+VERDICTS = ("label", "kto_tag", "weight", "train")
+
+
+def refuse_unlearned_turn(turn: Mapping[str, Any]) -> None:
+    """Raises Malformed for a turn of the assistant that is context only, or not all text."""
+    for key in TRAINED:
+        if turn.get(key) is not None and turn[key] not in WHOLE:
+            raise Malformed(f"a turn that is not to be trained, by its key '{key}'")
+    for key in MASKED:
+        if turn.get(key) not in NOTHING:
+            raise Malformed(f"a turn that is not to be trained, by its key '{key}'")
+    for key in PARTLY:
+        if turn.get(key) not in NOTHING:
+            raise Malformed(f"a turn that is more than its text, by its key '{key}'")
+
+
+def refuse_unlearned_record(record: Mapping[str, Any]) -> None:
+    """Raises Malformed for a record that shows how not to answer."""
+    for key in VERDICTS:
+        if record.get(key) in (False, "false", "False"):  # 0 as well
+            raise Malformed(f"a record that is not to be trained, by its key '{key}'")

@@ -1,0 +1,276 @@
+"""Messages as people have them: which become steps, and why others are left out."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fieldcraft.data.formats.chat import messages_of, read_chat
+from fieldcraft.data.formats.convert import read_shown
+from fieldcraft.data.formats.kinds import FORMATS, format_of
+from fieldcraft.data.records import Malformed
+from fieldcraft.types import Action, Answer, Observation, Step, Thought, UserError
+
+USER = {"role": "user", "content": "Q?"}
+DONE = {"role": "assistant", "content": "A"}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+def called(*ids: str, names: str = "") -> dict[str, Any]:
+    calls = [
+        {"id": i, "function": {"name": name or "search", "arguments": json.dumps({"q": i})}}
+        for i, name in zip(ids, names or [""] * len(ids), strict=True)
+    ]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def result(identity: str | None, content: Any) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": identity, "content": content}
+
+
+def steps(*messages: Any) -> list[Step]:
+    return read_chat([USER, *messages, DONE]).steps
+
+
+@given(st.permutations(["a", "b", "c"]), st.booleans())
+def test_results_are_those_of_the_calls_that_they_name(order: list[str], apart: bool) -> None:
+    made = [called(i) for i in "abc"] if apart else [called(*"abc")]
+    found = steps(*made, *(result(i, f"of {i}") for i in order))
+    assert found[:3] == [Action("search", {"q": i}) for i in "abc"]
+    assert found[3:] == [*(Observation(f"of {i}") for i in "abc"), Answer("A")]
+
+
+@given(st.permutations([0, 1, 2]))
+def test_what_is_written_is_read_in_any_order_of_its_results(order: list[int]) -> None:
+    shown: list[Step] = [*(Action("f", {"n": n}) for n in range(3))]
+    shown += [*(Observation(str(n)) for n in range(3)), Answer("x")]
+    call, *results, last = messages_of(shown)
+    assert read_chat([USER, call, *(results[n] for n in order), last]).steps == shown
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([called("a", "b"), result("a", "x"), result("c", "y")], "a result of an unknown call"),
+        ([called("a", "b"), result("a", "x"), result("a", "y")], "two results of one call"),
+        ([called("a", "b"), result("a", "x")], "a call without a result"),
+        ([called("a")], "a call without a result"),
+        ([called("a"), result(None, "x")], "a result without the id of its call"),
+        ([called(""), result("a", "x")], "a call without an id"),
+        ([called("", ""), result("", "x")], "not as many as the calls"),
+        ([result("a", "x")], "a result without a call"),
+        ([called("a"), result("a", "x"), result("a", "x")], "two results of one call"),
+        ([called("a"), result("a", None)], "a result without a content"),
+        ([called("a"), result("a", [{"type": "image_url", "image_url": "x"}])], "no text"),
+        ([{"role": "assistant", "content": {"a": 1}}], "a message without a text"),
+        ([{"role": "assistant", "content": " "}], "an empty message"),
+        ([{"role": "assistant", "content": "x", "reasoning": {"a": 1}}], "without a text"),
+        ([{"role": "assistant", "content": "<think> I"}], "a thought that never ends"),
+        ([{"role": "assistant", "tool_calls": "x"}], "calls that are no list"),
+        ([{**called("a"), "function_call": {"name": "f", "arguments": "{}"}}], "both"),
+        ([{"role": "assistant", "function_call": "f"}], "a call that cannot be read"),
+        ([{"role": "assistant", "content": None, "refusal": "No."}], "more than its text"),
+        (
+            [
+                {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}},
+                {"role": "function", "name": "g", "content": "x"},
+            ],
+            "not in the order of the calls",
+        ),
+    ],
+)
+def test_what_is_not_understood_has_its_reason(messages: list[Any], reason: str) -> None:
+    with pytest.raises(Malformed, match=reason):
+        steps(*messages)
+
+
+def test_a_question_alone_is_no_demonstration() -> None:
+    with pytest.raises(Malformed, match="without a turn of the assistant"):
+        read_chat([USER])
+
+
+def test_older_messages_with_one_call_are_read() -> None:
+    made = {"name": "search", "arguments": '{"query": "x"}'}
+    found = steps(
+        {"role": "assistant", "content": "Look.", "function_call": made, "tool_calls": None},
+        {"role": "function", "name": "search", "content": "found x"},
+    )
+    call = Action("search", {"query": "x"})
+    assert found == [Thought("Look."), call, Observation("found x"), Answer("A")]
+
+
+@given(JSON.filter(lambda value: value is not None))
+def test_a_result_of_any_kind_is_its_text_or_its_json(value: Any) -> None:
+    found = steps(called("a"), result("a", value))[1]
+    assert isinstance(found, Observation)
+    assert (found.text if isinstance(value, str) else json.loads(found.text)) == value
+
+
+def test_a_result_in_parts_is_their_text() -> None:
+    parts = [{"type": "text", "text": "12"}, {"type": "text", "text": ":00", "image_url": None}]
+    assert steps(called("a"), result("a", parts))[1] == Observation("12:00")
+
+
+def test_no_arguments_may_be_an_empty_text() -> None:
+    call = {"id": "a", "function": {"name": "now", "arguments": ""}}
+    made = {"role": "assistant", "tool_calls": [call]}
+    assert steps(made, result("a", "12:00"))[0] == Action("now", {})
+
+
+DRAFT = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        (f"<think>Or {DRAFT}?</think>A", [Thought(f"Or {DRAFT}?"), Answer("A")]),
+        (f"Or {DRAFT}?</think>A", [Thought(f"Or {DRAFT}?"), Answer("A")]),
+        ("<think>a</think>b</think>A", [Thought("a"), Thought("b"), Answer("A")]),
+        (
+            '<tool_call>{"name": "f", "arguments": {"a": "</tool_call></think>"}}</tool_call>',
+            [Action("f", {"a": "</tool_call></think>"})],
+        ),
+    ],
+)
+def test_drafts_and_strings_are_no_calls(text: str, last: list[Step]) -> None:
+    assert read_chat([USER, {"role": "assistant", "content": text}]).steps == last
+
+
+# -- keys with a meaning -----------------------------------------------------------------------
+
+UNLEARNED = [
+    *({"weight": 0}, {"weight": 0.5}, {"train": False}, {"loss": False}, {"loss": 0}),
+    *({"training": "false"}, {"trainable": False}, {"mask": True}, {"masked": 1}),
+    *({"train_detail": [{"begin_offset": 0, "end_offset": 3, "train": False}]}, {"loss_scale": 0}),
+]
+LEARNED = [{}, {"weight": 1}, {"train": True}, {"loss": None}, {"mask": False}, {"weight": 1.0}]
+
+
+def records(turn: dict[str, Any]) -> list[dict[str, Any]]:
+    said = {**DONE, **turn}
+    share = [{"from": "human", "value": "Q?"}, {"from": "gpt", "value": "A", **turn}]
+    return [
+        {"messages": [USER, said]},
+        {"prompt": [USER], "completion": [said]},
+        {"conversations": share},
+    ]
+
+
+@pytest.mark.parametrize("turn", UNLEARNED)
+def test_a_turn_that_is_not_to_be_trained_leaves_its_record_out(turn: dict[str, Any]) -> None:
+    for record in records(turn):
+        found = format_of(record)
+        assert found is not None
+        with pytest.raises(Malformed, match=f"by its key '{next(iter(turn))}'"):
+            found.read(record)
+
+
+@pytest.mark.parametrize("turn", LEARNED)
+def test_a_turn_that_is_to_be_trained_is_read(turn: dict[str, Any]) -> None:
+    for record in records(turn):
+        found = format_of(record)
+        assert found is not None
+        assert found.read(record)[1] == [Answer("A")]
+        assert found.read({**record, "label": True, "weight": 1})[1] == [Answer("A")]
+
+
+@pytest.mark.parametrize("key", ["label", "kto_tag", "weight", "train"])
+def test_a_record_of_how_not_to_answer_is_left_out(key: str) -> None:
+    for record in records({}):
+        found = format_of(record)
+        assert found is not None
+        with pytest.raises(Malformed, match=f"by its key '{key}'"):
+            found.read({**record, key: False})
+
+
+@pytest.mark.parametrize(
+    ("field", "reason"),
+    [
+        ({"golden_answers": [{"a": 1}]}, "golden answers"),
+        ({"question": 3}, "a 'question' of another kind"),
+        ({"metadata": [1]}, "a 'metadata' of another kind"),
+        ({"tools": "["}, "a field that is no JSON"),
+    ],
+)
+def test_a_field_of_another_kind_is_no_empty_one(field: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Malformed, match=reason):
+        FORMATS["openai"].read({"messages": [USER, DONE], **field})
+
+
+def test_one_accepted_answer_needs_no_list() -> None:
+    task, _ = FORMATS["openai"].read({"messages": [USER, DONE], "golden_answers": "007"})
+    assert task.answers == ("007",)
+
+
+def test_a_turn_of_sharegpt_that_is_an_object() -> None:
+    turns = [
+        {"from": "human", "value": "Q?"},
+        {"from": "function_call", "value": '{"name": "now", "arguments": {}}'},
+        {"from": "observation", "value": {"time": "12:00"}},
+        {"from": "gpt", "value": "A"},
+    ]
+    found = FORMATS["sharegpt"].read({"conversations": turns})[1]
+    assert found[1] == Observation('{"time": "12:00"}')
+    turns[-1] = {"from": "gpt", "value": {"a": 1}}
+    with pytest.raises(Malformed, match="a turn without a text"):
+        FORMATS["sharegpt"].read({"conversations": turns})
+
+
+def test_tags_in_the_json_of_sharegpt_are_text() -> None:
+    query = {"name": "f", "arguments": {"q": "</think> <tool_call>"}}
+    for before in ("", "<think>\nHm.\n</think>\n\n"):
+        turns = [
+            {"from": "human", "value": "Q?"},
+            {"from": "function_call", "value": before + json.dumps(query)},
+            {"from": "observation", "value": "x"},
+            {"from": "gpt", "value": "A"},
+        ]
+        found = FORMATS["sharegpt"].read({"conversations": turns})[1]
+        assert Action("f", {"q": "</think> <tool_call>"}) in found
+        assert found[-3:] == [Action("f", query["arguments"]), Observation("x"), Answer("A")]
+
+
+def test_functions_of_older_files_are_tools() -> None:
+    record = {"messages": [USER, DONE], "functions": [{"name": "f"}]}
+    task, _ = FORMATS["openai"].read(record)
+    assert task.meta["tools"] == [{"type": "function", "function": {"name": "f"}}]
+
+
+def test_steps_in_an_impossible_order_leave_one_record_out(tmp_path: Path) -> None:
+    good = {"messages": [USER, DONE]}
+    results = (result("a", "x"), result("b", "y"))
+    broken = [USER, called("a"), {**called("b"), "content": "Hm."}, *results, DONE]
+    file = tmp_path / "chats.jsonl"
+    lines = [json.dumps(record) for record in (good, {"messages": broken}, good)]
+    file.write_text("\n".join(lines))
+    shown, reasons = read_shown(file, 0.34)
+    assert (len(shown), reasons) == (2, Counter({"steps in an impossible order": 1}))
+
+
+@given(st.integers(1, 30), st.integers(0, 30), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+def test_more_than_the_agreed_share_stops_with_a_sentence(
+    tmp_path_factory: pytest.TempPathFactory, good: int, bad: int, most: float
+) -> None:
+    """It names the reasons, the first record, and the key that agrees to it."""
+    file = tmp_path_factory.mktemp("left") / "chats.jsonl"
+    lines = [{"messages": [USER, DONE]}] * good + [{"messages": [USER]}] * bad
+    file.write_text("\n".join(map(json.dumps, lines)))
+    if bad <= most * len(lines):
+        shown, reasons = read_shown(file, most)
+        assert (len(shown), reasons.total()) == (good, bad)
+        return
+    told = rf"{bad} of the {good + bad} records .*{bad} with a question without .*, line {good + 1}"
+    with pytest.raises(UserError, match=told) as error:
+        read_shown(file, most)
+    agreed = float(str(error.value).rpartition("max_left_out=")[2].rstrip("."))
+    assert len(read_shown(file, agreed)[0]) == good

@@ -1,0 +1,96 @@
+"""One demonstration that is not understood leaves itself out, and no more."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpoints import tiny_tokenizer
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.dialects import get_dialect
+from fieldcraft.recipes.loading import parse_recipe
+from fieldcraft.runs.inputs import FileInputs
+from fieldcraft.types import UserError
+
+CALL = {"id": "a", "function": {"name": "search", "arguments": '{"query": "x"}'}}
+RESULT = {"role": "tool", "tool_call_id": "a", "content": "found"}
+
+
+def record(*between: Any) -> dict[str, Any]:
+    done = {"role": "assistant", "content": "<think>So.</think>A"}
+    messages = [{"role": "user", "content": "Q?"}, *between, done]
+    return {"messages": messages, "golden_answers": ["A"]}
+
+
+def calling(**function: str) -> dict[str, Any]:
+    call = {**CALL, "function": {**CALL["function"], **function}}  # type: ignore[dict-item]
+    return {"role": "assistant", "content": "I look.", "tool_calls": [call]}
+
+
+STAGE = {"type": "sft", "data": "demonstrations", "batch": 4, "epochs": 1, "optim": {"lr": 1e-5}}
+GOOD = record(calling(), RESULT)
+UNREAD = record(calling(), {**RESULT, "tool_call_id": "b"})
+LEGACY = record(
+    {"role": "assistant", "content": None, "function_call": CALL["function"]},
+    {"role": "function", "name": "search", "content": "found"},
+)
+OTHER_TOOL = record(calling(name="open"), RESULT)
+TWO_CALLS = record(
+    {"role": "assistant", "tool_calls": [CALL, {**CALL, "id": "b"}]},
+    RESULT,
+    {**RESULT, "tool_call_id": "b"},
+)
+TAGGED = record(calling(arguments='{"query": "a </end_search> b"}'), RESULT)
+
+
+def recipe(folder: Path, lines: list[Any], **keys: Any) -> Recipe:
+    file = folder / "shown.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    return parse_recipe(
+        {
+            "recipe": "small",
+            "model": str(folder),
+            "tasks": str(file),
+            "demonstrations": str(file),
+            "tools": [],
+            "stages": {"sft": STAGE},
+            **keys,
+        }
+    )
+
+
+def usable(folder: Path, lines: list[Any], dialect: str, **keys: Any) -> tuple[int, dict[str, int]]:
+    found = FileInputs(recipe(folder, lines, **keys))
+    spoken = get_dialect(dialect, tiny_tokenizer())
+    kept, reasons = found.usable_demonstrations(spoken, [])
+    return len(kept), dict(reasons)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "bad", "reason"),
+    [
+        ("hermes", UNREAD, "a result of an unknown call"),
+        ("autocoa", OTHER_TOOL, "a call that the dialect 'autocoa' cannot write"),
+        ("autocoa", TWO_CALLS, "a call that the dialect 'autocoa' cannot write"),
+        ("autocoa", TAGGED, "a call that the dialect 'autocoa' does not read back"),
+        ("search-r1", TWO_CALLS, "a call that the dialect 'search-r1' cannot write"),
+    ],
+)
+def test_a_bad_demonstration_leaves_itself_out(
+    tmp_path: Path, dialect: str, bad: Any, reason: str
+) -> None:
+    assert usable(tmp_path, [GOOD] * 9 + [bad], dialect) == (9, {reason: 1})
+    with pytest.raises(UserError, match=r"2 of the 11 records .* agree by max_left_out=0\.19\."):
+        usable(tmp_path, [GOOD] * 9 + [bad] * 2, dialect)
+    agreed = usable(tmp_path, [GOOD] * 9 + [bad] * 2, dialect, max_left_out=0.19)
+    assert agreed == (9, {reason: 2})
+
+
+def test_all_of_them_say_what_is_wrong_with_the_first(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="autocoa makes one call in a turn, not 2; use the dialect"):
+        usable(tmp_path, [TWO_CALLS] * 3, "autocoa", max_left_out=1)
+
+
+def test_older_messages_are_demonstrations(tmp_path: Path) -> None:
+    assert usable(tmp_path, [GOOD, GOOD, GOOD, LEGACY], "hermes") == (4, {})
