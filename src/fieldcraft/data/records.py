@@ -13,6 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from fieldcraft.data.formats.tables import folder_records, is_folder
+from fieldcraft.data.written import opened
 from fieldcraft.records.files import write_text
 from fieldcraft.records.jsonl import read_json_lines
 from fieldcraft.records.reading import reading, require_file
@@ -31,7 +32,13 @@ def hash_of(question: str) -> str:
 
 
 def records(path: Path) -> Iterator[tuple[str, Record]]:
-    """(where it stands, object) for each record of a file in any of the formats."""
+    """(where it stands, object) for each record of a file in any of the formats. Lists and objects
+    that a table holds as text are there as what they are."""
+    for where, record in _as_written(path):
+        yield where, opened(record)
+
+
+def _as_written(path: Path) -> Iterator[tuple[str, Record]]:
     if is_folder(path):
         for number, row in enumerate(folder_records(path), start=1):
             yield f"{path}, row {number}", row

@@ -21,10 +21,12 @@ import pyarrow.parquet
 
 from fieldcraft.data.browsecomp import readable_record
 from fieldcraft.data.formats.kinds import chat_record
-from fieldcraft.data.programs import Meta, program_question
+from fieldcraft.data.program_tests import Meta, tests_in
+from fieldcraft.data.programs import program_question
 from fieldcraft.data.records import Record, first, hash_of, records
 from fieldcraft.data.served import is_served, served_tasks
 from fieldcraft.data.toolrl import plain_record
+from fieldcraft.data.written import items_in, strings_in
 from fieldcraft.records.files import atomic_file
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.records.meta import GRADED_BY, checked_meta
@@ -34,7 +36,8 @@ from fieldcraft.tools.search.passages import parse_passage
 from fieldcraft.types import Task, UserError
 
 _QUESTION = ("question", "Question", "problem", "Problem")
-_ANSWERS = ("golden_answers", "answers", "answer", "Answer", "Final answer")
+_LISTS = ("golden_answers", "answers", "possible_answers")  # PopQA has the last
+_ANSWERS = (*_LISTS, "answer", "Answer", "Final answer")
 _ID = ("id", "_id", "ID", "unique_id", "task_id", "question_id")
 _META = ("type", "data_source", "difficulty", GRADED_BY)
 _LEVEL = ("level", "Level", "difficulty_level", "category")  # GAIA, WebWalkerQA, HLE
@@ -174,9 +177,9 @@ def write_verl(tasks: Iterable[Task], path: Path, instruction: str = "") -> None
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), draft)
 
 
-def _stated(record: Record, program: tuple[str, Meta] | None) -> Any:
+def _stated(record: Record, program: tuple[str | None, Meta] | None) -> Any:
     """The question, if a field of the record is nothing else."""
-    if program:
+    if program and program[0]:
         return program[0]
     reward = record.get("reward_model")
     truth = _truth(reward.get("ground_truth")) if isinstance(reward, dict) else None
@@ -241,20 +244,14 @@ def answers_of(record: Record, where: str) -> tuple[str, ...]:
 
 
 def _accepted(record: Record, where: str) -> tuple[str, ...]:
-    given = first(record, _ANSWERS)
-    if given is None and isinstance(reward := record.get("reward_model"), dict):
-        given = _truth(reward.get("ground_truth"))
-        if isinstance(given, dict):  # Search-R1's {"target": [...]}
-            given = given.get("target")
-        if isinstance(given, str):
-            given = _SEPARATOR.split(given)
-    if isinstance(given, str):  # GSM8K writes the whole solution, the answer behind "####"
-        given = given.rpartition("\n#### ")[2]
-    listed = given if isinstance(given, list) else [given]
-    if isinstance(choices := record.get("choices"), list):
-        listed = [_choice(choices, answer, where) for answer in listed]
+    listed = next((given for key in _ANSWERS if (given := _listed(record.get(key), key))), [])
+    if not listed and isinstance(reward := record.get("reward_model"), dict):
+        listed = _of_verl(reward.get("ground_truth"))
+    choices = record.get("choices")
+    if choices := items_in(choices) if isinstance(choices, str) else choices:
+        listed = [_choice(list(choices), answer, where) for answer in listed]
     aliases = record.get("answer_aliases")
-    listed = listed + (aliases if isinstance(aliases, list) else [])
+    listed += _listed(aliases, "answers") if isinstance(aliases, list | str) else []
     if wrong := [a for a in listed if not isinstance(a, str | int | float | None)]:
         raise UserError(f"{where}: the answer {wrong[0]!r} is no text; write a list of strings.")
     # A bare NaN, as some public files hold, is a missing value and unequal to itself.
@@ -262,8 +259,40 @@ def _accepted(record: Record, where: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for text in texts if text))
 
 
+def _listed(given: Any, key: str) -> list[Any]:
+    """The answers under a key: a list, one answer, or a list that is written as text. A list of
+    numbers in text is a list only under a key of several answers: it may be an answer itself."""
+    match given:
+        case None | "":
+            return []
+        case {"text": list(texts)}:  # SQuAD
+            return list(texts)
+        case {"value": value, "aliases": list(aliases)}:  # TriviaQA
+            return [value, *aliases]
+        case str():
+            found = items_in(given) if key in _LISTS else strings_in(given)
+            # GSM8K writes the whole solution, the answer behind "####".
+            return [given.rpartition("\n#### ")[2]] if found is None else list(found)
+        case list():
+            return list(given)
+    return [given]
+
+
+def _of_verl(given: Any) -> list[Any]:
+    """The answers in a ground truth of verl, none where it holds tests."""
+    truth = _truth(given)
+    if isinstance(truth, dict) and "target" in truth:  # Search-R1's {"target": [...]}
+        truth = truth["target"]
+    with_tests = isinstance(truth, str | dict | list) and tests_in(truth) is not None
+    if isinstance(truth, str) and len(several := _SEPARATOR.split(truth)) > 1:
+        return list(several)
+    return [] if with_tests else _listed(truth, "ground_truth")
+
+
 def _choice(choices: list[Any], answer: Any, where: str) -> Any:
     """FlashRAG's multiple choice: the answer is the number of a choice."""
+    if isinstance(answer, str) and answer not in choices and answer.strip().isdecimal():
+        answer = int(answer)  # a table without types
     if not isinstance(answer, int):
         return answer
     if not 0 <= answer < len(choices):
