@@ -49,10 +49,10 @@ def _of_any_kind(record: Record, where: str) -> tuple[str | None, Meta] | None:
         case {"question_content": str(text), "public_test_cases": public}:
             cases = _cases(public, where) + _cases(record.get("private_test_cases"), where)
             return _livecodebench(text, cases, record)
-    if (tests := tests_of(record)) is None:
+    if (found := tests_of(record)) is None:
         return None
     prompt = record.get("prompt")
-    return prompt if isinstance(prompt, str) else None, tests
+    return prompt if isinstance(prompt, str) else None, found
 
 
 def _mbpp(text: str, tests: Sequence[str], setup: str) -> tuple[str, Meta]:

@@ -1,5 +1,4 @@
-"""Lists, objects and truth values that somebody wrote as text: in JSON, or as Python or numpy show
-them.
+"""Lists, objects and truth values that are written as text: in JSON, or as Python and numpy do.
 
 A CSV has no lists, and programs that write tables often turn a list into text. Nothing is
 evaluated, and a text that is not wholly of one of the forms stays a text.
