@@ -18,12 +18,18 @@ Rule = Callable[[str, Sequence[str]], float]
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
+IDLE = re.compile(r"(?<!\w)\s+|\s+(?!\w)")  # white space that separates nothing
 VERDICTS = {"yes", "no", "noanswer"}
 
 
 def normalise(text: str) -> str:
     """Lower case, without ASCII punctuation, without articles, single spaces (SQuAD v1.1)."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
+
+
+def closed_up(text: str) -> str:
+    """A text without the white space that separates nothing: "1 1/2" stays, as it is not 11/2."""
+    return IDLE.sub("", text.strip())
 
 
 def compared(text: str) -> str:
