@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fieldcraft.data.corpora import ensure_corpus
 from fieldcraft.data.records import records
-from fieldcraft.data.sources import ensure_corpus, read_tasks
+from fieldcraft.data.sources import read_tasks
 from fieldcraft.tools.search.passages import read_corpus
 from fieldcraft.types import UserError
 
@@ -61,3 +62,9 @@ def test_two_columns_of_one_name_are_refused(tmp_path):
     path = table(tmp_path / "a.csv", [["question", "answer", "answer"], ["A?", "1", "2"]])
     with pytest.raises(UserError, match="two columns are called 'answer'"):
         read_tasks(path)
+
+
+def test_a_corpus_in_another_file_keeps_its_ids(tmp_path):
+    path = table(tmp_path / "a.csv", [["_id", "title", "text"], ["007", "A", "x"], ["01", "", "x"]])
+    corpus = ensure_corpus(path, tmp_path / "corpus.jsonl")
+    assert [(p.id, p.title) for p in read_corpus(corpus)] == [("007", "A"), ("01", "")]

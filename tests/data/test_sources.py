@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fieldcraft.data.corpora import ensure_corpus
 from fieldcraft.data.records import hash_of
 from fieldcraft.data.sources import (
-    ensure_corpus,
     read_tasks,
     with_source,
     write_tasks,

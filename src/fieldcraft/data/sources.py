@@ -1,9 +1,8 @@
-"""Questions and corpora as others publish them, read into the project's own types.
+"""Questions as others publish them, read into the project's own types.
 
 Tasks come from files of questions with answers (FlashRAG, HotpotQA, 2WikiMultiHopQA, MuSiQue,
 GSM8K, MATH, AIME), from verl's parquet, from files of programs with tests (`programs.py`), from
-ToolRL's (`toolrl.py`) and from BrowseComp's (`browsecomp.py`); corpora from JSON lines, arrays of
-passages, and the paragraphs of files of questions.
+ToolRL's (`toolrl.py`) and from BrowseComp's (`browsecomp.py`). `corpora.py` reads corpora.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.records.meta import GRADED_BY, checked_meta
 from fieldcraft.records.reading import reading
 from fieldcraft.rewards.grading import GRADES_BY, JUDGE, MATH, grader_of
-from fieldcraft.tools.search.passages import parse_passage
 from fieldcraft.types import Task, UserError
 
 _QUESTION = ("question", "Question", "problem", "Problem")
@@ -342,55 +340,3 @@ def _gold_titles(record: Record) -> list[str]:
             p.get("title") for p in paragraphs if isinstance(p, dict) and p.get("idx") in numbers
         ]
     return [str(title) for title in dict.fromkeys(titles or [])]
-
-
-# -- corpora -----------------------------------------------------------------------------------
-
-
-def ensure_corpus(path: Path, out: Path) -> Path:
-    """A corpus that `build_index` takes: `path` itself if it is one, else `out`, written from it.
-
-    Besides JSON lines of passages, `path` may be a JSON array of passages, or a HotpotQA,
-    2WikiMultiHopQA, MuSiQue or DPR file of questions, whose paragraphs become the corpus.
-
-    Raises:
-        UserError: the file is missing, empty or damaged, or holds no passages.
-    """
-    _, record = next(records(path), ("", {}))
-    if ("contents" in record or "text" in record) and path.suffix in (".jsonl", ".gz"):
-        return path
-    passages = dict.fromkeys(_paragraphs(path))
-    if not passages:
-        raise UserError(f"{path} holds no passages; give a corpus or a HotpotQA file.")
-    write_json_lines(
-        out,
-        ({"id": str(i), "title": t, "text": text} for i, (t, text) in enumerate(passages)),
-    )
-    return out
-
-
-def _paragraphs(path: Path) -> Iterator[tuple[str, str]]:
-    """(title, text) of every paragraph, repetitions included."""
-    for where, record in records(path):
-        try:
-            if "context" in record:  # HotpotQA, 2WikiMultiHopQA: [title, [sentence, ...]]
-                context = record["context"]
-                if isinstance(context, dict):  # as columns, on the hub
-                    texts = context["sentences"] if "sentences" in context else context["content"]
-                    context = zip(context["title"], texts, strict=True)
-                for title, sentences in context:
-                    yield str(title), "".join(sentences)
-            elif "ctxs" in record:  # DPR
-                for passage in record["ctxs"]:
-                    yield str(passage["title"]), str(passage["text"])
-            elif "paragraphs" in record:  # MuSiQue
-                for paragraph in record["paragraphs"]:
-                    yield str(paragraph["title"]), str(paragraph["paragraph_text"])
-            else:
-                passage = parse_passage(record, "")
-                yield passage.title, passage.text
-        except (TypeError, ValueError, KeyError) as error:
-            raise UserError(
-                f"{where} holds no passages as a corpus, HotpotQA or MuSiQue write them ({error}); "
-                "give another file or fix the record."
-            ) from error

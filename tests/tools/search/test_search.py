@@ -42,11 +42,21 @@ def ids(index, query, topk=10):
         ({"contents": '""Heroes" (song)"\nBowie'}, '"Heroes" (song)', "Bowie"),
         ({"title": "Evan  Morris\n", "text": "Evan"}, "Evan Morris", "Evan"),
         ({"text": "Evan"}, "", "Evan"),
+        ({"title": "Evan Morris", "contents": "Evan L."}, "Evan Morris", "Evan L."),
+        ({"title": "Evan Morris", "contents": "Evan L.\nMorris"}, "Evan Morris", "Evan L.\nMorris"),
+        ({"title": "Evan", "contents": '"Evan"\nMorris'}, "Evan", "Morris"),
+        ({"title": None, "text": "Evan"}, "", "Evan"),
+        ({"title": float("nan"), "text": "Evan"}, "", "Evan"),
+        ({"title": None, "contents": "Evan Morris\nEvan"}, "Evan Morris", "Evan"),
+        ({"title": 1984, "text": "A novel"}, "1984", "A novel"),
+        ({"title": "Evan", "text": ""}, "Evan", ""),
     ],
 )
 def test_the_fields_formats_of_a_passage(record, title, text):
     assert parse_passage(record, "7") == Passage("7", title, text)
     assert parse_passage(record | {"id": 12}, "7").id == "12"
+    assert parse_passage(record | {"_id": "MED-10", "metadata": {}}, "7").id == "MED-10"
+    assert parse_passage(record | {"docid": 0, "_id": None}, "7").id == "0"
 
 
 @given(st.text().map(lambda s: " ".join(s.split())), st.text(), st.text())
@@ -211,7 +221,7 @@ def test_an_index_of_another_format_is_refused_and_rebuilt(tmp_path):
         ("", "holds no passages"),
         ('{"text": "a"}\n{"title": "a"}\n', "line 2 is not a passage: it needs 'contents' or"),
         ('{"text": 3}\n', "line 1 is not a passage: it needs"),
-        ('{"text": "a", "title": null}\n', "line 1 is not a passage: it needs"),
+        ('{"text": "a", "title": []}\n', "line 1 is not a passage: it needs"),
         ('{"text": " ", "title": ""}\n', "line 1 is not a passage: it holds no text"),
         ('{"text": "?!"}\n', "holds no words to search for"),
     ],
