@@ -29,6 +29,7 @@ from fieldcraft.data.written import items_in, strings_in
 from fieldcraft.records.files import atomic_file
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.records.meta import GRADED_BY, checked_meta
+from fieldcraft.records.paths import at_home
 from fieldcraft.records.reading import reading
 from fieldcraft.rewards.grading import GRADES_BY, JUDGE, MATH, grader_of
 from fieldcraft.types import Task, UserError
@@ -71,6 +72,7 @@ def read_tasks(path: Path) -> list[Task]:
         UserError: the file is missing, empty or damaged, or a record lacks a question, or an answer
             and tests.
     """
+    path = at_home(path)
     if is_served(path):
         return served_tasks(path)
     plain = (
