@@ -104,7 +104,6 @@ def plausible(gold: str) -> list[str]:
     plain = gold.replace(",", "").replace("_", "")
     formats = [f"{gold} km", f"${gold}$"]
     if plain.lstrip("-").isdecimal():
-        formats += [f"{int(plain):,}", f"{plain}.0", f"{int(plain):e}"]
-    return [
-        text for text in dict.fromkeys(formats + [w.format(gold) for w in ways]) if text != gold
-    ]
+        formats += [f"{Decimal(plain):,}", f"{plain}.0", f"{Decimal(plain):e}"]
+    formats += [way.format(gold) for way in ways]
+    return [text for text in dict.fromkeys(formats) if text != gold]
