@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 from fieldcraft.data.written import items_in, value_in
 from fieldcraft.rewards.answers import is_option
