@@ -42,6 +42,8 @@ def test_a_program_is_found_however_it_is_fenced(tag, fence, margin, before, aft
         f"- Here:\n\n  ```python\n{textwrap.indent(ADD, '  ')}  ```\n  It adds.",
         f"```python\n{ADD}\n\nThis prints the sum, that is 5.",  # never closed
         f"```python\n{ADD.rstrip()}```\nThis prints the sum.",
+        f"```python\n{ADD.rstrip()}```\nRun it:\n```bash\npython a.py\n```",
+        f"The program:\n\n{textwrap.indent(ADD, '    ')}\nIt adds.",
         f"```python\nprint('old')\n```\nBetter:\n```python\n{ADD}```",
         f"```python\n{ADD}```\nNever like this:\n```python\nprint(a +\n```",
         f"```python\n{ADD}```\nNot C:\n```c\nprint(1);\n```",

@@ -78,7 +78,7 @@ FORMS: Sequence[Form] = (
         "numbers",
         is_number,
         "words are compared without punctuation, so 3.5 equals 35 and -5 equals 5: graded_by: math,"
-        " or correct=math for all questions, compares values",
+        " or correct=math for all questions, compares them as values",
     ),
     Form(
         "mathematics",

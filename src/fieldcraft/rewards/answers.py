@@ -23,7 +23,8 @@ ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 IDLE = re.compile(r"(?<!\w)\s+|\s+(?!\w)")  # white space that separates nothing
 OPTION = re.compile(
-    r"(?:(?:option|choice|answer)\b\W*)?[*_$\s]*[(\[{]?[*_\s]*([A-Za-z])[*_\s]*[)\]}]?[*_$\s.:,]*",
+    r"(?:(?:option|choice|answer)\b\W*+)?[*_$\s]*+[(\[{]?[*_\s]*+([A-Za-z])"
+    r"[*_\s]*+[)\]}]?[*_$\s.:,]*+",
     re.IGNORECASE,
 )
 LETTER = re.compile(r"[(\[]?[A-Z][)\]]?[.:]?")

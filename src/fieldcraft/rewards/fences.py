@@ -21,6 +21,7 @@ _LANGUAGE = re.compile(r"\s*\{?\s*\.?(?:language-)?([\w+#.-]*)")
 _PYTHON = re.compile(r"(?:python|py|pypy)[\d.]*", re.IGNORECASE)
 _MARKDOWN = ("markdown", "md")
 _TAB = 4  # columns
+_MOST_TEXT = 40  # paragraphs of text that may stand behind a program whose fence is not closed
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +99,9 @@ def program_of(answer: str) -> str | None:
     """The Python program in an answer, None where there is none.
 
     It is the last block of Python that compiles and, without one, the last block without a language
-    that does. Behind these come a block of Python with a mistake, and an answer that is a program
-    as a whole. Text that computes nothing, such as the output "5", is no program.
+    that does. Behind these come a block of Python with a mistake and, where there are no fences, an
+    answer that is a program as a whole or has one in indented lines. Text that computes nothing,
+    such as the output "5", is no program.
     """
     blocks = blocks_in(answer)
     pythons = [block for block in blocks if block.is_python]
@@ -111,16 +113,28 @@ def program_of(answer: str) -> str | None:
     for block in reversed(pythons):
         if block.text.strip():
             return block.text
-    return None if blocks else _sound(answer)
+    return None if blocks else _sound(answer) or _indented(answer)
 
 
 def _compiled(block: Block) -> str | None:
-    """The program of a block. Behind one that is not closed, text may follow."""
-    if block.closed:
-        return _sound(block.text)
-    paragraphs = block.text.partition("```")[0].split("\n\n")
-    cut = ("\n\n".join(paragraphs[:count]) for count in range(len(paragraphs), 0, -1))
+    """The program of a block. A fence may close it at the end of a line, and text may follow one
+    that is never closed."""
+    if (code := _sound(block.text)) is not None:
+        return code
+    text, fence, _ = block.text.partition("```")
+    if block.closed or fence:
+        return _sound(text)
+    paragraphs = text.split("\n\n")
+    counts = range(len(paragraphs) - 1, max(len(paragraphs) - _MOST_TEXT, 0), -1)
+    cut = ("\n\n".join(paragraphs[:count]) for count in counts)
     return next((code for text in cut if (code := _sound(text)) is not None), None)
+
+
+def _indented(answer: str) -> str | None:
+    """The last program among the indented blocks of a text without fences."""
+    lines = "\n".join(_LINE.split(answer))
+    blocks = re.findall(r"(?:\A|\n[ \t]*\n)((?:(?: {4}|\t).*\n?|[ \t]*\n)+)", lines)
+    return next((code for text in reversed(blocks) if (code := _sound(text)) is not None), None)
 
 
 def _sound(text: str) -> str | None:
