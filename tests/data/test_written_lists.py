@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.sources import read_tasks
+from fieldcraft.data.sources import read_tasks, write_tasks, write_verl
 from fieldcraft.data.written import items_in, opened, strings_in, value_in
 from fieldcraft.types import Task, UserError
 from source_files import lines, parquet, verl
@@ -40,7 +40,18 @@ def test_numbers_in_a_list_stay_as_they_are_written(found):
 
 @pytest.mark.parametrize(
     "text",
-    ["[1, 2)", "(a, b)", "('a')", "['a'", "[a]", "['a' ... 'b']", "f(['a'])", "x ['a']", "['a'] x"],
+    [
+        "[1, 2)",
+        "(a, b)",
+        "('a')",
+        "('a, b')",
+        "['a'",
+        "[a]",
+        "['a' ... 'b']",
+        "f(['a'])",
+        "x ['a']",
+        "['a'] x",
+    ],
 )
 def test_other_texts_are_no_lists(text):
     assert items_in(text) is None
@@ -61,6 +72,8 @@ def test_an_interval_or_a_set_of_numbers_may_be_the_answer(tmp_path):
         {"answers": '["A", null, "B"]'},
         {"answers": {"text": ["A", "B"], "answer_start": [0, 1]}},
         {"answer": "('A', 'B')"},
+        {"answers": "{'text': ['A', 'B'], 'answer_start': [0, 1]}"},
+        {"answer": '{"value": "A", "aliases": ["B"]}'},
         {"answer": {"value": "A", "aliases": ["A", "B"], "normalized_aliases": ["a"]}},
         {"answer": "A", "answer_aliases": "['B']"},
         {"possible_answers": '["A", "B"]', "obj": "A"},
@@ -83,6 +96,16 @@ def test_a_csv_with_lists_objects_and_truth_values(tmp_path):
         writer.writerow(["Q?", "007", "", "", "False"])
     [task] = read_tasks(tmp_path / "a.csv")
     assert (task.question, task.answers, task.meta) == ("P?", ("y", "x"), {"hops": 2})
+
+
+@pytest.mark.parametrize(
+    "answer", ["['A', 'B']", "{'A'}", '{"text": ["A"]}', "[A]", json.dumps(["A"])]
+)
+def test_an_answer_that_looks_like_a_list_is_written_so_that_it_comes_back(tmp_path, answer):
+    task = Task("1", "Q?", (answer,), {"data_source": "x", "split": "train"})
+    write_tasks([task], tmp_path / "a.jsonl")
+    write_verl([task], tmp_path / "a.parquet")
+    assert read_tasks(tmp_path / "a.jsonl") == read_tasks(tmp_path / "a.parquet") == [task]
 
 
 def test_messages_as_text_are_messages_and_other_prompts_stay():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from fieldcraft.data.programs import program_question
 from fieldcraft.data.records import Record, first, hash_of, records
 from fieldcraft.data.served import is_served, served_tasks
 from fieldcraft.data.toolrl import plain_record
-from fieldcraft.data.written import items_in, strings_in
+from fieldcraft.data.written import items_in, strings_in, value_in
 from fieldcraft.records.files import atomic_file
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.records.meta import GRADED_BY, checked_meta
@@ -44,6 +44,7 @@ _LEVEL = ("level", "Level", "difficulty_level", "category")  # GAIA, WebWalkerQA
 _MATHEMATICS = re.compile(r"math|gsm8k|aime|amc|olympiad", re.IGNORECASE)
 # AutoCoA's instruction ends so, and this project's for it.
 _LAST_LINE = re.compile(r".*\bnow\b[^\n]*\bquestion\b[^\n]*:[ \t]*\n", re.DOTALL | re.IGNORECASE)
+_SPLIT = "<ans_split>"
 _SEPARATOR = re.compile(r"<ans_split>|<\|answer_split\|>")
 
 
@@ -164,7 +165,7 @@ def write_verl(tasks: Iterable[Task], path: Path, instruction: str = "") -> None
             "data_source": str(task.meta.get("data_source", "fieldcraft")),
             "prompt": [{"role": "user", "content": instruction + task.question}],
             "ability": "QA",
-            "reward_model": {"ground_truth": "<ans_split>".join(task.answers), "style": "rule"},
+            "reward_model": {"ground_truth": _joined(task.answers), "style": "rule"},
             "extra_info": {
                 "index": number,
                 "split": str(task.meta.get("split", "train")),
@@ -175,6 +176,12 @@ def write_verl(tasks: Iterable[Task], path: Path, instruction: str = "") -> None
     ]
     with atomic_file(path) as draft:
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), draft)
+
+
+def _joined(answers: Sequence[str]) -> str:
+    """Answers as one text. A single one that reads as something else ends with the separator."""
+    joined = _SPLIT.join(answers)
+    return joined if len(answers) != 1 or _of_verl(joined) == [*answers] else joined + _SPLIT
 
 
 def _stated(record: Record, program: tuple[str | None, Meta] | None) -> Any:
@@ -270,6 +277,10 @@ def _listed(given: Any, key: str) -> list[Any]:
         case {"value": value, "aliases": list(aliases)}:  # TriviaQA
             return [value, *aliases]
         case str():
+            if isinstance(found := value_in(given), dict) and (inside := _listed(found, key)) != [
+                found
+            ]:
+                return inside
             found = items_in(given) if key in _LISTS else strings_in(given)
             # GSM8K writes the whole solution, the answer behind "####".
             return [given.rpartition("\n#### ")[2]] if found is None else list(found)

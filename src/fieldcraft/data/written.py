@@ -47,10 +47,13 @@ def items_in(text: str) -> list[str] | None:
     """The items of a flat list that a text shows, as text; None for another text. A number stays as
     it is written, and empty items are left out."""
     found = _LIST.fullmatch(text.strip())
-    if found is None or (found["tuple"] is not None and "," not in found["tuple"]):
+    if found is None:
         return None
     body = next(part for part in found.groups() if part is not None)
-    return [_string(item) for item in _items(body) if not re.fullmatch(_NOTHING, item)]
+    items = _items(body)
+    if found["tuple"] is not None and len(items) < 2 and not body.rstrip().endswith(","):
+        return None  # one text in brackets
+    return [_string(item) for item in items if not re.fullmatch(_NOTHING, item)]
 
 
 def strings_in(text: str) -> list[str] | None:
