@@ -28,8 +28,9 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from fieldcraft.data.sources import ensure_corpus, read_tasks
-from fieldcraft.tools.search.bm25 import words
+from fieldcraft.data.corpora import ensure_corpus
+from fieldcraft.data.sources import read_tasks
+from fieldcraft.records.words import words
 from fieldcraft.tools.search.index import SearchIndex, build_index
 from fieldcraft.tools.search.passages import read_corpus
 

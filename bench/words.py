@@ -21,8 +21,10 @@ import bm25s
 import Stemmer
 from bm25s.stopwords import STOPWORDS_EN
 
-from fieldcraft.data.sources import ensure_corpus, read_tasks
-from fieldcraft.tools.search.bm25 import passage_terms, query_terms, words
+from fieldcraft.data.corpora import ensure_corpus
+from fieldcraft.data.sources import read_tasks
+from fieldcraft.records.words import words
+from fieldcraft.tools.search.bm25 import passage_terms, query_terms
 from fieldcraft.tools.search.passages import Passage, read_corpus
 from fieldcraft.types import Task
 

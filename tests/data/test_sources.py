@@ -8,15 +8,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fieldcraft.data.corpora import ensure_corpus
 from fieldcraft.data.records import hash_of
 from fieldcraft.data.sources import (
-    ensure_corpus,
     read_tasks,
     with_source,
     write_tasks,
     write_verl,
 )
-from fieldcraft.records.meta import COUNTED, GRADED_BY
+from fieldcraft.records.meta import COUNTED, GRADED_BY, RATE
 from fieldcraft.tools.search.index import build_index
 from fieldcraft.types import Task, UserError
 from source_files import lines, parquet, verl
@@ -164,7 +164,7 @@ words = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1)
             question=words,
             answers=st.lists(words, min_size=1, unique=True).map(tuple),
             meta=st.dictionaries(
-                words.filter(lambda key: key not in {*COUNTED, GRADED_BY}),
+                words.filter(lambda key: key not in {*COUNTED, GRADED_BY, RATE, "ways"}),
                 st.integers() | words | st.booleans(),
             ),
         ),

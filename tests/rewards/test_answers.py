@@ -85,7 +85,7 @@ def test_cover_em(prediction: str, golds: list[str], covered: float) -> None:
 
 
 def test_rules_are_named_and_versioned() -> None:
-    names = ["em/squad-2", "f1/squad-2", "cover_em/substring-2"]
+    names = ["em/squad-3", "f1/squad-3", "cover_em/substring-3"]
     assert dict(zip(names, (exact_match, f1, cover_em), strict=True)) == RULES
     assert [ExactMatch.rule, F1.rule, CoverEM.rule] == names
 
@@ -112,3 +112,61 @@ def test_state_of_a_stateless_reward_is_empty() -> None:
     reward.load_state_dict({})
     with pytest.raises(ValueError, match="ExactMatch keeps no state"):
         reward.load_state_dict({"best": 1})
+
+
+OPTIONS = [
+    "A",
+    "(A)",
+    "A.",
+    "A)",
+    "**A**",
+    "**(A)**",
+    "Option A",
+    "option (A).",
+    "Answer: A",
+    "[A]",
+]
+
+
+@pytest.mark.parametrize("letter", ["A", "B", "I", "X"])
+@pytest.mark.parametrize("way", OPTIONS)
+@pytest.mark.parametrize("gold", ["{}", "({})", "{}."])
+def test_an_option_is_its_letter_however_it_is_written(letter: str, way: str, gold: str) -> None:
+    wanted = gold.format(letter)
+    answer = way.replace("A", letter) if letter != "A" else way
+    answer = answer.replace(f"{letter}nswer", "Answer")
+    assert exact_match(answer, [wanted]) == f1(answer, [wanted]) == 1.0
+    other = "C" if letter != "C" else "D"
+    assert exact_match(answer, [other]) == 0.0
+    assert exact_match("An apple", [wanted]) == 0.0
+
+
+def test_letters_are_options_only_where_the_gold_answer_is_one() -> None:
+    assert exact_match("Option B", ["Plan B"]) == 0.0
+    assert exact_match("Option A", ["option"]) == 1.0  # by the rule of SQuAD: "a" is an article
+    assert exact_match("A", ["a"]) == 1.0
+    assert exact_match("(5)", ["5"]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        ("दिल्ली।", "दिल्ली"),
+        ("« Paris »", "Paris"),
+        ("the 2001–2002 season", "2001-2002 season"),
+        ("Beyonce\u0301", "Beyoncé"),
+        ("北京。", "北京"),
+        ("القاهرة؟", "القاهرة"),
+        ("O’Brien", "O'Brien"),
+    ],
+)
+def test_punctuation_and_marks_of_all_scripts(answer: str, gold: str) -> None:
+    assert exact_match(answer, [gold]) == exact_match(gold, [answer]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [("बिल", "बेल"), ("กิน", "กัน"), ("á", "a\u0329"), ("a\u0329 b", "b"), ("كتب", "كتاب")],
+)
+def test_words_that_differ_in_marks_differ(answer: str, gold: str) -> None:
+    assert exact_match(answer, [gold]) == 0.0

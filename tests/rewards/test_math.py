@@ -77,3 +77,4 @@ def test_the_reward() -> None:
     assert score(None, "1") == score(" ", "1") == 0.0
     assert score("1") is None
     assert score("Oslo !", "Oslo!") == 1.0  # equal text needs no reading
+    assert score("1 1/2", "11/2") == 0.0  # nor are these equal texts

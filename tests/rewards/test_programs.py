@@ -9,7 +9,7 @@ from fieldcraft.rewards.programs import (
     ProgramReward,
     StdinTests,
     UnitTests,
-    program_of,
+    program_figures,
     same_output,
 )
 from fieldcraft.types import Status, Task, Trajectory, UserError
@@ -96,6 +96,12 @@ def test_same_output(printed: str, wanted: str, same: bool) -> None:
     assert same_output(printed, wanted) is same
 
 
-def test_the_last_block_of_an_answer_is_the_program() -> None:
-    assert program_of("```py\na\n```\nbetter:\n```\nb\n  c\n```") == "b\n  c\n"
-    assert program_of("a\n``` b") == "a\n``` b"
+@pytest.mark.parametrize(
+    ("answers", "rate"),
+    [([], None), ([TWICE, None, "It cannot be done."], 1 / 3), ([f"```py\n{TWICE}"], 0.0)],
+)
+def test_the_rate_of_answers_without_a_program(answers: list[str | None], rate: Any) -> None:
+    task = Task("q", "?", ("A",))
+    others = [Trajectory(task, answer="A", rewards={"em": 1.0, "unit_tests": None})]
+    graded = [Trajectory(task, answer=a, rewards={"unit_tests": 0.0}) for a in answers]
+    assert program_figures(others + graded).get("no_program_rate") == rate

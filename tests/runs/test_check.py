@@ -101,6 +101,7 @@ def test_the_world_is_sound() -> None:
         "weights",
         "dialect",
         "gold answers",
+        "right answers",
         "closed book",
         "budget",
         "workflows",

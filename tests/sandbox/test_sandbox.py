@@ -44,6 +44,30 @@ def test_how_programs_fail(run, code: str, exit_code: int, stderr: str) -> None:
     assert (stderr == "") == (done.stderr == "")
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print(open('/dev/stdin').read())",
+        "print(open('/dev/fd/0', encoding='utf-8').read())",
+        "import os; print(os.read(os.open('/dev/stdin', os.O_RDONLY), 99).decode())",
+        "import sys; sys.stdin = open('/dev/stdin'); print(input() + '\\n' + input())",
+        "from pathlib import Path; print(Path('/dev/stdin').read_text())",
+        "print(open(0).read())",
+    ],
+)
+def test_programs_that_open_their_standard_input(run, code: str) -> None:
+    done = run(code, stdin="2 3\nä")
+    assert (done.stderr, done.stdout.rstrip("\n")) == ("", "2 3\nä")
+    assert run("print(repr(open('/dev/stdin').read()))").stdout == "''\n"
+
+
+def test_a_standard_input_without_room_has_no_name_but_can_be_read(run) -> None:
+    lines = "x" * 8 * 2**20
+    limits = Limits(wall_seconds=20.0, memory_mb=256, disk_mb=1, file_mb=16)
+    code = "import os; print(len(input()), os.path.exists('/dev/stdin'))"
+    assert run(code, stdin=lines, limits=limits).stdout == f"{len(lines)} False\n"
+
+
 def test_a_traceback_shows_the_program_and_nothing_else(run) -> None:
     done = run("def f():\n    return 1 / 0\nf()")
     assert [line.strip() for line in done.stderr.splitlines() if "File" in line] == [

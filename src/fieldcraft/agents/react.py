@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fieldcraft.agents.turns import conclude, look_up
 from fieldcraft.envs.environment import ToolEnvironment
+from fieldcraft.records.words import words
 from fieldcraft.rollout.turns import Conversation, Policy, converse
-from fieldcraft.tools.search.bm25 import words
 from fieldcraft.types import Dialect, StopReason, Task, Trajectory
 
 SENTENCE_ENDS = (".", "\n")

@@ -157,7 +157,7 @@ def build(
     ] = False,
 ) -> None:
     """Build a search index: BM25, vectors of an encoder, or both."""
-    from fieldcraft.data.sources import ensure_corpus
+    from fieldcraft.data.corpora import ensure_corpus
     from fieldcraft.tools.search.index import build_index
 
     refuse_unwritable(out)

@@ -21,6 +21,7 @@ from fieldcraft.cli import agents, branching, data, plan, runs, show, view
 from fieldcraft.cli.app import (
     app,
 )
+from fieldcraft.records.paths import argument_at_home
 from fieldcraft.types import UserError
 from fieldcraft.version import __version__
 
@@ -40,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     mistakes: list[UserError | OSError] = []
     try:
         with _no_lost_interrupt():
-            app(args=arguments, prog_name="fieldcraft")
+            given = sys.argv[1:] if arguments is None else arguments
+            app(args=[*map(argument_at_home, given)], prog_name="fieldcraft")
     except* (UserError, OSError) as group:  # a rollout's arrives in the group of its siblings
         mistakes += _leaves(group)
     if mistakes:

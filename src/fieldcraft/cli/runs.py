@@ -189,12 +189,18 @@ def check(recipe: RecipeName, overrides: Overrides = None) -> None:
     console = Console()
     with loading():
         from fieldcraft.runs.check import check_recipe
+        from fieldcraft.runs.right_answers import Doubt
 
     def report(name: str, notes: Sequence[str], problems: Sequence[str]) -> None:
+        doubts = [note for note in notes if isinstance(note, Doubt)]
         mark = Text("wrong", "red") if problems else Text("fine", "green")
+        mark = Text("look", "yellow") if doubts and not problems else mark
         line = Table.grid(padding=(0, 1))
         line.add_column(width=5)
-        line.add_row(mark, Text(f"{name}  ") + Text("; ".join(notes), "dim", overflow="fold"))
+        plain = [note for note in notes if note not in doubts]
+        line.add_row(mark, Text(f"{name}  ") + Text("; ".join(plain), "dim", overflow="fold"))
+        for doubt in doubts:
+            line.add_row(Text(), Text(doubt, "yellow", overflow="fold"))
         console.print(line)
 
     _refuse(check_recipe(settings, Path.cwd(), report))

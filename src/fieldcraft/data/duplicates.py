@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+from fieldcraft.records.words import words
 from fieldcraft.types import UserError
 
 CHARACTERS = 5  # of a shingle
@@ -14,8 +15,8 @@ PERMUTATIONS = 128
 class Alike:
     """Tells whether a text is like one that it met before.
 
-    `similarity` is Jaccard's, of the sets of CHARACTERS letters in a row, without regard to
-    capitals and white space. It is estimated (Broder 1997): texts near the threshold may be missed.
+    `similarity` is Jaccard's, of the sets of CHARACTERS letters in a row, of the words of a
+    text alone. It is estimated (Broder 1997): texts near the threshold may be missed.
 
     Raises UserError where datasketch is not installed.
     """
@@ -27,7 +28,7 @@ class Alike:
 
     def met(self, text: str) -> bool:
         """Whether a text like this one was met; from now on this one was, too."""
-        plain = " ".join(text.lower().split())
+        plain = " ".join(words(text))
         if plain in self._same:
             return True
         self._same.add(plain)

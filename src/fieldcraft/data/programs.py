@@ -1,7 +1,7 @@
 """Questions that ask for a program, and the tests that check it, as others publish them.
 
-HumanEval, MBPP, LiveCodeBench and CodeContests each have fields of their own. `rewards/programs.py`
-says what the tests become.
+HumanEval, MBPP, LiveCodeBench and CodeContests each have fields of their own; `program_tests.py`
+reads the tests that others share. `rewards/programs.py` says what the tests become.
 """
 
 from __future__ import annotations
@@ -10,18 +10,25 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fieldcraft.data.program_tests import (
+    STDIN,
+    UNIT,
+    Meta,
+    function_test,
+    in_lines,
+    stdin_test,
+    tests_of,
+)
 from fieldcraft.data.records import Record
 from fieldcraft.records.reading import reading
 from fieldcraft.types import UserError
 
-UNIT, STDIN = "unit_tests", "stdin_tests"
-Meta = dict[str, Any]
 Cases = Sequence[Mapping[str, str]]  # LiveCodeBench's: input, output and testtype
 
 
-def program_question(record: Record, where: str) -> tuple[str, Meta] | None:
+def program_question(record: Record, where: str) -> tuple[str | None, Meta] | None:
     """The question of a record and, for the task's `meta`, its tests; None for a record of another
-    kind.
+    kind. The question is None where it stands as in other records.
 
     Raises:
         UserError: there are no tests, or they cannot be read; `where` is in the sentence.
@@ -33,7 +40,7 @@ def program_question(record: Record, where: str) -> tuple[str, Meta] | None:
     return found
 
 
-def _of_any_kind(record: Record, where: str) -> tuple[str, Meta] | None:
+def _of_any_kind(record: Record, where: str) -> tuple[str | None, Meta] | None:
     match record:
         case {"prompt": str(question), "entry_point": str(name), "test": str(test)}:
             return question, {UNIT: [f"{test}\ncheck({name})"] if test.strip() else []}
@@ -42,13 +49,10 @@ def _of_any_kind(record: Record, where: str) -> tuple[str, Meta] | None:
         case {"question_content": str(text), "public_test_cases": public}:
             cases = _cases(public, where) + _cases(record.get("private_test_cases"), where)
             return _livecodebench(text, cases, record)
-        case {
-            "problem": str(question),
-            "tests": {"inputs": list(inputs), "outputs": list(outputs)},
-        }:
-            pairs = zip(inputs, outputs, strict=True)
-            return question, {STDIN: [_stdin_test(given, wanted) for given, wanted in pairs]}
-    return None
+    if (found := tests_of(record)) is None:
+        return None
+    prompt = record.get("prompt")
+    return prompt if isinstance(prompt, str) else None, found
 
 
 def _mbpp(text: str, tests: Sequence[str], setup: str) -> tuple[str, Meta]:
@@ -56,12 +60,6 @@ def _mbpp(text: str, tests: Sequence[str], setup: str) -> tuple[str, Meta]:
     shown = "\n".join(tests)
     question = f"{text.strip()}\n\nThe program must pass these tests:\n\n{shown}"
     return question, {UNIT: [f"{setup}\n{test}".lstrip("\n") for test in tests]}
-
-
-def _stdin_test(given: Any, wanted: Any) -> dict[str, str]:
-    if not isinstance(given, str) or not isinstance(wanted, str):
-        raise ValueError("an input or an output is no text")
-    return {"input": given, "output": wanted}
 
 
 # -- LiveCodeBench -----------------------------------------------------------------------------
@@ -83,7 +81,7 @@ def _cases(given: Any, where: str) -> list[Mapping[str, str]]:
 def _livecodebench(text: str, cases: Cases, record: Record) -> tuple[str, Meta]:
     """Tests of programs that read their input, or of a function that the given code begins."""
     if not any(case["testtype"] == "functional" for case in cases):
-        return text, {STDIN: [_stdin_test(case["input"], case["output"]) for case in cases]}
+        return text, {STDIN: [stdin_test(case["input"], case["output"]) for case in cases]}
     described = record["metadata"]
     name = (json.loads(described) if isinstance(described, str) else described)["func_name"]
     question = f"{text.strip()}\n\nBegin with this code:\n\n{record['starter_code']}"
@@ -91,12 +89,5 @@ def _livecodebench(text: str, cases: Cases, record: Record) -> tuple[str, Meta]:
 
 
 def _functional_test(name: str, case: Mapping[str, str]) -> str:
-    """A call of the function. Every line of the input is an argument, in JSON. What it returns is
-    compared as JSON, where a tuple is a list."""
-    arguments = [json.loads(line) for line in case["input"].splitlines() if line.strip()]
-    wanted = json.loads(case["output"])
-    return (
-        "import json\n"
-        f"_function = Solution().{name} if 'Solution' in globals() else {name}\n"
-        f"assert json.loads(json.dumps(_function(*{arguments!r}))) == {wanted!r}"
-    )
+    """A call of the function. Every line of the input is an argument, in JSON."""
+    return function_test(name, in_lines(case["input"]), [json.loads(case["output"])])

@@ -12,7 +12,7 @@ import re
 from pydantic import PositiveInt
 
 from fieldcraft.data.filters import KEPT, Chain, FilterContext, Verdict
-from fieldcraft.data.programs import STDIN, UNIT
+from fieldcraft.data.program_tests import STDIN, UNIT
 from fieldcraft.types import Task
 
 _PROVES = re.compile(

@@ -10,10 +10,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
 
 from fieldcraft.data.formats.tables import folder_records, is_folder
+from fieldcraft.data.written import opened
 from fieldcraft.records.files import write_text
 from fieldcraft.records.jsonl import read_json_lines
 from fieldcraft.records.reading import reading, require_file
@@ -54,7 +56,13 @@ def hash_of(question: str) -> str:
 
 
 def records(path: Path) -> Iterator[tuple[str, Record]]:
-    """(where it stands, object) for each record of a file in any of the formats."""
+    """(where it stands, object) for each record of a file in any of the formats. Lists and objects
+    that a table holds as text are there as what they are."""
+    for where, record in _as_written(path):
+        yield where, opened(record)
+
+
+def _as_written(path: Path) -> Iterator[tuple[str, Record]]:
     if is_folder(path):
         for number, row in enumerate(folder_records(path), start=1):
             yield f"{path}, row {number}", row
@@ -76,13 +84,22 @@ def records(path: Path) -> Iterator[tuple[str, Record]]:
 def _rows(path: Path) -> list[Record]:
     """Of a table."""
     with reading(path, f"give a whole {path.suffix[1:]} file"):
-        if path.suffix == ".csv":
-            cells = pyarrow.csv.ParseOptions(newlines_in_values=True)
-            table = pyarrow.csv.read_csv(path, parse_options=cells)
-        else:
-            table = pyarrow.parquet.read_table(path)
+        table = _csv(path) if path.suffix == ".csv" else pyarrow.parquet.read_table(path)
         rows: list[Record] = table.to_pylist()
     return rows
+
+
+def _csv(path: Path) -> pyarrow.Table:
+    """A table in which every cell is the text that stands there. A CSV has no types: a guess would
+    make 7 of the answer 007, and a date of 2009-01-03."""
+    cells = pyarrow.csv.ParseOptions(newlines_in_values=True)
+    with pyarrow.csv.open_csv(path, parse_options=cells) as begin:
+        names = begin.schema.names
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"two columns are called '{twice[0]}'")
+    texts = dict.fromkeys(names, pyarrow.string())
+    convert = pyarrow.csv.ConvertOptions(column_types=texts, strings_can_be_null=False)
+    return pyarrow.csv.read_csv(path, parse_options=cells, convert_options=convert)
 
 
 def _is_array(path: Path) -> bool:

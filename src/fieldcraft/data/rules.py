@@ -6,9 +6,8 @@ AFM is of arXiv 2508.13167, section 3.2.1. Each filter returns (keep, reason), s
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,13 +17,13 @@ from fieldcraft.data.duplicates import Alike
 from fieldcraft.data.filters import KEPT, MOST_COPIES, Chain, FilterContext, Verdict
 from fieldcraft.data.sources import read_tasks
 from fieldcraft.dialects.demonstrations import encode_demonstration
+from fieldcraft.records.words import words
 from fieldcraft.rewards.answers import compared
 from fieldcraft.types import Action, Role, UserError
 from fieldcraft.web.blocking import has_canary
 
 WORDS_OF_A_REPETITION = 8  # shorter thoughts, such as "I must search.", may come again
 NGRAM = 13  # words, as in GPT-3 (arXiv 2005.14165, appendix C)
-_WORD = re.compile(r"\w+")
 
 
 class Complexity:
@@ -84,9 +83,9 @@ def redundant(chain: Chain, context: FilterContext) -> Verdict:
     calls = Counter(map(_same_call, chain.calls))
     if calls and max(calls.values()) > 1:
         return Verdict(0, "a call comes again")
-    thoughts = Counter(tuple(_words(text)) for role, text in chain.blocks if role is Role.THINK)
-    again = (words for words, count in thoughts.items() if count > 1)
-    if any(len(words) >= WORDS_OF_A_REPETITION for words in again):
+    thoughts = Counter(tuple(words(text)) for role, text in chain.blocks if role is Role.THINK)
+    again = (thought for thought, count in thoughts.items() if count > 1)
+    if any(len(thought) >= WORDS_OF_A_REPETITION for thought in again):
         return Verdict(0, "a thought comes again")
     return KEPT
 
@@ -166,9 +165,9 @@ class Contaminated:
 
     def _ngrams(self, text: str) -> Iterator[str]:
         """All runs of so many words; the whole text if it has fewer."""
-        words = _words(text)
-        for start in range(max(len(words) - self.words, 0) + 1):
-            yield " ".join(words[start : start + self.words])
+        found = words(text)
+        for start in range(max(len(found) - self.words, 0) + 1):
+            yield " ".join(found[start : start + self.words])
 
     def __call__(self, chain: Chain, context: FilterContext) -> Verdict:
         text = chain.text
@@ -176,7 +175,3 @@ class Contaminated:
             return Verdict(0, "a canary string")
         met = not self.taken.isdisjoint(self._ngrams(chain.task.question))
         return Verdict(not met, "in a benchmark")
-
-
-def _words(text: str) -> Sequence[str]:
-    return _WORD.findall(text.lower())

@@ -1,9 +1,8 @@
-"""Questions and corpora as others publish them, read into the project's own types.
+"""Questions as others publish them, read into the project's own types.
 
 Tasks come from files of questions with answers (FlashRAG, HotpotQA, 2WikiMultiHopQA, MuSiQue,
 GSM8K, MATH, AIME), from verl's parquet, from files of programs with tests (`programs.py`), from
-ToolRL's (`toolrl.py`) and from BrowseComp's (`browsecomp.py`); corpora from JSON lines, arrays of
-passages, and the paragraphs of files of questions.
+ToolRL's (`toolrl.py`) and from BrowseComp's (`browsecomp.py`). `corpora.py` reads corpora.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,20 +20,23 @@ import pyarrow.parquet
 
 from fieldcraft.data.browsecomp import readable_record
 from fieldcraft.data.formats.kinds import chat_record
-from fieldcraft.data.programs import Meta, program_question
+from fieldcraft.data.program_tests import Meta, tests_in
+from fieldcraft.data.programs import program_question
 from fieldcraft.data.records import Record, first, hash_of, records
 from fieldcraft.data.served import is_served, served_tasks
 from fieldcraft.data.toolrl import plain_record
+from fieldcraft.data.written import items_in, strings_in, value_in
 from fieldcraft.records.files import atomic_file
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.records.meta import GRADED_BY, checked_meta
+from fieldcraft.records.paths import at_home
 from fieldcraft.records.reading import reading
 from fieldcraft.rewards.grading import GRADES_BY, JUDGE, MATH, grader_of
-from fieldcraft.tools.search.passages import parse_passage
 from fieldcraft.types import Task, UserError
 
 _QUESTION = ("question", "Question", "problem", "Problem")
-_ANSWERS = ("golden_answers", "answers", "answer", "Answer", "Final answer")
+_LISTS = ("golden_answers", "answers", "possible_answers")  # PopQA has the last
+_ANSWERS = (*_LISTS, "answer", "Answer", "Final answer")
 _ID = ("id", "_id", "ID", "unique_id", "task_id", "question_id")
 _META = ("type", "data_source", "difficulty", GRADED_BY)
 _LEVEL = ("level", "Level", "difficulty_level", "category")  # GAIA, WebWalkerQA, HLE
@@ -42,6 +44,7 @@ _LEVEL = ("level", "Level", "difficulty_level", "category")  # GAIA, WebWalkerQA
 _MATHEMATICS = re.compile(r"math|gsm8k|aime|amc|olympiad", re.IGNORECASE)
 # AutoCoA's instruction ends so, and this project's for it.
 _LAST_LINE = re.compile(r".*\bnow\b[^\n]*\bquestion\b[^\n]*:[ \t]*\n", re.DOTALL | re.IGNORECASE)
+_SPLIT = "<ans_split>"
 _SEPARATOR = re.compile(r"<ans_split>|<\|answer_split\|>")
 
 
@@ -70,6 +73,7 @@ def read_tasks(path: Path) -> list[Task]:
         UserError: the file is missing, empty or damaged, or a record lacks a question, or an answer
             and tests.
     """
+    path = at_home(path)
     if is_served(path):
         return served_tasks(path)
     plain = (
@@ -161,7 +165,7 @@ def write_verl(tasks: Iterable[Task], path: Path, instruction: str = "") -> None
             "data_source": str(task.meta.get("data_source", "fieldcraft")),
             "prompt": [{"role": "user", "content": instruction + task.question}],
             "ability": "QA",
-            "reward_model": {"ground_truth": "<ans_split>".join(task.answers), "style": "rule"},
+            "reward_model": {"ground_truth": _joined(task.answers), "style": "rule"},
             "extra_info": {
                 "index": number,
                 "split": str(task.meta.get("split", "train")),
@@ -174,9 +178,15 @@ def write_verl(tasks: Iterable[Task], path: Path, instruction: str = "") -> None
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), draft)
 
 
-def _stated(record: Record, program: tuple[str, Meta] | None) -> Any:
+def _joined(answers: Sequence[str]) -> str:
+    """Answers as one text. A single one that reads as something else ends with the separator."""
+    joined = _SPLIT.join(answers)
+    return joined if len(answers) != 1 or _of_verl(joined) == [*answers] else joined + _SPLIT
+
+
+def _stated(record: Record, program: tuple[str | None, Meta] | None) -> Any:
     """The question, if a field of the record is nothing else."""
-    if program:
+    if program and program[0]:
         return program[0]
     reward = record.get("reward_model")
     truth = _truth(reward.get("ground_truth")) if isinstance(reward, dict) else None
@@ -241,20 +251,14 @@ def answers_of(record: Record, where: str) -> tuple[str, ...]:
 
 
 def _accepted(record: Record, where: str) -> tuple[str, ...]:
-    given = first(record, _ANSWERS)
-    if given is None and isinstance(reward := record.get("reward_model"), dict):
-        given = _truth(reward.get("ground_truth"))
-        if isinstance(given, dict):  # Search-R1's {"target": [...]}
-            given = given.get("target")
-        if isinstance(given, str):
-            given = _SEPARATOR.split(given)
-    if isinstance(given, str):  # GSM8K writes the whole solution, the answer behind "####"
-        given = given.rpartition("\n#### ")[2]
-    listed = given if isinstance(given, list) else [given]
-    if isinstance(choices := record.get("choices"), list):
-        listed = [_choice(choices, answer, where) for answer in listed]
+    listed = next((given for key in _ANSWERS if (given := _listed(record.get(key), key))), [])
+    if not listed and isinstance(reward := record.get("reward_model"), dict):
+        listed = _of_verl(reward.get("ground_truth"))
+    choices = record.get("choices")
+    if choices := items_in(choices) if isinstance(choices, str) else choices:
+        listed = [_choice(list(choices), answer, where) for answer in listed]
     aliases = record.get("answer_aliases")
-    listed = listed + (aliases if isinstance(aliases, list) else [])
+    listed += _listed(aliases, "answers") if isinstance(aliases, list | str) else []
     if wrong := [a for a in listed if not isinstance(a, str | int | float | None)]:
         raise UserError(f"{where}: the answer {wrong[0]!r} is no text; write a list of strings.")
     # A bare NaN, as some public files hold, is a missing value and unequal to itself.
@@ -262,8 +266,44 @@ def _accepted(record: Record, where: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for text in texts if text))
 
 
+def _listed(given: Any, key: str) -> list[Any]:
+    """The answers under a key: a list, one answer, or a list that is written as text. A list of
+    numbers in text is a list only under a key of several answers: it may be an answer itself."""
+    match given:
+        case None | "":
+            return []
+        case {"text": list(texts)}:  # SQuAD
+            return list(texts)
+        case {"value": value, "aliases": list(aliases)}:  # TriviaQA
+            return [value, *aliases]
+        case str():
+            if isinstance(found := value_in(given), dict) and (inside := _listed(found, key)) != [
+                found
+            ]:
+                return inside
+            found = items_in(given) if key in _LISTS else strings_in(given)
+            # GSM8K writes the whole solution, the answer behind "####".
+            return [given.rpartition("\n#### ")[2]] if found is None else list(found)
+        case list():
+            return list(given)
+    return [given]
+
+
+def _of_verl(given: Any) -> list[Any]:
+    """The answers in a ground truth of verl, none where it holds tests."""
+    truth = _truth(given)
+    if isinstance(truth, dict) and "target" in truth:  # Search-R1's {"target": [...]}
+        truth = truth["target"]
+    with_tests = isinstance(truth, str | dict | list) and tests_in(truth) is not None
+    if isinstance(truth, str) and len(several := _SEPARATOR.split(truth)) > 1:
+        return list(several)
+    return [] if with_tests else _listed(truth, "ground_truth")
+
+
 def _choice(choices: list[Any], answer: Any, where: str) -> Any:
     """FlashRAG's multiple choice: the answer is the number of a choice."""
+    if isinstance(answer, str) and answer not in choices and answer.strip().isdecimal():
+        answer = int(answer)  # a table without types
     if not isinstance(answer, int):
         return answer
     if not 0 <= answer < len(choices):
@@ -313,55 +353,3 @@ def _gold_titles(record: Record) -> list[str]:
             p.get("title") for p in paragraphs if isinstance(p, dict) and p.get("idx") in numbers
         ]
     return [str(title) for title in dict.fromkeys(titles or [])]
-
-
-# -- corpora -----------------------------------------------------------------------------------
-
-
-def ensure_corpus(path: Path, out: Path) -> Path:
-    """A corpus that `build_index` takes: `path` itself if it is one, else `out`, written from it.
-
-    Besides JSON lines of passages, `path` may be a JSON array of passages, or a HotpotQA,
-    2WikiMultiHopQA, MuSiQue or DPR file of questions, whose paragraphs become the corpus.
-
-    Raises:
-        UserError: the file is missing, empty or damaged, or holds no passages.
-    """
-    _, record = next(records(path), ("", {}))
-    if ("contents" in record or "text" in record) and path.suffix in (".jsonl", ".gz"):
-        return path
-    passages = dict.fromkeys(_paragraphs(path))
-    if not passages:
-        raise UserError(f"{path} holds no passages; give a corpus or a HotpotQA file.")
-    write_json_lines(
-        out,
-        ({"id": str(i), "title": t, "text": text} for i, (t, text) in enumerate(passages)),
-    )
-    return out
-
-
-def _paragraphs(path: Path) -> Iterator[tuple[str, str]]:
-    """(title, text) of every paragraph, repetitions included."""
-    for where, record in records(path):
-        try:
-            if "context" in record:  # HotpotQA, 2WikiMultiHopQA: [title, [sentence, ...]]
-                context = record["context"]
-                if isinstance(context, dict):  # as columns, on the hub
-                    texts = context["sentences"] if "sentences" in context else context["content"]
-                    context = zip(context["title"], texts, strict=True)
-                for title, sentences in context:
-                    yield str(title), "".join(sentences)
-            elif "ctxs" in record:  # DPR
-                for passage in record["ctxs"]:
-                    yield str(passage["title"]), str(passage["text"])
-            elif "paragraphs" in record:  # MuSiQue
-                for paragraph in record["paragraphs"]:
-                    yield str(paragraph["title"]), str(paragraph["paragraph_text"])
-            else:
-                passage = parse_passage(record, "")
-                yield passage.title, passage.text
-        except (TypeError, ValueError, KeyError) as error:
-            raise UserError(
-                f"{where} holds no passages as a corpus, HotpotQA or MuSiQue write them ({error}); "
-                "give another file or fix the record."
-            ) from error

@@ -13,6 +13,7 @@ from fieldcraft.evals.spending import Prices, spending
 from fieldcraft.evals.verifiers import PICKED
 from fieldcraft.records.costs import policy_tokens
 from fieldcraft.records.tool_use import call_counts, mean, optimal_calls, tool_use
+from fieldcraft.rewards.programs import program_figures
 from fieldcraft.types import Author, Status, Task, Trajectory, UserError
 
 
@@ -131,6 +132,7 @@ def _figures(trajectories: Sequence[Trajectory], prices: Prices | None) -> dict[
         "offered": _offered(trajectories),
         **tool_use(trajectories),
         "answered_rate": _rate(trajectories, lambda t: t.status is Status.ANSWERED),
+        **program_figures(trajectories),
         "forced_answer_rate": _rate(trajectories, lambda t: t.forced),
         "format_rate": _rate(trajectories, lambda t: t.well_formed),
         "tokens_mean": sum(map(policy_tokens, trajectories)) / n,

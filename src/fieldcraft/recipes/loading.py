@@ -38,6 +38,7 @@ from fieldcraft.recipes.exported import filled_from_model
 from fieldcraft.recipes.files import read_recipe
 from fieldcraft.recipes.overrides import apply_override
 from fieldcraft.recipes.questions import check_closed_book, check_selection
+from fieldcraft.records.paths import at_home
 from fieldcraft.records.reading import MAKE_ANEW, read_json, reading
 from fieldcraft.types import UserError
 
@@ -80,7 +81,7 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
     """Validate the contents of a recipe file. Raises UserError with the first problem."""
     with reading("the recipe", "write it flatter"):
         _check_values(data)
-    recipe = build_recipe(filled_from_model(data))
+    recipe = build_recipe(filled_from_model(at_home(data)))
     for name in recipe.stages:
         if name == "base" and recipe.model:
             raise UserError(
@@ -134,6 +135,7 @@ def _check_values(value: Any, place: str = "") -> None:
 
 def build_recipe(data: dict[str, Any]) -> Recipe:
     """The typed recipe of a mapping. Raises UserError with the first problem."""
+    data = at_home(data)
     stages = data.get("stages")
     made = {n: _stage(n, s, stages) for n, s in stages.items()} if isinstance(stages, dict) else {}
     try:

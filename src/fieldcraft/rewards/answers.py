@@ -8,41 +8,87 @@ from __future__ import annotations
 
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, ClassVar
 
+from fieldcraft.records.words import marks
 from fieldcraft.types import Trajectory
 
 Rule = Callable[[str, Sequence[str]], float]
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
+IDLE = re.compile(r"(?<!\w)\s+|\s+(?!\w)")  # white space that separates nothing
+OPTION = re.compile(
+    r"(?:(?:option|choice|answer)\b\W*+)?[*_$\s]*+[(\[{]?[*_\s]*+([A-Za-z])"
+    r"[*_\s]*+[)\]}]?[*_$\s.:,]*+",
+    re.IGNORECASE,
+)
+LETTER = re.compile(r"[(\[]?[A-Z][)\]]?[.:]?")
 VERDICTS = {"yes", "no", "noanswer"}
 
 
 def normalise(text: str) -> str:
-    """Lower case, without ASCII punctuation, without articles, single spaces (SQuAD v1.1)."""
-    return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
+    """Lower case, without punctuation, without articles, single spaces: SQuAD v1.1, with the
+    punctuation and the marks of all scripts."""
+    plain = unicodedata.normalize("NFC", text.lower()).translate(PUNCTUATION)
+    if plain.isascii():
+        return " ".join(ARTICLES.sub(" ", plain).split())
+    bare = "".join(sign for sign in plain if not unicodedata.category(sign).startswith("P"))
+    return " ".join(_articles().sub(" ", bare).split())
+
+
+@cache
+def _articles() -> re.Pattern[str]:
+    """Articles that are no parts of a word with marks."""
+    letter = rf"[\w{marks()}]"
+    return re.compile(rf"(?<!{letter})(?:a|an|the)(?!{letter})")
+
+
+def option_of(text: str) -> str | None:
+    """The letter of an option, as in A, (A), A., **A**, Option A; None for any other text."""
+    found = OPTION.fullmatch(text.strip())
+    return found[1].upper() if found else None
+
+
+def is_option(gold: str) -> bool:
+    """Whether a gold answer is the letter of an option and nothing else."""
+    return LETTER.fullmatch(gold.strip()) is not None
+
+
+def closed_up(text: str) -> str:
+    """A text without the white space that separates nothing: "1 1/2" stays, as it is not 11/2."""
+    return IDLE.sub("", text.strip())
 
 
 def compared(text: str) -> str:
     """What is compared of an answer: `normalise` of it or, where nothing is left ("The", "!"), all
-    of it in lower case. Else all answers of which nothing is left would be the same."""
-    return normalise(text) or text.strip().lower()
+    of it in lower case, of an option ("(A)") its letter. Else all answers of which nothing is left
+    would be the same."""
+    return normalise(text) or (option_of(text) or text.strip()).lower()
 
 
 def exact_match(prediction: str, golds: Sequence[str]) -> float:
-    """1.0 if any gold answer equals the prediction as `compared`; an empty prediction is 0."""
+    """1.0 if any gold answer equals the prediction as `compared`; an empty prediction is 0. Where a
+    gold answer is the letter of an option, only the letter counts."""
     if not prediction.strip():
         return 0.0
-    return float(compared(prediction) in map(compared, golds))
+    return float(any(_as(gold, prediction) == compared(gold) for gold in golds))
+
+
+def _as(gold: str, prediction: str) -> str:
+    """What is compared of a prediction with this gold answer."""
+    option = option_of(prediction) if is_option(gold) else None
+    return compared(prediction if option is None else option)
 
 
 def f1(prediction: str, golds: Sequence[str]) -> float:
     """Harmonic mean of the precision and recall of words, best over the gold answers. Where either
     side is yes, no or noanswer, only equality counts (HotpotQA's evaluation)."""
-    return max((_f1(compared(prediction), compared(gold)) for gold in golds), default=0.0)
+    return max((_f1(_as(gold, prediction), compared(gold)) for gold in golds), default=0.0)
 
 
 def _f1(predicted: str, gold: str) -> float:
@@ -67,9 +113,9 @@ def cover_em(prediction: str, golds: Sequence[str]) -> float:
 
 
 RULES: Mapping[str, Rule] = {
-    "em/squad-2": exact_match,
-    "f1/squad-2": f1,
-    "cover_em/substring-2": cover_em,
+    "em/squad-3": exact_match,
+    "f1/squad-3": f1,
+    "cover_em/substring-3": cover_em,
 }
 
 
@@ -101,17 +147,17 @@ class RuleReward(StatelessReward):
 
 class ExactMatch(RuleReward):
     name = "em"
-    rule = "em/squad-2"
+    rule = "em/squad-3"
 
 
 class F1(RuleReward):
     name = "f1"
-    rule = "f1/squad-2"
+    rule = "f1/squad-3"
 
 
 class CoverEM(RuleReward):
     name = "cover_em"
-    rule = "cover_em/substring-2"
+    rule = "cover_em/substring-3"
 
 
 class Format(StatelessReward):

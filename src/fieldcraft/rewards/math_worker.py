@@ -11,32 +11,15 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import resource
 import signal
 import sys
-from typing import Any, TextIO
+from typing import TextIO
 
-from math_verify import parse, verify
+from fieldcraft.rewards.math_equality import equal
+from fieldcraft.rewards.math_reading import read
 
 MEMORY = 4 * 2**30  # bytes of address space
-# Where Math-Verify finds mathematics. An escaped $ is a currency.
-MARKS = re.compile(r"\\boxed|(?<!\\)\$|\\\(|\\\[")
-COMMA = re.compile(r"[-+]?\d+,\d+")  # two numbers, or one with a decimal comma
-
-
-def read(text: str) -> list[list[Any]]:
-    """What Math-Verify reads from an answer, in every way that it can be meant. One without marks
-    is mathematics as a whole."""
-    marked = text if MARKS.search(text) else f"${text}$"
-    texts = [marked, text] if COMMA.fullmatch(text) else [marked]
-    found = [list(parse(text, parsing_timeout=None)) for text in texts]
-    return [reading for reading in found if reading]
-
-
-def equal(golds: list[list[Any]], answers: list[list[Any]]) -> bool:
-    pairs = ((gold, answer) for gold in golds for answer in answers)
-    return any(verify(gold, answer, timeout_seconds=None) for gold, answer in pairs)
 
 
 def serve(asked: TextIO, told: TextIO) -> None:

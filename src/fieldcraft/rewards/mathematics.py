@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
+from fieldcraft.rewards.answers import closed_up
 from fieldcraft.rewards.math_pool import MathPool, shared_pool
 from fieldcraft.rewards.rubric import AskingReward
 from fieldcraft.types import Task, Trajectory
@@ -41,4 +42,4 @@ class Math(AskingReward):
 
 
 def _same_text(task: Task, answer: str) -> bool:
-    return "".join(answer.split()) in {"".join(gold.split()) for gold in task.answers}
+    return closed_up(answer) in map(closed_up, task.answers)

@@ -14,12 +14,12 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from fieldcraft.rewards.fences import program_of
 from fieldcraft.rewards.rubric import AskingReward
 from fieldcraft.types import Trajectory, UserError
 
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 WHOLE = re.compile(r"[-+]?\d+")
-BLOCK = re.compile(r"^```\w*[ \t]*\n((?:(?!^```)[\s\S])*+)^```[ \t]*$", re.MULTILINE)
 
 
 class Ran(Protocol):
@@ -42,15 +42,9 @@ class Runner(Protocol):
     async def run(self, code: str, stdin: str = "") -> Ran: ...
 
 
-def program_of(answer: str) -> str:
-    """The program in an answer: its last fenced block or, without one, all of it."""
-    blocks = BLOCK.findall(answer)
-    return blocks[-1] if blocks else answer
-
-
 class ProgramReward(AskingReward):
-    """1.0 for a program that passes all tests of its task, else 0.0; no answer is 0.0, and a task
-    without tests None."""
+    """1.0 for a program that passes all tests of its task, else 0.0; an answer without a program
+    (`fences.program_of`) is 0.0, and a task without tests None."""
 
     tests: str  # the key of `meta` with the tests
 
@@ -64,7 +58,7 @@ class ProgramReward(AskingReward):
             return None
         self.check(trajectory.task.id, tests)
         code = program_of(trajectory.answer or "")
-        if not code.strip():
+        if code is None:
             return 0.0
         for test in tests:
             if not await self.passes(code, test):
@@ -119,6 +113,19 @@ class StdinTests(ProgramReward):
     async def passes(self, code: str, test: dict[str, str]) -> bool:
         ran = await self._runner.run(code, stdin=test["input"])
         return ran.ok and same_output(ran.stdout, test["output"])
+
+
+BY_TESTS = frozenset({UnitTests.name, StdinTests.name})
+
+
+def program_figures(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """`no_program_rate`: of the rollouts that tests of programs grade, the share whose answer holds
+    no program. Nothing where no rollout is graded so; those without an answer count elsewhere."""
+    graded = [t for t in trajectories if any(t.rewards.get(n) is not None for n in BY_TESTS)]
+    if not graded:
+        return {}
+    without = [t for t in graded if t.answer is not None and program_of(t.answer) is None]
+    return {"no_program_rate": len(without) / len(graded)}
 
 
 def same_output(printed: str, wanted: str) -> bool:

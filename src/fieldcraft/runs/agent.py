@@ -28,6 +28,7 @@ from fieldcraft.recipes.exported import handed_on, read_agent
 from fieldcraft.recipes.loading import build_recipe, check_names, parse_recipe
 from fieldcraft.recipes.overrides import apply_override
 from fieldcraft.records.events import Events, Sink, nobody, write_metrics
+from fieldcraft.records.paths import at_home
 from fieldcraft.rewards.rubric import AskingReward
 from fieldcraft.rollout.environments import opened
 from fieldcraft.rollout.loop import Policy, rollout
@@ -125,7 +126,7 @@ class Agent:
             UserError: for whatever `fieldcraft check` finds, in one sentence, before anything is
                 written, and for what stops a run.
         """
-        folder = Path(out)
+        folder = at_home(Path(out))
         searches = any(tool.name == SEARCH for tool in self.recipe.tools)
         keys = {
             "recipe": folder.name,
@@ -290,7 +291,7 @@ def load(path: Path | str, *, tools: Tools | None = None, **settings: Any) -> Ag
     Raises:
         UserError: there is no agent, or a setting is wrong.
     """
-    agent = find_agent(Path(path))
+    agent = find_agent(at_home(Path(path)))
     if tools is not None:
         settings["tools"] = _choices(tools)
     return agent.with_settings(**settings) if settings else agent
@@ -313,7 +314,7 @@ def _file_of(tasks: Path | str | Sequence[Task], folder: Path) -> Iterator[Path]
     Raises UserError if the run in that folder is about other questions.
     """
     if isinstance(tasks, str | Path):
-        yield Path(tasks)
+        yield at_home(Path(tasks))
         return
     file, begun = RunFolder.questions_in(folder), (folder / "recipe.json").exists()
     if begun and (not file.exists() or read_tasks(file) != list(tasks)):

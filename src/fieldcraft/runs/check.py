@@ -41,6 +41,7 @@ from fieldcraft.runs.evaluating import find_workflow
 from fieldcraft.runs.filtering import filter_shown, refuse_bad_filters
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.memory import disk_problems, memory_problems
+from fieldcraft.runs.right_answers import answer_notes
 from fieldcraft.runs.setup import ASKED, Setup
 from fieldcraft.runs.teachers import model_problems, teacher_problems
 from fieldcraft.runs.tracking import tracker_problems
@@ -109,6 +110,7 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
             else:
                 look("dialect", partial(dialect_problems, setup))
                 look("gold answers", partial(gold_problems, setup))
+                look("right answers", partial(answer_notes, setup))
                 look("closed book", partial(closed_book_problems, setup))
                 look("budget", partial(budget_problems, setup))
                 look("workflows", partial(workflow_problems, recipe))

@@ -13,11 +13,12 @@ from typing import TypeVar
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data import autocoa
+from fieldcraft.data.corpora import ensure_corpus
 from fieldcraft.data.formats.convert import read_shown
 from fieldcraft.data.formats.kinds import UNVERIFIED
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.records import hash_of
-from fieldcraft.data.sources import ensure_corpus, read_tasks, with_source, write_tasks
+from fieldcraft.data.sources import read_tasks, with_source, write_tasks
 from fieldcraft.data.steps_io import read_pairs
 from fieldcraft.dialects.demonstrations import (
     Unwritable,

@@ -8,7 +8,7 @@ from pathlib import Path
 from fieldcraft.config.choices import ToolChoice
 from fieldcraft.config.names import MCP
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.data.sources import ensure_corpus
+from fieldcraft.data.corpora import ensure_corpus
 from fieldcraft.runs.build import SEARCH, closed_tools
 from fieldcraft.runs.loop import run_async
 from fieldcraft.tools.search.client import RemoteSearchTool

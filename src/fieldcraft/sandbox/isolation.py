@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from fieldcraft.sandbox import filter as seccomp
 from fieldcraft.sandbox import kernel, landlock
@@ -20,6 +20,8 @@ INSIDE = 1000  # user and group as the program sees them
 NOBODY = 65534  # who root becomes before anything untrusted runs
 HOME, TEMPORARY, SHARED_MEMORY = "/home/sandbox", "/tmp", "/dev/shm"
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+STDIN = f"{SHARED_MEMORY}/stdin"  # without /proc, what a standard input can be opened by
+STDIN_NAMES = ("/dev/stdin", "/dev/fd/0")
 _ROOT = "/tmp"  # where the new root is put together, hidden from everybody else
 _INODES_PER_MIB = 256
 
@@ -46,7 +48,7 @@ def _or_refuse(layer: str, action: Callable[[], object]) -> None:
         raise Refused(layer, error) from error
 
 
-def enter_template(folders: Sequence[str], links: Mapping[str, str]) -> int:
+def enter_template(folders: Sequence[str], links: dict[str, str]) -> int:
     """Move this process into a root with nothing but some folders of the host, read-only.
 
     Args:
@@ -92,7 +94,7 @@ def _new_user(proc: int, flags: int, user: int, group: int) -> None:
             os.close(file)
 
 
-def _build_root(folders: Sequence[str], links: Mapping[str, str]) -> None:
+def _build_root(folders: Sequence[str], links: dict[str, str]) -> None:
     # The new root hides what is below its place, so everything is opened before.
     sources = {path: os.open(path, os.O_PATH) for path in (*folders, *DEVICES)}
     kernel.mount("none", "/", None, kernel.RECURSIVE | kernel.PRIVATE)
@@ -110,7 +112,8 @@ def _build_root(folders: Sequence[str], links: Mapping[str, str]) -> None:
             kernel.set_mount_flags(target, kernel.NO_DEVICES)
     for path in (*private_places(folders), "/mnt"):
         os.makedirs(_ROOT + path, exist_ok=True)
-    for path, destination in links.items():
+    os.mkdir(f"{_ROOT}/dev/fd")
+    for path, destination in (links | dict.fromkeys(STDIN_NAMES, STDIN)).items():
         os.symlink(destination, _ROOT + path)
     kernel.change_root(_ROOT)
     kernel.set_mount_flags("/", kernel.READ_ONLY | kernel.NO_SUID)

@@ -21,6 +21,7 @@ from typing import Any
 
 from fieldcraft.sandbox import frames
 from fieldcraft.sandbox.clipping import clip
+from fieldcraft.sandbox.isolation import STDIN
 
 FILE = "<program>"
 
@@ -148,6 +149,7 @@ def _redirect(stdin: bytes) -> None:
     os.lseek(source, 0, os.SEEK_SET)
     os.dup2(source, 0)
     os.close(source)
+    _give_a_name(stdin)
     for name, descriptor, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         errors = "surrogateescape" if mode == "r" else "backslashreplace"
         buffering = 1 if name == "stderr" else -1
@@ -156,6 +158,16 @@ def _redirect(stdin: bytes) -> None:
         )
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
+
+
+def _give_a_name(stdin: bytes) -> None:
+    """Let programs open the standard input as /dev/stdin, where the private folders have room."""
+    try:
+        with open(STDIN, "wb") as file:
+            file.write(stdin)
+    except OSError:  # it can still be read as sys.stdin
+        with suppress(OSError):
+            os.unlink(STDIN)
 
 
 def _flush() -> None:

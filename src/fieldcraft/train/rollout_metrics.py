@@ -8,6 +8,7 @@ from math import isfinite
 
 from fieldcraft.records.costs import policy_tokens
 from fieldcraft.records.tool_use import tool_use
+from fieldcraft.rewards.programs import program_figures
 from fieldcraft.train.stages.base import Row
 from fieldcraft.types import VERDICT, Author, Status, Trajectory
 
@@ -36,9 +37,9 @@ def correct_logp(trajectories: Sequence[Trajectory]) -> float | None:
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> Row:
-    """Means and rates of a step's rollouts. Truncated, unanswered, failed and ungradable ones are
-    separate rates, so that none can hide in another; see `tool_use` for those of calls. A rollout
-    counts once, in however many chains."""
+    """Means and rates of a step's rollouts. Truncated, unanswered, failed and ungradable ones
+    and answers without a program are separate rates, so that none can hide in another; see
+    `tool_use` for those of calls. A rollout counts once, in however many chains."""
     count = len(trajectories)
     rewards = [t.reward for t in trajectories if t.reward is not None]
     graded = [t.right for t in trajectories if t.right is not None]
@@ -54,6 +55,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> Row:
         "forced_answer_rate": sum(t.forced for t in trajectories) / count,
         "format_rate": sum(t.well_formed for t in trajectories) / count,
         "ungradable_rate": sum(t.reward is None for t in trajectories) / count,
+        **program_figures(trajectories),
         "tool_failure_rate": use["call_failed_rate"] or 0.0,
         **use,
         **{f"status/{s.value}": status[s] / count for s in Status},

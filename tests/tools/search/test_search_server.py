@@ -67,6 +67,23 @@ def test_topk_may_be_left_out_or_null(url):
         assert answer.json() == {"result": [[ZUMATO, KALO]]}
 
 
+@pytest.mark.parametrize("count", ["topk", "top_k", "tok_k"])
+@pytest.mark.parametrize("scores", ["return_scores", "return_score"])
+def test_either_interface_takes_every_spelling(url, count, scores):
+    body = {"query": "zumato", count: 1, scores: False}
+    assert httpx.post(f"{url}/retrieve", json=body).json() == {"documents": [ZUMATO]}
+    body = {"queries": ["zumato"], count: 1, scores: True}
+    [[hit]] = httpx.post(f"{url}/retrieve", json=body).json()["result"]
+    assert hit["document"] == ZUMATO
+
+
+@pytest.mark.parametrize("more", [{"k": 1}, {"topk": 1, "top_k": 1}, {"queries": ["a"]}])
+def test_an_unknown_key_is_refused(url, more):
+    answer = httpx.post(f"{url}/retrieve", json={"query": "zumato"} | more)
+    assert answer.status_code == 422
+    assert list(more)[-1] in answer.json()["error"]
+
+
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [

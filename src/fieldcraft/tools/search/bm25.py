@@ -5,8 +5,6 @@ tantivy keeps the number of terms of a passage in one byte: exactly up to 40, th
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -17,6 +15,7 @@ from typing import Any
 import tantivy
 
 from fieldcraft.records.files import writing
+from fieldcraft.records.words import without_vowels, words
 from fieldcraft.tools.search.passages import Passage
 
 WORDS = "bm25"
@@ -28,11 +27,8 @@ HEAP_BYTES = 500_000_000
 
 SPARE = 16  # passages that are looked at beside those asked for: they may be equal to the last one
 
-_ACCENTS = re.compile("[\u0300-\u036f]")
-_IDEOGRAPHS = "\u3040-\u30ff\u3400-\u9fff"  # written without spaces: each is a word
-_WORD = re.compile(rf"[{_IDEOGRAPHS}]|[^\W{_IDEOGRAPHS}]+")
 _STOPWORDS = frozenset(  # those of Lucene
-    _WORD.findall(
+    words(
         "a an and are as at be but by for if in into is it no not of on or such that the their then"
         " there these they this to was will with"
     )
@@ -41,24 +37,18 @@ _STOPWORDS = frozenset(  # those of Lucene
 _IDLE = _STOPWORDS | {"how", "what", "when", "where", "which", "who", "whom", "whose", "why"}
 
 
-# -- words -------------------------------------------------------------------------------------
-
-
-def words(text: str) -> list[str]:
-    """Lower-case words without accents. Nothing is stemmed, so distinct names stay distinct."""
-    if not text.isascii():
-        bare = _ACCENTS.sub("", unicodedata.normalize("NFKD", text))
-        text = unicodedata.normalize("NFKC", bare)
-    return _WORD.findall(text.lower())
+# -- terms -------------------------------------------------------------------------------------
 
 
 def passage_terms(title: str, text: str) -> list[str]:
     """What a passage is indexed under: its words, and the pairs of words of its title.
 
-    The pairs tell "Kalo Remi" from "Remi Kalo", and lift recall on HotpotQA and MuSiQue.
+    The pairs tell "Kalo Remi" from "Remi Kalo", and lift recall on HotpotQA and MuSiQue. A word
+    with vowel points stands there without them, too.
     """
     head = words(title)
-    return head + words(text) + _pairs(head)
+    found = head + words(text)
+    return found + _bare(found) + _pairs(head)
 
 
 def query_terms(query: str) -> list[str]:
@@ -66,7 +56,12 @@ def query_terms(query: str) -> list[str]:
     ask count only where there is nothing else ("It")."""
     asked = words(query)
     telling = [word for word in asked if word not in _IDLE]
-    return list(dict.fromkeys((telling or asked) + _pairs(asked)))
+    return list(dict.fromkeys((telling or asked) + _bare(asked) + _pairs(asked)))
+
+
+def _bare(found: list[str]) -> list[str]:
+    """The words that have vowel points, without them."""
+    return [bare for word in found if (bare := without_vowels(word)) not in (word, "")]
 
 
 def _pairs(found: list[str]) -> list[str]:
@@ -127,8 +122,8 @@ class Bm25:
 
     def _rank(self, terms: Sequence[str], depth: int) -> list[tuple[int, float]]:
         one = tantivy.Query.term_query
-        words = [one(self._schema, "words", term, index_option="freq") for term in terms]
-        query = tantivy.Query.boolean_query([(tantivy.Occur.Should, word) for word in words])
+        asked = [one(self._schema, "words", term, index_option="freq") for term in terms]
+        query = tantivy.Query.boolean_query([(tantivy.Occur.Should, word) for word in asked])
         hits = self._hits(query, depth)
         places = [address for _, address in hits]
         numbers: list[Any] = self._searcher.fast_field_values("number", places)

@@ -30,7 +30,7 @@ from fieldcraft.tools.search.passages import (
 )
 from fieldcraft.types import UserError
 
-FORMAT = 3  # of the folder; raise it whenever terms or files change, so that indexes are rebuilt
+FORMAT = 4  # of the folder; raise it whenever terms or files change, so that indexes are rebuilt
 MANIFEST = "manifest.json"
 ANEW = "delete the folder of the index to build it anew"
 FUSED = 60  # the constant of reciprocal rank fusion, and how deep the lists are that are fused

@@ -23,6 +23,11 @@ NO_RESULT = "No result."
 PASSAGES, OFFSETS = "passages.jsonl", "offsets.bin"
 _OFFSET = struct.Struct("<q")
 
+# What records of corpora call the text of a passage, its title and its id: FlashRAG, Search-R1,
+# BEIR, MS MARCO.
+TEXTS, TITLE = ("contents", "text"), "title"
+IDS = ("id", "_id", "ID", "docid", "doc_id", "pid", "passage_id")
+
 T = TypeVar("T")
 
 
@@ -41,25 +46,32 @@ class Passage:
         return f'"{self.title}"\n{self.text}'
 
 
+def is_passage(record: dict[str, Any]) -> bool:
+    """Whether a record has a text of its own, as a passage does."""
+    return any(isinstance(record.get(key), str) for key in TEXTS)
+
+
 def parse_passage(record: dict[str, Any], fallback_id: str, score: float = 0.0) -> Passage:
-    """A passage from `{"contents"}` (first line: title, maybe in double quotes) or `{"text"}` with
-    or without `"title"`. Raises ValueError that says what is missing."""
-    if isinstance(contents := record.get("contents"), str):
-        title, line_break, text = contents.partition("\n")
-        if not line_break:
-            title, text = "", contents
-        if len(title) > 1 and title.startswith('"') and title.endswith('"'):
-            title = title[1:-1]
-    elif isinstance(record.get("text"), str) and isinstance(record.get("title", ""), str):
-        title, text = record.get("title", ""), record["text"]
-    else:
+    """A passage from a record with a text (`TEXTS`), and perhaps a title and an id (`IDS`). Without
+    a title, that of `contents` is its first line, maybe in double quotes. Raises ValueError that
+    says what is missing."""
+    text = next((record[key] for key in TEXTS if isinstance(record.get(key), str)), None)
+    title = record.get(TITLE)
+    if title is None or title != title:  # null, or a NaN of pandas
+        title = ""
+    if isinstance(title, int | float):  # the novel 1984
+        title = str(title)
+    if text is None or not isinstance(title, str):
         raise ValueError("needs 'contents' or 'text' (and 'title'), each a string")
+    if isinstance(record.get("contents"), str):
+        first, line_break, rest = text.partition("\n")
+        named = first[1:-1] if len(first) > 1 and first[0] == first[-1] == '"' else first
+        if line_break and title.strip() in ("", named.strip()):
+            title, text = named, rest
     if not (title.strip() or text.strip()):
         raise ValueError("holds no text")
-    identity = record.get("id")
-    return Passage(
-        fallback_id if identity is None else str(identity), " ".join(title.split()), text, score
-    )
+    identity = next((record[key] for key in IDS if record.get(key) is not None), fallback_id)
+    return Passage(str(identity), " ".join(title.split()), text, score)
 
 
 def read_corpus(path: Path) -> Iterator[Passage]:

@@ -8,7 +8,8 @@
 
 Which of the two is meant is told by `queries` or `query`. Search-R1 leaves scores out unless they
 are asked for: its inner lists then hold the documents themselves. AutoCoA returns them unless they
-are declined; `tok_k` is its spelling.
+are declined; `tok_k` is its spelling. Either may write `topk`, `top_k` or `tok_k`, and
+`return_scores` or `return_score`; any other key is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Annotated
 
 import anyio
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -32,33 +33,48 @@ from fieldcraft.tools.serving import serve
 _DEFAULT_TOPK = 3
 
 
-class _SearchR1(BaseModel):
+_Count = Annotated[int, Field(ge=1)] | None
+_COUNTS = ("topk", "top_k", "tok_k")  # for one thing; clients write any of them
+_SCORES = ("return_scores", "return_score")
+
+
+class _Asked(BaseModel):
+    """A request. Unknown keys are refused: one that is passed over would be obeyed by nobody."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    topk: Annotated[_Count, Field(validation_alias=AliasChoices(*_COUNTS))] = None
+
+    @property
+    def count(self) -> int:
+        return _DEFAULT_TOPK if self.topk is None else self.topk
+
+
+class _SearchR1(_Asked):
     queries: list[str]
-    topk: Annotated[int, Field(ge=1)] | None = None
-    return_scores: bool = False
+    scored: Annotated[bool, Field(validation_alias=AliasChoices(*_SCORES))] = False
 
     def answer(self, index: SearchIndex) -> object:
-        found = index.search(self.queries, _DEFAULT_TOPK if self.topk is None else self.topk)
+        found = index.search(self.queries, self.count)
         return {"result": [[self._hit(passage) for passage in passages] for passages in found]}
 
     def _hit(self, passage: Passage) -> object:
         document = _document(passage)
-        return {"document": document, "score": passage.score} if self.return_scores else document
+        return {"document": document, "score": passage.score} if self.scored else document
 
 
-class _AutoCoA(BaseModel):
+class _AutoCoA(_Asked):
     query: str | list[str]
-    tok_k: Annotated[int, Field(ge=1)] = _DEFAULT_TOPK
-    return_score: bool = True
+    scored: Annotated[bool, Field(validation_alias=AliasChoices(*_SCORES))] = True
 
     def answer(self, index: SearchIndex) -> object:
         queries = [self.query] if isinstance(self.query, str) else self.query
-        answers = [self._answer(passages) for passages in index.search(queries, self.tok_k)]
+        answers = [self._answer(passages) for passages in index.search(queries, self.count)]
         return answers[0] if isinstance(self.query, str) else answers
 
     def _answer(self, passages: Sequence[Passage]) -> object:
         documents: dict[str, object] = {"documents": [_document(p) for p in passages]}
-        scores = {"scores": [p.score for p in passages]} if self.return_score else {}
+        scores = {"scores": [p.score for p in passages]} if self.scored else {}
         return documents | scores
 
 

@@ -1,0 +1,115 @@
+"""Tests of programs as data sets keep them: objects or JSON texts, under keys of several names.
+
+Eurus, APPS and TACO have {"inputs", "outputs"}, with `fn_name` for tests of a function;
+PrimeIntellect, LiveCodeBench and rLLM a list of {"input", "output"}; Skywork {"entry_point",
+"test_code"}; KodCode and others a list of assertions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fieldcraft.data.written import value_in
+
+UNIT, STDIN = "unit_tests", "stdin_tests"
+Meta = dict[str, Any]
+
+_KEYS = (STDIN, UNIT, "tests", "test_cases", "input_output", "verification_info", "ground_truth")
+_FUNCTION = """import json
+_function = Solution().{name} if 'Solution' in globals() else {name}
+assert json.loads(json.dumps(_function(*{arguments!r}))) in {accepted!r}"""
+
+
+def tests_of(record: Mapping[str, Any]) -> Meta | None:
+    """The tests in a record under any of the usual keys, for a task's `meta`; None without any."""
+    reward = record.get("reward_model")
+    given = [record[key] for key in _KEYS if key in record]
+    given += [reward.get("ground_truth")] if isinstance(reward, dict) else []
+    return next((found for value in given if (found := tests_in(value)) is not None), None)
+
+
+def tests_in(given: Any) -> Meta | None:
+    """The tests that a value holds, or a text of JSON or Python; None for anything else.
+
+    Raises ValueError for tests whose inputs and outputs are not as many, or are no texts.
+    """
+    match value_in(given) if isinstance(given, str) else given:
+        case {"inputs": list(inputs), "outputs": list(outputs), **more}:
+            pairs = zip(inputs, outputs, strict=True)
+            if name := more.get("fn_name"):
+                return {UNIT: [_call(str(name), given, wanted) for given, wanted in pairs]}
+            return {STDIN: [stdin_test(text, wanted) for text, wanted in pairs]}
+        case {"test_cases": list(cases)}:
+            return tests_in(cases)
+        case {"entry_point": str(name), "test_code": str(test)}:
+            return {UNIT: [f"{test}\ncheck({name})"]}
+        case [{"input": _, "output": _}, *_] as cases:
+            return _cases(cases)
+        case [str(), *_] as tests if all(_is_assertion(test) for test in tests):
+            return {UNIT: tests}
+    return None
+
+
+def stdin_test(given: Any, wanted: Any) -> dict[str, str]:
+    """A test of a program. Raises ValueError for anything but texts, or lists of their lines."""
+    return {"input": _text(given), "output": _text(wanted)}
+
+
+def function_test(name: str, arguments: list[Any], accepted: list[Any]) -> str:
+    """A test that calls a function. What it returns is compared as JSON, where a tuple is a list.
+    Raises ValueError for a name that is none."""
+    if not all(map(str.isidentifier, name.split("."))):
+        raise ValueError(f"the function is called {name!r}")
+    return _FUNCTION.format(name=name, arguments=arguments, accepted=accepted)
+
+
+def in_lines(text: str) -> list[Any]:
+    """The values of a text with one in JSON a line."""
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+
+def _text(given: Any) -> str:
+    match given:
+        case str():
+            return given
+        case list() if all(isinstance(line, str) for line in given):
+            return "\n".join(given)
+    raise ValueError("an input or an output is no text")
+
+
+def _is_assertion(test: Any) -> bool:
+    return isinstance(test, str) and "assert" in test
+
+
+def _cases(cases: Sequence[Mapping[str, Any]]) -> Meta:
+    names = [name for case in cases if (name := _function_of(case))]
+    if not names:
+        return {STDIN: [stdin_test(case["input"], case["output"]) for case in cases]}
+    return {UNIT: [_call(names[0], case["input"], case["output"]) for case in cases]}
+
+
+def _function_of(case: Mapping[str, Any]) -> str | None:
+    described = case.get("metadata")
+    name = case.get("fn_name") or (described.get("func_name") if described else None)
+    return name if isinstance(name, str) else None
+
+
+def _call(name: str, given: Any, wanted: Any) -> str:
+    """A test of a function. Data sets write what is wanted as it is, in JSON, or in a list of
+    one."""
+    arguments = in_lines(given) if isinstance(given, str) else given
+    accepted = [wanted]
+    if isinstance(wanted, list) and len(wanted) == 1:
+        accepted += wanted
+    if isinstance(wanted, str) and (decoded := _decoded(wanted)) is not None:
+        accepted.append(decoded)
+    return function_test(name, arguments if isinstance(arguments, list) else [arguments], accepted)
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

@@ -1,0 +1,37 @@
+"""Paths as users write them: ~ is their home.
+
+A shell expands ~ only at the beginning of a word, so not in tasks=~/q.jsonl, and nothing does in a
+recipe or in Python.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TypeVar
+
+HOME = "~/"
+_OPTION = re.compile(r"(--?[\w-]+=|[\w.]+=|)(~/.*)", re.DOTALL)
+
+T = TypeVar("T")
+
+
+def at_home(value: T) -> T:
+    """The same value with every path and text in it that begins with ~/ below the user's home."""
+    found: object = value
+    match value:
+        case str() if value.startswith(HOME):
+            found = str(Path(value).expanduser())
+        case Path() if str(value).startswith(HOME):
+            found = value.expanduser()
+        case dict():
+            found = {key: at_home(inner) for key, inner in value.items()}
+        case list():
+            found = [at_home(inner) for inner in value]
+    return found  # type: ignore[return-value]
+
+
+def argument_at_home(argument: str) -> str:
+    """An argument of the command line, as in ~/run, --out=~/run or tasks=~/q.jsonl."""
+    found = _OPTION.fullmatch(argument)
+    return f"{found[1]}{at_home(found[2])}" if found else argument

@@ -1,0 +1,76 @@
+"""Words of a text in any script: one tokenizer for search, filters and near duplicates.
+
+A word is a run of letters, digits and the marks on them, such as vowel signs and points. Nothing is
+stemmed, so distinct names stay distinct. Where words are written without spaces, an ideograph is a
+word, and a run of Thai, Lao, Burmese or Khmer is cut into its overlapping pairs of signs; a short
+run is a word as well.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import cache
+from itertools import groupby, pairwise
+
+_ACCENTS = re.compile("[\u0300-\u036f]")
+# Each of them is a word.
+_IDEOGRAPHS = "\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff"
+# Thai and Lao, Burmese with its extensions, Khmer.
+_SPACELESS = "\u0e00-\u0eff\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17ff"
+_SHORT = 8  # signs of a run that may be a single word
+_LAST_MARK = 0x1F000  # there are none behind it but selectors of variants
+# Joiners say how letters are drawn; between Arabic letters one of them separates, as a space does.
+_JOINERS = re.compile("\u200d|(?<![\u0600-\u06ff])\u200c")
+_VOWELS = re.compile("[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u0652\u0670]")
+_PLAIN = re.compile(r"\w+")
+
+
+@cache
+def marks() -> str:
+    """All combining marks, as ranges for a character class."""
+    found = (n for n in range(0x300, _LAST_MARK) if unicodedata.category(chr(n)).startswith("M"))
+    runs = groupby(enumerate(found), lambda pair: pair[1] - pair[0])
+    ends = ([number for _, number in run] for _, run in runs)
+    return "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in ends)
+
+
+@cache
+def _word() -> re.Pattern[str]:
+    """An ideograph, a run without spaces, or a word."""
+    other = rf"[^\W{_IDEOGRAPHS}{_SPACELESS}]"
+    return re.compile(
+        rf"[{_IDEOGRAPHS}]|(?P<run>(?:(?=[\w{marks()}])[{_SPACELESS}])+)"
+        rf"|{other}(?:{other}|(?![{_IDEOGRAPHS}{_SPACELESS}])[{marks()}])*"
+    )
+
+
+@cache
+def _sign() -> re.Pattern[str]:
+    """A letter with its marks."""
+    return re.compile(rf"[{marks()}]*.[{marks()}]*", re.DOTALL)
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words without accents, in order."""
+    if text.isascii():
+        return _PLAIN.findall(text.lower())
+    bare = _ACCENTS.sub("", unicodedata.normalize("NFKD", text))
+    plain = _JOINERS.sub("", unicodedata.normalize("NFKC", bare)).lower()
+    found: list[str] = []
+    for match in _word().finditer(plain):
+        found += [match[0]] if match["run"] is None else _cut(match[0])
+    return found
+
+
+def without_vowels(word: str) -> str:
+    """A word without the points and strokes of Hebrew and Arabic, which most texts leave out."""
+    return word if word.isascii() else _VOWELS.sub("", word)
+
+
+def _cut(run: str) -> list[str]:
+    signs = _sign().findall(run)
+    if len(signs) < 3:
+        return [run]
+    pairs = [first + second for first, second in pairwise(signs)]
+    return [run, *pairs] if len(signs) <= _SHORT else pairs

@@ -1,0 +1,155 @@
+"""Fenced blocks in Markdown, and the Python program among them.
+
+Fences are those of CommonMark, as people and models use them: of ``` or ~~~, of any length,
+indented, in lists and quotations, with a language and attributes, and perhaps never closed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+_LINE = re.compile(r"\r\n|\n|\r")
+# What may stand before a fence: indentation, and the marks of quotations and list items.
+_MARGIN = r"(?P<margin>(?:[ \t]*(?:>|[-*+]|\d{1,9}[.)])(?=[ \t]|[`~]))*[ \t]*)"
+_OPENING = re.compile(rf"{_MARGIN}(?P<fence>`{{3,}}|~{{3,}})(?P<info>.*)")
+_LANGUAGE = re.compile(r"\s*\{?\s*\.?(?:language-)?([\w+#.-]*)")
+_PYTHON = re.compile(r"(?:python|py|pypy)[\d.]*", re.IGNORECASE)
+_MARKDOWN = ("markdown", "md")
+_TAB = 4  # columns
+_MOST_TEXT = 40  # paragraphs of text that may stand behind a program whose fence is not closed
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The content of a fenced block. `language` is the first word behind the fence, in small
+    letters."""
+
+    language: str
+    text: str
+    closed: bool = True
+
+    @property
+    def is_python(self) -> bool:
+        return _PYTHON.fullmatch(self.language) is not None
+
+
+def blocks_in(text: str) -> list[Block]:
+    """The fenced blocks of a text, in order. A block of Markdown stands for those inside it."""
+    return [inner for block in _blocks(_LINE.split(text)) for inner in _inner(block)]
+
+
+def _inner(block: Block) -> list[Block]:
+    return blocks_in(block.text) if block.language in _MARKDOWN else [block]
+
+
+def _blocks(lines: Iterable[str]) -> Iterator[Block]:
+    opening: re.Match[str] | None = None
+    inside: list[str] = []
+    for line in lines:
+        if opening is None:
+            opening = _opens(line)
+        elif _closes(opening, line):
+            yield _block(opening, inside, closed=True)
+            opening, inside = None, []
+        else:
+            inside.append(line)
+    if opening is not None:
+        yield _block(opening, inside, closed=False)
+
+
+def _opens(line: str) -> re.Match[str] | None:
+    """A fence that begins a block. Code between ``` in one line is no block."""
+    found = _OPENING.fullmatch(line)
+    return None if found is None or (found["fence"][0] == "`" and "`" in found["info"]) else found
+
+
+def _closes(opening: re.Match[str], line: str) -> bool:
+    bare = _unmarked(opening, line)
+    depth = len(bare) - len(bare.lstrip())
+    fence = bare.strip()
+    return depth < 4 and len(fence) >= len(opening["fence"]) and set(fence) == {opening["fence"][0]}
+
+
+def _block(opening: re.Match[str], inside: Iterable[str], closed: bool) -> Block:
+    language = _LANGUAGE.match(opening["info"])
+    text = "\n".join(_unmarked(opening, line) for line in inside)
+    return Block(language[1].lower() if language else "", f"{text}\n" if text else "", closed)
+
+
+def _unmarked(opening: re.Match[str], line: str) -> str:
+    """A line of a block without the marks of quotations, and without as much of its indentation as
+    the opening fence has."""
+    for _ in range(opening["margin"].count(">")):
+        line = re.sub(r"^[ \t]{0,3}>", "", line)
+    width = len(opening["margin"].rpartition(">")[2].expandtabs(_TAB))
+    blanks = len(line) - len(line.lstrip(" \t"))
+    start = next((n for n in range(blanks) if len(line[:n].expandtabs(_TAB)) >= width), blanks)
+    return line[start:]
+
+
+# -- programs ----------------------------------------------------------------------------------
+
+
+def program_of(answer: str) -> str | None:
+    """The Python program in an answer, None where there is none.
+
+    It is the last block of Python that compiles and, without one, the last block without a language
+    that does. Behind these come a block of Python with a mistake and, where there are no fences, an
+    answer that is a program as a whole or has one in indented lines. Text that computes nothing,
+    such as the output "5", is no program.
+    """
+    blocks = blocks_in(answer)
+    pythons = [block for block in blocks if block.is_python]
+    others = [block for block in blocks if not block.language]
+    for found in (pythons, others):
+        for block in reversed(found):
+            if (code := _compiled(block)) is not None:
+                return code
+    for block in reversed(pythons):
+        if block.text.strip():
+            return block.text
+    return None if blocks else _sound(answer) or _indented(answer)
+
+
+def _compiled(block: Block) -> str | None:
+    """The program of a block. A fence may close it at the end of a line, and text may follow one
+    that is never closed."""
+    if (code := _sound(block.text)) is not None:
+        return code
+    text, fence, _ = block.text.partition("```")
+    if block.closed or fence:
+        return _sound(text)
+    paragraphs = text.split("\n\n")
+    counts = range(len(paragraphs) - 1, max(len(paragraphs) - _MOST_TEXT, 0), -1)
+    cut = ("\n\n".join(paragraphs[:count]) for count in counts)
+    return next((code for text in cut if (code := _sound(text)) is not None), None)
+
+
+def _indented(answer: str) -> str | None:
+    """The last program among the indented blocks of a text without fences."""
+    lines = "\n".join(_LINE.split(answer))
+    blocks = re.findall(r"(?:\A|\n[ \t]*\n)((?:(?: {4}|\t).*\n?|[ \t]*\n)+)", lines)
+    return next((code for text in reversed(blocks) if (code := _sound(text)) is not None), None)
+
+
+def _sound(text: str) -> str | None:
+    """The text, or without its indentation, where it is a program that compiles."""
+    return next((code for code in (text, textwrap.dedent(text)) if _is_program(code)), None)
+
+
+def _is_program(text: str) -> bool:
+    """Whether a text compiles and does something: it calls, defines or imports."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
+            compile(tree, "answer", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    acts = ast.Call | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+    return any(isinstance(node, acts | ast.Import | ast.ImportFrom) for node in ast.walk(tree))

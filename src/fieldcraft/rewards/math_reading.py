@@ -1,0 +1,123 @@
+"""Mathematics in an answer, read by Math-Verify in every way that it can be meant.
+
+What Math-Verify reads in part only, or as something else, is rewritten as LaTeX before: numbers as
+Python writes them, mixed numbers, powers with `**`. A text of which only a part can be read counts
+as a text, which equals nothing but itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+from math_verify import LatexExtractionConfig, parse
+
+from fieldcraft.rewards.answers import closed_up
+
+# Where Math-Verify finds mathematics. An escaped $ is a currency.
+MARKS = re.compile(r"\\boxed|(?<!\\)\$|\\\(|\\\[")
+COMMA = re.compile(r"[-+]?\d+,\d+")  # two numbers, or one with a decimal comma
+_LARGEST = 400  # an exponent that is written out
+
+_DIGITS = r"(?:\d{1,3}(?:_\d{3})+|\d+)"
+_FLOAT = rf"(?:{_DIGITS}(?:\.\d*)?|\.\d+)"
+_ALONE = r"(?<![\w.\\^])"  # no part of a word, of another number or of a command
+_NO_MORE = r"(?![\w^]|\.\d)"
+_GAP = r"(?:\\[ ,;!]|[\u00a0\u2009\u202f ])"  # white space in a number, in LaTeX and in Unicode
+
+_PLAIN = re.compile(r"[-+*/^().,%$\d\s]+")
+
+_Rewrite = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
+
+
+def _decimal(found: re.Match[str]) -> str:
+    """A number with an exponent, written out. One with a point stays one with a point."""
+    if abs(int(found[2])) > _LARGEST:
+        return f"{found[1]} \\times 10^{{{found[2]}}}"
+    written = f"{Decimal(found[1].replace('_', '') + 'e' + found[2]):f}"
+    return f"{written}.0" if "." in found[1] and "." not in written else written
+
+
+def _whole(found: re.Match[str]) -> str:
+    return str(int(found[0], 0))
+
+
+def _grouped(found: re.Match[str]) -> str:
+    return re.sub(rf"{_GAP}+|_", "", found[0])
+
+
+_REWRITES: tuple[_Rewrite, ...] = (
+    (re.compile("[\u2212\u2013]"), "-"),
+    (re.compile("\u00b0"), r"^\\circ"),
+    (re.compile(rf"{_ALONE}0(?:[xX][0-9a-fA-F]+|[oO][0-7]+|[bB][01]+){_NO_MORE}"), _whole),
+    (re.compile(rf"{_ALONE}({_FLOAT})[eE]([-+]?\d{{1,9}}){_NO_MORE}"), _decimal),
+    (re.compile(rf"{_ALONE}\d{{1,3}}(?:_\d{{3}})+(?!\d|_)"), _grouped),
+    (re.compile(rf"{_ALONE}(?<!\d )[1-9]\d{{0,2}}(?:{_GAP}+\d{{3}})+(?![\d/]|{_GAP}\d)"), _grouped),
+    (re.compile(rf"{_ALONE}(\d+){_GAP}+(\d+) ?/ ?(\d+){_NO_MORE}"), r"\1\\frac{\2}{\3}"),
+    (re.compile(r"\*\* ?([-+]?[\d.]+|[A-Za-z]\w*)"), r"^{\1}"),
+    (re.compile(r"\*\*"), "^"),
+    (re.compile(r"\\(?:mathrm|text|textrm|operatorname|rm)\s*\{\s*(e|i)\s*\}"), r"\1 "),
+    (re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])"), r"\\pi "),
+)
+
+
+def rewritten(text: str) -> str:
+    """A text in which numbers and powers are written as Math-Verify reads them."""
+    for pattern, instead in _REWRITES:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def read(text: str) -> list[list[Any]]:
+    """What Math-Verify reads from an answer, in every way that it can be meant. One without marks
+    is mathematics as a whole."""
+    plain = rewritten(text.strip())
+    if MARKS.search(plain):
+        found = [_in_text(plain)]
+    else:
+        plain = plain.rstrip(".") if re.search(r"[\w)}]\.$", plain) else plain
+        found = [_whole_of(plain)]
+        if COMMA.fullmatch(plain):
+            found.append(list(parse(plain, parsing_timeout=None)))
+    return [reading for reading in found if reading]
+
+
+# -- whole and in part -------------------------------------------------------------------------
+
+_LATEX = LatexExtractionConfig()
+_WITH_UNITS = LatexExtractionConfig(
+    normalization_config=replace(_LATEX.normalization_config, units=False)
+)
+
+
+_SENTENCE = re.compile(r"[A-Za-z]{2,} +[A-Za-z]{2,}")
+
+
+def _latex(text: str, config: LatexExtractionConfig) -> list[Any]:
+    """What a formula is as a whole, nothing where it cannot be read as one."""
+    return list(parse(f"${text}$", [config], "no_fallback", parsing_timeout=None))
+
+
+def _whole_of(text: str) -> list[Any]:
+    """What a text without marks means, and the text itself. What Math-Verify takes for units may be
+    what makes it unreadable."""
+    found = _latex(text, _LATEX) or _latex(text, _WITH_UNITS)
+    if not found and _SENTENCE.search(text):
+        found = list(parse(text, parsing_timeout=None))
+    return [*found, closed_up(text)] if text else []
+
+
+def _in_text(text: str) -> list[Any]:
+    """What is marked in a text. Where the formula cannot be read as a whole, Math-Verify takes a
+    number that stands in it; then the formula is a text."""
+    found = list(parse(text, parsing_timeout=None))
+    if not found:
+        return []
+    formula = str(found[-1])
+    if not isinstance(found[0], str) and (_latex(formula, _LATEX) or _PLAIN.fullmatch(formula)):
+        return found
+    again = list(parse(text, [_WITH_UNITS], "no_fallback", parsing_timeout=None))
+    return again or ([formula] if formula.count("{") == formula.count("}") else [])

@@ -1,0 +1,70 @@
+"""Every cell of a CSV file is the text that stands there."""
+
+import csv
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fieldcraft.data.corpora import ensure_corpus
+from fieldcraft.data.records import records
+from fieldcraft.data.sources import read_tasks
+from fieldcraft.tools.search.passages import read_corpus
+from fieldcraft.types import UserError
+
+RETYPED = ["007", "02134", "1e5", "1_000", "1,000", "1.50", "3.0", "+49", "-0", ".5", "0x1F"]
+RETYPED += ["2009-01-03", "2009-01-03T10:00:00Z", "10:30", "TRUE", "true", "False", "NA", "N/A"]
+RETYPED += ["NaN", "null", "NULL", "None", "#N/A", "inf", "12345678901234567890", "$5"]
+CELLS = st.sampled_from(RETYPED) | st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=1
+)
+
+
+def table(path, rows):
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, quoting=csv.QUOTE_ALL)
+        writer.writerows(rows)
+    return path
+
+
+@pytest.mark.parametrize("cell", RETYPED)
+@pytest.mark.parametrize("quoted", ["{}", '"{}"'])
+def test_a_gold_answer_is_not_retyped(tmp_path, cell, quoted):
+    written = quoted.format(cell) if "," not in cell else f'"{cell}"'
+    path = tmp_path / "a.csv"
+    path.write_text(f"id,question,answer\n01,Which?,{written}\n")
+    [task] = read_tasks(path)
+    assert (task.id, task.answers) == ("01", (cell,))
+
+
+def test_a_whole_column_of_one_type_is_not_retyped(tmp_path):
+    path = table(tmp_path / "a.csv", [["question", "answer"], ["A?", "007"], ["B?", "2009-01-03"]])
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())  # as Excel begins a file
+    assert [task.answers for task in read_tasks(path)] == [("007",), ("2009-01-03",)]
+
+
+@given(rows=st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=5))
+def test_cells_come_back_as_they_were_written(tmp_path_factory, rows):
+    path = table(tmp_path_factory.mktemp("csv") / "a.csv", [("a", "b"), *rows])
+    assert [tuple(record.values()) for _, record in records(path)] == rows
+
+
+def test_a_corpus_in_a_csv_keeps_its_texts(tmp_path):
+    path = table(tmp_path / "a.csv", [["title", "text"], ["007", "1e5"], ["2009-01-03", "TRUE"]])
+    corpus = ensure_corpus(path, tmp_path / "corpus.jsonl")
+    assert [(p.title, p.text) for p in read_corpus(corpus)] == [
+        ("007", "1e5"),
+        ("2009-01-03", "TRUE"),
+    ]
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    path = table(tmp_path / "a.csv", [["question", "answer", "answer"], ["A?", "1", "2"]])
+    with pytest.raises(UserError, match="two columns are called 'answer'"):
+        read_tasks(path)
+
+
+def test_a_corpus_in_another_file_keeps_its_ids(tmp_path):
+    path = table(tmp_path / "a.csv", [["_id", "title", "text"], ["007", "A", "x"], ["01", "", "x"]])
+    corpus = ensure_corpus(path, tmp_path / "corpus.jsonl")
+    assert [(p.id, p.title) for p in read_corpus(corpus)] == [("007", "A"), ("01", "")]

@@ -1,0 +1,138 @@
+"""Pairs of mathematical answers that are equal, and pairs that only look so."""
+
+import json
+import logging
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fieldcraft.rewards.math_equality import equal
+from fieldcraft.rewards.math_reading import read, rewritten
+
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "graders" / "math_verify_cases.jsonl"
+logging.getLogger("math_verify").setLevel(logging.ERROR)  # its own limits of time are off
+few = settings(max_examples=25, deadline=None)
+
+
+def same(gold: str, answer: str) -> bool:
+    return equal(read(gold), read(answer))
+
+
+EQUAL = [
+    ("0.001", "1e-3"),
+    ("0.001", "\\boxed{1.0E-3}"),
+    ("1 1/2", "1.5"),
+    ("-1 1/2", "-\\frac{3}{2}"),
+    ("$1 1/2$", "3/2"),
+    ("(1 1/2, 2)", "(1.5, 2)"),
+    ("1 000 000", "1_000_000"),
+    ("12345678", "12,345,678"),
+    ("0x1F", "31"),
+    ("2**10", "1024"),
+    ("3*x**2", "3x^2"),
+    ("\\frac{\\pi}{2}", "pi/2"),
+    ("1 - \\frac{1}{\\mathrm{e}}", "1 - 1/e"),
+    ("\\frac{1}{\\text{a}}", "1/a"),
+    ("1.6 \\times 10^{-19}", "1.6e-19"),
+    ("6.02 \\times 10^{23}", "6.02e23"),
+    ("100000000000000000000", "1.0000000000000002e+20"),  # in floating point
+    ("0.3", "0.30000000000000004"),
+    ("\\frac{1}{3}", "0.333333"),
+    ("\\frac{1}{7}", "0.142857"),
+    ("\\sqrt{2}", "1.414214"),
+    ("\\sqrt{2}+\\sqrt{3}", "\\sqrt{5+2\\sqrt{6}}"),
+    ("(10^{-9}, 1)", "(1e-9, 1.0)"),
+    ("-5", "\u22125"),
+    ("90", "90\u00b0"),
+    ("5", "5 \\text{ cm}"),
+]
+DIFFERENT = [
+    ("\\frac{1}{2^{99}}", "\\frac{1}{2^{98}}"),
+    ("1.6 \\times 10^{-19}", "1.7 \\times 10^{-19}"),
+    ("1 - \\frac{1}{\\mathrm{e}}", "1 + \\frac{1}{\\mathrm{e}}"),
+    ("\\frac{1}{\\text{a}}", "\\frac{1}{\\text{b}}"),
+    ("1 1/2", "1"),
+    ("1 1/2", "11/2"),
+    ("1_000", "1"),
+    ("1 000 000", "0"),
+    ("0x1F", "0"),
+    ("3*x**2", "3"),
+    ("2x+3)", "2"),
+    ("0", "1e-7"),
+    ("1e-300", "2e-300"),
+    ("e^{-50}", "e^{-51}"),
+    ("2^{100}", "2^{100}+1"),
+    ("1000000.5", "1000001"),
+    ("\\sqrt{2}", "1.4142"),
+    ("\\{10^{-9}, 1\\}", "\\{2 \\cdot 10^{-9}, 1\\}"),
+    ("[10^{-8}, 1]", "[2 \\cdot 10^{-8}, 1]"),
+    ("10^{-9} x", "2 \\cdot 10^{-9} x"),
+    ("x = 10^{-9}", "2 \\times 10^{-9}"),
+]
+
+
+@pytest.mark.parametrize(("gold", "answer"), EQUAL)
+def test_answers_that_are_equal(gold, answer):
+    assert same(gold, answer)
+    assert same(answer, gold)
+
+
+@pytest.mark.parametrize(("gold", "answer"), DIFFERENT)
+def test_answers_that_differ(gold, answer):
+    assert not same(gold, answer)
+    assert not same(answer, gold)
+
+
+SIZES = st.integers(-250, 250)
+DIGITS = st.integers(1, 99_999)
+
+
+@few
+@given(digits=DIGITS, size=SIZES)
+def test_a_number_is_the_same_however_it_is_written(digits, size):
+    number = Decimal(f"{digits}e{size}")
+    ways = [f"{number:e}", f"{number:f}", f"{number:E}", f"{digits} \\times 10^{{{size}}}"]
+    assert all(same(ways[0], way) and same(way, ways[0]) for way in ways)
+
+
+@few
+@given(digits=DIGITS, size=SIZES, other=DIGITS)
+def test_numbers_of_any_size_differ_where_their_digits_do(digits, size, other):
+    assert same(f"{digits}e{size}", f"{other}e{size}") is (digits == other)
+    powers = [f"{n} \\times 10^{{{size}}}" for n in (digits, other)]
+    assert same(*powers) is (digits == other)
+
+
+@few
+@given(whole=st.integers(0, 999), above=st.integers(1, 50), below=st.integers(2, 99))
+def test_mixed_numbers(whole, above, below):
+    value = whole + Fraction(above, below)
+    assert same(f"{whole} {above}/{below}", f"{value.numerator}/{value.denominator}")
+    assert not same(f"{whole} {above}/{below}", str(whole))
+
+
+@few
+@given(number=st.integers(0, 10**15))
+def test_whole_numbers_as_programs_and_people_group_them(number):
+    ways = [f"{number:,}", f"{number:_}", f"{number:_}".replace("_", " "), hex(number), bin(number)]
+    assert all(same(str(number), way) for way in ways)
+    assert not any(same(str(number + 1), way) for way in ways)
+
+
+@pytest.mark.parametrize("text", ["x_1", "1112112_3", "e^{2}", "x1e5", "5 cm", "(1, 200)", "a_100"])
+def test_other_mathematics_is_not_rewritten(text):
+    assert rewritten(text) == text
+
+
+def test_math_verifys_own_cases():
+    """It wants rounding to two digits in one of the three others, and calls 9 and 9 different in
+    two."""
+    if not SHARED.exists():
+        pytest.skip("the cases of Math-Verify are not here")
+    cases = [json.loads(line) for line in SHARED.read_text("utf-8").splitlines()]
+    as_wanted = [same(case["gold"], case["pred"]) == bool(case["expected"]) for case in cases]
+    assert sum(as_wanted) >= len(cases) - 3

@@ -1,0 +1,50 @@
+"""The look that `check` takes at gold answers."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.runs.right_answers import Doubt, answer_notes
+from fieldcraft.types import Task
+
+
+def look(*tasks: Task, correct: str = "auto") -> list[str]:
+    recipe = Recipe(recipe="r", stages={}, correct=correct)
+    notes: list[str] = []
+    assert list(answer_notes(SimpleNamespace(recipe=recipe, tasks=list(tasks)), notes)) == []
+    return notes
+
+
+@pytest.mark.parametrize(
+    ("gold", "words"),
+    [
+        ("[1, 2]", "1 of 2 look like lists, such as '[1, 2]' of 'a': the whole text is the answer"),
+        ("True", "look like truth values"),
+        ("-5", "graded_by: math"),
+        ("(B)", "look like options"),
+        ('{"a": 1}', "stdin_tests"),
+    ],
+)
+def test_what_looks_like_more_than_text_is_named(gold: str, words: str) -> None:
+    notes = look(Task("a", "?", (gold,)), Task("b", "?", ("Oslo",)))
+    assert [note for note in notes if isinstance(note, Doubt) and words in note]
+
+
+def test_plausible_answers_are_scored() -> None:
+    [note] = look(Task("a", "?", ("Oslo",)))
+    right, wrong = note.split("; 0 for ")
+    assert right.startswith("em of 'Oslo': 1 for 'the Oslo', 'Oslo.'")
+    assert "'The answer is Oslo.'" in wrong
+
+
+def test_mathematics_is_graded_by_its_own_reward() -> None:
+    [note] = look(Task("a", "?", ("1234",), {"graded_by": "math"}))
+    right, _, _ = note.partition("; 0 for ")
+    assert right.startswith("math of '1234'")
+    assert "'1,234'" in right
+    assert "'1.234e+3'" in right
+
+
+def test_what_is_graded_by_tests_is_not_compared() -> None:
+    assert look(Task("a", "?", (), {"stdin_tests": [{"input": "", "output": ""}]})) == []
