@@ -226,6 +226,27 @@ def test_a_turn_of_sharegpt_that_is_an_object() -> None:
         FORMATS["sharegpt"].read({"conversations": turns})
 
 
+@given(st.permutations(["a", "b"]), st.booleans())
+def test_ids_in_sharegpt_decide(order: list[str], apart: bool) -> None:
+    calls = [{"id": i, "name": "f", "arguments": {"q": i}} for i in "ab"]
+    told = [{"tool_call_id": i, "content": f"of {i}"} for i in order]
+    results = [
+        {"from": "tool", "tool_call_id": one["tool_call_id"], "value": one["content"]}
+        for one in told
+    ]
+    turns = [
+        {"from": "human", "value": "Q?"},
+        {"from": "function_call", "value": json.dumps(calls)},
+        *(results if apart else [{"from": "observation", "value": json.dumps(told)}]),
+        {"from": "gpt", "value": "A"},
+    ]
+    found = FORMATS["sharegpt"].read({"conversations": turns})[1]
+    assert found[2:4] == [Observation("of a"), Observation("of b")]
+    without = {"from": "observation", "value": json.dumps(["x", "y"])}
+    with pytest.raises(Malformed, match="a result without the id of its call"):
+        FORMATS["sharegpt"].read({"conversations": [*turns[:2], without, turns[-1]]})
+
+
 def test_tags_in_the_json_of_sharegpt_are_text() -> None:
     query = {"name": "f", "arguments": {"q": "</think> <tool_call>"}}
     for before in ("", "<think>\nHm.\n</think>\n\n"):
