@@ -121,6 +121,12 @@ def test_a_result_in_parts_is_their_text() -> None:
     assert steps(called("a"), result("a", parts))[1] == Observation("12:00")
 
 
+def test_a_call_may_be_without_a_function_around_it() -> None:
+    made = {"role": "assistant", "tool_calls": [{"name": "f", "arguments": {"a": 1}}]}
+    found = steps(made, {"role": "tool", "content": "x"})
+    assert found[:2] == [Action("f", {"a": 1}), Observation("x")]
+
+
 def test_no_arguments_may_be_an_empty_text() -> None:
     call = {"id": "a", "function": {"name": "now", "arguments": ""}}
     made = {"role": "assistant", "tool_calls": [call]}
