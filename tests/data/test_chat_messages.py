@@ -121,6 +121,12 @@ def test_a_result_in_parts_is_their_text() -> None:
     assert steps(called("a"), result("a", parts))[1] == Observation("12:00")
 
 
+def test_a_call_may_be_without_a_function_around_it() -> None:
+    made = {"role": "assistant", "tool_calls": [{"name": "f", "arguments": {"a": 1}}]}
+    found = steps(made, {"role": "tool", "content": "x"})
+    assert found[:2] == [Action("f", {"a": 1}), Observation("x")]
+
+
 def test_no_arguments_may_be_an_empty_text() -> None:
     call = {"id": "a", "function": {"name": "now", "arguments": ""}}
     made = {"role": "assistant", "tool_calls": [call]}
@@ -224,6 +230,27 @@ def test_a_turn_of_sharegpt_that_is_an_object() -> None:
     turns[-1] = {"from": "gpt", "value": {"a": 1}}
     with pytest.raises(Malformed, match="a turn without a text"):
         FORMATS["sharegpt"].read({"conversations": turns})
+
+
+@given(st.permutations(["a", "b"]), st.booleans())
+def test_ids_in_sharegpt_decide(order: list[str], apart: bool) -> None:
+    calls = [{"id": i, "name": "f", "arguments": {"q": i}} for i in "ab"]
+    told = [{"tool_call_id": i, "content": f"of {i}"} for i in order]
+    results = [
+        {"from": "tool", "tool_call_id": one["tool_call_id"], "value": one["content"]}
+        for one in told
+    ]
+    turns = [
+        {"from": "human", "value": "Q?"},
+        {"from": "function_call", "value": json.dumps(calls)},
+        *(results if apart else [{"from": "observation", "value": json.dumps(told)}]),
+        {"from": "gpt", "value": "A"},
+    ]
+    found = FORMATS["sharegpt"].read({"conversations": turns})[1]
+    assert found[2:4] == [Observation("of a"), Observation("of b")]
+    without = {"from": "observation", "value": json.dumps(["x", "y"])}
+    with pytest.raises(Malformed, match="a result without the id of its call"):
+        FORMATS["sharegpt"].read({"conversations": [*turns[:2], without, turns[-1]]})
 
 
 def test_tags_in_the_json_of_sharegpt_are_text() -> None:

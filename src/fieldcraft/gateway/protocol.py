@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, model_validator
 
+from fieldcraft.config.complaints import first_problem
 from fieldcraft.gateway.refusals import Refused
 
 Json = dict[str, Any]
@@ -127,9 +128,10 @@ def read_body(kind: type[R], body: bytes) -> R:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        told = f"{where or 'The body'}: {first['msg'].removeprefix('Value error, ')}."
+        _, _, place = first_problem(error)
+        where = ".".join(map(str, place))
+        said = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+        told = f"{where or 'The body'}: {said}."
         raise Refused(400, told, param=where or None) from error
 
 

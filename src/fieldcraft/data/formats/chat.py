@@ -247,11 +247,11 @@ def _answered(text: str) -> Iterator[Step]:
     yield Answer(boxed if boxed is not None else tagged[-1].strip())
 
 
-def _action(call: Any) -> Action:
-    match call:
-        case {"function": {"name": str(name), "arguments": dict(arguments)}}:
+def _action(call: Message) -> Action:
+    match call.get("function") or call:  # some templates show calls without `function`
+        case {"name": str(name), "arguments": dict(arguments)}:
             return Action(name, filled(arguments))
-        case {"function": {"name": str(name), "arguments": str(text)}}:
+        case {"name": str(name), "arguments": str(text)}:
             arguments = parsed_json(text, "a call that cannot be read") if text.strip() else {}
             return _readable(read_call(json.dumps({"name": name, "arguments": arguments})))
     raise Malformed("a call that cannot be read")

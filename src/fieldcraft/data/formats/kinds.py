@@ -23,7 +23,7 @@ from fieldcraft.data.formats.chat import (
     written_thoughts,
 )
 from fieldcraft.data.formats.meaning import refuse_unlearned_record, refuse_unlearned_turn
-from fieldcraft.data.formats.values import filled, parsed_json, result_text
+from fieldcraft.data.formats.values import filled, parsed_json
 from fieldcraft.data.records import Malformed, Record, hash_of
 from fieldcraft.dialects.calls import read_call
 from fieldcraft.dialects.demonstrations import Unwritable, require_order
@@ -33,6 +33,7 @@ from fieldcraft.types import Action, Answer, Step, Task, Thought, UserError
 Shown = tuple[Task, list[Step]]
 SYSTEM, TOOLS = "system", "tools"  # what a task's `meta` keeps of a chat
 T = TypeVar("T")
+NO_LIST = "observations that are not as many as the calls"
 UNVERIFIED = "unverified"  # of `meta`: the accepted answer is that of a demonstration
 _ROLES = {
     "system": "system",
@@ -128,35 +129,48 @@ class ShareGpt(Format):
             messages.append({"role": "system", "content": system})
         for turn in record.get("conversations") or []:
             match turn:
-                case {"from": str(origin), "value": value} if origin in _ROLES:
+                case {"from": str(origin), "value": _} if origin in _ROLES:
                     role = _ROLES[origin]
                     if role in ("assistant", "function_call"):
                         refuse_unlearned_turn(turn)
-                    messages += self._messages(role, value, messages)
+                    messages += self._messages(role, turn, messages)
                 case _:
                     raise Malformed("a turn that is not from human, gpt, function_call or a tool")
         return read_chat(messages)
 
-    def _messages(self, role: str, value: Any, before: Sequence[Message]) -> list[Message]:
-        if role == "observation":
-            value = result_text(value)
-        elif role != "tool" and not isinstance(value, str):
+    def _messages(self, role: str, turn: Record, before: Sequence[Message]) -> list[Message]:
+        value = turn["value"]
+        if role in ("observation", "tool"):
+            return self._results(turn, before)
+        if not isinstance(value, str):
             raise Malformed("a turn without a text")
-        if role == "function_call":
-            bare = value.lstrip().startswith(("{", "["))  # tags in it are in strings
-            thoughts, rest = ([], value) if bare else read_thoughts(value)
-            calls = parsed_json(rest, "a call that cannot be read")
-            calls = calls if isinstance(calls, list) else [calls]
-            content = written_thoughts([t for t in thoughts if isinstance(t, Thought)])
-            made = [{"function": _function(call)} for call in calls]
-            return [{"role": "assistant", "content": content, "tool_calls": made}]
-        if role == "observation":
-            count = len(before[-1].get("tool_calls", ())) if before else 0
-            texts = parsed_json(value, "a field that is no JSON") if count > 1 else [value]
-            if not isinstance(texts, list) or len(texts) != max(count, 1):
-                raise Malformed("observations that are not as many as the calls")
-            return [{"role": "tool", "content": text} for text in texts]
-        return [{"role": role, "content": value}]
+        if role != "function_call":
+            return [{"role": role, "content": value}]
+        bare = value.lstrip().startswith(("{", "["))  # tags in it are in strings
+        thoughts, rest = ([], value) if bare else read_thoughts(value)
+        calls = parsed_json(rest, "a call that cannot be read")
+        calls = calls if isinstance(calls, list) else [calls]
+        content = written_thoughts([t for t in thoughts if isinstance(t, Thought)])
+        made = [{"function": _function(call), "id": call.get("id")} for call in calls]
+        return [{"role": "assistant", "content": content, "tool_calls": made}]
+
+    def _results(self, turn: Record, before: Sequence[Message]) -> list[Message]:
+        """The results in a turn: one for each call, in a list of as many, or the one that names its
+        call."""
+        named: Message = {key: turn[key] for key in ("tool_call_id", "name") if key in turn}
+        count = len(before[-1].get("tool_calls", ())) if before else 0
+        if count < 2 or "tool_call_id" in named:
+            return [{"role": "tool", **named, "content": turn["value"]}]
+        value = turn["value"]
+        texts = parsed_json(value, NO_LIST) if isinstance(value, str) else value
+        if not isinstance(texts, list) or len(texts) != count:
+            raise Malformed(NO_LIST)
+        return [
+            {**text, "role": "tool"}
+            if isinstance(text, dict) and text.keys() >= {"tool_call_id", "content"}
+            else {"role": "tool", "content": text}
+            for text in texts
+        ]
 
     def write(self, task: Task, steps: Sequence[Step], tools: list[Any]) -> Record:
         turns = [{"from": "human", "value": task.question}]
@@ -225,7 +239,7 @@ def chat_record(record: Record, where: str) -> Record:
     try:
         task, steps = found.read(record)
     except Malformed as error:
-        raise UserError(f"{where}: there are {error}; remove the record.") from error
+        raise UserError(f"{where} holds {error}: correct or remove the record.") from error
     plain = record | {"question": task.question, "golden_answers": list(task.answers)}
     ended = steps[-1] if steps else None
     if task.answers or not isinstance(ended, Answer):

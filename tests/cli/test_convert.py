@@ -1,0 +1,27 @@
+"""`fieldcraft convert` and a file that is not understood as a whole."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli_parts import status
+
+
+def test_much_that_is_left_out_needs_consent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = {"role": "user", "content": "Q?"}
+    good = {"messages": [asked, {"role": "assistant", "content": "A"}]}
+    bad = {"messages": [asked, {"role": "tool", "tool_call_id": "a", "content": "x"}]}
+    source, out = tmp_path / "chats.jsonl", tmp_path / "steps.jsonl"
+    source.write_text("\n".join(map(json.dumps, [good, good, good, bad])))
+    assert status("convert", source, "--to", "steps", "--out", out) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "1 of the 4 records" in told
+    assert "line 4: a result without a call" in told
+    assert "max_left_out=0.25" in told
+    assert not out.exists()
+    agreed = ("--max-left-out", "0.25")
+    assert status("convert", source, "--to", "steps", "--out", out, *agreed) == 0
+    assert "1 left out: a result without a call" in capsys.readouterr().out
