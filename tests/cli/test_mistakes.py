@@ -48,7 +48,7 @@ from fieldcraft.types import UserError
             ["bench", "speed"],
             "there is no comparison 'speed': use one of answers, async, checkpoint, engine,"
             " graders, memory, output_layer, plan, prefixes, rankings, ranks,"
-            " sandbox, scaling, search, sessions, simulator, train, vectors, view,"
+            " sampling, sandbox, scaling, search, sessions, simulator, train, vectors, view,"
             " vllm_engine, words.",
         ),
     ],

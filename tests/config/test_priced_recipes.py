@@ -1,5 +1,6 @@
 """Keys about costs, and the filter of groups that suits a price on calls."""
 
+import json
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from fieldcraft.config.choices import EnvironmentChoice, ToolChoice
 from fieldcraft.config.rl import Rl
 from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.types import UserError
 
 OPTIM = {"lr": 1e-3}
 
@@ -91,3 +93,17 @@ def test_the_recipe_that_shows_it() -> None:
     assert {tool.name: tool.cost for tool in recipe.tools} == {"web_search": 1, "crawl_page": 4}
     assert recipe.world is not None
     assert recipe.world.settings["snippet_parts"] == 1
+
+
+@pytest.mark.parametrize(
+    ("cost", "sentence"),
+    [
+        ("free", "'tools.0.cost' is wrong: it must be a number, not 'free'."),
+        ({"search": -1}, "'tools.0.cost"),
+    ],
+)
+def test_a_wrong_cost_is_named_by_its_key_alone(cost: Any, sentence: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load_recipe("otc-sizes", [f"tools=[{{mcp: 'http://x/mcp', cost: {json.dumps(cost)}}}]"])
+    assert str(caught.value).startswith(sentence)
+    assert "constrained" not in str(caught.value)

@@ -191,7 +191,7 @@ def leaks(runs: int) -> None:
         await asyncio.sleep(0.5)
         before = descriptors(), mounts(), len(templates())
         await many(sandbox, runs)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(240):
             await quiet(os.getpid(), before[2])
             while descriptors() > before[0]:
                 await asyncio.sleep(0.05)

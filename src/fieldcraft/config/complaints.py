@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
+# What pydantic puts into a place for a member of a union; it is no key of the user's.
+MEMBER = re.compile(r"(?:constrained|function)-|\w+\[")
 MOST_SHOWN = 60  # characters of a value
 _WORDS: Mapping[str, str] = {
     "int_type": "it must be a whole number",
@@ -36,7 +39,8 @@ _WORDS: Mapping[str, str] = {
 def first_problem(error: ValidationError) -> tuple[str, str, tuple[str | int, ...]]:
     """The kind of what pydantic complains of first, a clause that says it, and where it is."""
     problem = error.errors(include_url=False)[0]
-    return problem["type"], _clause(problem), problem["loc"]
+    place = (part for part in problem["loc"] if not MEMBER.match(str(part)))
+    return problem["type"], _clause(problem), tuple(place)
 
 
 def _clause(problem: Mapping[str, Any]) -> str:
