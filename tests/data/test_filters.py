@@ -13,6 +13,7 @@ from fieldcraft.data.grading import Grader
 from fieldcraft.dialects import get_dialect
 from fieldcraft.dialects.afm import double_check, reflection
 from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.records.words import words
 from fieldcraft.runs.build import make_correct
 from fieldcraft.types import Action, Answer, Observation, Role, Step, Task, Thought, UserError
 from source_files import lines
@@ -158,6 +159,28 @@ def test_near_duplicates() -> None:
     found = filtered(chains, {"near_duplicates": {}})
     assert [chain.task.id for chain in found.kept] == ["0", "2", "3"]
     assert reasons(found) == ["like an earlier question"]
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "alike"),
+    [
+        ("बिल कहाँ है?", "बेल कहाँ है", False),  # the vowel signs make the word
+        ("बिल कहाँ है?", "बिल कहाँ है।", True),
+        ("Où est le café?", "Ou\u0300 est le cafe\u0301 ?", True),
+        ("Is 5 > 3?", "Is 5 < 3?", False),
+        ("?", "!", False),
+    ],
+)
+def test_words_of_near_duplicates_and_benchmarks(
+    tmp_path: Path, first: str, other: str, alike: bool
+) -> None:
+    chains = [(Task(q, q, ("a",)), PLAIN) for q in (first, other)]
+    rules: dict[str, dict[str, Any]] = {"near_duplicates": {}}
+    assert len(filtered(chains, rules).kept) == (1 if alike else 2)
+    if words(first) != words(other) or alike:
+        bench = lines(tmp_path / "bench.jsonl", {"question": first, "answer": "x"})
+        rules = {"contaminated": {"files": [str(bench)]}}
+        assert len(filtered(chains[1:], rules).kept) == (0 if alike else 1)
 
 
 def test_contamination(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_the_paths_of_a_recipe(home):
 
 def test_a_key_on_the_command_line(home):
     (home / "mine.yaml").write_text("recipe: mine\nstages: {}\n")
-    recipe = load_recipe(str(home / "mine.yaml"), ["tasks=~/q.jsonl"])
+    recipe = load_recipe("~/mine.yaml", ["tasks=~/q.jsonl"])
     assert recipe.tasks == home / "q.jsonl"
 
 

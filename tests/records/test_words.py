@@ -41,6 +41,14 @@ def test_words_of_scripts_with_marks(text, found):
     assert words(text) == [unicodedata.normalize("NFKC", word) for word in found]
 
 
+def test_every_mark_belongs_to_its_word():
+    """But accents of European scripts, which are left out, and signs of ideographs."""
+    for number in range(0x370, 0x20000):
+        mark = chr(number)
+        if unicodedata.category(mark).startswith("M") and not 0x3000 <= number < 0x3100:
+            assert words(f"b{mark}c d") != ["b", "c", "d"], hex(number)
+
+
 def test_a_long_run_without_spaces_is_found_by_the_words_in_it():
     run = words("กินข้าวกับเพื่อนที่บ้าน")
     assert set(words("ข้าว")[1:]) < set(run)

@@ -15,6 +15,7 @@ OTHERS = [OUTPUT, SHELL, "```text\nprint(1)\n```\n", "It takes ```O(1)``` time.\
 OTHERS += ["```cpp\nint main() { return 0; }\n```\n", "```json\n[1]\n```\n", "```\nyes\n```\n"]
 TAGS = ["python", "py", "python3", "Python 3", "Python", "py3", "python3.11", " python", "pypy3"]
 TAGS += ['python title="sum.py"', "{.python .numberLines}", "python {1,3}", "language-python", ""]
+TAGS += ["python:sum.py", "src/sum.py", "python,editable", "{python}"]
 MARGINS = ["", "   ", "\t", "      ", "> ", "> > ", ">"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import ModuleType
 from typing import Any
 
@@ -10,13 +11,15 @@ from fieldcraft.types import UserError
 
 CHARACTERS = 5  # of a shingle
 PERMUTATIONS = 128
+_SIGNS = re.compile(r"[-+*/^<>=%\u2212\u00d7]")  # 5 > 3 and 5 < 3 have the same words
 
 
 class Alike:
     """Tells whether a text is like one that it met before.
 
-    `similarity` is Jaccard's, of the sets of CHARACTERS letters in a row, of the words of a
-    text alone. It is estimated (Broder 1997): texts near the threshold may be missed.
+    `similarity` is Jaccard's, of the sets of CHARACTERS letters in a row, of the words of a text
+    and, behind them, its signs of mathematics. It is estimated (Broder 1997): texts near the
+    threshold may be missed.
 
     Raises UserError where datasketch is not installed.
     """
@@ -28,7 +31,7 @@ class Alike:
 
     def met(self, text: str) -> bool:
         """Whether a text like this one was met; from now on this one was, too."""
-        plain = " ".join(words(text))
+        plain = " ".join([*words(text), *_SIGNS.findall(text)]) or text.strip()
         if plain in self._same:
             return True
         self._same.add(plain)

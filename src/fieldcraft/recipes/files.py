@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.config.names import shown
+from fieldcraft.records.paths import at_home
 from fieldcraft.records.reading import parse_yaml, reading
 from fieldcraft.types import UserError
 
@@ -28,7 +29,7 @@ def shipped() -> list[str]:
 def read_recipe(name: str) -> dict[str, Any]:
     """The contents of a recipe file, by shipped name or path, upon those of the recipe that it is
     like. Raises UserError for a file that is not there or cannot be read."""
-    data = _contents(name)
+    data = _contents(at_home(name))
     if LIKE not in data:
         return data
     model = data.pop(LIKE)

@@ -17,8 +17,8 @@ _LINE = re.compile(r"\r\n|\n|\r")
 # What may stand before a fence: indentation, and the marks of quotations and list items.
 _MARGIN = r"(?P<margin>(?:[ \t]*(?:>|[-*+]|\d{1,9}[.)])(?=[ \t]|[`~]))*[ \t]*)"
 _OPENING = re.compile(rf"{_MARGIN}(?P<fence>`{{3,}}|~{{3,}})(?P<info>.*)")
-_LANGUAGE = re.compile(r"\s*\{?\s*\.?(?:language-)?([\w+#.-]*)")
-_PYTHON = re.compile(r"(?:python|py|pypy)[\d.]*", re.IGNORECASE)
+_LANGUAGE = re.compile(r"\s*\{?\s*\.?(?:language-)?([\w+#./-]*)")
+_PYTHON = re.compile(r"(?:python|py|pypy)[\d.]*|[\w./-]+\.py", re.IGNORECASE)
 _MARKDOWN = ("markdown", "md")
 _TAB = 4  # columns
 _MOST_TEXT = 40  # paragraphs of text that may stand behind a program whose fence is not closed

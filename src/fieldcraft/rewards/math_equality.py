@@ -8,11 +8,10 @@ digits must agree and six digits behind the point, or twelve significant ones.
 from __future__ import annotations
 
 from itertools import product
-from math import floor, log10
 from typing import Any
 
 from math_verify import verify
-from sympy import Basic, Expr, Float, MatrixBase, Rational, UnevaluatedExpr
+from sympy import Basic, Expr, Float, MatrixBase, Rational, UnevaluatedExpr, floor, log
 
 DIGITS = 6  # behind the point, and significant ones of a number below 1
 FLOAT = 1e-12  # relative error of what a program computes in floating point
@@ -67,7 +66,7 @@ def _leading_zeros(value: Any) -> int:
     """How many zeros stand between the point and the first digit of the smallest number in a
     value."""
     sizes = (abs(number.evalf(_PRECISION)) for number in _numbers(value))
-    exponents = [floor(log10(size)) + 1 for size in sizes if 0 < size < 1 and float(size) > 0]
+    exponents = [int(floor(log(size, 10))) + 1 for size in sizes if 0 < size < 1]
     return min(max(-min(exponents, default=0), 0), _SMALLEST)
 
 

@@ -45,6 +45,13 @@ def _whole(found: re.Match[str]) -> str:
     return str(int(found[0], 0))
 
 
+def _repeating(found: re.Match[str]) -> str:
+    """A decimal whose last digits repeat, as a fraction."""
+    begin, again = found[1] + found[2], found[3]
+    above = int(begin + again) - int(begin or "0")
+    return rf"\frac{{{above}}}{{{'9' * len(again)}{'0' * len(found[2])}}}"
+
+
 def _grouped(found: re.Match[str]) -> str:
     return re.sub(rf"{_GAP}+|_", "", found[0])
 
@@ -59,6 +66,9 @@ _REWRITES: tuple[_Rewrite, ...] = (
     (re.compile(rf"{_ALONE}(\d+){_GAP}+(\d+) ?/ ?(\d+){_NO_MORE}"), r"\1\\frac{\2}{\3}"),
     (re.compile(r"\*\* ?([-+]?[\d.]+|[A-Za-z]\w*)"), r"^{\1}"),
     (re.compile(r"\*\*"), "^"),
+    (re.compile(r"\^ ?([-+]\d+(?:\.\d+)?)"), r"^{\1}"),
+    (re.compile(rf"{_ALONE}(\d+)\.(\d*)\\overline\{{(\d+)\}}"), _repeating),
+    (re.compile("\u00d7|(?<=\\d) ?x ?(?=10\\^)"), r"\\times "),
     (re.compile(r"\\(?:mathrm|text|textrm|operatorname|rm)\s*\{\s*(e|i)\s*\}"), r"\1 "),
     (re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])"), r"\\pi "),
 )
