@@ -135,7 +135,7 @@ class Context:
         if self.session is not None:
             self.emit(Said(self.session.described))
         if not self.recipe.cluster.does_all:
-            self.use_threads(load_model(folder, self.device))
+            self.use_threads(load_model(folder, self.device, self.recipe.dtype))
             threads = f"{self.threads.training} threads to train, {self.threads.sampling} to sample"
             self.emit(Said(f"device {self.device}, {threads}"))
         return folder

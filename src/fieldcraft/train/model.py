@@ -7,6 +7,7 @@ stranger.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from logging import CRITICAL
@@ -34,6 +35,7 @@ disable_progress_bar()
 
 # Written beside the weights by AutoGPTQ, AutoAWQ and ModelOpt, whatever config.json says.
 QUANTISED_BY = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
+OWN_LOSS = re.compile(r"loss_(coef|alpha|weight|factor|scale)")  # in a configuration's keys
 COPY = "copy its files from the model's source again"  # what to do about a model of no run
 
 # What transformers and safetensors raise for files that are missing, cut off or make no sense: what
@@ -45,6 +47,11 @@ def torch_type(name: Dtype) -> torch.dtype:
     """The type of a recipe's `dtype`."""
     found: torch.dtype = getattr(torch, name)
     return found
+
+
+def name_of_type(dtype: torch.dtype) -> Dtype:
+    """The `dtype` of a recipe that computes as a model of a type does."""
+    return "float32" if dtype == torch.float32 else "bfloat16"
 
 
 def choose_device(wish: str) -> torch.device:
@@ -164,6 +171,16 @@ def empty_model(folder: Path) -> Any:
         ) from error
     _refuse_encoder(folder, model)
     return model
+
+
+def losses_of_its_own(config: PreTrainedConfig) -> dict[str, float]:
+    """What a configuration would add to the loss, such as `router_aux_loss_coef` of a mixture of
+    experts: the names of the factors, and what they are if not 0."""
+    said = config.get_text_config().to_dict()
+    factors = {name: value for name, value in said.items() if OWN_LOSS.search(name)}
+    return {
+        name: value for name, value in factors.items() if isinstance(value, float | int) and value
+    }
 
 
 def _refuse_encoder(folder: Path, model: Any) -> None:
