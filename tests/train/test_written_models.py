@@ -16,7 +16,7 @@ from fieldcraft.engine.recommended import read_ends
 from fieldcraft.engine.writing import add_end
 from fieldcraft.train.learning import Said
 from fieldcraft.train.lora import Adapter
-from fieldcraft.train.model import load_model, load_tokenizer, losses_of_its_own
+from fieldcraft.train.model import load_model, load_tokenizer, loss_notes
 from fieldcraft.train.parity import TOLERANCE, require_written, said_by_model, said_by_policy
 from fieldcraft.train.saving import save_model
 from fieldcraft.train.trainer import Trainer
@@ -52,6 +52,19 @@ OLD: dict[str, dict[str, Any]] = {
         "rope_theta": 500000.0,
         "rope_scaling": LLAMA3,
         "pretraining_tp": 1,
+    },
+    "phi3": {
+        "model_type": "phi3",
+        "architectures": ["Phi3ForCausalLM"],
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+        "rope_theta": 20000.0,
+        "original_max_position_embeddings": 128,
+        "rope_scaling": {
+            "type": "longrope",
+            "short_factor": [1.0, 1.1, 1.2, 1.3],
+            "long_factor": [1.0, 2.0, 3.0, 4.0],
+        },
     },
     "gemma3": {
         "model_type": "gemma3_text",
@@ -138,6 +151,17 @@ def test_a_new_configuration_gets_the_old_keys(name: str, tmp_path: Path) -> Non
     assert torch.equal(logits(tmp_path / "out"), logits(old))
 
 
+def test_what_the_maker_wrote_wins_over_what_follows_from_new_keys(tmp_path: Path) -> None:
+    """Earlier forms of a key, which transformers 5 rewrites."""
+    old, new = old_checkpoint(tmp_path / "old", "qwen2"), tmp_path / "new"
+    scaling = {"type": "linear", "factor": 4.0}
+    config = read(old, "config.json") | {"rope_scaling": scaling}
+    (old / "config.json").write_text(json.dumps(config))
+    save_model(new, load_model(old, CPU), load_tokenizer(old))
+    assert read(new, "config.json")["rope_scaling"] == scaling
+    assert torch.equal(logits(new), logits(old))
+
+
 def test_a_tokenizer_keeps_its_class_and_its_files(tmp_path: Path) -> None:
     old, new = old_checkpoint(tmp_path / "old", "qwen2"), tmp_path / "new"
     save_model(new, load_model(old, CPU), load_tokenizer(old))
@@ -148,6 +172,15 @@ def test_a_tokenizer_keeps_its_class_and_its_files(tmp_path: Path) -> None:
     text = "Who?<|im_end|>\n<|im_start|> Ada"
     assert load_tokenizer(new)(text)["input_ids"] == load_tokenizer(old)(text)["input_ids"]
     assert load_tokenizer(new).all_special_ids == load_tokenizer(old).all_special_ids
+
+
+def test_a_chat_template_that_was_corrected_is_written_in_both_places(tmp_path: Path) -> None:
+    """Earlier versions read the one in tokenizer_config.json."""
+    old, new = old_checkpoint(tmp_path / "old", "qwen2"), tmp_path / "new"
+    (old / "chat_template.jinja").write_text("{{ messages }}")
+    save_model(new, load_model(old, CPU), load_tokenizer(old))
+    assert read(new, "tokenizer_config.json")["chat_template"] == "{{ messages }}"
+    assert (new / "chat_template.jinja").read_text() == "{{ messages }}"
 
 
 @pytest.mark.parametrize("said", [None, "TokenizersBackend"])
@@ -275,8 +308,7 @@ def test_a_folder_without_generation_settings_gets_an_end(tmp_path: Path) -> Non
 
 def test_losses_of_a_configuration_are_named() -> None:
     experts = {"num_experts": 4, "moe_intermediate_size": 16}
-    assert losses_of_its_own(Qwen3MoeConfig(**experts, router_aux_loss_coef=0.5)) == {
-        "router_aux_loss_coef": 0.5
-    }
-    assert losses_of_its_own(Qwen3MoeConfig(**experts, router_aux_loss_coef=0.0)) == {}
-    assert losses_of_its_own(Qwen2Config()) == {}
+    [note] = loss_notes(Qwen3MoeConfig(**experts, router_aux_loss_coef=0.5))
+    assert note.startswith("router_aux_loss_coef=0.5 of its config.json")
+    assert loss_notes(Qwen3MoeConfig(**experts, router_aux_loss_coef=0.0)) == []
+    assert loss_notes(Qwen2Config()) == []

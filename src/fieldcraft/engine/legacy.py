@@ -20,6 +20,7 @@ from fieldcraft.records.files import write_json
 from fieldcraft.records.reading import read_json
 
 CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
+TEMPLATE = "chat_template.jinja"
 FULL, SLIDING = (
     "full_attention",
     "sliding_attention",
@@ -53,6 +54,9 @@ def mend_tokenizer(folder: Path, source: Path | None) -> None:
         mended["tokenizer_class"] = ANY_CLASS
     if isinstance(mended.get("extra_special_tokens"), list):  # transformers 4 wants a mapping
         mended["additional_special_tokens"] = mended.pop("extra_special_tokens")
+    mended.pop("chat_template", None)  # of the source, which may be out of date
+    if (folder / TEMPLATE).exists():  # which earlier versions do not read
+        mended["chat_template"] = (folder / TEMPLATE).read_text("utf-8")
     write_json(folder / TOKENIZER, {k: v for k, v in mended.items() if k not in LEAKED})
     for name in VOCABULARIES:
         if source is not None and (source / name).exists():
@@ -75,7 +79,11 @@ def _legacy_rope(config: Mapping[str, Any]) -> dict[str, Any]:
     legacy = {"rope_theta": found.pop("rope_theta")}
     if "partial_rotary_factor" in found:
         legacy["partial_rotary_factor"] = found.pop("partial_rotary_factor")
-    legacy["rope_scaling"] = None if found.get("rope_type", "default") == "default" else found
+    kind = found.get("rope_type", "default")
+    if kind == "longrope":  # of which Phi 3 allows three keys, with this one outside
+        legacy["original_max_position_embeddings"] = found.pop("original_max_position_embeddings")
+        found = {"type": kind} | {k: v for k, v in found.items() if k not in ("type", "rope_type")}
+    legacy["rope_scaling"] = None if kind == "default" else found
     if sliding := rope.get(SLIDING):
         legacy["rope_local_base_freq"] = sliding["rope_theta"]
     return legacy

@@ -30,7 +30,7 @@ from fieldcraft.train.model import (
     empty_model,
     load_model,
     load_tokenizer,
-    losses_of_its_own,
+    loss_notes,
 )
 from fieldcraft.types import Task, Trajectory, UserError
 
@@ -130,8 +130,7 @@ class Setup:
         notes.append(f"{self.config.model_type}, {self.parameters:,} parameters")
         if self.recipe.lora is not None:
             notes.append(f"{self.trained:,} of an adapter")
-        for factor, value in losses_of_its_own(shapes.config).items():
-            notes.append(f"{factor}={value:g} of its config.json is added to the loss of no stage")
+        notes += loss_notes(shapes.config)
         tokens = len(load_tokenizer(folder))
         if tokens > self.config.vocab_size:
             yield (

@@ -173,14 +173,16 @@ def empty_model(folder: Path) -> Any:
     return model
 
 
-def losses_of_its_own(config: PreTrainedConfig) -> dict[str, float]:
-    """What a configuration would add to the loss, such as `router_aux_loss_coef` of a mixture of
-    experts: the names of the factors, and what they are if not 0."""
+def loss_notes(config: PreTrainedConfig) -> list[str]:
+    """A sentence on each term that a configuration would add to the loss, such as the one by which
+    a mixture of experts uses all of them (`router_aux_loss_coef`). No stage has such a term."""
     said = config.get_text_config().to_dict()
-    factors = {name: value for name, value in said.items() if OWN_LOSS.search(name)}
-    return {
-        name: value for name, value in factors.items() if isinstance(value, float | int) and value
-    }
+    factors = {name: value for name, value in said.items() if OWN_LOSS.search(name) and value}
+    return [
+        f"{name}={value:g} of its config.json is added to the loss of no stage"
+        for name, value in factors.items()
+        if isinstance(value, float | int)
+    ]
 
 
 def _refuse_encoder(folder: Path, model: Any) -> None:
