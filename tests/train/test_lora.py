@@ -19,7 +19,7 @@ from fieldcraft.train.batch import to_sample
 from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint
 from fieldcraft.train.learning import Guide
 from fieldcraft.train.lora import Adapter
-from fieldcraft.train.model import load_model
+from fieldcraft.train.model import empty_model, load_model
 from fieldcraft.train.saving import save_model
 from fieldcraft.train.trainer import AdapterStart, Trainer
 from fieldcraft.types import Author, UserError
@@ -109,10 +109,15 @@ def test_targets_are_layers_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "targets", [("lm_head",), ("embed_tokens",), ("q_proj", "lm_head"), ("lm_head", "embed_tokens")]
 )
-def test_a_layer_that_shares_its_weight_takes_no_adapter(targets: tuple[str, ...]) -> None:
+def test_a_layer_that_shares_its_weight_takes_no_adapter(
+    targets: tuple[str, ...], tmp_path: Path
+) -> None:
     """Merged, an adapter on one of two tied layers would change the other too."""
     with pytest.raises(UserError) as refused:
         Adapter(tied_model(), Lora(rank=2, targets=targets), seed=0)
+    tied_model().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="tied weights"):  # by `check`, before there are weights
+        Adapter(empty_model(tmp_path), Lora(rank=2, targets=targets), seed=0)
     words = r"lora\.targets=(lm_head|embed_tokens) names a layer whose weight is also that of \S+"
     assert re.match(words, str(refused.value))
     assert "remove it from lora.targets" in str(refused.value)
