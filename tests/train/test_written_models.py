@@ -151,6 +151,16 @@ def test_a_new_configuration_gets_the_old_keys(name: str, tmp_path: Path) -> Non
     assert torch.equal(logits(tmp_path / "out"), logits(old))
 
 
+def test_a_renamed_key_is_written_by_both_names(tmp_path: Path) -> None:
+    """transformers 4 asks for `num_experts`, and would take 128 of them."""
+    sizes = {key: SIZES[key] for key in SIZES if key not in ("torch_dtype", "transformers_version")}
+    experts = {"num_experts": 4, "moe_intermediate_size": 16, "num_experts_per_tok": 2}
+    model = AutoModelForCausalLM.from_config(Qwen3MoeConfig(**sizes, **experts))
+    save_model(tmp_path / "out", model, tiny_tokenizer())
+    written = read(tmp_path / "out", "config.json")
+    assert {key: written[key] for key in experts} == experts
+
+
 def test_what_the_maker_wrote_wins_over_what_follows_from_new_keys(tmp_path: Path) -> None:
     """Earlier forms of a key, which transformers 5 rewrites."""
     old, new = old_checkpoint(tmp_path / "old", "qwen2"), tmp_path / "new"

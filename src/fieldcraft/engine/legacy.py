@@ -32,12 +32,21 @@ LEAKED = ("is_local", "local_files_only", "backend", "auto_map")
 VOCABULARIES = ("tokenizer.model", "vocab.json", "merges.txt")  # which converters read
 
 
-def mend_config(folder: Path, source: Path | None, dtype: torch.dtype) -> None:
-    """Complete the config.json of a folder whose weights have a type. `source` is the folder that
-    its model was loaded from, if there is one."""
+def mend_config(
+    folder: Path, source: Path | None, dtype: torch.dtype, names: Mapping[str, str]
+) -> None:
+    """Complete the config.json of a folder.
+
+    Args:
+        folder: of the model.
+        source: the folder that it was loaded from, if there is one.
+        dtype: of its weights.
+        names: other names of keys, and those that are written.
+    """
     config, before = _read(folder / CONFIG), _read_old(source, CONFIG)
     kept = {key: value for key, value in before.items() if key not in OWN}
-    mended = {**_legacy_rope(config), **kept, **config, **_types(dtype)}
+    others = {name: config[written] for name, written in names.items() if written in config}
+    mended = {**_legacy_rope(config), **others, **kept, **config, **_types(dtype)}
     if isinstance(text := config.get("text_config"), dict):
         old = before.get("text_config") or {}
         mended["text_config"] = {**_legacy_rope(text), **old, **text, **_types(dtype)}

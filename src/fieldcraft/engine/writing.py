@@ -21,7 +21,7 @@ def write_model(folder: Path, model: Any, state: Mapping[str, Tensor] | None = N
     dtype = max(floats, key=Tensor.numel).dtype
     with writing(folder):
         model.save_pretrained(folder, state_dict=state)  # which empties the state
-    mend_config(folder, source_of(model), dtype)
+    mend_config(folder, source_of(model), dtype, model.config.attribute_map)
 
 
 def write_tokenizer(folder: Path, tokenizer: Any) -> None:
