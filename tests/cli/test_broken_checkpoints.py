@@ -65,6 +65,12 @@ def name_code(folder: Path) -> None:
     (folder / "own.py").write_text("raise SystemExit('the code of a stranger was run')")
 
 
+def quantise(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "awq", "bits": 4, "group_size": 128}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 def replace_by_an_encoder(folder: Path) -> None:
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
     config = BertConfig(vocab_size=len(tiny_tokenizer()), num_attention_heads=2, **sizes)
@@ -83,6 +89,7 @@ DAMAGES: list[tuple[Damage, tuple[str, ...]]] = [
     (break_config, ("/config.json cannot be read",)),
     (break_tokenizer, ("the tokenizer of ", "cannot be read")),
     (name_code, ("needs the custom code that its config.json names, which is never run",)),
+    (quantise, ("/model is quantised (awq)", "use the unquantised model that it was made from")),
     (replace_by_an_encoder, ("no causal language model: BertLMHeadModel reads in both",)),
 ]
 

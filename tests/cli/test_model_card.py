@@ -4,13 +4,19 @@ import contextlib
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
-from checkpoints import write_tiny_checkpoint
+from checkpoints import CHAT_TEMPLATE, write_tiny_checkpoint
 from cli_parts import status
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.recipes.exported import write_agent
 from fieldcraft.runs.agent import find_agent
+from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.folder import find_run
 from fieldcraft.runs.model_card import QUESTION
 
@@ -74,10 +80,10 @@ def test_the_program_with_transformers_writes_what_the_agent_writes(
     agent = find_agent(exported)
     trajectory = agent.ask(QUESTION)
     prompt, turn = trajectory.segments[:2]
-    assert names["ids"]["input_ids"][0].tolist() == prompt.ids  # type: ignore[index]
+    assert names["prompt"] == prompt.ids
     assert printed.getvalue().removesuffix("\n") == turn.text
     compile(with_vllm, "card", "exec")
-    (written,) = re.findall(r"^prompt = .*$", with_vllm, re.MULTILINE)
+    (written,) = re.findall(r"^prompt = \[.*?^\]$", with_vllm, re.MULTILINE | re.DOTALL)
     assert written in with_transformers
 
 
@@ -103,3 +109,53 @@ def test_an_export_of_an_export_says_what_it_knows(exported: Path, tmp_path: Pat
     text = card(tmp_path / "again")
     assert "How it acts" in text
     assert "## Figures" not in text
+
+
+def merging_tokenizer(chat_template: str | None) -> PreTrainedTokenizerFast:
+    """A tokenizer that merges a question mark with the line break behind it, as those of Qwen and
+    Llama 3 do."""
+    mark, newline, space = "?", "Ċ", "Ġ"  # as byte-level tokenizers write bytes
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    words = [*special, *alphabet, mark + newline, space + "W"]
+    merges = [(mark, newline), (space, "W")]
+    backend = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, merges))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r" ?[^\s?]+|\?+\n*|\s"), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(special)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<|im_end|>", chat_template=chat_template
+    )
+
+
+TEMPLATE = CHAT_TEMPLATE.replace("%(prefill)s", "")
+BASE = ("autocoa", "otc", "search-r1", "toolrl")  # dialects that need no chat template
+
+
+@pytest.mark.parametrize(
+    ("dialect", "template"),
+    [*((d, None) for d in BASE), *((d, TEMPLATE) for d in (*BASE, "hermes"))],
+)
+def test_the_program_sends_the_ids_of_training(
+    dialect: str, template: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No token spans the question and what is around it, whatever the tokenizer would merge."""
+    tokenizer = merging_tokenizer(template)
+    write_tiny_checkpoint(tmp_path / "tiny", "qwen2", tokenizer=tokenizer)
+    merged = tokenizer.encode(f"{QUESTION}\n")
+    assert merged != [*tokenizer.encode(QUESTION), *tokenizer.encode("\n")]  # it can go wrong
+    recipe = Recipe(recipe="mine", dialect=dialect, stages={}, tools=())
+    write_agent(tmp_path / "tiny", recipe, None)
+    assert status("export", tmp_path / "tiny", "--out", tmp_path / "out", "--dtype", "float32") == 0
+    monkeypatch.chdir(tmp_path)
+    for program, end in zip(programs(card(tmp_path / "out")), ("ids =", "reply ="), strict=True):
+        names = dict[str, Any]()
+        program = program.replace("from openai import OpenAI\n", "")
+        exec(compile(program.partition(end)[0], "card", "exec"), names)
+        expected = load_dialect(recipe, tmp_path / "out").prompt(QUESTION, [])
+        assert names["prompt"] == expected

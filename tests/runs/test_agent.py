@@ -3,11 +3,14 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from checkpoints import write_tiny_checkpoint
 from fieldcraft.config.recipe import Recipe, dump_recipe
-from fieldcraft.recipes.exported import handed_on
+from fieldcraft.recipes.exported import FILE, handed_on, write_agent
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs.agent import Agent, find_agent
 from fieldcraft.tools.search.index import MANIFEST, SearchIndex, build_index
@@ -107,3 +110,33 @@ def test_where_no_agent_is(run: Path, tmp_path: Path) -> None:
     (run / "recipe.json").write_text('{"recipe": "smoke", "stages": {}, "flavour": 1}')
     with pytest.raises(UserError, match="made by another version of fieldcraft"):
         find_agent(run)
+
+
+@pytest.mark.parametrize(
+    ("keys", "dtype"),
+    [
+        ({"dtype": "bfloat16"}, torch.bfloat16),
+        ({"dtype": "float32"}, torch.float32),
+        ({"dtype": "bfloat16", "lora": {"rank": 2}}, torch.float32),  # as an adapter makes it
+    ],
+)
+def test_an_agent_computes_in_the_type_in_which_it_was_trained(
+    keys: dict[str, Any], dtype: torch.dtype, tmp_path: Path
+) -> None:
+    model = write_tiny_checkpoint(tmp_path / "model", "qwen2")
+    agent = Agent(model, Recipe.model_validate({"recipe": "mine", "stages": {}, **keys}), None)
+    assert agent.engine.model.dtype == dtype
+    write_agent(model, agent.recipe, None)
+    exported = find_agent(model)
+    assert exported.recipe.dtype == str(dtype).removeprefix("torch.")
+    assert exported.engine.model.dtype == dtype
+
+
+def test_an_agent_that_says_no_type_computes_in_float32(tmp_path: Path) -> None:
+    """As those did that were exported before the type was written."""
+    model = write_tiny_checkpoint(tmp_path / "model", "qwen2")
+    write_agent(model, Recipe(recipe="mine", stages={}), None)
+    written = json.loads((model / FILE).read_text())
+    written.pop("dtype")
+    (model / FILE).write_text(json.dumps(written))
+    assert find_agent(model).engine.model.dtype == torch.float32

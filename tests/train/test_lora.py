@@ -1,12 +1,14 @@
 """LoRA: what is trained, what stays, what is saved, and that merging changes nothing."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from checkpoints import Architecture, tiny_tokenizer
 from engine_parity import sharp_model
@@ -17,7 +19,7 @@ from fieldcraft.train.batch import to_sample
 from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint
 from fieldcraft.train.learning import Guide
 from fieldcraft.train.lora import Adapter
-from fieldcraft.train.model import load_model
+from fieldcraft.train.model import empty_model, load_model
 from fieldcraft.train.saving import save_model
 from fieldcraft.train.trainer import AdapterStart, Trainer
 from fieldcraft.types import Author, UserError
@@ -102,6 +104,45 @@ def test_targets_are_layers_by_name(tmp_path: Path) -> None:
     assert {name.split(".")[-4] for name in of_adapter(trainer.model)} == {"q_proj", "v_proj"}
     with pytest.raises(UserError, match=r"lora.targets=\['q_prj'\] names no linear layer"):
         lora_trainer(tmp_path / "b", lora=Lora(targets=("q_prj",)))
+
+
+@pytest.mark.parametrize(
+    "targets", [("lm_head",), ("embed_tokens",), ("q_proj", "lm_head"), ("lm_head", "embed_tokens")]
+)
+def test_a_layer_that_shares_its_weight_takes_no_adapter(
+    targets: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Merged, an adapter on one of two tied layers would change the other too."""
+    with pytest.raises(UserError) as refused:
+        Adapter(tied_model(), Lora(rank=2, targets=targets), seed=0)
+    tied_model().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="tied weights"):  # by `check`, before there are weights
+        Adapter(empty_model(tmp_path), Lora(rank=2, targets=targets), seed=0)
+    words = r"lora\.targets=(lm_head|embed_tokens) names a layer whose weight is also that of \S+"
+    assert re.match(words, str(refused.value))
+    assert "remove it from lora.targets" in str(refused.value)
+
+
+def test_layers_that_are_one_module_in_two_places_share_no_weight_with_another() -> None:
+    model = tied_model()
+    model.model.layers[1].mlp = model.model.layers[0].mlp
+    Adapter(model, Lora(rank=2, targets=("up_proj",)), seed=0)
+    model = tied_model()
+    first, second = (layer.mlp.up_proj for layer in model.model.layers)
+    second.weight = first.weight
+    with pytest.raises(UserError, match=r"targets=up_proj names a layer whose weight is also that"):
+        Adapter(model, Lora(rank=2, targets=("up_proj",)), seed=0)
+
+
+def test_the_other_layers_of_a_tied_model_take_adapters() -> None:
+    for targets in ((), ("q_proj",)):
+        Adapter(tied_model(), Lora(rank=2, targets=targets), seed=0)
+
+
+def tied_model() -> Any:
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    return Qwen2ForCausalLM(Qwen2Config(vocab_size=400, tie_word_embeddings=True, **sizes, **heads))
 
 
 # -- merging ------------------------------------------------------------------------------------

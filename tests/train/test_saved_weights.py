@@ -21,7 +21,7 @@ from fieldcraft.algos.losses import CrossEntropy
 from fieldcraft.config.sections import Lora, Optim
 from fieldcraft.train.checkpoint import restore_checkpoint, save_checkpoint
 from fieldcraft.train.lora import Adapter
-from fieldcraft.train.model import load_model
+from fieldcraft.train.model import empty_model, load_config, load_model
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import UserError
 from training_parts import assert_same, make_trainer, random_samples
@@ -130,3 +130,34 @@ def test_a_damaged_adapter_is_refused(damage: str, tmp_path: Path) -> None:
     if damage in ("missing", "not finite"):
         assert name in str(refused.value)
     Adapter(load_model(folder, CPU), Lora(rank=2), 0, tmp_path / "other")  # the whole one loads
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("config.json", {"quantization_config": {"quant_method": "gptq", "bits": 4}}, "gptq"),
+        ("config.json", {"quantization_config": {"quant_method": "fp8"}}, "fp8"),
+        ("config.json", {"quantization_config": {"load_in_4bit": True}}, "see quantization_config"),
+        ("config.json", {"compression_config": {"quant_method": "compressed-tensors"}}, "compress"),
+        ("config.json", {"text_config": {"quantization_config": {"quant_method": "bnb"}}}, "bnb"),
+        ("quantize_config.json", {"bits": 4}, "see quantize_config.json"),
+        ("quant_config.json", {"w_bit": 4}, "see quant_config.json"),
+        ("hf_quant_config.json", {"quantization": {"quant_algo": "FP8"}}, "see hf_quant_config"),
+    ],
+)
+def test_quantised_weights_are_refused(
+    file: str, content: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    path = write_tiny_checkpoint(tmp_path / "model", "qwen2") / file
+    before = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(before | content))
+    for read in (load_config, empty_model, lambda folder: load_model(folder, CPU)):
+        with pytest.raises(UserError, match=rf"is quantised \({said}.*use the unquantised model"):
+            read(path.parent)
+
+
+@pytest.mark.parametrize("neutral", [None, {}])
+def test_a_model_that_says_it_is_not_quantised_loads(neutral: Any, tmp_path: Path) -> None:
+    file = write_tiny_checkpoint(tmp_path / "model", "qwen2") / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"quantization_config": neutral}))
+    load_config(file.parent)

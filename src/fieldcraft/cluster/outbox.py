@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fieldcraft.cluster.cargo import once
 from fieldcraft.engine.vllm.worker.fieldcraft_wire import FAILURES, Form, Wire, forms_of
+from fieldcraft.engine.writing import write_model
 
 
 @final
@@ -65,4 +66,4 @@ class Outbox:
     def write(self, label: str, folder: Path) -> None:
         """Write weights into a folder, as transformers loads them."""
         model, tensors = self._kept[label]
-        model.save_pretrained(folder, state_dict=tensors)
+        write_model(folder, model, dict(tensors))

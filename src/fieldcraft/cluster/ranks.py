@@ -19,6 +19,7 @@ from fieldcraft.cluster.outbox import Outbox
 from fieldcraft.cluster.remote import import_ray
 from fieldcraft.cluster.session import Session
 from fieldcraft.engine.vllm.worker.fieldcraft_wire import Form
+from fieldcraft.engine.writing import write_model
 from fieldcraft.tools.serving import free_port
 from fieldcraft.train.sharding.mesh import Place
 from fieldcraft.train.sharding.rank import Rank
@@ -78,7 +79,7 @@ class RankHost:
         """The same into a folder, as transformers loads it."""
         model, state = self._merged(name)
         if model is not None:
-            model.save_pretrained(folder, state_dict=state)
+            write_model(folder, model, state)
 
     def keep(self, name: str, label: str, dtype: torch.dtype, others: Sequence[str]) -> list[Form]:
         """The same into the outbox, which then tells their forms. All ranks take part."""

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, final
 
-import numpy as np
 import torch
 
 from fieldcraft.cluster.cargo import Cargo, pack, size
 from fieldcraft.cluster.parcels import Keeper
 from fieldcraft.cluster.ranks import RayRanks
 from fieldcraft.cluster.remote import import_ray
-from fieldcraft.engine.vllm.weights import Proof, merged_state, probe_ids, prove
+from fieldcraft.engine.vllm.weights import Proof, merged_state, prove
 from fieldcraft.engine.vllm.worker.fieldcraft_wire import Form
-from fieldcraft.train.batch import Sample
+from fieldcraft.train.parity import prove_policy
 from fieldcraft.train.sharding.trainer import ShardedTrainer
 
 
@@ -45,7 +44,7 @@ class OnRanks(Keeper):
     def __init__(self, ranks: RayRanks, trainer: ShardedTrainer, config: Any) -> None:
         self._ranks = ranks
         self._trainer = trainer
-        self._config = config.get_text_config()
+        self._config = config
 
     def cargo(self, dtype: torch.dtype, version: int) -> Cargo:
         proof = self._prove()
@@ -75,11 +74,4 @@ class OnRanks(Keeper):
         self._ranks.write_kept(label, folder)
 
     def _prove(self) -> Proof:
-        """What the ranks say of the probe, as they do of any text."""
-        ids = np.array(probe_ids(self._config), np.int64)
-        zeros = np.zeros(len(ids), np.float32)
-        weight = np.ones(len(ids), np.float32)
-        weight[0] = 0.0
-        text = Sample(ids, weight, zeros, zeros, zeros, zeros, zeros, zeros)
-        self._trainer.fill_logprobs([(text,)], "old_logp", 1.0)
-        return Proof(ids.tolist(), text.old_logp[1:], None)
+        return prove_policy(self._trainer, self._config)

@@ -1,9 +1,9 @@
 """What an exported agent needs beside its weights: `fieldcraft.json`, in the same folder.
 
-It holds the keys of a recipe that a policy acts under, all of them resolved, and `index`, the
-absolute path of its search index, which is not copied. Whoever opens the folder acts under these
-keys: `ask`, `eval` and `fieldcraft.load` as they are, a recipe whose `model` it is where the recipe
-itself says nothing.
+It holds the keys of a recipe that a policy acts under, all of them resolved, `dtype`, in which it
+was trained, and `index`, the absolute path of its search index, which is not copied. Whoever opens
+the folder acts under these keys: `ask`, `eval` and `fieldcraft.load` as they are, a recipe whose
+`model` it is where the recipe itself says nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ HANDED_ON = (*PROMPT, "environment", "tools", "search", "budget", "max_rows", "c
 def write_agent(folder: Path, recipe: Recipe, index: Path | None) -> None:
     """Write what the agent of a recipe acts under into the folder of its weights."""
     place = None if index is None else str(index.absolute())
-    write_json(folder / FILE, {"recipe": recipe.recipe, **handed_on(recipe), "index": place})
+    kept = {"recipe": recipe.recipe, "dtype": recipe.policy_dtype, **handed_on(recipe)}
+    write_json(folder / FILE, {**kept, "index": place})
 
 
 def handed_on(recipe: Recipe) -> dict[str, Any]:

@@ -202,17 +202,19 @@ class Agent:
     @cached_property
     def engine(self) -> LocalEngine:
         """Its weights, ready to sample from; loaded once."""
-        model = load_model(self.model, self.device).eval()
-        return make_local_engine(self.recipe, model, load_tokenizer(self.model), threads=None)
+        return make_local_engine(self.recipe, self._loaded(), load_tokenizer(self.model), None)
 
     def served_by(self, home: Home) -> ServedEngine:
         """The engine that its recipe names, on its weights; `home` is of the server. Raises
         UserError for settings that it does not have, and for one that cannot be served."""
         if self.recipe.engine.name == LOCAL:
             return self.engine
-        model = load_model(self.model, self.device, self.recipe.policy_dtype).eval()
-        tokenizer = load_tokenizer(self.model)
+        model, tokenizer = self._loaded(), load_tokenizer(self.model)
         return make_served_engine(self.recipe, model, tokenizer, torch.get_num_threads(), home)
+
+    def _loaded(self) -> Any:
+        """Its model, in the type in which it was trained."""
+        return load_model(self.model, self.device, self.recipe.policy_dtype).eval()
 
     async def environment(self) -> ToolEnvironment:
         """Where it acts; its tools are opened anew, but for the search over an index."""

@@ -52,7 +52,13 @@ from fieldcraft.runs.tracking import tracking
 from fieldcraft.tools.named import as_made
 from fieldcraft.tools.search.client import RemoteSearchTool
 from fieldcraft.tools.search.index import MANIFEST, build_index, read_manifest
-from fieldcraft.train.model import choose_device, load_model, load_tokenizer
+from fieldcraft.train.model import (
+    choose_device,
+    load_config,
+    load_model,
+    load_tokenizer,
+    loss_notes,
+)
 from fieldcraft.types import AnyTool, Dialect, Reward, Task
 from fieldcraft.version import __version__
 
@@ -132,10 +138,12 @@ class Context:
         write = partial(write_first_model, self.inputs)
         folder = self.recipe.model or self.folder.once("start/model", write)
         load_tokenizer(folder)
+        for note in loss_notes(load_config(folder)):
+            self.emit(Said(f"the model: {note}"))
         if self.session is not None:
             self.emit(Said(self.session.described))
         if not self.recipe.cluster.does_all:
-            self.use_threads(load_model(folder, self.device))
+            self.use_threads(load_model(folder, self.device, self.recipe.dtype))
             threads = f"{self.threads.training} threads to train, {self.threads.sampling} to sample"
             self.emit(Said(f"device {self.device}, {threads}"))
         return folder

@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.config.sections import Dtype
+from fieldcraft.engine.writing import add_end
 from fieldcraft.recipes.exported import read_agent, write_agent
 from fieldcraft.records.files import atomic_folder
 from fieldcraft.runs.agent import agent_in
 from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.folder import RunFolder, find_model, find_shards
 from fieldcraft.runs.model_card import Exported, write_card
+from fieldcraft.train.learning import Said
 from fieldcraft.train.model import load_model, load_tokenizer, torch_type
+from fieldcraft.train.parity import said_by_model
 from fieldcraft.train.saving import save_model
 from fieldcraft.train.sharding.policies import CPU, read_policy
 
@@ -28,19 +31,22 @@ def export(path: Path, out: Path, dtype: Dtype) -> None:
     agent = agent_in(run, folder)
     tokens = folder if shards is None else shards[0].model("start")
     tokenizer = load_tokenizer(tokens)
-    model = load_model(folder, CPU, dtype) if shards is None else _whole(*shards, dtype)
+    model, said = (load_model(folder, CPU, dtype), None) if shards is None else _whole(*shards)
+    model = model.to(torch_type(dtype))
     acts = run is not None or read_agent(folder) is not None
     dialect = load_dialect(agent.recipe, tokens) if acts else None
     stage = folder.absolute().parent.name
     with atomic_folder(out) as draft:
-        save_model(draft, model, tokenizer)
+        save_model(draft, model, tokenizer, said=said)
+        if dialect is not None:
+            add_end(draft, dialect.end.token)
         write_agent(draft, agent.recipe, agent.index)
         write_card(draft, Exported(out.name, agent.recipe, tokenizer, dialect, run, stage))
 
 
-def _whole(run: RunFolder, shards: Path, dtype: Dtype) -> Any:
-    """The model of a checkpoint in shards, an adapter merged."""
+def _whole(run: RunFolder, shards: Path) -> tuple[Any, Said]:
+    """The model of a checkpoint in shards, an adapter merged, and what the policy said before."""
     start = run.model("start")
     model, adapter = read_policy(shards, start, "float32", run.recipe.lora)
-    whole = model if adapter is None else adapter.merged()
-    return whole.to(torch_type(dtype))
+    said = said_by_model(model)
+    return model if adapter is None else adapter.merged(), said

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fieldcraft.config.lineage import lineage
 from fieldcraft.config.recipe import Recipe
+from fieldcraft.dialects.base import beginning, encode_plain
 from fieldcraft.dialects.templates import render_chat
 from fieldcraft.records.files import write_text
 from fieldcraft.records.metrics import MetricsLog
@@ -165,20 +167,25 @@ def _code(exported: Exported, schemas: list[dict[str, Any]]) -> dict[str, Any]:
         "before": json.dumps(before, ensure_ascii=False),
         "after": json.dumps(after, ensure_ascii=False),
         "tokens": exported.recipe.budget.turn_tokens,
-        "stop_strings": f", stop_strings={stops!r}, tokenizer=tokenizer" if stops else "",
+        "stop_strings": f"\n    stop_strings={stops!r},\n    tokenizer=tokenizer," if stops else "",
         "stop": f"\n    stop={stops!r}," if stops else "",
     }
 
 
 def _frame(exported: Exported, schemas: list[dict[str, Any]]) -> tuple[str, str]:
-    """The prompt before and behind a question, with the token that begins a sequence."""
+    """The prompt before and behind a question, with the token that begins a sequence. The three are
+    encoded apart, as in training."""
     tokenizer = exported.tokenizer
     if exported.dialect is not None:
-        text = tokenizer.decode(exported.dialect.prompt(QUESTION, schemas))
-    elif tokenizer.chat_template is None:
-        text = tokenizer.decode(tokenizer(f"{QUESTION}\n")["input_ids"])
-    else:
-        asked = [{"role": "user", "content": QUESTION}]
-        text = render_chat(tokenizer, asked, add_generation_prompt=True)
+        asked = encode_plain(tokenizer, QUESTION)
+        ids = exported.dialect.prompt(QUESTION, schemas)
+        places = range(len(ids) - len(asked) + 1)
+        at = max(i for i in places if ids[i : i + len(asked)] == asked)
+        text_of = partial(tokenizer.decode, clean_up_tokenization_spaces=False)
+        return text_of(ids[:at]), text_of(ids[at + len(asked) :])
+    if tokenizer.chat_template is None:
+        return tokenizer.decode(list(beginning(tokenizer))), "\n"
+    asked_of = [{"role": "user", "content": QUESTION}]
+    text = render_chat(tokenizer, asked_of, add_generation_prompt=True)
     before, _, after = text.partition(QUESTION)
     return before, after

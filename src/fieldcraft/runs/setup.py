@@ -25,7 +25,13 @@ from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.sources import Inputs
 from fieldcraft.runs.tool_notes import look_at_tool
 from fieldcraft.train.lora import Adapter
-from fieldcraft.train.model import choose_device, empty_model, load_model, load_tokenizer
+from fieldcraft.train.model import (
+    choose_device,
+    empty_model,
+    load_model,
+    load_tokenizer,
+    loss_notes,
+)
 from fieldcraft.types import Task, Trajectory, UserError
 
 # Graders that take their time or cost money, so that demonstrations are left to the run.
@@ -124,6 +130,7 @@ class Setup:
         notes.append(f"{self.config.model_type}, {self.parameters:,} parameters")
         if self.recipe.lora is not None:
             notes.append(f"{self.trained:,} of an adapter")
+        notes += loss_notes(shapes.config)
         tokens = len(load_tokenizer(folder))
         if tokens > self.config.vocab_size:
             yield (

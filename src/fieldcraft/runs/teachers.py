@@ -29,7 +29,7 @@ from fieldcraft.runs.inputs import make_inputs
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.sampling import Decoding, resolve_sampling
 from fieldcraft.sampling import Truncation
-from fieldcraft.train.model import load_model, load_tokenizer
+from fieldcraft.train.model import load_tokenizer
 from fieldcraft.types import AnyTool, UserError
 
 
@@ -151,7 +151,7 @@ def _limits(settings: TeacherSettings) -> Truncation:
 
 
 def _local(context: Context, folder: Path) -> Chat:
-    model, tokenizer = load_model(folder, context.device).eval(), load_tokenizer(folder)
+    model, tokenizer = context.policy(folder), load_tokenizer(folder)
     context.use_threads(model)
     engine = make_local_engine(context.recipe, model, tokenizer, context.threads.sampling)
     return EngineChat(engine, tokenizer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.sections import Limits
 from fieldcraft.config.stages import Stage
 from fieldcraft.dialects import BaseDialect
+from fieldcraft.engine.writing import add_end
 from fieldcraft.records.events import Said
 from fieldcraft.records.files import write_json
 from fieldcraft.rollout.environments import Play
@@ -86,10 +88,17 @@ async def _train(context: Context, name: str, settings: Stage, start: Path) -> N
     if context.recipe.lora is not None:
         context.folder.once(f"{name}/{folder.adapter.name}", write)
         model = _merged(context, folder.adapter)
-        write = partial(save_model, model=model, tokenizer=tokenizer)
-    context.folder.once(f"{name}/{folder.model.name}", write)
+        write = partial(save_model, model=model, tokenizer=tokenizer, said=stage.trainer.said())
+    whole = partial(_write_whole, write, dialect)
+    context.folder.once(f"{name}/{folder.model.name}", whole)
     seconds = prepared + sum(row["seconds"] for row in rows)
     write_json(folder.record, {"seconds": seconds, "metrics": rows[-1]})
+
+
+def _write_whole(write: Callable[[Path], None], dialect: BaseDialect, folder: Path) -> None:
+    """Write a model that stops where the dialect taught it to end its turns."""
+    write(folder)
+    add_end(folder, dialect.end.token)
 
 
 def _budget(recipe: Recipe, settings: Stage) -> Limits:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fieldcraft.algos.losses import Objective
+from fieldcraft.config.sections import Dtype
+from fieldcraft.engine.vllm.weights import Proof
 from fieldcraft.train.batch import PackedBatch, Unit
 from fieldcraft.train.output_layer import Scores
 
@@ -25,6 +27,14 @@ def note(batch: PackedBatch, scores: Scores) -> None:
     """Keep what the policy says of the tokens that it is trained on."""
     batch.write("entropy", scores.entropy_T)
     batch.write("new_logp", scores.logp_T)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a policy says of the probe, see `train.parity`, and the type in which it computes."""
+
+    proof: Proof
+    dtype: Dtype
 
 
 class Reference(Protocol):
@@ -74,7 +84,11 @@ class Learning(Reference, Protocol):
 
     def write(self, folder: Path, tokenizer: Any) -> None:
         """Into a folder: the model and its tokenizer, as transformers loads them, or the adapter,
-        as PEFT does."""
+        as PEFT does. Raises UserError if the model is another one when it is read back."""
+        ...
+
+    def said(self) -> Said:
+        """What the policy says of the probe as it is now."""
         ...
 
     def save(self, target: Path, tokenizer: Any, extra: dict[str, Any]) -> None:

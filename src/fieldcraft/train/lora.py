@@ -21,6 +21,7 @@ from fieldcraft.records.remedies import remedy
 from fieldcraft.types import UserError
 
 OTHER = "give the folder of another one"  # what to do about an adapter of no run
+BELOW = ".base_layer"  # ends PEFT's name of a layer that has an adapter
 TRAINED, START = "default", "start"  # names of the adapter and of a copy of it as it began
 
 
@@ -38,7 +39,8 @@ class Adapter:
         folder: where one was saved that this one continues; None: it is new.
 
     Raises:
-        UserError: PEFT is not installed, or the model has no such layers.
+        UserError: PEFT is not installed, the model has no such layers, or one of them shares its
+            weight with another.
     """
 
     def __init__(self, model: Any, settings: Lora, seed: int, folder: Path | None = None) -> None:
@@ -53,6 +55,8 @@ class Adapter:
             torch.manual_seed(seed)
             # by which PEFT still asks transformers
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is", FutureWarning)
+            # refused below, in a sentence
+            warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`", UserWarning)
             try:
                 self.peft = self.package.get_peft_model(model, self.config)
             except ValueError as error:
@@ -60,6 +64,7 @@ class Adapter:
                     f"lora.targets={list(settings.targets)} names no linear layer of the model: use"
                     " names such as q_proj, or none for all of them."
                 ) from error
+        _refuse_shared(model)
         if folder is not None:
             self.load(folder)
 
@@ -120,6 +125,25 @@ class Adapter:
 
     def _fill(self, name: str, weights: dict[str, torch.Tensor]) -> None:
         self.package.set_peft_model_state_dict(self.peft, weights, adapter_name=name)
+
+
+def _refuse_shared(model: Any) -> None:
+    """Raises UserError where a layer with an adapter has a weight that another layer has too, as
+    tied embeddings do. Merging would change both, and each checkpoint holds such a weight once."""
+    owners: dict[int, dict[int, str]] = {}  # of each weight: the layers that have it, by name
+    for name, layer in model.named_modules():
+        for weight in layer.parameters(recurse=False):
+            owners.setdefault(id(weight), {})[id(layer)] = name
+    for sharing in owners.values():
+        names = [name.removesuffix(BELOW) for name in sharing.values()]
+        adapted = [name.removesuffix(BELOW) for name in sharing.values() if name.endswith(BELOW)]
+        if adapted and len(names) > 1:
+            other = next(name for name in names if name != adapted[0])
+            raise UserError(
+                f"lora.targets={adapted[0].rpartition('.')[2]} names a layer whose weight is also"
+                f" that of {other} (tied weights), so an adapter on it cannot be merged: remove it"
+                " from lora.targets."
+            )
 
 
 def _import_peft() -> ModuleType:

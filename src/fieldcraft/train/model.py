@@ -7,6 +7,7 @@ stranger.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from logging import CRITICAL
@@ -32,6 +33,9 @@ from fieldcraft.types import Tokenizer, UserError
 # "Loading weights" and "Writing model shards" at every stage would bury the run's own progress.
 disable_progress_bar()
 
+# Written beside the weights by AutoGPTQ, AutoAWQ and ModelOpt, whatever config.json says.
+QUANTISED_BY = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
+OWN_LOSS = re.compile(r"loss_(coef|alpha|weight|factor|scale)")  # in a configuration's keys
 COPY = "copy its files from the model's source again"  # what to do about a model of no run
 
 # What transformers and safetensors raise for files that are missing, cut off or make no sense: what
@@ -43,6 +47,11 @@ def torch_type(name: Dtype) -> torch.dtype:
     """The type of a recipe's `dtype`."""
     found: torch.dtype = getattr(torch, name)
     return found
+
+
+def name_of_type(dtype: torch.dtype) -> Dtype:
+    """The `dtype` of a recipe that computes as a model of a type does."""
+    return "float32" if dtype == torch.float32 else "bfloat16"
 
 
 def choose_device(wish: str) -> torch.device:
@@ -90,7 +99,8 @@ def require_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
 def load_config(folder: Path) -> PreTrainedConfig:
     """transformers' configuration of a checkpoint folder; the network is never asked.
 
-    Raises UserError if there is none, if it cannot be read, or if it needs code of its own.
+    Raises UserError if there is none, if it cannot be read, if its weights are quantised, or if it
+    needs code of its own.
     """
     file = folder / "config.json"
     if not file.exists():
@@ -98,6 +108,7 @@ def load_config(folder: Path) -> PreTrainedConfig:
             f"{folder} is no checkpoint, as it has no config.json:"
             f" {remedy(folder, 'choose a folder that has one')}."
         )
+    _refuse_quantised(folder)
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except UNREADABLE as error:
@@ -160,6 +171,18 @@ def empty_model(folder: Path) -> Any:
         ) from error
     _refuse_encoder(folder, model)
     return model
+
+
+def loss_notes(config: PreTrainedConfig) -> list[str]:
+    """A sentence on each term that a configuration would add to the loss, such as the one by which
+    a mixture of experts uses all of them (`router_aux_loss_coef`). No stage has such a term."""
+    said = config.get_text_config().to_dict()
+    factors = {name: value for name, value in said.items() if OWN_LOSS.search(name) and value}
+    return [
+        f"{name}={value:g} of its config.json is added to the loss of no stage"
+        for name, value in factors.items()
+        if isinstance(value, float | int)
+    ]
 
 
 def _refuse_encoder(folder: Path, model: Any) -> None:
@@ -235,6 +258,31 @@ def _weights_file(folder: Path) -> Path:
     """Where the names of all tensors are: the weights, or the index of their parts."""
     names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
     return next((folder / name for name in names if (folder / name).exists()), folder)
+
+
+def _refuse_quantised(folder: Path) -> None:
+    """Raises UserError for weights in fewer bits than those that are trained (AWQ, GPTQ,
+    bitsandbytes, FP8 and their kin), as the files beside them say."""
+    beside = [name for name in QUANTISED_BY if (folder / name).exists()]
+    if beside or (found := _quantisation(folder)) is not None:
+        said = f"see {beside[0]}" if beside else found
+        raise UserError(
+            f"{folder} is quantised ({said}), and such weights cannot be trained or merged: use the"
+            " unquantised model that it was made from."
+        )
+
+
+def _quantisation(folder: Path) -> str | None:
+    """The method by which config.json says that the weights are quantised, None without one."""
+    try:
+        config = PreTrainedConfig.get_config_dict(folder, local_files_only=True)[0]
+    except UNREADABLE:
+        return None  # which has a sentence of its own
+    for part in (config, config.get("text_config")):
+        for key in ("quantization_config", "compression_config"):
+            if isinstance(part, dict) and part.get(key):
+                return str(dict(part[key]).get("quant_method", f"see {key} in config.json"))
+    return None
 
 
 def _names_code(folder: Path) -> bool:

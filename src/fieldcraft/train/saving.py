@@ -10,21 +10,38 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fieldcraft.records.files import writing
+from fieldcraft.engine.writing import write_model, write_tokenizer
 from fieldcraft.records.reading import reading
 from fieldcraft.records.remedies import remedy
+from fieldcraft.train.learning import Said
+from fieldcraft.train.model import name_of_type
+from fieldcraft.train.parity import require_written, said_by_model
 
 STATE = "trainer.pt"  # of a checkpoint, beside its weights
 
 
 def save_model(
-    folder: Path, model: Any, tokenizer: Any, state: Mapping[str, Tensor] | None = None
+    folder: Path,
+    model: Any,
+    tokenizer: Any,
+    state: Mapping[str, Tensor] | None = None,
+    said: Said | None = None,
 ) -> None:
-    """Model and tokenizer as transformers loads them; `state` holds other weights than the model's
-    own."""
-    with writing(folder):
-        model.save_pretrained(folder, state_dict=state)
-        tokenizer.save_pretrained(folder)
+    """Write model and tokenizer as transformers loads them, and read them back.
+
+    Args:
+        folder: where; a draft, as it is not whole if this raises.
+        model: a transformers causal LM.
+        tokenizer: of the model.
+        state: other weights than the model's own, which are these rounded.
+        said: of the policy whose weights these are; None: of the model itself.
+
+    Raises UserError if they cannot be written, and if what is read back says something else.
+    """
+    said = said or said_by_model(model)
+    write_model(folder, model, state)
+    write_tokenizer(folder, tokenizer)
+    require_written(folder, said, name_of_type(model.dtype))
 
 
 @contextmanager

@@ -18,10 +18,11 @@ from fieldcraft.engine.attention import refuse_special_attention
 from fieldcraft.records.files import atomic_folder, writing
 from fieldcraft.train.attention import attend_by_runs
 from fieldcraft.train.batch import PackedBatch, Sample, Unit, as_seen, pack
-from fieldcraft.train.learning import Guide, Look, Reference, nobody_looks
+from fieldcraft.train.learning import Guide, Look, Reference, Said, nobody_looks
 from fieldcraft.train.lora import Adapter
-from fieldcraft.train.model import load_model
+from fieldcraft.train.model import load_model, name_of_type
 from fieldcraft.train.output_layer import OutputLayer, Predictions, Scores, score
+from fieldcraft.train.parity import said_by_policy
 from fieldcraft.train.saving import STATE, read_state, save_model
 from fieldcraft.train.spread import ALONE, Spread
 from fieldcraft.train.weights import Weights, make_adamw
@@ -208,9 +209,14 @@ class Trainer(Learner):
         """Into a folder: the model with its masters, and the tokenizer, as transformers loads them,
         or the adapter, as PEFT does."""
         if self.adapter is None:
+            self.drop_gradients()  # in their place the model is read back
             save_model(folder, self.model, tokenizer, self.weights.state_of(self.model))
         else:
             self.adapter.save(folder)
+
+    def said(self) -> Said:
+        """See `learning.Learning`."""
+        return said_by_policy(self, self.model.config, name_of_type(self.model.dtype))
 
     def save(self, target: Path, tokenizer: Any, extra: dict[str, Any]) -> None:
         """Make the folder `target`: what is trained, `state_dict`, and `extra`, plain values."""

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fieldcraft.engine.writing import write_model, write_tokenizer
 from fieldcraft.types import UserError
 
 Floats = NDArray[np.float32]
@@ -91,7 +92,7 @@ class Here:
         self._model = model
 
     def write(self, folder: Path) -> Proof:
-        self._model.save_pretrained(folder, state_dict=merged_state(self._model))
+        write_model(folder, self._model, merged_state(self._model))
         return prove(self._model)
 
 
@@ -129,7 +130,7 @@ def folder_of(write: Callable[[Path], T], tokenizer: Any, place: Path) -> tuple[
         place.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix="weights-", dir=place))
         told = write(folder)
-        tokenizer.save_pretrained(folder)
+        write_tokenizer(folder, tokenizer)
     except OSError as error:
         raise UserError(
             f"the weights for vLLM cannot be written to {place} ({error.strerror or error}): make"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, final
 
 from fieldcraft.algos.losses import Objective
-from fieldcraft.records.files import writing
+from fieldcraft.engine.writing import write_model
 from fieldcraft.train.batch import Floats, Sample, Unit
 from fieldcraft.train.critic import Critic
 from fieldcraft.train.learning import Guide, Look
@@ -115,8 +115,7 @@ class Rank:
         if policy.adapter is None:
             state = gathered(kept.weights, first)
             if first:
-                with writing(folder):
-                    policy.model.save_pretrained(folder, state_dict=state)
+                write_model(folder, policy.model, state)
         else:
             adapter = gathered(kept.trained, first)
             if first:

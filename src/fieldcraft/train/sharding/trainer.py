@@ -10,9 +10,12 @@ from typing import Any, Protocol, final
 import torch
 
 from fieldcraft.algos.losses import Objective
+from fieldcraft.engine.writing import write_tokenizer
 from fieldcraft.records.files import draft_of, writing
 from fieldcraft.train.batch import Unit
-from fieldcraft.train.learning import Guide, Look, Reference, nobody_looks
+from fieldcraft.train.learning import Guide, Look, Reference, Said, nobody_looks
+from fieldcraft.train.model import load_config
+from fieldcraft.train.parity import require_written, said_by_policy
 from fieldcraft.train.saving import STATE, read_state
 from fieldcraft.train.sharding.deal import deal
 from fieldcraft.train.sharding.specs import Answer, CriticSpec, PolicySpec, ReaderSpec, StartSpec
@@ -81,6 +84,7 @@ class ShardedTrainer(ShardedReader):
         self.steps = spec.steps
         self.done = 0
         self.adapted = spec.lora is not None
+        self.spec = spec
         self._all("make", name, spec)
 
     def step(
@@ -110,8 +114,11 @@ class ShardedTrainer(ShardedReader):
     def write(self, folder: Path, tokenizer: Any) -> None:
         self._all("write", self.name, folder)
         if not self.adapted:
-            with writing(folder):
-                tokenizer.save_pretrained(folder)
+            write_tokenizer(folder, tokenizer)
+            require_written(folder, self.said(), self.spec.dtype)
+
+    def said(self) -> Said:
+        return said_by_policy(self, load_config(self.spec.folder), self.spec.dtype)
 
     def save(self, target: Path, tokenizer: Any, extra: dict[str, Any]) -> None:
         """Of all that the ranks train, critics included. Returns when the ranks may go on."""

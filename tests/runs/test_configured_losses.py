@@ -1,0 +1,25 @@
+"""What a model's configuration adds to the loss, and no stage does, is named by `check`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from checkpoints import write_tiny_checkpoint
+from fieldcraft.config.recipe import Recipe
+from fieldcraft.runs.setup import Setup
+
+
+@pytest.mark.parametrize("coefficient", [0.5, 0.0])
+def test_a_loss_of_the_configuration_is_named(coefficient: float, tmp_path: Path) -> None:
+    folder = write_tiny_checkpoint(tmp_path / "model", "qwen3")
+    config = json.loads((folder / "config.json").read_text())
+    experts = {"model_type": "qwen3_moe", "num_experts": 4, "moe_intermediate_size": 8}
+    changed = config | experts | {"router_aux_loss_coef": coefficient}
+    (folder / "config.json").write_text(json.dumps(changed))
+    notes: list[str] = []
+    setup = Setup(Recipe(recipe="mine", model=folder, stages={}), tmp_path)
+    assert not list(setup.find_model(notes))
+    said = "router_aux_loss_coef=0.5 of its config.json is added to the loss of no stage"
+    assert notes[0].startswith("qwen3_moe, ")
+    assert notes[1:] == [said] * (coefficient > 0)
