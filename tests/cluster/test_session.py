@@ -38,12 +38,12 @@ def test_fewer_gpus_than_asked_for(ray: Any, tmp_path: Path) -> None:
 def test_devices_that_another_run_has(
     ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "PATIENCE", 1)
     first = tmp_path / "first"
     second = tmp_path / "second"
     first.mkdir()
     second.mkdir()
-    with joined(Cluster(trainers=5), "cpu", first):
+    with joined(Cluster(trainers=5), "cpu", first), monkeypatch.context() as impatient:
+        impatient.setattr(session, "PATIENCE", 1)
         assert "another run may have them" in refused(Cluster(engines=5), second)
     with joined(Cluster(engines=5), "cpu", second) as found:  # they are free again
         assert [place.number for place in found.of("engine")] == [0, 1, 2, 3, 4]

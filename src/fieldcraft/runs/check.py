@@ -22,7 +22,6 @@ from fieldcraft.config.sections import TEACHER
 from fieldcraft.config.stages import Stage
 from fieldcraft.dialects.demonstrations import encode_turn
 from fieldcraft.dialects.naming import offered_with
-from fieldcraft.dialects.templates import shows_date
 from fieldcraft.endpoints.opening import open_endpoint
 from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.rewards.grading import GRADES_BY, JUDGE, recorded_as
@@ -149,8 +148,6 @@ class Unsound(UserError):
 def dialect_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
     """Questions are asked with tools that the recipe has."""
     notes.append(setup.dialect.name)
-    if shows_date(setup.dialect.tokenizer, setup.recipe.template):
-        notes.append(f"prompts show the date {setup.recipe.date} (date=)")
     names = {schema["function"]["name"] for schema in setup.schemas}
     unknown = ((task.id, {*(offered_with(task) or ())} - names) for task in setup.tasks)
     for identity, tools in filter(itemgetter(1), unknown):

@@ -12,6 +12,7 @@ import torch
 from fieldcraft.config.recipe import Recipe, acts
 from fieldcraft.config.sampling import sample_notes
 from fieldcraft.dialects import BaseDialect
+from fieldcraft.dialects.templates import shows_date
 from fieldcraft.engine.attention import refuse_special_attention
 from fieldcraft.envs.environment import same_names
 from fieldcraft.rewards.answers import StatelessReward
@@ -128,6 +129,8 @@ class Setup:
         self.trained = sum(p.numel() for p in shapes.parameters() if p.requires_grad)
         self.dialect = load_dialect(self.recipe, folder)
         notes.append(f"{self.config.model_type}, {self.parameters:,} parameters")
+        if shows_date(self.dialect.tokenizer, self.recipe.template):
+            notes.append(f"prompts show the date {self.recipe.date} (date=)")
         if self.recipe.lora is not None:
             notes.append(f"{self.trained:,} of an adapter")
         notes += loss_notes(shapes.config)

@@ -80,7 +80,12 @@ def dialect() -> Dialect:
     tags = ("<think>", "</think>", "<begin_search>", "</end_search>")
     results = ("<search_result>", "</search_result>")
     texts = WORLD.tokenizer_texts((*tags, *results))
-    return get_dialect(RECIPE.dialect, new_tokenizer(texts, WORLD.syllables), RECIPE.instruction)
+    return get_dialect(
+        RECIPE.dialect,
+        new_tokenizer(texts, WORLD.syllables),
+        RECIPE.instruction,
+        request=RECIPE.budget.fold.request,
+    )
 
 
 @pytest.fixture(scope="module")
