@@ -1,4 +1,4 @@
-"""How one turn is sampled, from which tokens, and what ends it."""
+"""Sampling of one turn: temperature, the tokens that can be sampled, and those that end it."""
 
 from __future__ import annotations
 
@@ -76,5 +76,5 @@ class TurnEnd:
         return turn
 
     def ended(self, ids: Sequence[int]) -> bool:
-        """Whether the last of these tokens ends a turn."""
+        """Tell whether the last of these tokens ends a turn."""
         return bool(ids) and ids[-1] in self.ids

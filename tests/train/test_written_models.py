@@ -14,7 +14,7 @@ from fieldcraft.config.sections import Lora, Optim
 from fieldcraft.dialects.turn_end import find_turn_end
 from fieldcraft.engine.recommended import read_ends
 from fieldcraft.engine.writing import add_end
-from fieldcraft.train.learning import Said
+from fieldcraft.train.learning import ProbeResult
 from fieldcraft.train.lora import Adapter
 from fieldcraft.train.model import load_model, load_tokenizer, loss_notes
 from fieldcraft.train.parity import TOLERANCE, require_written, said_by_model, said_by_policy
@@ -274,7 +274,7 @@ def test_what_is_not_a_number_is_no_agreement(tmp_path: Path) -> None:
     said = said_by_model(model)
     said.proof.logprobs[3] = float("nan")
     with pytest.raises(UserError, match="are nan nats apart"):
-        require_written(tmp_path / "model", Said(said.proof, "float32"), "float32")
+        require_written(tmp_path / "model", ProbeResult(said.proof, "float32"), "float32")
 
 
 def test_writing_takes_no_random_number(tmp_path: Path) -> None:

@@ -85,7 +85,8 @@ class ToolChoice(Section):
 
     @property
     def highest_cost(self) -> float:
-        """Of a call; of the tools of a server that it does not name, the usual one."""
+        """Cost of a call; of a server, the highest of its tools. Those that it does not name have
+        the usual cost."""
         return (
             max([DEFAULT_COST, *self.cost.values()]) if isinstance(self.cost, dict) else self.cost
         )

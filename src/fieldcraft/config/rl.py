@@ -59,7 +59,7 @@ OTC = ("otc-grpo", "otc-ppo")  # rewards of what acting costs
 
 
 def _prices_calls(rewards: Any) -> bool:
-    """Whether a stage rewards low costs, by what a recipe says of its rewards."""
+    """Tell whether a stage rewards low costs, by what a recipe says of its rewards."""
     return isinstance(rewards, Mapping) and any(
         name in OTC and _weight(own) for name, own in rewards.items()
     )
@@ -281,7 +281,7 @@ class Rl(Stage):
 
     @property
     def prices_calls(self) -> bool:
-        """Whether it rewards low costs."""
+        """True for a stage that rewards low costs."""
         return _prices_calls(self.rewards)
 
     @property

@@ -25,7 +25,7 @@ _BRACKETS = {"[": "]", "(": ")", "{": "}"}
 
 @dataclass(frozen=True)
 class Form:
-    """What a gold answer looks like, and what its user should know."""
+    """Appearance of a gold answer, and the advice for its user."""
 
     name: str  # of several answers
     fits: Callable[[str], bool]

@@ -171,7 +171,7 @@ class BaseDialect(ABC):
 
     @cached_property
     def end(self) -> TurnEnd:
-        """What ends a turn of the policy."""
+        """Tokens that end a turn of the policy."""
         return find_turn_end(self.tokenizer, self.ends, self.template)
 
     def without_think(self, text: str) -> str:

@@ -52,8 +52,8 @@ def dump_call(call: Mapping[str, Any], tags: Sequence[str]) -> str:
 
 
 @dataclass(slots=True)
-class Turn:
-    """What a turn holds beside its thought.
+class CallsOfTurn:
+    """Content of a turn beside its thought.
 
     Attributes:
         begin: where the thought has ended, 0 where there is none.
@@ -68,14 +68,14 @@ class Turn:
     pieces: list[str] = field(default_factory=list)
 
 
-def read_turn(text: str) -> Turn:
+def read_turn(text: str) -> CallsOfTurn:
     """The calls of a turn and the text around them, after the thought has ended. The last </think>
     ends it, but for those in strings of calls. While it goes on, all calls are drafts."""
-    turn, place, begin = Turn(), 0, 0
+    turn, place, begin = CallsOfTurn(), 0, 0
     while mark := MARK.search(text, place):
         place = mark.end()
         if mark[0] == "</think>":  # all before it was a thought
-            turn, begin = Turn(place), place
+            turn, begin = CallsOfTurn(place), place
         elif mark[0] == "<think>":
             turn.thinking = True
         else:
@@ -102,7 +102,7 @@ def _call_at(text: str, mark: re.Match[str]) -> tuple[Action | Malformed | None,
 
 
 def unclosed(payload: str) -> Malformed:
-    """What a call is that has no closing tag."""
+    """Return the malformed call that has no closing tag."""
     return Malformed("A tool call ends with </tool_call>.", _name_in(payload))
 
 

@@ -1,4 +1,4 @@
-"""Whether a tokenizer gives texts back as they went in, as every dialect needs it."""
+"""A check that a tokenizer gives texts back as they went in, as every dialect needs it."""
 
 from __future__ import annotations
 

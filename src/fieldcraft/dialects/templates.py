@@ -49,7 +49,7 @@ def _dated(source: str, day: date) -> str:
 
 
 def shows_date(tokenizer: Tokenizer, given: Mapping[str, Any]) -> bool:
-    """Whether the chat template writes the date of a conversation by itself."""
+    """Tell whether the chat template writes the date of a conversation by itself."""
     if "date_string" in given:
         return False
     return any("strftime_now" in source for source in _sources(tokenizer.chat_template))

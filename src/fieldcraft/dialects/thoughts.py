@@ -1,4 +1,4 @@
-"""Where the thoughts of a turn end, and what it thinks while it is still being written.
+"""Ends of the thoughts of a turn, and its thoughts while it is still being written.
 
 A turn is thoughts, then a call or an answer. A reader who follows it wants the thoughts without
 their tags, and nothing of the call before it is complete.
@@ -17,7 +17,7 @@ CLOSING = {f"</{role}>" for role in Role}
 
 
 def after_thoughts(turn: str, roles: Sequence[Role], stop: Sequence[str] = ()) -> str | None:
-    """What a turn says after its thoughts of these roles; None while one is still open.
+    """Text of a turn after its thoughts of these roles; None while one is still open.
 
     The first of the strings `stop` ends the turn, unless it stands in a thought.
     """

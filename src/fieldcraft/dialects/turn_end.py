@@ -1,4 +1,4 @@
-"""What ends a turn of a model, by its chat template, its tokenizer and its generation settings.
+"""Tokens that end a turn of a model, by its chat template, tokenizer and generation settings.
 
 A model that was tuned on conversations ends its turns with the token that its chat template writes
 there (`<|im_end|>`, `<end_of_turn>`, `<|eot_id|>`). Its tokenizer may name another one as the end

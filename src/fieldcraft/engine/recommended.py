@@ -24,7 +24,7 @@ UNUSED: dict[str, Any] = {
 
 
 class _Ends(BaseModel):
-    """What ends a sequence, in `generation_config.json` or, without one, in `config.json`."""
+    """End of a sequence, in `generation_config.json` or, without one, in `config.json`."""
 
     eos_token_id: int | list[int] | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from fieldcraft.dialects.naming import UNSEEN
@@ -61,33 +62,28 @@ def detail_tables(evals: Mapping[str, Entry]) -> list[Figures]:
 def tool_table(evals: Mapping[str, Entry]) -> Figures:
     """How each used its tools."""
     keys = {
-        "TP": "tool_productivity",
-        "above": "needless_calls_mean",
-        "below": "missing_calls_mean",
-        "off-\nload": "offloading_rate",
-        "tokens": "tokens_mean",
-        "repeated": "call_duplicate_rate",
-        "failed": "call_failed_rate",
-        "mal-\nformed": "call_malformed_rate",
-        "refused": "call_refused_rate",
+        "TP": ("tool_productivity", 2),
+        "above": ("needless_calls_mean", 2),
+        "below": ("missing_calls_mean", 2),
+        "off-\nload": ("offloading_rate", 2),
+        "tokens": ("tokens_mean", 0),
+        "repeated": ("call_duplicate_rate", 2),
+        "failed": ("call_failed_rate", 2),
+        "mal-\nformed": ("call_malformed_rate", 2),
+        "refused": ("call_refused_rate", 2),
     }
     caption = (
         "TP: right answers a call. above, below: calls a question above and below the optimum."
         " offload: known questions with a call. From 'repeated' on: shares of the written calls."
     )
     if any(entry.get("folds_mean") for entry in evals.values()):
-        keys["folds"] = "folds_mean"
+        keys["folds"] = ("folds_mean", 2)
         caption += " folds: of a rollout."
-    table = Figures([*keys], caption)
-    for name, entry in evals.items():
-        digits = {"tokens_mean": 0}
-        figures = [_number(entry[key], digits.get(key, 2)) for key in keys.values()]
-        table.add_row(name, *figures)
-    return table
+    return _columns(evals, keys, caption)
 
 
 def has_prices(entries: Iterable[Entry]) -> bool:
-    """Whether what acting cost is more than the number of calls, because a tool or the tokens of
+    """Tell whether acting costs are more than the number of calls, because a tool or the tokens of
     the policy have prices."""
     return any(
         entry.get("token_cost_mean")
@@ -97,23 +93,38 @@ def has_prices(entries: Iterable[Entry]) -> bool:
 
 
 def costs_table(evals: Mapping[str, Entry]) -> Figures:
-    """What acting cost each."""
+    """Costs of acting of each evaluation."""
     keys = {
-        "calls": "calls_mean",
-        "cost of\ncalls": "call_cost_mean",
-        "least": "call_cost_optimal_mean",
-        "distance": "call_cost_regret_mean",
-        "cost of\ntokens": "token_cost_mean",
-        "cost a\nsuccess": "acting_cost_per_success",
+        "calls": ("calls_mean", 2),
+        "cost of\ncalls": ("call_cost_mean", 2),
+        "least": ("call_cost_optimal_mean", 2),
+        "distance": ("call_cost_regret_mean", 2),
+        "cost of\ntokens": ("token_cost_mean", 2),
+        "cost a\nsuccess": ("acting_cost_per_success", 2),
     }
     caption = (
         "Costs a question, by the prices of tools and tokens. least: the least that its calls could"
         " cost. distance: of the cost of the calls from it, above or below. A success is a right"
         " answer."
     )
+    return _columns(evals, keys, caption)
+
+
+def _columns(
+    evals: Mapping[str, Entry],
+    keys: Mapping[str, tuple[str, int]],
+    caption: str,
+    scale: Mapping[str, float] = MappingProxyType({}),
+) -> Figures:
+    """A table with a row for each evaluation. `keys` has, by the head of a column, a key of the
+    summaries and its number of digits; `scale` multiplies the values of a key."""
     table = Figures([*keys], caption)
     for name, entry in evals.items():
-        table.add_row(name, *(_number(entry.get(key), 2) for key in keys.values()))
+        cells = (
+            _number(entry.get(key), digits, scale=scale.get(key, 1.0))
+            for key, digits in keys.values()
+        )
+        table.add_row(name, *cells)
     return table
 
 
@@ -213,12 +224,7 @@ def spending_table(evals: Mapping[str, Entry]) -> Figures:
         " bills them: each request reads its whole prompt. Seconds are those of the questions,"
         " which were answered side by side."
     )
-    table = Figures([*keys], caption)
-    for name, entry in evals.items():
-        scale = {"cost_per_success": 1000.0}
-        cells = (_number(entry[k], digits, scale=scale.get(k, 1.0)) for k, digits in keys.values())
-        table.add_row(name, *cells)
-    return table
+    return _columns(evals, keys, caption, {"cost_per_success": 1000.0})
 
 
 def pairwise_table(comparisons: Sequence[Entry]) -> Figures:

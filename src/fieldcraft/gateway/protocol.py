@@ -55,7 +55,7 @@ class ToolCall(BaseModel):
     function: Function
 
 
-class Part(BaseModel):
+class TextPart(BaseModel):
     type: Literal["text", "input_text", "output_text"]
     text: str
 
@@ -64,7 +64,7 @@ class Message(BaseModel):
     """A message. Its content is text; images and sounds are refused."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[Part] | None = None
+    content: str | list[TextPart] | None = None
     tool_calls: list[ToolCall] | None = None
     function_call: Function | None = None  # what OpenAI had before `tool_calls`
     tool_call_id: str | None = None  # of a result: the call that it answers
@@ -99,15 +99,15 @@ class StreamOptions(BaseModel):
     include_usage: bool | None = None
 
 
-class Request(BaseModel):
-    """What the requests of all interfaces have. Other keys are kept, for `refuse_unsupported`."""
+class ProtocolRequest(BaseModel):
+    """Keys of the requests of all interfaces. Other keys are kept, for `refuse_unsupported`."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
     stream: bool | None = None
 
 
-class ChatRequest(Request):
+class ChatRequest(ProtocolRequest):
     messages: list[Message]
     max_tokens: PositiveInt | None = None
     max_completion_tokens: PositiveInt | None = None
@@ -119,7 +119,7 @@ class ChatRequest(Request):
 
     @property
     def with_usage(self) -> bool:
-        """Whether the last piece of a stream says what was used."""
+        """True if the last piece of a stream says what was used."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
@@ -135,7 +135,7 @@ def read_body(kind: type[R], body: bytes) -> R:
         raise Refused(400, told, param=where or None) from error
 
 
-def refuse_unsupported(request: Request, keys: Iterable[str]) -> None:
+def refuse_unsupported(request: ProtocolRequest, keys: Iterable[str]) -> None:
     """Raises Refused where one of these keys asks for something."""
     given = request.model_extra or {}
     for key in keys:
@@ -150,7 +150,7 @@ def refuse_unsupported(request: Request, keys: Iterable[str]) -> None:
 
 
 def head(identity: str, kind: str, created: int, model: str) -> Json:
-    """What every object of an answer begins with; `kind` is "chat.completion" or its chunk."""
+    """Keys that every object of an answer begins with; `kind` is "chat.completion" or its chunk."""
     return {"id": identity, "object": kind, "created": created, "model": model}
 
 

@@ -1,4 +1,4 @@
-"""What acting costs: a price for each call of a tool, and one for the tokens of the policy."""
+"""Costs of acting: a price for each call of a tool, and one for the tokens of the policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPTIMUM = "cost_optimal"  # of a task's metadata: the cost of the cheapest way
 
 
 def call_cost(trajectory: Trajectory) -> float:
-    """What the executed calls cost: failed ones were paid for, too."""
+    """Costs of the executed calls: failed ones were paid for, too."""
     return sum(call.cost for call in trajectory.calls if call.outcome.executed)
 
 
@@ -24,12 +24,12 @@ def policy_tokens(trajectory: Trajectory) -> int:
 
 
 def cost_of_tokens(trajectory: Trajectory) -> float:
-    """What the tokens of the policy cost."""
+    """Costs of the tokens of the policy."""
     return trajectory.token_cost * policy_tokens(trajectory) / 1000
 
 
 def acting_cost(trajectory: Trajectory) -> float:
-    """What the calls and the tokens of the policy cost together."""
+    """Costs of the calls and the tokens of the policy together."""
     return call_cost(trajectory) + cost_of_tokens(trajectory)
 
 
@@ -42,12 +42,12 @@ class Costs:
     token: float = 0.0
 
     def of_call(self, tool: str) -> float:
-        """What one call of a tool costs."""
+        """Cost of one call of a tool."""
         return self.tools.get(tool, DEFAULT_COST)
 
     @property
     def counts_calls(self) -> bool:
-        """Whether a cost is a number of calls, because nothing has a price of its own."""
+        """True if a cost is a number of calls, because nothing has a price of its own."""
         return not self.token and set(self.tools.values()) <= {DEFAULT_COST}
 
     def price(self, trajectory: Trajectory) -> None:

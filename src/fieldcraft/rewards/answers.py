@@ -55,7 +55,7 @@ def option_of(text: str) -> str | None:
 
 
 def is_option(gold: str) -> bool:
-    """Whether a gold answer is the letter of an option and nothing else."""
+    """Tell whether a gold answer is the letter of an option and nothing else."""
     return LETTER.fullmatch(gold.strip()) is not None
 
 
@@ -80,7 +80,7 @@ def exact_match(prediction: str, golds: Sequence[str]) -> float:
 
 
 def _as(gold: str, prediction: str) -> str:
-    """What is compared of a prediction with this gold answer."""
+    """Part of a prediction that is compared with this gold answer."""
     option = option_of(prediction) if is_option(gold) else None
     return compared(prediction if option is None else option)
 

@@ -143,7 +143,7 @@ def _sound(text: str) -> str | None:
 
 
 def _is_program(text: str) -> bool:
-    """Whether a text compiles and does something: it calls, defines or imports."""
+    """Tell whether a text compiles and does something: it calls, defines or imports."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

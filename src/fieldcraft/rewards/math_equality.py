@@ -21,7 +21,7 @@ _SMALLEST = 10_000  # exponent up to which numbers are told apart
 
 
 def equal(golds: list[list[Any]], answers: list[list[Any]]) -> bool:
-    """Whether any reading of the gold answer equals any of the answer."""
+    """Tell whether any reading of the gold answer equals any of the answer."""
     readings = product(golds, answers)
     return any(
         _same(one, other) for gold, answer in readings for one, other in product(gold, answer)
@@ -42,7 +42,7 @@ def _same(gold: Any, answer: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a value is one real number. A percentage is left to Math-Verify."""
+    """Tell whether a value is one real number. A percentage is left to Math-Verify."""
     if not isinstance(value, Expr) or value.has(UnevaluatedExpr) or not value.is_number:
         return False
     return bool(value.is_comparable and value.is_finite)
@@ -63,7 +63,7 @@ def _same_number(gold: Expr, answer: Expr) -> bool:
 
 
 def _leading_zeros(value: Any) -> int:
-    """How many zeros stand between the point and the first digit of the smallest number in a
+    """Number of zeros that stand between the point and the first digit of the smallest number in a
     value."""
     sizes = (abs(number.evalf(_PRECISION)) for number in _numbers(value))
     exponents = [int(floor(log(size, 10))) + 1 for size in sizes if 0 < size < 1]

@@ -107,12 +107,12 @@ _SENTENCE = re.compile(r"[A-Za-z]{2,} +[A-Za-z]{2,}")
 
 
 def _latex(text: str, config: LatexExtractionConfig) -> list[Any]:
-    """What a formula is as a whole, nothing where it cannot be read as one."""
+    """Value of a formula as a whole, nothing where it cannot be read as one."""
     return list(parse(f"${text}$", [config], "no_fallback", parsing_timeout=None))
 
 
 def _whole_of(text: str) -> list[Any]:
-    """What a text without marks means, and the text itself. What Math-Verify takes for units may be
+    """Meaning of a text without marks, and the text itself. What Math-Verify takes for units may be
     what makes it unreadable."""
     found = _latex(text, _LATEX) or _latex(text, _WITH_UNITS)
     if not found and _SENTENCE.search(text):
@@ -121,7 +121,7 @@ def _whole_of(text: str) -> list[Any]:
 
 
 def _in_text(text: str) -> list[Any]:
-    """What is marked in a text. Where the formula cannot be read as a whole, Math-Verify takes a
+    """Formulas that are marked in a text. Where one cannot be read as a whole, Math-Verify takes a
     number that stands in it; then the formula is a text."""
     found = list(parse(text, parsing_timeout=None))
     if not found:

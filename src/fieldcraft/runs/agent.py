@@ -18,6 +18,7 @@ from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.config.sampling import LIMITS
 from fieldcraft.config.stages import Stage
 from fieldcraft.data.sources import read_tasks, with_source, write_tasks
+from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.home import Home
 from fieldcraft.engine.local.engine import LocalEngine
 from fieldcraft.engine.served import ServedEngine
@@ -216,10 +217,14 @@ class Agent:
         """Its model, in the type in which it was trained."""
         return load_model(self.model, self.device, self.recipe.policy_dtype).eval()
 
+    @cached_property
+    def dialect(self) -> BaseDialect:
+        """Its dialect, bound to its tokenizer; loaded once."""
+        return load_dialect(self.recipe, self.model)
+
     async def environment(self) -> ToolEnvironment:
         """Where it acts; its tools are opened anew, but for the search over an index."""
-        dialect = load_dialect(self.recipe, self.model)
-        return make_environment(self.recipe, dialect, await self._tools())
+        return make_environment(self.recipe, self.dialect, await self._tools())
 
     async def trajectory(self, task: Task, how: Decoding, seed: int = 0) -> Trajectory:
         """The rollout of one question."""
@@ -240,9 +245,8 @@ class Agent:
             env = await self.environment()
             yield lambda task, key: rollout(task, policy, env, key)
             return
-        dialect = load_dialect(self.recipe, self.model)
         costs = self.recipe.environment.tool_costs
-        async with opened(others, dialect, self.recipe.budget, costs) as play:
+        async with opened(others, self.dialect, self.recipe.budget, costs) as play:
             yield lambda task, key: play(task, policy, key)
 
     async def answer(

@@ -218,7 +218,7 @@ def _named(weights: Mapping[str, float], correct: str) -> dict[str, float]:
 
 
 def most_cost(budget: Limits, call_cost: float) -> float:
-    """What a rollout costs that spends its whole budget: OTC's usual c."""
+    """Cost of a rollout that spends its whole budget: OTC's usual c."""
     return budget.max_calls * call_cost + budget.token_cost * budget.total_tokens / 1000
 
 

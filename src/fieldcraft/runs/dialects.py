@@ -29,10 +29,11 @@ def load_dialect(recipe: Recipe, folder: Path) -> BaseDialect:
         ends=read_ends(folder),
         day=recipe.date,
     )
-    # An environment of others speaks through the chat template alone.
-    for problem in () if recipe.environment.of_others else round_trip_problems(dialect):
+    if recipe.environment.of_others:  # it speaks through the chat template alone
+        return dialect
+    if problems := round_trip_problems(dialect):
         raise UserError(
-            f"{problem[:-1]}, so the dialect '{dialect.name}' cannot be used with {folder}:"
+            f"{problems[0][:-1]}, so the dialect '{dialect.name}' cannot be used with {folder}:"
             f" {REMEDY}."
         )
     return dialect

@@ -13,7 +13,7 @@ from fieldcraft.runs.agent import agent_in
 from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.folder import RunFolder, find_model, find_shards
 from fieldcraft.runs.model_card import Exported, write_card
-from fieldcraft.train.learning import Said
+from fieldcraft.train.learning import ProbeResult
 from fieldcraft.train.model import load_model, load_tokenizer, torch_type
 from fieldcraft.train.parity import said_by_model
 from fieldcraft.train.saving import save_model
@@ -44,7 +44,7 @@ def export(path: Path, out: Path, dtype: Dtype) -> None:
         write_card(draft, Exported(out.name, agent.recipe, tokenizer, dialect, run, stage))
 
 
-def _whole(run: RunFolder, shards: Path) -> tuple[Any, Said]:
+def _whole(run: RunFolder, shards: Path) -> tuple[Any, ProbeResult]:
     """The model of a checkpoint in shards, an adapter merged, and what the policy said before."""
     start = run.model("start")
     model, adapter = read_policy(shards, start, "float32", run.recipe.lora)

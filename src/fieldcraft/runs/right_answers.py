@@ -47,7 +47,7 @@ def answer_notes(setup: Setup, notes: list[str]) -> Iterator[str]:
 
 
 def _tried(correct: Reward, task: Task, grader: str) -> str:
-    """How plausible answers to a question score."""
+    """Scores of plausible answers to a question."""
     answers = plausible(task.answers[0])
     tried = [Trajectory(task, answer=answer) for answer in answers]
     run_async(grade(correct, tried))

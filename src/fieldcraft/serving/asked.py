@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from fieldcraft.gateway.protocol import (
     ChatRequest,
     Message,
-    Request,
+    ProtocolRequest,
     read_body,
     refuse_unsupported,
 )
@@ -72,7 +72,7 @@ class _Step(BaseModel):
     type: Literal["reasoning", "mcp_call"]
 
 
-class _Sampled(Request):
+class _Sampled(ProtocolRequest):
     model: str
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None

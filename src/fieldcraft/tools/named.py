@@ -57,16 +57,16 @@ def server_tools_as_chosen(tools: Sequence[AnyTool], choice: ToolChoice) -> list
 
 def as_made(tool: AnyTool) -> AnyTool:
     """The tool itself, without what a recipe says about it."""
-    made: AnyTool = tool._tool if isinstance(tool, _Described) else tool
+    made: AnyTool = tool._tool if isinstance(tool, _DescribedPart) else tool
     return made
 
 
 def costs_of(tools: Iterable[AnyTool]) -> dict[str, float]:
-    """What a call of each tool costs, by its name."""
-    return {t.name: t.cost if isinstance(t, _Described) else DEFAULT_COST for t in tools}
+    """Cost of a call of each tool, by its name."""
+    return {t.name: t.cost if isinstance(t, _DescribedPart) else DEFAULT_COST for t in tools}
 
 
-class _Described:
+class _DescribedPart:
     def __init__(self, tool: Any, schema: dict[str, Any], cost: float) -> None:
         self.name: str = tool.name
         self.schema = schema
@@ -74,7 +74,7 @@ class _Described:
         self._tool = tool
 
 
-class DescribedTool(_Described):
+class DescribedTool(_DescribedPart):
     """A tool with what a recipe says about it."""
 
     async def __call__(self, **arguments: Any) -> str:
@@ -82,7 +82,7 @@ class DescribedTool(_Described):
         return text
 
 
-class DescribedStateful(_Described):
+class DescribedStateful(_DescribedPart):
     """The same of a tool that is opened for each rollout."""
 
     def open(self, task: Task) -> AbstractAsyncContextManager[Tool]:

@@ -30,8 +30,9 @@ def note(batch: PackedBatch, scores: Scores) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a policy says of the probe, see `train.parity`, and the type in which it computes."""
+class ProbeResult:
+    """Log-probabilities that a policy gives the probe, see `train.parity`, and the type in which it
+    computes."""
 
     proof: Proof
     dtype: Dtype
@@ -87,8 +88,8 @@ class Learning(Reference, Protocol):
         as PEFT does. Raises UserError if the model is another one when it is read back."""
         ...
 
-    def said(self) -> Said:
-        """What the policy says of the probe as it is now."""
+    def said(self) -> ProbeResult:
+        """Log-probabilities that the policy gives the probe as it is now."""
         ...
 
     def save(self, target: Path, tokenizer: Any, extra: dict[str, Any]) -> None:

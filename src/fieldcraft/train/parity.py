@@ -11,7 +11,7 @@ import torch
 from fieldcraft.config.sections import Dtype
 from fieldcraft.engine.vllm.weights import Proof, probe_ids, prove
 from fieldcraft.train.batch import Sample
-from fieldcraft.train.learning import Reference, Said
+from fieldcraft.train.learning import ProbeResult, Reference
 from fieldcraft.train.model import load_model, name_of_type
 from fieldcraft.types import UserError
 
@@ -22,18 +22,18 @@ TOLERANCE: dict[Dtype, float] = {"float32": 0.002, "bfloat16": 0.2}
 LEAST = 1e-3  # nats, where they hardly vary
 
 
-def said_by_model(model: Any) -> Said:
-    """Of a model in this process."""
-    return Said(prove(model), name_of_type(model.dtype))
+def said_by_model(model: Any) -> ProbeResult:
+    """Result of a model in this process."""
+    return ProbeResult(prove(model), name_of_type(model.dtype))
 
 
-def said_by_policy(policy: Reference, config: Any, dtype: Dtype) -> Said:
-    """Of a policy that may lie in shards, or have an adapter; `config` is its model's."""
-    return Said(prove_policy(policy, config), dtype)
+def said_by_policy(policy: Reference, config: Any, dtype: Dtype) -> ProbeResult:
+    """Result of a policy that may lie in shards, or have an adapter; `config` is its model's."""
+    return ProbeResult(prove_policy(policy, config), dtype)
 
 
 def prove_policy(policy: Reference, config: Any) -> Proof:
-    """What a policy says of the probe, as it does of any text."""
+    """Log-probabilities that a policy gives the probe, as it does of any text."""
     ids = np.array(probe_ids(config.get_text_config()), np.int64)
     zeros = np.zeros(len(ids), np.float32)
     weight = np.ones(len(ids), np.float32)
@@ -43,7 +43,7 @@ def prove_policy(policy: Reference, config: Any) -> Proof:
     return Proof(ids.tolist(), text.old_logp[1:], None)
 
 
-def require_written(folder: Path, said: Said, dtype: Dtype) -> None:
+def require_written(folder: Path, said: ProbeResult, dtype: Dtype) -> None:
     """Raises UserError unless the model in a folder, as transformers reads it, says of the probe
     what a policy said. `dtype` is that of the model that was written; it is read in the coarser of
     the two types, which needs less memory. The state of random numbers stays as it is."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from fieldcraft.engine.writing import write_model, write_tokenizer
 from fieldcraft.records.reading import reading
 from fieldcraft.records.remedies import remedy
-from fieldcraft.train.learning import Said
+from fieldcraft.train.learning import ProbeResult
 from fieldcraft.train.model import name_of_type
 from fieldcraft.train.parity import require_written, said_by_model
 
@@ -25,7 +25,7 @@ def save_model(
     model: Any,
     tokenizer: Any,
     state: Mapping[str, Tensor] | None = None,
-    said: Said | None = None,
+    said: ProbeResult | None = None,
 ) -> None:
     """Write model and tokenizer as transformers loads them, and read them back.
 

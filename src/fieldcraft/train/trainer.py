@@ -18,7 +18,7 @@ from fieldcraft.engine.attention import refuse_special_attention
 from fieldcraft.records.files import atomic_folder, writing
 from fieldcraft.train.attention import attend_by_runs
 from fieldcraft.train.batch import PackedBatch, Sample, Unit, as_seen, pack
-from fieldcraft.train.learning import Guide, Look, Reference, Said, nobody_looks
+from fieldcraft.train.learning import Guide, Look, ProbeResult, Reference, nobody_looks
 from fieldcraft.train.lora import Adapter
 from fieldcraft.train.model import load_model, name_of_type
 from fieldcraft.train.output_layer import OutputLayer, Predictions, Scores, score
@@ -214,7 +214,7 @@ class Trainer(Learner):
         else:
             self.adapter.save(folder)
 
-    def said(self) -> Said:
+    def said(self) -> ProbeResult:
         """See `learning.Learning`."""
         return said_by_policy(self, self.model.config, name_of_type(self.model.dtype))
 

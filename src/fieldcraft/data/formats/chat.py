@@ -150,7 +150,7 @@ def _speaker(message: Message) -> str:
 
 
 def _results(calls: Sequence[Label], messages: Sequence[Message]) -> list[Step]:
-    """What came back, in the order of the calls."""
+    """Results of the calls, in the order of the calls."""
     labels: list[Label] = []
     texts: list[str] = []
     for message in messages:

@@ -276,7 +276,7 @@ def _task(record: Record, chat: Chat) -> Task:
 
 
 def _answers(record: Record) -> tuple[str, ...]:
-    """Those that a record names, if it does."""
+    """Gold answers that a record names, if it does."""
     given = record.get("golden_answers")
     found = [] if given is None else given if isinstance(given, list) else [given]
     if not all(isinstance(answer, str | int | float) for answer in found):

@@ -30,8 +30,8 @@ def result_text(content: Any) -> str:
 
 
 def _is_part(value: Any) -> bool:
-    """Whether a value is a part of a message as OpenAI's interface has them. A table fills up the
-    keys of other kinds of parts."""
+    """Tell whether a value is a part of a message as OpenAI's interface has them. A table fills up
+    the keys of other kinds of parts."""
     kind = value.get("type") if isinstance(value, dict) else None
     return isinstance(kind, str) and (kind == "text" or filled(value).keys() == {"type", kind})
 

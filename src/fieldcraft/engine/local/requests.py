@@ -45,7 +45,7 @@ class Request:
 
 
 def turn_end(model: Any, tokenizer: Tokenizer) -> TurnEnd:
-    """What ends a turn of a model, by its own settings, its tokenizer and its chat template."""
+    """Tokens that end a turn of a model, by its settings, its tokenizer and its chat template."""
     configured = configured_ends(model)
     return find_turn_end(tokenizer, [end for end in configured if isinstance(end, int)])
 

@@ -1,4 +1,4 @@
-"""What MCP servers print where only the protocol belongs, told in one sentence.
+"""Lines that MCP servers print where only the protocol belongs, told in one sentence.
 
 The SDK passes over such lines, and logs a traceback for each.
 """

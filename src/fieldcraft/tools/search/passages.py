@@ -47,7 +47,7 @@ class Passage:
 
 
 def is_passage(record: dict[str, Any]) -> bool:
-    """Whether a record has a text of its own, as a passage does."""
+    """Tell whether a record has a text of its own, as a passage does."""
     return any(isinstance(record.get(key), str) for key in TEXTS)
 
 

@@ -13,7 +13,7 @@ from fieldcraft.algos.losses import Objective
 from fieldcraft.engine.writing import write_tokenizer
 from fieldcraft.records.files import draft_of, writing
 from fieldcraft.train.batch import Unit
-from fieldcraft.train.learning import Guide, Look, Reference, Said, nobody_looks
+from fieldcraft.train.learning import Guide, Look, ProbeResult, Reference, nobody_looks
 from fieldcraft.train.model import load_config
 from fieldcraft.train.parity import require_written, said_by_policy
 from fieldcraft.train.saving import STATE, read_state
@@ -117,7 +117,7 @@ class ShardedTrainer(ShardedReader):
             write_tokenizer(folder, tokenizer)
             require_written(folder, self.said(), self.spec.dtype)
 
-    def said(self) -> Said:
+    def said(self) -> ProbeResult:
         return said_by_policy(self, load_config(self.spec.folder), self.spec.dtype)
 
     def save(self, target: Path, tokenizer: Any, extra: dict[str, Any]) -> None:
