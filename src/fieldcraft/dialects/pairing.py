@@ -11,8 +11,8 @@ class Unpaired(Exception):
 
 
 class Label(NamedTuple):
-    """Name that a call or a result gives itself: the id of the call and the name of the tool. Either
-    may be missing ("")."""
+    """Name that a call or a result gives itself: the id of the call and the tool. Either may
+    be missing ("")."""
 
     identity: str = ""
     tool: str = ""
