@@ -11,7 +11,12 @@ from fieldcraft.sandbox.limits import Limits, Run, RunStatus
 from fieldcraft.sandbox.sandbox import Sandbox
 from fieldcraft.types import UserError
 
-SLEEP = "import time; time.sleep(3600)"
+# It says by its name that it runs: the sandbox lets it write nowhere that a test could look.
+SLEEP = """
+import ctypes, time
+ctypes.CDLL(None).prctl(15, b"asleep")  # PR_SET_NAME
+time.sleep(3600)
+"""
 OTHERS: set[int] = set()  # the outermost processes of other tests' sandboxes: nobody may harm them
 
 
@@ -33,19 +38,31 @@ def own():
         yield made
 
 
+def parents() -> dict[int, int]:
+    """Parent of each process, the oldest first. Read from all of /proc, because the kernel's list
+    of a process's children is incomplete while one of them or a thread ends."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+                continue
+            found.append((int(fields[19]), int(folder.name), int(fields[1])))  # start, parent
+    return {process: parent for _, process, parent in sorted(found)}
+
+
 def children(process: int) -> list[int]:
-    tasks = Path(f"/proc/{process}/task")
-    try:
-        texts = [(task / "children").read_text() for task in tasks.iterdir()]
-    except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
-        return []
-    return [int(child) for text in texts for child in text.split()]
+    return [child for child, parent in parents().items() if parent == process]
 
 
 def descendants(process: int) -> list[int]:
-    """Of a process but for other tests' sandboxes, the nearest first."""
-    found = [child for child in children(process) if child not in OTHERS]
-    return [each for child in found for each in (child, *descendants(child))]
+    """Descendants of a process but for other tests' sandboxes, a parent before its children."""
+    found, above = [process], parents()
+    for child, parent in above.items():
+        if parent in found and child not in OTHERS:
+            found.append(child)
+    return found[1:]
 
 
 def templates() -> list[int]:
@@ -56,10 +73,33 @@ def templates() -> list[int]:
 
 
 def command(process: int) -> bytes:
+    return read(process, "cmdline")
+
+
+def read(process: int, name: str) -> bytes:
     try:
-        return Path(f"/proc/{process}/cmdline").read_bytes()
-    except FileNotFoundError:  # it ended meanwhile
+        return Path(f"/proc/{process}/{name}").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
         return b""
+
+
+async def asleep(count: int) -> None:
+    """Wait until so many programs sleep."""
+    while sum(read(each, "comm") == b"asleep\n" for each in templates()) != count:
+        await asyncio.sleep(0.05)
+
+
+async def settled(sandbox: Sandbox, busy: int = 0, started: int = 0) -> None:
+    """Wait until the sandbox has its spare workers and, beside them, only those that are busy and
+    the processes that programs started."""
+    while True:
+        workers = len(sandbox._running[0]._workers)
+        fixed = 4  # the outermost process, the template, the nursery, a keeper made in advance
+        if workers == busy + len(sandbox._spare) and (
+            len(templates()) == fixed + 2 * workers + started  # a keeper and a program each
+        ):
+            return
+        await asyncio.sleep(0.05)
 
 
 def descriptors() -> int:
@@ -76,7 +116,7 @@ async def killed_while_it_runs(sandbox: Sandbox, victim: int) -> Run:
     session = sandbox.session()
     await session.run("1")  # so that its worker is there
     running = asyncio.create_task(session.run(SLEEP))
-    await asyncio.sleep(0.5)
+    await asleep(1)
     os.kill(templates()[victim], signal.SIGKILL)
     return await running
 
@@ -97,12 +137,14 @@ def test_all_workers_can_be_killed(own) -> None:
     async def story() -> tuple[Run, Run]:
         await own.run("1")
         running = asyncio.create_task(own.run(SLEEP))
-        await asyncio.sleep(0.5)
+        await asleep(1)
+        spare = list(own._spare)
         for process in templates()[2:]:
             if Path(f"/proc/{process}").exists():
                 os.kill(process, signal.SIGKILL)
         stopped = await running
-        await asyncio.sleep(0.5)  # until the sandbox has heard of the others
+        while not all(worker.gone.is_set() for worker in spare):
+            await asyncio.sleep(0.05)
         return stopped, await own.run("print('next')")
 
     stopped, after = asyncio.run(story())
@@ -117,10 +159,8 @@ def test_what_a_program_started_ends_with_it_whoever_ends_it(own) -> None:
     async def story() -> None:
         session = own.session()
         await session.run("import os\nif os.fork() == 0:\n    os.setsid()\n    while True: pass")
-        before: list[int] = []
-        while before != templates():  # until all spare workers are there
-            before = templates()
-            await asyncio.sleep(0.5)
+        await settled(own, busy=1, started=1)
+        before = templates()
         outermost, template, *_ = before
         nursery, *programs = children(template)
         for process in programs:
@@ -136,7 +176,7 @@ def test_what_a_program_started_ends_with_it_whoever_ends_it(own) -> None:
 def test_a_cancelled_run_leaves_nothing(own) -> None:
     async def story() -> Run:
         tasks = [asyncio.create_task(own.run(SLEEP)) for _ in range(6)]  # two of them wait
-        await asyncio.sleep(0.3)
+        await asleep(4)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -188,7 +228,7 @@ async def quiet(process: int, most: int) -> None:
 def leaks(runs: int) -> None:
     async def story(sandbox: Sandbox) -> None:
         await many(sandbox, 200)
-        await asyncio.sleep(0.5)
+        await settled(sandbox)
         before = descriptors(), mounts(), len(templates())
         await many(sandbox, runs)
         async with asyncio.timeout(240):
