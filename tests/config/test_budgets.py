@@ -40,6 +40,10 @@ def test_a_fold_of_an_evaluation_keeps_what_it_does_not_say() -> None:
         ("evaluation.budget.fold.at=600", ["a chain ends at total_tokens=600", "fold.at=600"]),
         ("evaluation.budget.fold={at: 60, att: 60}", ["budget.fold.att: extra inputs"]),
         ("budget.answer_tokens=32", ["answer_tokens belongs to at_limit: answer; remove it"]),
+        (
+            "budget={at_limit: end, max_refusals: 2}",
+            ["max_refusals belongs to at_limit: tell; remove it"],
+        ),
         ("budget.at_limit=ask", ["'budget.at_limit'", "'tell'"]),
         ("evaluation.budget=7", ["'evaluation.budget'", "a mapping"]),
     ],
@@ -154,6 +158,8 @@ def test_what_an_environment_of_others_does_not_do(tmp_path: Path, key: str, pla
 def test_a_teacher_ends_by_itself() -> None:
     with pytest.raises(UserError, match=r"budget\.at_limit changes nothing with collect"):
         load_recipe("autocoa-data", ["needs=[]", "budget.at_limit=answer"])
+    with pytest.raises(UserError, match=r"budget\.max_refusals changes nothing with collect"):
+        load_recipe("autocoa-data", ["needs=[]", "budget.max_refusals=2"])
 
 
 def test_an_environment_of_others_has_one_budget_in_a_stage(tmp_path: Path) -> None:
@@ -166,5 +172,5 @@ def test_an_environment_of_others_has_one_budget_in_a_stage(tmp_path: Path) -> N
     load_recipe(str(recipe), ["stages.rl.budget={total_tokens: 99}"])
     with pytest.raises(UserError, match=r"is opened once with one: give it a single budget\."):
         load_recipe(str(recipe), ["stages.rl.budget=[{until: 2, total_tokens: 99}, {}]"])
-    with pytest.raises(UserError, match=r"budget\.at_limit of stage 'rl' do not work in env"):
+    with pytest.raises(UserError, match=r"max_refusals of stage 'rl' do not work in env"):
         load_recipe(str(recipe), ["stages.rl.budget={at_limit: end}"])

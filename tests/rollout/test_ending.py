@@ -93,11 +93,54 @@ def test_the_rollout_ends_at_the_limit() -> None:
     assert (found.status, found.answer, found.forced) == (Status.TRUNCATED, None, False)
 
 
-def test_by_default_the_policy_is_told_and_goes_on() -> None:
-    own = "So there.\n</think>\n\n\\boxed{Northport}"
-    found, _ = play([SEARCH, SEARCH, SEARCH, own], env("tell", max_calls=1))
-    assert [text for author, text in after_prompt(found) if author == "tool"][1:] == 2 * [REFUSED]
+OWN = "So there.\n</think>\n\n\\boxed{Northport}"
+
+
+@pytest.mark.parametrize("times", [1, 2, 4])
+def test_the_policy_is_told_and_goes_on_as_often_as_the_budget_says(times: int) -> None:
+    where = env("tell", max_calls=1, max_refusals=times)
+    found, _ = play([SEARCH, *times * [SEARCH], OWN], where)
+    told = [text for author, text in after_prompt(found) if author == "tool"]
+    assert told[1:] == times * [REFUSED]
     assert (found.status, found.forced, found.well_formed) == (Status.ANSWERED, False, True)
+    ended, engine = play([SEARCH, *(times + 1) * [SEARCH], OWN], where)
+    assert (ended.status, ended.answer) == (Status.TRUNCATED, None)
+    assert len(ended.calls) == 2 + times and len(engine.prompts) == 2 + times
+
+
+def test_by_default_there_is_one_turn_in_which_to_answer() -> None:
+    found, _ = play([SEARCH, SEARCH, OWN], env("tell", max_calls=1))
+    assert found.answer == "Northport"
+    found, _ = play([SEARCH, SEARCH, SEARCH, OWN], env("tell", max_calls=1))
+    assert (found.status, len(found.calls)) == (Status.TRUNCATED, 3)
+
+
+def test_a_turn_of_several_calls_is_told_once() -> None:
+    call = '<tool_call>\n{"name": "search", "arguments": {"query": "a"}}\n</tool_call>'
+    turn = "\n".join(3 * [call])
+    where = env("tell", dialect="hermes", max_calls=2)
+    found, _ = play([turn, "It is \\boxed{Northport}."], where)
+    assert [c.outcome for c in found.calls].count(Outcome.REFUSED) == 1
+    assert found.answer == "Northport"
+    found, _ = play([turn, turn, "It is \\boxed{Northport}."], where)
+    assert (found.status, len(found.calls)) == (Status.TRUNCATED, 6)
+
+
+def test_a_summary_is_no_turn_with_calls() -> None:
+    """A chain that is folded after a refusal still has its turn in which to answer."""
+    where = env("tell", max_calls=1, fold={"at": 90, "most": 1})
+    summary = "I know of Northport.\n</summary>"
+    found, _ = play([SEARCH, SEARCH, summary, OWN], where)
+    assert len(found.folds) == 1
+    assert found.answer == "Northport"
+
+
+def test_simulated_observations_are_not_counted_as_refusals() -> None:
+    observed = "It is Northport. </search_result>"
+    written = [SEARCH, observed, SEARCH, observed, SEARCH, OWN]
+    found, _ = play(written, env("tell", max_calls=2), simulated=True)
+    assert [call.simulated for call in found.calls] == [True, True, False]
+    assert found.answer == "Northport"
 
 
 def test_of_several_calls_those_within_the_limit_are_run() -> None:

@@ -119,9 +119,11 @@ class Fold(Section):
 # Of a budget: what a rollout may spend. Its other keys are of the tools, which a run opens once.
 OF_A_ROLLOUT = (
     *("max_calls", "turn_tokens", "total_tokens", "fold", "observation_tokens"),
-    *("at_limit", "answer_tokens"),
+    *("at_limit", "answer_tokens", "max_refusals"),
 )
 ANSWER_TOKENS = 64  # held back for an answer, unless a recipe says otherwise
+# Keys of a budget that only one way of ending it has.
+_OF_AN_ENDING = {"answer_tokens": "answer", "max_refusals": "tell"}
 
 
 def require_changes(changes: dict[str, Any]) -> dict[str, Any]:
@@ -149,6 +151,8 @@ class Limits(Section):
     # policy is told that it may not call any more
     at_limit: Literal["answer", "end", "tell"] = "tell"
     answer_tokens: PositiveInt | None = None  # of an answer that it is made to give; None: 64
+    # turns whose calls are over max_calls, after each of which it may go on; None: 1
+    max_refusals: PositiveInt | None = None
     # of one observation's text; the middle of a longer one is left out, and the model told so
     observation_tokens: int = Field(default=2048, ge=64)
     token_cost: Cost = 0.0  # of 1,000 policy tokens, in the unit of the costs of tools
@@ -165,17 +169,19 @@ class Limits(Section):
         return self
 
     @model_validator(mode="after")
-    def _holds_back_what_is_used(self) -> Self:
-        if self.answer_tokens is not None and self.at_limit != "answer":
-            raise ValueError("answer_tokens belongs to at_limit: answer; remove it")
+    def _ends_in_one_way(self) -> Self:
+        for key, ending in _OF_AN_ENDING.items():
+            if getattr(self, key) is not None and self.at_limit != ending:
+                raise ValueError(f"{key} belongs to at_limit: {ending}; remove it")
         return self
 
     def changed(self, changes: dict[str, Any]) -> Limits:
         """The budget with other values of some keys, inside of `fold` too. Raises ValueError for a
         wrong one, and for values that do not agree."""
         keys = self.model_dump() | changes
-        if keys["at_limit"] != "answer" and "answer_tokens" not in changes:
-            keys["answer_tokens"] = None
+        for key, ending in _OF_AN_ENDING.items():
+            if keys["at_limit"] != ending and key not in changes:
+                keys[key] = None
         if self.fold is not None and isinstance(own := changes.get("fold"), dict):
             keys["fold"] = self.fold.model_dump() | own
         try:

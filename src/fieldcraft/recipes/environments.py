@@ -23,6 +23,8 @@ def check_environment(recipe: Recipe) -> None:
         "evaluation.budget.fold": acting.budget.fold,
         "budget.at_limit": recipe.budget.at_limit != "tell",
         "evaluation.budget.at_limit": acting.budget.at_limit != "tell",
+        "budget.max_refusals": recipe.budget.max_refusals,
+        "evaluation.budget.max_refusals": acting.budget.max_refusals,
     }
     for part, given in parts.items():
         if given:
@@ -34,10 +36,11 @@ def check_environment(recipe: Recipe) -> None:
                 " one: give it a single budget."
             )
         for period in periods:
-            if period.limits.fold or period.limits.at_limit != "tell":
+            limits = period.limits
+            if limits.fold or limits.at_limit != "tell" or limits.max_refusals:
                 raise UserError(
-                    f"budget.fold and budget.at_limit of stage '{stage}' do not work in environment"
-                    f" '{name}', so remove them."
+                    "budget.fold, budget.at_limit and budget.max_refusals of stage"
+                    f" '{stage}' do not work in environment '{name}', so remove them."
                 )
         if isinstance(settings, Rl) and settings.observations != "real":
             raise UserError(

@@ -269,10 +269,15 @@ def _check_collection(recipe: Recipe) -> None:
             "a recipe with collect has no stages: train in a second run, with demonstrations= and"
             " pairs= of the files that this one writes."
         )
-    if recipe.budget.at_limit != "tell":
-        raise UserError(
-            "a teacher ends by itself, so budget.at_limit changes nothing with collect: remove it."
-        )
+    for key, given in {
+        "at_limit": recipe.budget.at_limit != "tell",
+        "max_refusals": recipe.budget.max_refusals,
+    }.items():
+        if given:
+            raise UserError(
+                f"a teacher ends by itself, so budget.{key} changes nothing with collect: remove"
+                " it."
+            )
     named = teacher.url is not None or teacher.seats or recipe.tasks is not None
     if teacher.model is None and named:
         raise UserError(

@@ -15,6 +15,7 @@ end and observations are cut before it.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 from fieldcraft.config.sections import ANSWER_TOKENS, Limits
 from fieldcraft.dialects.base import encode_written
@@ -31,6 +32,7 @@ from fieldcraft.types import (
     Role,
     Segment,
     Status,
+    Trajectory,
 )
 
 NO_ROOM = "There is no room for another result; answer with what you know."
@@ -76,10 +78,23 @@ async def act(conversation: Conversation, calls: Calls) -> None:
 
 
 def is_spent(conversation: Conversation) -> bool:
-    """Whether the rollout ends here, because its last turn had a call over the budget."""
-    calls = conversation.trajectory.calls
-    tells = conversation.episode.budget.at_limit == "tell"
-    return not tells and bool(calls) and calls[-1].outcome is Outcome.REFUSED
+    """Whether the rollout ends here: its last turn had a call over the budget, and where the policy
+    is told so, it was told before as often as the budget says."""
+    trajectory, budget = conversation.trajectory, conversation.episode.budget
+    if not trajectory.calls or trajectory.calls[-1].outcome is not Outcome.REFUSED:
+        return False
+    return budget.at_limit != "tell" or refusals(trajectory) > (budget.max_refusals or 1)
+
+
+def refusals(trajectory: Trajectory) -> int:
+    """Turns that had a call over the budget. All turns with calls after the first one have."""
+    outcomes = [call.outcome for call in trajectory.calls if not call.simulated]
+    if Outcome.REFUSED not in outcomes:
+        return 0
+    authors = [segment.author for segment in trajectory.segments]
+    observed = [at for at, author in enumerate(authors) if author is Author.TOOL]  # one for a call
+    first = observed[outcomes.index(Outcome.REFUSED)]
+    return 1 + sum(pair == (Author.POLICY, Author.TOOL) for pair in pairwise(authors[first:]))
 
 
 async def end(conversation: Conversation) -> None:
