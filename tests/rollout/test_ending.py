@@ -105,7 +105,7 @@ def test_the_policy_is_told_and_goes_on_as_often_as_the_budget_says(times: int) 
     assert (found.status, found.forced, found.well_formed) == (Status.ANSWERED, False, True)
     ended, engine = play([SEARCH, *(times + 1) * [SEARCH], OWN], where)
     assert (ended.status, ended.answer) == (Status.TRUNCATED, None)
-    assert len(ended.calls) == 2 + times and len(engine.prompts) == 2 + times
+    assert (len(ended.calls), len(engine.prompts)) == (2 + times, 2 + times)
 
 
 def test_by_default_there_is_one_turn_in_which_to_answer() -> None:

@@ -26,7 +26,7 @@ from fieldcraft.config.names import Kind, require
 from fieldcraft.config.sections import Dtype, JudgeModel
 from fieldcraft.evals.tables import detail_tables, pairwise_table, results_table
 from fieldcraft.records.files import refuse_unwritable, write_json
-from fieldcraft.runs.folder import find_model, find_shards
+from fieldcraft.runs.folder import find_model, find_part
 from fieldcraft.runs.loop import run_async
 from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.terminal.trajectories import print_trajectory
@@ -71,7 +71,7 @@ def export(
 ) -> None:
     """Write a trained model, adapters merged, as a folder that transformers and others load."""
     refuse_used(out)
-    if find_shards(model) is None:
+    if find_part(model) is None:
         find_model(model)
     with loading():
         from fieldcraft.runs.exporting import export

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
@@ -45,6 +45,8 @@ class Stage(Section):
     start: str | None = None  # the stage to start from, or `start`, the first model; None: the last
     optim: Optim
     checkpoint_every: PositiveInt = 25
+    # so many of the newest stay, also when the stage is done; None: only what resuming needs
+    keep_checkpoints: Annotated[int, Field(gt=0, strict=True)] | Literal["all"] | None = None
     evaluate: bool = True  # a row in the report
 
     @property

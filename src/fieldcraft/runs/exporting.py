@@ -11,13 +11,13 @@ from fieldcraft.recipes.exported import read_agent, write_agent
 from fieldcraft.records.files import atomic_folder
 from fieldcraft.runs.agent import agent_in
 from fieldcraft.runs.dialects import load_dialect
-from fieldcraft.runs.folder import RunFolder, find_model, find_shards
+from fieldcraft.runs.folder import ADAPTER, RunFolder, find_model, find_part
 from fieldcraft.runs.model_card import Exported, write_card
 from fieldcraft.train.learning import ProbeResult
 from fieldcraft.train.model import load_model, load_tokenizer, torch_type
 from fieldcraft.train.parity import said_by_model
 from fieldcraft.train.saving import save_model
-from fieldcraft.train.sharding.policies import CPU, read_policy
+from fieldcraft.train.sharding.policies import CPU, load_policy, read_policy
 
 
 def export(path: Path, out: Path, dtype: Dtype) -> None:
@@ -26,12 +26,12 @@ def export(path: Path, out: Path, dtype: Dtype) -> None:
 
     Raises UserError where there is no model.
     """
-    shards = find_shards(path)
-    run, folder = shards or find_model(path)
+    part = find_part(path)
+    run, folder = part or find_model(path)
     agent = agent_in(run, folder)
-    tokens = folder if shards is None else shards[0].model("start")
+    tokens = folder if part is None else part[0].model("start")
     tokenizer = load_tokenizer(tokens)
-    model, said = (load_model(folder, CPU, dtype), None) if shards is None else _whole(*shards)
+    model, said = (load_model(folder, CPU, dtype), None) if part is None else _whole(*part)
     model = model.to(torch_type(dtype))
     acts = run is not None or read_agent(folder) is not None
     dialect = load_dialect(agent.recipe, tokens) if acts else None
@@ -44,9 +44,13 @@ def export(path: Path, out: Path, dtype: Dtype) -> None:
         write_card(draft, Exported(out.name, agent.recipe, tokenizer, dialect, run, stage))
 
 
-def _whole(run: RunFolder, shards: Path) -> tuple[Any, ProbeResult]:
-    """The model of a checkpoint in shards, an adapter merged, and what the policy said before."""
-    start = run.model("start")
-    model, adapter = read_policy(shards, start, "float32", run.recipe.lora)
-    said = said_by_model(model)
+def _whole(run: RunFolder, part: Path) -> tuple[Any, ProbeResult]:
+    """The model of a checkpoint in shards or of an adapter, which is merged, and what the policy
+    said before. The weights below an adapter are rounded as they were in training."""
+    start, lora, dtype = run.model("start"), run.recipe.lora, run.recipe.dtype
+    if (part / ADAPTER).exists():
+        model, adapter = load_policy(start, dtype, lora, adapter=part)
+    else:
+        model, adapter = read_policy(part, start, dtype, lora)
+    said = said_by_model(model.float())  # which holds both
     return model if adapter is None else adapter.merged(), said

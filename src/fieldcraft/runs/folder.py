@@ -38,6 +38,9 @@ from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.types import Trajectory, UserError
 
 SHARDS = ".metadata"  # what torch.distributed.checkpoint writes beside the shards
+ADAPTER = "adapter_config.json"  # what PEFT writes beside an adapter
+# Files of checkpoints that are no model by themselves, and what these are.
+_PARTS = {SHARDS: "a checkpoint in shards", ADAPTER: "an adapter"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,20 +321,20 @@ def find_run(path: Path) -> RunFolder:
 
 def find_model(path: Path) -> tuple[RunFolder | None, Path]:
     """The checkpoint in RUN (of its last finished stage), RUN/STAGE, RUN/STAGE/model or a bare
-    checkpoint, and the run that it belongs to.
+    checkpoint, and the run that it belongs to. A stage that is not finished has its newest one.
 
     Raises UserError where there is none.
     """
     if (path / "recipe.json").exists():
         run = find_run(path)
         return run, run.stage(_last_finished(run)).model
-    if (path / "model" / "config.json").exists():
-        path = path / "model"
-    if (path / SHARDS).exists():
-        raise UserError(
-            f"{path} is a checkpoint in shards: make a model of it with 'fieldcraft export {path}"
-            " --out FOLDER'."
-        )
+    path = _in_stage(path)
+    for file, kind in _PARTS.items():
+        if (path / file).exists():
+            raise UserError(
+                f"{path} is {kind}: make a model of it with 'fieldcraft export {path} --out"
+                " FOLDER'."
+            )
     if not (path / "config.json").exists():
         raise UserError(
             f"{path} holds no model: give the folder of a run, of one of its stages, or of a"
@@ -341,20 +344,31 @@ def find_model(path: Path) -> tuple[RunFolder | None, Path]:
     return (find_run(above) if (above / "recipe.json").exists() else None), path
 
 
-def find_shards(path: Path) -> tuple[RunFolder, Path] | None:
-    """The run of a checkpoint in shards, and its folder; None where `path` is anything else.
+def find_part(path: Path) -> tuple[RunFolder, Path] | None:
+    """The run of a checkpoint that is no model by itself, in shards or an adapter, and its folder;
+    None where `path` is anything else. A stage that is not finished has its newest one.
 
     Raises UserError for one outside of a run.
     """
-    if not (path / SHARDS).exists():
+    path = _in_stage(path)
+    kinds = [kind for file, kind in _PARTS.items() if (path / file).exists()]
+    if not kinds:
         return None
     run = path.absolute().parents[1]
     if not (run / "recipe.json").exists():
         raise UserError(
-            f"{path} is a checkpoint in shards without its run, which knows the model: put it back"
-            f" as RUN/STAGE/{path.name}."
+            f"{path} is {kinds[0]} without its run, which knows the model: put it back as"
+            f" RUN/STAGE/{path.name}."
         )
     return find_run(run), path
+
+
+def _in_stage(path: Path) -> Path:
+    """The model of a stage, or its newest checkpoint where it is not finished; `path` itself where
+    it is no stage."""
+    if (path / "model" / "config.json").exists():
+        return path / "model"
+    return max(path.glob("step-*"), default=path)  # six digits, so by name is by steps
 
 
 def _last_finished(run: RunFolder) -> str:
@@ -362,5 +376,8 @@ def _last_finished(run: RunFolder) -> str:
     if run.recipe.collect is not None:
         raise UserError(f"{run.path} holds demonstrations and no model: give a run with stages.")
     if not finished:
-        raise UserError(f"{run.path} has no finished stage yet: let 'fieldcraft run' resume it.")
+        raise UserError(
+            f"{run.path} has no finished stage yet: let 'fieldcraft run' resume it, or give a"
+            f" stage, as in {run.path / next(iter(run.recipe.stages))}, for its newest checkpoint."
+        )
     return finished[-1]

@@ -185,15 +185,18 @@ def free_memory(device: torch.device) -> int:
 
 
 def disk_problems(setup: Sizes, out: Path, notes: list[str]) -> Iterator[str]:
-    """Every stage leaves its model; the running one has two checkpoints while it writes one, and in
-    reinforcement learning the healthiest one besides."""
+    """Every stage leaves its model and the checkpoints that it keeps; the running one has two while
+    it writes one, and in reinforcement learning the healthiest one besides."""
     stages = setup.recipe.stages.values()
     critics = max((stage.footprint.critics for stage in stages), default=0)
+    kept = [stage.keep_checkpoints for stage in stages]
     checkpoints = 2 + any(stage.kind == "rl" for stage in stages)
-    in_checkpoint = setup.trained + setup.parameters * critics
-    needed = setup.parameters * len(stages) * FLOAT + checkpoints * CHECKPOINT_BYTES * in_checkpoint
+    checkpoints += sum(keep for keep in kept if isinstance(keep, int))
+    in_checkpoint = (setup.trained + setup.parameters * critics) * CHECKPOINT_BYTES
+    needed = setup.parameters * len(stages) * FLOAT + checkpoints * in_checkpoint
     free = shutil.disk_usage(out).free
-    notes.append(f"about {_giga(needed)} of {_giga(free)}")
+    more = f", and {_giga(in_checkpoint)} for each checkpoint that is kept" if "all" in kept else ""
+    notes.append(f"about {_giga(needed)} of {_giga(free)}{more}")
     if needed > free and setup.has_weights:
         yield (
             f"the run writes about {_giga(needed)} and {out} has {_giga(free)} free: make room or"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable
 from functools import partial
@@ -25,7 +24,7 @@ from fieldcraft.runs.context import Context
 from fieldcraft.runs.material import RankedMaterial, StageMaterial
 from fieldcraft.runs.memory import within_memory
 from fieldcraft.runs.probing import open_probe
-from fieldcraft.train.checkpoint import saved_steps
+from fieldcraft.train.checkpoint import drop_checkpoints, newest_steps, saved_steps
 from fieldcraft.train.loop import run_steps
 from fieldcraft.train.lora import Adapter
 from fieldcraft.train.model import load_model
@@ -43,8 +42,7 @@ async def train_stage(context: Context, name: str, settings: Stage, start: Path)
     if not folder.done:
         with within_memory(name):
             await _until_trained(context, name, settings, start)
-    for path in folder.path.glob("step-*"):
-        shutil.rmtree(path)
+    drop_checkpoints(folder.path, newest_steps(folder.path, settings.keep_checkpoints or 0))
     return folder.model
 
 

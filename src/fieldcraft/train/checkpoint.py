@@ -1,14 +1,15 @@
 """Checkpoints: weights or adapter, optimiser, schedule and random state.
 
-They are written under a new name and renamed when complete; then others are deleted, but for one
-that a watch wants to keep. So there is always a whole one, and the highest step is the newest.
+They are written under a new name and renamed when complete; then others are deleted, but for those
+that the recipe or a watch keeps. There is always a whole one, and the highest step is the newest.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fieldcraft.train.learning import Learning
 
@@ -34,10 +35,16 @@ def checkpoint_folder(folder: Path, done: int) -> Path:
     return folder / f"step-{done:06d}"
 
 
-def drop_checkpoints(folder: Path, keep: int | None) -> None:
-    """Delete all checkpoints but the newest and the one after `keep` steps."""
-    for done in saved_steps(folder)[:-1]:
-        if done != keep:
+def newest_steps(folder: Path, keep: int | Literal["all"]) -> list[int]:
+    """How many steps the `keep` newest checkpoints have behind them, ascending."""
+    found = saved_steps(folder)
+    return found if keep == "all" else found[max(0, len(found) - keep) :]
+
+
+def drop_checkpoints(folder: Path, keep: Collection[int]) -> None:
+    """Delete all checkpoints but those that have so many steps behind them."""
+    for done in saved_steps(folder):
+        if done not in keep:
             shutil.rmtree(checkpoint_folder(folder, done))
 
 

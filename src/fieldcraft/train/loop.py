@@ -16,6 +16,7 @@ from fieldcraft.records.reading import reading
 from fieldcraft.train.checkpoint import (
     checkpoint_folder,
     drop_checkpoints,
+    newest_steps,
     restore_checkpoint,
     save_checkpoint,
     saved_steps,
@@ -75,7 +76,9 @@ async def run_steps(
 
     def tidy() -> None:
         older = saved_steps(folder)[:-1]  # no step has shown yet what the newest is worth
-        drop_checkpoints(folder, watch.best(rows, older) if watch else None)
+        best = watch.best(rows, older) if watch else None
+        keep = newest_steps(folder, settings.keep_checkpoints or 1)
+        drop_checkpoints(folder, keep if best is None else [*keep, best])
 
     tidy()  # a kill may have come before it
     with during(emit, folder.name, trainer.steps, "steps"):
