@@ -183,13 +183,29 @@ def _question(run: Path) -> str:
 
 
 @app.command()
-def check(recipe: RecipeName, overrides: Overrides = None) -> None:
+def check(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    show: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Also print so many questions and demonstrations, as the model reads them, as they"
+            " are trained and graded.",
+        ),
+    ] = 0,
+) -> None:
     """What would go wrong with a recipe, before it costs anything."""
     settings = _load(recipe, overrides or [])
     console = Console()
     with loading():
         from fieldcraft.runs.check import check_recipe
+        from fieldcraft.runs.examples import DataOfRun
         from fieldcraft.runs.right_answers import Doubt
+        from fieldcraft.terminal.examples import print_examples
+
+    def examine(data: DataOfRun) -> None:
+        print_examples(data.take(show), console)
 
     def report(name: str, notes: Sequence[str], problems: Sequence[str]) -> None:
         doubts = [note for note in notes if isinstance(note, Doubt)]
@@ -203,7 +219,7 @@ def check(recipe: RecipeName, overrides: Overrides = None) -> None:
             line.add_row(Text(), Text(doubt, "yellow", overflow="fold"))
         console.print(line)
 
-    _refuse(check_recipe(settings, Path.cwd(), report))
+    _refuse(check_recipe(settings, Path.cwd(), report, examine if show else None))
 
 
 @app.command()

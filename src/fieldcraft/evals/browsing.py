@@ -34,13 +34,15 @@ _POLICY: AbstractSet[Author] = frozenset({Author.POLICY})
 class Source:
     """What the page has to know of the run that trajectories are from: how a token is written,
     whose tokens each stage trains, and, relative to the page, the files of trajectories by
-    evaluation and of metrics by stage. `commands` show the trajectories of an evaluation, without
-    the number; by default they are for the folder of the page."""
+    evaluation and of metrics by stage, and the page with examples of the data. `commands` show the
+    trajectories of an evaluation, without the number; by default they are for the folder of the
+    page."""
 
     piece: Callable[[int], str] | None = None
     trained: Mapping[str, AbstractSet[Author]] = field(default_factory=dict)
     trajectories: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, str] = field(default_factory=dict)
+    examples: str | None = None
     commands: Mapping[str, str] = field(default_factory=dict)
 
 

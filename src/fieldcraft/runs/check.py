@@ -20,7 +20,6 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import TEACHER
 from fieldcraft.config.stages import Stage
-from fieldcraft.dialects.demonstrations import encode_turn
 from fieldcraft.dialects.naming import offered_with
 from fieldcraft.endpoints.opening import open_endpoint
 from fieldcraft.rewards.answers import ExactMatch
@@ -33,11 +32,14 @@ from fieldcraft.runs.build import (
     make_environment_of_others,
     make_rubric,
     make_runner,
+    open_judge,
 )
 from fieldcraft.runs.closed_book import closed_book_problems
 from fieldcraft.runs.engines import engine_problems
 from fieldcraft.runs.evaluating import find_workflow
+from fieldcraft.runs.examples import DataOfRun, read_back
 from fieldcraft.runs.filtering import filter_shown, refuse_bad_filters
+from fieldcraft.runs.inputs import make_inputs
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.memory import disk_problems, memory_problems
 from fieldcraft.runs.right_answers import answer_notes
@@ -46,7 +48,7 @@ from fieldcraft.runs.teachers import model_problems, teacher_problems
 from fieldcraft.runs.tracking import tracker_problems
 from fieldcraft.runs.training import stage_type
 from fieldcraft.train.stages.base import Pair
-from fieldcraft.types import VERDICT, Answer, Dialect, Task, Trajectory, UserError
+from fieldcraft.types import VERDICT, Dialect, Task, Trajectory, UserError
 
 EXAMPLES = 200  # of a world's data set that are made and looked at; all of a file's are
 PROMPTED = ("prompted-react", "prompted-reflexion")  # workflows in which the model calls tools
@@ -55,13 +57,16 @@ ESTIMATED = ("memory", "disk")  # checks that compare with an estimate
 Report = Callable[[str, Sequence[str], Sequence[str]], None]
 
 
-def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
+def check_recipe(
+    recipe: Recipe, out: Path, report: Report, examine: Callable[[DataOfRun], None] | None = None
+) -> list[str]:
     """Look at everything a run would need.
 
     Args:
         recipe: the settings, which give it something to do, see `refuse_idle`.
         out: a folder on the disk that the run will write to.
         report: called after every check with its name, notes, and problems.
+        examine: called with what examples can be taken from, once that is found.
 
     Returns:
         The problems, each one sentence; none means that nothing was found.
@@ -85,6 +90,9 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
         sound += [look("tools", setup.find_tools)]
         if recipe.trackers:
             look("trackers", partial(tracker_problems, recipe))
+        asks_itself = recipe.collect is None and not recipe.environment.of_others
+        if examine is not None and all(sound) and not asks_itself:
+            look("examples", partial(show_examples, setup, None, examine))
         if recipe.collect is not None:
             look("teacher", partial(teacher_problems, recipe))
             if recipe.collect.filters:
@@ -103,6 +111,8 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
             look("engine", partial(engine_problems, *parts))
         if has_model:
             look("weights", setup.find_weights)
+        if examine is not None and all(sound) and asks_itself:
+            look("examples", partial(show_examples, setup, setup.dialect, examine))
         if all(sound):
             if recipe.environment.of_others:
                 look("environment", partial(environment_problems, setup))
@@ -119,6 +129,18 @@ def check_recipe(recipe: Recipe, out: Path, report: Report) -> list[str]:
                 look("memory", partial(memory_problems, setup))
             look("disk", partial(disk_problems, setup, out))
     return problems
+
+
+def show_examples(
+    setup: Setup, dialect: Dialect | None, examine: Callable[[DataOfRun], None], notes: list[str]
+) -> Iterator[str]:
+    """Have the data examined by whoever wants to. Other than in the checks, programs are run and a
+    judge is asked."""
+    recipe, inputs = setup.recipe, make_inputs(setup.recipe).reduced()
+    inputs.correct = make_correct(recipe, run_async(open_judge(recipe.judge, cache=None)))
+    examine(DataOfRun(recipe, inputs, inputs.correct, setup.schemas, dialect))
+    notes.append("as above")
+    yield from ()
 
 
 def refuse_unsound(recipe: Recipe) -> None:
@@ -198,9 +220,7 @@ def _can_be_graded(task: Task, grader: str) -> bool:
 
 def _scores(dialect: Dialect, task: Task) -> Iterator[bool]:
     for gold in task.answers:
-        written = dialect.tokenizer.decode(encode_turn(dialect, [], dialect.write_answer(gold)))
-        read = dialect.parse([written])
-        answered = Trajectory(task, answer=read.text if isinstance(read, Answer) else None)
+        answered = Trajectory(task, answer=read_back(dialect, gold))
         yield ExactMatch()([answered]) == [1.0]
 
 
@@ -278,9 +298,10 @@ class FirstExamples:
         found = inputs.trajectories(data, self._few(count), self.dialect, schemas)
         left_out = inputs.left_out(self.dialect, schemas).most_common()
         self.notes.extend(f"{number} left out: {reason}" for reason, number in left_out)
-        graders = Counter(recorded_as(self.recipe.correct, t.task) for t in found)
-        later = ((graders[name], name) for name in ASKED if graders[name])
-        self.notes.extend(f"{number} are graded by {name} in the run" for number, name in later)
+        if self.recipe.tasks is not None:  # a world's are right
+            graders = Counter(recorded_as(self.recipe.correct, t.task) for t in found)
+            later = ((graders[name], name) for name in ASKED if graders[name])
+            self.notes.extend(f"{number} are graded by {name} in the run" for number, name in later)
         return found
 
     def filtered(self, data: str, count: int | None, filters: Filters) -> Sequence[Trajectory]:

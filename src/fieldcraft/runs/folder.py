@@ -225,6 +225,11 @@ class RunFolder:
         return self.path / "report.html"
 
     @property
+    def examples(self) -> Path:
+        """Page with a few questions and demonstrations as the model reads them."""
+        return self.path / "examples.html"
+
+    @property
     def done(self) -> bool:
         """A run that something stopped has a report too, which says so."""
         whole = self.report_html.exists() and self.report_json.exists()

@@ -84,6 +84,7 @@ def _source(context: Context, evaluations: Sequence[str], stages: Sequence[str])
         },
         trajectories={name: link(folder.evaluation(name).trajectories) for name in evaluations},
         metrics={name: link(folder.stage(name).metrics) for name in stages},
+        examples=link(folder.examples) if folder.examples.exists() else None,
     )
 
 

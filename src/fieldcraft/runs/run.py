@@ -7,13 +7,17 @@ from typing import Any
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.records.events import Events, Said
+from fieldcraft.runs.build import make_correct
 from fieldcraft.runs.closed_book import measure_closed_book
 from fieldcraft.runs.context import Context, open_context
 from fieldcraft.runs.evaluating import evaluate_model, evaluate_teachers, evaluate_workflows
+from fieldcraft.runs.examples import PAGED, DataOfRun, Untold
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.reporting import write_run_report
 from fieldcraft.runs.selecting import select_questions
+from fieldcraft.runs.setup import ASKED
 from fieldcraft.runs.training import train_stage
+from fieldcraft.terminal.examples import write_examples
 from fieldcraft.train.memory import release_memory
 from fieldcraft.types import UserError
 
@@ -46,9 +50,21 @@ async def _stages(context: Context) -> dict[str, Any]:
     return write_run_report(context)
 
 
+def _show_examples(context: Context, model: Path) -> None:
+    """Write a page with a few questions and demonstrations, unless it is there. Raises UserError
+    for a data set that is unknown, before anything is trained."""
+    recipe, path = context.recipe, context.folder.examples
+    if not path.exists():
+        dialect = None if recipe.environment.of_others else context.dialect(model)
+        correct = make_correct(recipe, *map(Untold, ASKED))
+        data = DataOfRun(recipe, context.inputs, correct, context.schemas, dialect)
+        write_examples(data.take(PAGED), path)
+
+
 async def _train_and_evaluate(context: Context, model: Path) -> None:
     recipe = context.recipe
     models = {"start": model}
+    _show_examples(context, model)
     await measure_closed_book(context, models)
     if recipe.model is not None:
         await evaluate_model(context, "base", model)

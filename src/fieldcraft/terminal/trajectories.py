@@ -54,6 +54,11 @@ def _block(entry: Entry) -> Padding:
     return Padding(_field(label, entry.text, _COLOURS[entry.kind]), (0, 0, 1, 0))
 
 
+def print_field(console: Console, label: str, text: str, style: str = "") -> None:
+    """Show a text beside its label, with tags dimmed."""
+    console.print(_field(label, text, style))
+
+
 def _field(label: str, text: str, style: str) -> Table:
     """A label column and wrapped text beside it."""
     body = Text()

@@ -1,0 +1,83 @@
+"""Examples of a run's data in the terminal, and the same view as a page."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+from rich.rule import Rule
+from rich.terminal_theme import TerminalTheme
+from rich.text import Text
+
+from fieldcraft.records.examples import DemonstrationExample, Examples, QuestionExample
+from fieldcraft.records.files import write_text
+from fieldcraft.terminal.trajectories import print_field, print_mask
+from fieldcraft.types import Tokenizer
+
+# Green is read as well behind black text as on white. What is dim is mixed with the first colour.
+_COLOURS = TerminalTheme(
+    background=(110, 110, 110),
+    foreground=(0, 0, 0),
+    normal=[  # black, red, green, yellow, blue, magenta, cyan, white
+        *((0, 0, 0), (190, 0, 0), (0, 138, 0), (128, 96, 0)),
+        *((0, 0, 190), (128, 0, 128), (0, 110, 120), (90, 90, 90)),
+    ],
+    bright=[
+        *((90, 90, 90), (220, 60, 20), (80, 220, 80), (160, 120, 0)),
+        *((40, 40, 220), (160, 0, 160), (0, 130, 140), (0, 0, 0)),
+    ],
+)
+_WIDTH = 110  # characters of a line of the page
+_PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>Examples of the data</title>
+<meta name="viewport" content="width=device-width">
+<style>{stylesheet} body {{margin: 1.5em; color: {foreground}; background: #fff;}}
+pre {{font: 14px/1.4 ui-monospace, monospace; white-space: pre-wrap;}}</style></head>
+<body><pre><code>{code}</code></pre></body></html>
+"""
+
+
+def print_examples(examples: Examples, console: Console) -> None:
+    """Show each question with its prompt and how answers score, and each demonstration token by
+    token, with those that are trained."""
+    for number, question in enumerate(examples.questions, start=1):
+        console.print(Rule(f"question {number} of {len(examples.questions)}", style="magenta"))
+        _print_question(question, console)
+    for demonstration in examples.demonstrations:
+        console.print(Rule(demonstration.name, style="magenta"))
+        _print_demonstration(demonstration, examples.tokenizer, console)
+
+
+def write_examples(examples: Examples, path: Path) -> None:
+    """Write what `print_examples` shows as a page without network access."""
+    console = Console(
+        record=True, file=io.StringIO(), width=_WIDTH, force_terminal=True, color_system="truecolor"
+    )
+    print_examples(examples, console)
+    write_text(path, [console.export_html(theme=_COLOURS, code_format=_PAGE)])
+
+
+def _print_question(question: QuestionExample, console: Console) -> None:
+    task = question.task
+    print_field(console, "id", f"{task.id} ({task.meta.get('split', 'training')})")
+    if question.prompt is None:
+        print_field(console, "question", task.question)
+    else:
+        print_field(console, "prompt", question.prompt.replace("\n", "⏎\n").removesuffix("\n"))
+    print_field(console, "gold", " | ".join(task.answers) or "none", "green")
+    print_field(console, "graded by", question.grader)
+    for answer, right in question.scores.items():
+        verdict = {True: "right", False: "wrong", None: "not graded here"}[right]
+        print_field(console, verdict, answer, "green" if right else "red")
+
+
+def _print_demonstration(
+    demonstration: DemonstrationExample, tokenizer: Tokenizer | None, console: Console
+) -> None:
+    if demonstration.trajectory is None:
+        console.print(Text(f"left out: {demonstration.left_out}", "red"))
+        return
+    assert tokenizer is not None, "demonstrations are written in a dialect"
+    print_field(console, "id", demonstration.trajectory.task.id)
+    print_mask(demonstration.trajectory, tokenizer, demonstration.trained, console)
