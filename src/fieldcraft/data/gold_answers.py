@@ -14,6 +14,7 @@ from fieldcraft.types import UserError
 
 _LISTS = ("golden_answers", "answers", "possible_answers")  # PopQA has the last
 _ANSWERS = (*_LISTS, "answer", "Answer", "Final answer")
+_MORE = ("answer_aliases", "wellFormedAnswers")  # of MuSiQue and MS MARCO, beside the others
 _SPLIT = "<ans_split>"  # of AutoCoA
 _SEPARATOR = re.compile(r"<ans_split>|<\|answer_split\|>")
 # MS MARCO's answer to a question that its passages do not answer.
@@ -47,8 +48,8 @@ def accepted_answers(record: Record) -> tuple[str, ...]:
     choices = record.get("choices")
     if choices := items_in(choices) if isinstance(choices, str) else choices:
         listed = [_choice(list(choices), answer) for answer in listed]
-    aliases = record.get("answer_aliases")
-    listed += _listed(aliases, "answers") if isinstance(aliases, list | str) else []
+    for more in map(record.get, _MORE):
+        listed += _listed(more, "answers") if isinstance(more, list | str) else []
     if wrong := [a for a in listed if not isinstance(a, str | int | float | None)]:
         raise Malformed(
             "an answer that is no text",
@@ -78,6 +79,8 @@ def _listed(given: Any, key: str) -> list[Any]:
             return []
         case {"text": list(texts)}:  # SQuAD on the hub
             return list(texts)
+        case {"value": "<unk>", "aliases": []}:  # TriviaQA's test questions, answers withheld
+            return []
         case {"value": value, "aliases": list(aliases)}:  # TriviaQA on the hub
             return [value, *aliases]
         case {"Value": value, "Aliases": list(aliases)}:  # TriviaQA

@@ -31,7 +31,7 @@ class LeftOut:
     def refuse_much(self, kept: int, most: float) -> None:
         """Raises UserError, with the first record, if nothing is kept or more than the share `most`
         of the records is left out."""
-        if len(self.reasons) == 1 and not kept:
+        if not kept and (self._of_no_use or len(self.reasons) == 1):
             raise UserError(self._of_no_use or self._first)
         total = kept + self.reasons.total()
         refuse_much_left_out(self.path, total, self.reasons, most, self._first.removesuffix("."))

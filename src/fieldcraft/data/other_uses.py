@@ -8,7 +8,10 @@ from fieldcraft.data.records import Record
 from fieldcraft.tools.search.passages import is_passage
 
 _JUDGEMENTS = {"query-id", "corpus-id"}  # BEIR's qrels
-_QUESTIONS = {"question", "problem", "query", "reward_model"}
+_QUESTIONS = {
+    *("question", "Question", "problem", "Problem", "query", "reward_model"),
+    *("entry_point", "test_list", "question_content"),  # for programs
+}
 
 
 def other_use(record: Record, *own: str) -> str:

@@ -1,5 +1,8 @@
-"""Pairs of any format: this project's own (`steps_io.py`), AutoCoA's (`autocoa.py`), and those that
-trainers of preferences take (`formats/pairs.py`)."""
+"""Pairs of any format, as steps.
+
+They are this project's own (`steps_io.py`), AutoCoA's (`autocoa.py`), and those that trainers of
+preferences take (`formats/pairs.py`).
+"""
 
 from __future__ import annotations
 
