@@ -45,7 +45,7 @@ def read_pair(record: Record) -> StepPair:
         raise Malformed("both sides the same")
     shared = _shared(chat.steps, other.steps)
     chosen, rejected = (_first_turn(side.steps[shared:]) for side in (chat, other))
-    if not chosen or not rejected:
+    if not chosen or not rejected or chosen == rejected:
         raise Malformed("a side that only begins the other")
     own = record["input"] if isinstance(record.get("input"), dict) else {}
     task = task_of_chat({**own, **record}, chat)
