@@ -1,4 +1,11 @@
-"""Files in the shapes that people have, read and graded as expected.yaml says."""
+"""Files in the shapes that people have, read and graded as the files in expected/ say.
+
+Each file has its `shape`, the `key` of a recipe that takes it, how many records are `read`, and the
+reasons of those that are `left_out`, where `agreed` is the share that has to be agreed to. Of the
+question `of` there are the accepted answers (`gold`), some metadata, who grades it, and a `right`
+and a `wrong` answer; of a demonstration its `steps`, of a pair both sides. `passages` are those of
+the file as a corpus. `refused` has what another key says of it.
+"""
 
 import asyncio
 import gzip
@@ -30,7 +37,11 @@ from unguarded import Unguarded
 
 HERE = Path(__file__).parent
 FILES = HERE / "files"
-EXPECTED: dict[str, Any] = yaml.safe_load((HERE / "expected.yaml").read_text())
+EXPECTED: dict[str, Any] = {
+    name: expected
+    for file in sorted((HERE / "expected").iterdir())
+    for name, expected in yaml.safe_load(file.read_text()).items()
+}
 DOCS = HERE.parents[1] / "docs" / "your-data.md"
 READERS: dict[str, Callable[..., tuple[Sequence[Any], Counter[str]]]] = {
     "tasks": read_questions,

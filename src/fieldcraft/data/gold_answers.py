@@ -10,6 +10,7 @@ from typing import Any
 from fieldcraft.data.program_tests import tests_in
 from fieldcraft.data.records import Malformed, Record
 from fieldcraft.data.written import items_in, strings_in, value_in
+from fieldcraft.dialects.base import last_box
 from fieldcraft.types import UserError
 
 _LISTS = ("golden_answers", "answers", "possible_answers")  # PopQA has the last
@@ -45,6 +46,8 @@ def accepted_answers(record: Record) -> tuple[str, ...]:
     listed = next((given for key in _ANSWERS if (given := _listed(record.get(key), key))), [])
     if not listed and isinstance(reward := record.get("reward_model"), dict):
         listed = answers_of_verl(reward.get("ground_truth"))
+    if not listed and isinstance(solution := record.get("solution"), str):  # of MATH
+        listed = [last_box(solution)]
     choices = record.get("choices")
     if choices := items_in(choices) if isinstance(choices, str) else choices:
         listed = [_choice(list(choices), answer) for answer in listed]

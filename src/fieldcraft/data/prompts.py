@@ -17,8 +17,10 @@ _LAST_BLOCK = re.compile(r"\n[ \t]*\n.*", re.DOTALL)
 
 
 def prompt_of(record: Record) -> str:
-    """The user's last message of a verl prompt, "" where there is none."""
+    """The user's last message of a verl prompt, or a prompt that is a text; "" without either."""
     messages = record.get("prompt")
+    if isinstance(messages, str):
+        return messages
     if not isinstance(messages, list):
         return ""
     asked = [m for m in messages if isinstance(m, dict) and m.get("role") == "user"]
