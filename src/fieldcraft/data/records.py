@@ -81,13 +81,13 @@ def _open(path: Path) -> IO[bytes]:
 _TABLES = (".parquet", ".csv", ".tsv")
 
 
-def _rows(path: Path) -> list[Record]:
-    """Of a table."""
+def _rows(path: Path) -> Iterator[Record]:
+    """The rows of a table, of which a part at a time becomes objects of Python."""
     kind = kind_of(path)
     with reading(path, f"give a whole {kind[1:]} file"):
         table = pyarrow.parquet.read_table(path) if kind == ".parquet" else _cells(path, kind)
-        rows: list[Record] = table.to_pylist()
-    return rows
+    for batch in table.to_batches():
+        yield from batch.to_pylist()
 
 
 def _cells(path: Path, kind: str) -> pyarrow.Table:
