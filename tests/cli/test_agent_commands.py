@@ -67,6 +67,18 @@ def test_eval_samples_each_question_several_times(
     assert "set temperature" in sentence(capsys)
 
 
+def test_eval_says_which_questions_are_left_out(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "q.jsonl"
+    file.write_text('{"question": "Who made film 1?", "answer": "Ada"}\n{"question": "Who?"}\n')
+    given = ["--model", done / "rl2", "--tasks", file]
+    assert status("eval", *given) == 2
+    assert "1 of the 2 records of" in sentence(capsys)
+    assert status("eval", *given, "--max-left-out", 0.5) == 0
+    assert "1 left out: no answer" in capsys.readouterr().out
+
+
 def test_eval_compares_models(
     done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,7 +19,7 @@ def test_much_that_is_left_out_needs_consent(
     assert status("convert", source, "--to", "steps", "--out", out) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert "1 of the 4 records" in told
-    assert "line 4: a result without a call" in told
+    assert "line 4: it holds a result without a call" in told
     assert "max_left_out=0.25" in told
     assert not out.exists()
     agreed = ("--max-left-out", "0.25")

@@ -68,3 +68,26 @@ def test_a_corpus_in_another_file_keeps_its_ids(tmp_path):
     path = table(tmp_path / "a.csv", [["_id", "title", "text"], ["007", "A", "x"], ["01", "", "x"]])
     corpus = ensure_corpus(path, tmp_path / "corpus.jsonl")
     assert [(p.id, p.title) for p in read_corpus(corpus)] == [("007", "A"), ("01", "")]
+
+
+LINES = st.text(
+    st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\u2028\u2029"), min_size=1
+).filter(str.strip)
+
+
+@given(texts=st.lists(LINES, min_size=1, max_size=4))
+def test_a_tsv_of_numbers_and_texts_has_no_header_and_no_quotes(tmp_path_factory, texts):
+    """As MS MARCO has its passages, in which a quotation mark is one."""
+    path = tmp_path_factory.mktemp("tsv") / "collection.tsv"
+    path.write_text("".join(f"{n}\t{text}\n" for n, text in enumerate(texts)), newline="")
+    assert [record for _, record in records(path)] == [
+        {"id": str(n), "text": text} for n, text in enumerate(texts)
+    ]
+
+
+@given(rows=st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=4))
+def test_a_tsv_with_a_header_is_quoted_as_a_csv(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("tsv") / "a.tsv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, delimiter="\t").writerows([("question", "answer"), *rows])
+    assert [tuple(record.values()) for _, record in records(path)] == rows

@@ -306,5 +306,5 @@ def test_a_mistake_is_a_sentence(tmp_path: Path, to: str, out: str, sentence: st
 
 def test_a_file_without_anything_to_read_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"messages": []}\n')
-    with pytest.raises(UserError, match=r"no demonstration .* with 0 messages of the user"):
+    with pytest.raises(UserError, match=r"line 1: it holds 0 messages of the user: correct"):
         convert(tmp_path / "in.jsonl", "trl", tmp_path / "out.jsonl")

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fieldcraft.data.sources import read_tasks, write_tasks
 from fieldcraft.types import Task, UserError
@@ -154,9 +156,29 @@ class Bomb:
         return (open, ("/nowhere/at/all",))
 
 
+@given(texts=st.lists(st.text(max_size=20), max_size=3), protocol=st.integers(0, 5))
+def test_a_text_in_a_pickle_is_read(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], protocol: int
+) -> None:
+    cases = [{"input": text, "output": text, "testtype": "stdin"} for text in ["1", *texts]]
+    text = json.dumps(cases, ensure_ascii=False).encode(errors="replace").decode()
+    pickled = base64.b64encode(zlib.compress(pickle.dumps(text, protocol))).decode()
+    path = lines(tmp_path_factory.mktemp("live") / "a.jsonl", live("[]", pickled))
+    [task] = read_tasks(path)
+    wanted = [{"input": c["input"], "output": c["output"]} for c in json.loads(text)]
+    assert task.meta["stdin_tests"] == wanted
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:-4], lambda b: b"AAAA" + b, lambda b: b[:-8]])
+def test_a_damaged_pickle_is_a_sentence(tmp_path: Path, damage: Any) -> None:
+    pickled = base64.b64encode(damage(zlib.compress(pickle.dumps("[]" * 40)))).decode()
+    with pytest.raises(UserError, match=r"line 1: the (list of|private) tests .*; "):
+        read_tasks(lines(tmp_path / "a.jsonl", live("[]", pickled)))
+
+
 def test_a_pickle_is_refused_and_never_loaded(tmp_path: Path) -> None:
     pickled = base64.b64encode(zlib.compress(pickle.dumps(Bomb()))).decode()
-    with pytest.raises(UserError, match=r"line 1: the private tests are a compressed pickle, and"):
+    with pytest.raises(UserError, match=r"line 1: the private tests are a pickle that holds more"):
         read_tasks(lines(tmp_path / "a.jsonl", live("[]", pickled)))
 
 

@@ -195,7 +195,7 @@ def test_written_tasks_are_read_as_they_were(tmp_path_factory, tasks):
             "holds only questions that cannot be answered",
         ),
         ('{"question": " ", "answer": "A"}\n', "line 1: there is no question"),
-        ('{"id": "a", "contents": "A\\nB"}\n', "line 1: there is no question"),
+        ('{"id": "a", "contents": "A\\nB"}\n', "line 1 holds no question, but a text alone: give"),
         ("question,answer\n", "line 1 is not JSON"),
     ],
 )
@@ -299,7 +299,8 @@ def test_paragraphs_of_questions_become_a_corpus(tmp_path, record):
     ("records", "complaint"),
     [
         ([], "holds no passages"),
-        ([{"question": "Q?", "answer": "A"}], "line 1 holds no passages as a corpus"),
+        ([{"question": "Q?", "answer": "A"}], "line 1 holds a question: give the file as tasks="),
+        ([{"names": ["Ada"]}], "line 1 holds no passages as a corpus"),
         ([{"question": "Q?", "context": []}], "holds no passages; give"),
         ([{"context": [["A", ["B"]]]}, {"context": [3]}], "line 2 holds no passages as"),
         ([{"paragraphs": [{"title": "A"}]}], "line 1 holds no passages as"),

@@ -81,10 +81,11 @@ def test_metrics_of_another_form_are_refused(tmp_path: Path, text: str) -> None:
         log.rows()
 
 
-def test_an_object_over_several_lines_is_no_list_of_questions(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text('{\n "question": "Who?",\n "answer": "I"\n}')
-    with pytest.raises(UserError, match="is one JSON object; give an array of objects"):
-        read_tasks(tmp_path / "x.json")
+@pytest.mark.parametrize("line_break", ["", "\n"])
+def test_an_object_alone_is_one_question(tmp_path: Path, line_break: str) -> None:
+    text = f'{{{line_break} "question": "Who?",{line_break} "answer": "I"{line_break}}}'
+    (tmp_path / "x.json").write_text(text)
+    assert [task.answers for task in read_tasks(tmp_path / "x.json")] == [("I",)]
 
 
 UNCOUNTED = [

@@ -105,3 +105,24 @@ def test_the_rate_of_answers_without_a_program(answers: list[str | None], rate: 
     others = [Trajectory(task, answer="A", rewards={"em": 1.0, "unit_tests": None})]
     graded = [Trajectory(task, answer=a, rewards={"unit_tests": 0.0}) for a in answers]
     assert program_figures(others + graded).get("no_program_rate") == rate
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "def f(values: List[int]) -> int:\n    return math.prod(values)",
+        "from __future__ import annotations\nimport sys\n\ndef f(v: Unknown): return math.prod(v)",
+        '"""A docstring."""\nfrom __future__ import annotations\nf = math.prod',
+    ],
+)
+def test_a_prelude_runs_before_the_program(program: str) -> None:
+    tests = ["assert f([2, 3]) == 6"]
+    prelude = "import math\nfrom typing import *"
+    assert score(UnitTests(Unguarded()), program, unit_tests=tests, prelude=prelude) == 1.0
+    assert score(UnitTests(Unguarded()), program, unit_tests=tests) == 0.0
+
+
+def test_a_prelude_passes_no_program_that_fails() -> None:
+    kept = {"unit_tests": ["assert f(1) == 2"], "prelude": "def f(n):\n    return 2"}
+    assert score(UnitTests(Unguarded()), "def f(n):\n    return 3", **kept) == 0.0
+    assert score(UnitTests(Unguarded()), "def f(n):\n    return (", **kept) == 0.0

@@ -83,7 +83,12 @@ def export(
 Models = Annotated[
     list[Path], typer.Option(help="A run, a stage of it, or a checkpoint; repeat to compare.")
 ]
-Questions = Annotated[Path | None, typer.Option(help="Questions: .jsonl, .json, .parquet or .csv.")]
+Questions = Annotated[
+    Path | None, typer.Option(help="A file of questions, as your-data.md has them.")
+]
+MaxLeftOut = Annotated[
+    float, typer.Option(min=0, max=1, help="The share of questions that may be unreadable.")
+]
 Tools = Annotated[
     list[str] | None,
     typer.Option(help="Offer this tool in place of its own, as in search or my_tools:find."),
@@ -119,13 +124,12 @@ def evaluate(
     top_p: TopP = None,
     min_p: MinP = None,
     sampling: From = None,
+    max_left_out: MaxLeftOut = 0.1,
     out: Into = None,
 ) -> None:
     """Grade agents on a file of questions and compare each with the first; or, with --simulator,
     the search results that they write themselves, sampled as in training and by default for
     questions of their training."""
-    from fieldcraft.data.sources import read_tasks, with_source
-
     settings = JudgeModel(url=judge_url, model=judge_model, votes=judge_votes)
     if (judge_url is None) != (judge_model is None):
         raise UserError("a judge needs both a url and a model: give --judge-url and --judge-model.")
@@ -133,7 +137,7 @@ def evaluate(
         refuse_unwritable(out)
     if tasks is None and not simulator:
         raise UserError("there are no questions to grade: give a file with --tasks.")
-    questions = with_source(read_tasks(tasks), tasks)[:limit] if tasks else []
+    questions = _questions(tasks, max_left_out)[:limit] if tasks else []
     check_agents(model, dialect, index, search_url)
     with loading():
         from fieldcraft.runs.agent import find_agent
@@ -157,6 +161,16 @@ def evaluate(
         record |= {"judge": settings.model_dump()} if judge else {}
         write_json(out / "eval.json", record)
         print(out / "eval.json")
+
+
+def _questions(file: Path, max_left_out: float) -> list[Task]:
+    """The questions of a file; why others of it are left out is printed."""
+    from fieldcraft.data.sources import read_questions, with_source
+
+    tasks, left_out = read_questions(file, max_left_out)
+    for reason, count in left_out.most_common():
+        print(f"{count} left out: {reason}")
+    return with_source(tasks, file)
 
 
 def _graded(agents: Mapping[str, Any], questions: Sequence[Task], judge: Any) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
+from fieldcraft.data.prompts import asked
 from fieldcraft.data.records import Malformed, Record, records, write_array
-from fieldcraft.data.sources import asked
 from fieldcraft.data.steps_io import StepPair
 from fieldcraft.data.trajectories import AUTOCOA, read_steps, task_of
 from fieldcraft.dialects.autocoa import INSTRUCTION, AutoCoA

@@ -10,14 +10,13 @@ import base64
 import hashlib
 from itertools import cycle
 
-from fieldcraft.data.records import Record
-from fieldcraft.types import UserError
+from fieldcraft.data.records import Malformed, Record
 
 
-def readable_record(record: Record, where: str) -> Record:
+def readable_record(record: Record) -> Record:
     """A record of BrowseComp with its texts, and its topic as `level`; any other as it is.
 
-    Raises UserError for texts that the canary does not open.
+    Raises Malformed for texts that the canary does not open.
     """
     if not {"problem", "answer", "canary"} <= record.keys():
         return record
@@ -25,9 +24,10 @@ def readable_record(record: Record, where: str) -> Record:
     try:
         problem, answer = (opened(str(record[key]), canary) for key in ("problem", "answer"))
     except ValueError as error:
-        raise UserError(
-            f"{where}: the canary does not open the problem and the answer; give the file as it was"
-            " published."
+        raise Malformed(
+            "texts that the canary does not open",
+            "the canary does not open the problem and the answer; give the file as it was"
+            " published.",
         ) from error
     plain = record | {"problem": problem, "answer": answer}
     return plain | ({"level": record["problem_topic"]} if record.get("problem_topic") else {})

@@ -2,7 +2,10 @@
 
 Eurus, APPS and TACO have {"inputs", "outputs"}, with `fn_name` for tests of a function;
 PrimeIntellect, LiveCodeBench and rLLM a list of {"input", "output"}; Skywork {"entry_point",
-"test_code"}; KodCode and others a list of assertions.
+"test_code"}, with an `import_prefix`; KodCode and others a list of assertions.
+
+Judges of functions, as that of LeetCode, import the usual modules before a program, so programs
+that are written for them do not. `prelude` of a task's `meta` is what is imported so.
 """
 
 from __future__ import annotations
@@ -12,11 +15,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fieldcraft.data.written import value_in
+from fieldcraft.rewards.programs import PRELUDE, StdinTests, UnitTests
 
-UNIT, STDIN = "unit_tests", "stdin_tests"
+UNIT, STDIN = UnitTests.tests, StdinTests.tests
 Meta = dict[str, Any]
 
 _KEYS = (STDIN, UNIT, "tests", "test_cases", "input_output", "verification_info", "ground_truth")
+_STARRED = ("typing", "collections", "itertools", "functools", "heapq", "bisect")
+_WHOLE = ("bisect", "collections", "functools", "heapq", "itertools", "math", "random", "re")
+JUDGES_IMPORTS = "".join(
+    [f"from {name} import *\n" for name in _STARRED] + [f"import {name}\n" for name in _WHOLE]
+)
 _FUNCTION = """import json
 _function = Solution().{name} if 'Solution' in globals() else {name}
 assert json.loads(json.dumps(_function(*{arguments!r}))) in {accepted!r}"""
@@ -39,12 +48,15 @@ def tests_in(given: Any) -> Meta | None:
         case {"inputs": list(inputs), "outputs": list(outputs), **more}:
             pairs = zip(inputs, outputs, strict=True)
             if name := more.get("fn_name"):
-                return {UNIT: [_call(str(name), given, wanted) for given, wanted in pairs]}
+                tests = [_call(str(name), given, wanted) for given, wanted in pairs]
+                return {UNIT: tests, PRELUDE: JUDGES_IMPORTS}
             return {STDIN: [stdin_test(text, wanted) for text, wanted in pairs]}
         case {"test_cases": list(cases)}:
             return tests_in(cases)
-        case {"entry_point": str(name), "test_code": str(test)}:
-            return {UNIT: [f"{test}\ncheck({name})"]}
+        case {"entry_point": str(name), "test_code": str(test), **more}:
+            prelude = more.get("import_prefix")
+            imports = {PRELUDE: prelude} if isinstance(prelude, str) and prelude.strip() else {}
+            return {UNIT: [f"{test}\ncheck({name})"], **imports}
         case [{"input": _, "output": _}, *_] as cases:
             return _cases(cases)
         case [str(), *_] as tests if all(_is_assertion(test) for test in tests):
@@ -87,7 +99,8 @@ def _cases(cases: Sequence[Mapping[str, Any]]) -> Meta:
     names = [name for case in cases if (name := _function_of(case))]
     if not names:
         return {STDIN: [stdin_test(case["input"], case["output"]) for case in cases]}
-    return {UNIT: [_call(names[0], case["input"], case["output"]) for case in cases]}
+    tests = [_call(names[0], case["input"], case["output"]) for case in cases]
+    return {UNIT: tests, PRELUDE: JUDGES_IMPORTS}
 
 
 def _function_of(case: Mapping[str, Any]) -> str | None:

@@ -1,14 +1,17 @@
-"""Records of files that others wrote: JSON lines, JSON arrays, parquet, CSV, and folders."""
+"""Records of files that others wrote: JSON lines, JSON arrays, parquet, CSV, TSV, and folders.
+
+A .json file may also be one object around its records: {"data": [...]}, as SQuAD and TriviaQA have
+it, or columns as pandas writes them, {"query": {"0": ...}, "answers": {"0": ...}}.
+"""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
-import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import pyarrow
 import pyarrow.csv
@@ -25,29 +28,11 @@ Record = dict[str, Any]
 
 
 class Malformed(Exception):
-    """Why a record is left out."""
+    """Why a record is left out, as in "3 with REASON"; `sentence` may say more, with a remedy."""
 
-
-MAX_LEFT_OUT = 0.1  # of the records of a file, without consent
-
-
-def refuse_much_left_out(
-    path: Path, total: int, reasons: Counter[str], most: float, first: str
-) -> None:
-    """Raises UserError if more than the share `most` of the records of a file are left out: then
-    most likely the file is not understood. `first` says of one record what is wrong."""
-    why = ", ".join(f"{count} with {reason}" for reason, count in reasons.most_common())
-    if reasons.total() == total > 0:
-        raise UserError(
-            f"no demonstration of {path} can be read ({why}; such as {first}): correct the file, or"
-            " give another one."
-        )
-    if reasons.total() > most * total:
-        share = math.ceil(100 * reasons.total() / total) / 100
-        raise UserError(
-            f"{reasons.total()} of the {total} records of {path} would be left out ({why}; such as"
-            f" {first}): correct the file, or agree by max_left_out={share:g}."
-        )
+    def __init__(self, reason: str, sentence: str = "") -> None:
+        super().__init__(reason)
+        self.sentence = sentence or f"it holds {reason}: correct or remove the record."
 
 
 def hash_of(question: str) -> str:
@@ -67,12 +52,13 @@ def _as_written(path: Path) -> Iterator[tuple[str, Record]]:
         for number, row in enumerate(folder_records(path), start=1):
             yield f"{path}, row {number}", row
         return
-    require_file(path, "give a .jsonl, .json, .parquet or .csv file")
-    if path.suffix in (".parquet", ".csv"):
+    require_file(path, "give a .jsonl, .json, .parquet, .csv or .tsv file")
+    kind = kind_of(path)
+    if kind in _TABLES:
         for number, row in enumerate(_rows(path), start=1):
             yield f"{path}, row {number}", row
-    elif _is_array(path):
-        for number, record in enumerate(_array(path), start=1):
+    elif kind == ".json" and _is_whole(path):
+        for number, record in enumerate(_elements(path), start=1):
             if not isinstance(record, dict):
                 raise UserError(f"{path}, element {number} is not an object; fix or remove it.")
             yield f"{path}, element {number}", record
@@ -81,43 +67,97 @@ def _as_written(path: Path) -> Iterator[tuple[str, Record]]:
             yield f"{path}, line {number}", record
 
 
-def _rows(path: Path) -> list[Record]:
-    """Of a table."""
-    with reading(path, f"give a whole {path.suffix[1:]} file"):
-        table = _csv(path) if path.suffix == ".csv" else pyarrow.parquet.read_table(path)
-        rows: list[Record] = table.to_pylist()
-    return rows
+def kind_of(path: Path) -> str:
+    """The ending that says how a file is written, such as .tsv, whether it is packed or not."""
+    return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
 
 
-def _csv(path: Path) -> pyarrow.Table:
+def _open(path: Path) -> IO[bytes]:
+    return cast(IO[bytes], gzip.open(path) if path.suffix == ".gz" else path.open("rb"))
+
+
+# -- tables ------------------------------------------------------------------------------------
+
+_TABLES = (".parquet", ".csv", ".tsv")
+
+
+def _rows(path: Path) -> Iterator[Record]:
+    """The rows of a table, of which a part at a time becomes objects of Python."""
+    kind = kind_of(path)
+    with reading(path, f"give a whole {kind[1:]} file"):
+        table = pyarrow.parquet.read_table(path) if kind == ".parquet" else _cells(path, kind)
+    for batch in table.to_batches():
+        yield from batch.to_pylist()
+
+
+def _cells(path: Path, kind: str) -> pyarrow.Table:
     """A table in which every cell is the text that stands there. A CSV has no types: a guess would
     make 7 of the answer 007, and a date of 2009-01-03."""
-    cells = pyarrow.csv.ParseOptions(newlines_in_values=True)
-    with pyarrow.csv.open_csv(path, parse_options=cells) as begin:
+    parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
+    read = pyarrow.csv.ReadOptions()
+    if kind == ".tsv":
+        parse.delimiter = "\t"
+        if _has_no_header(path):
+            parse = pyarrow.csv.ParseOptions(delimiter="\t", quote_char=False)
+            read.column_names = ["id", "text"]
+    with pyarrow.csv.open_csv(path, read_options=read, parse_options=parse) as begin:
         names = begin.schema.names
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"two columns are called '{twice[0]}'")
     texts = dict.fromkeys(names, pyarrow.string())
     convert = pyarrow.csv.ConvertOptions(column_types=texts, strings_can_be_null=False)
-    return pyarrow.csv.read_csv(path, parse_options=cells, convert_options=convert)
+    return pyarrow.csv.read_csv(path, read, parse, convert)
 
 
-def _is_array(path: Path) -> bool:
-    """Whether a file is to be read as a whole. An object that takes several lines is, too: it is
-    no JSON lines."""
-    if path.suffix != ".json":
-        return False
-    with path.open("rb") as file:
-        begin = file.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n")
-    return begin.startswith(b"[") or begin.partition(b"\n")[0].strip() == b"{"
+def _has_no_header(path: Path) -> bool:
+    """Tell whether a TSV is MS MARCO's, a number and a text a line, in which nothing is quoted."""
+    with _open(path) as file:
+        first_cell, *others = file.readline().decode("utf-8-sig").rstrip("\r\n").split("\t")
+    return len(others) == 1 and first_cell.isdecimal()
 
 
-def _array(path: Path) -> list[Any]:
-    with reading(path, "fix the file"):
-        array = json.loads(path.read_text("utf-8-sig"))
-    if not isinstance(array, list):
-        raise UserError(f"{path} is one JSON object; give an array of objects, or one a line.")
-    return array
+# -- JSON --------------------------------------------------------------------------------------
+
+_WRAPPERS = ("data", "Data")  # of SQuAD and TriviaQA, beside a version
+
+
+def _is_whole(path: Path) -> bool:
+    """Tell whether a .json file is one value, and not a line for each record."""
+    with _open(path) as file:
+        line = file.readline().lstrip(b"\xef\xbb\xbf")
+        while line and not line.strip():
+            line = file.readline()
+        more = any(other.strip() for other in file)
+    if line.lstrip().startswith(b"[") or not more:
+        return True
+    try:
+        json.loads(line)
+    except ValueError:
+        return True
+    return False
+
+
+def _elements(path: Path) -> list[Any]:
+    """The records of a JSON value: an array, or what one object wraps."""
+    with reading(path, "fix the file"), _open(path) as file:
+        value = json.loads(file.read().decode("utf-8-sig"))
+    if isinstance(value, dict):
+        return _wrapped(value, path)
+    if not isinstance(value, list):
+        raise UserError(f"{path} is no list of records; give an array of objects, or one a line.")
+    return value
+
+
+def _wrapped(value: Record, path: Path) -> list[Any]:
+    for key in _WRAPPERS:
+        if isinstance(inside := value.get(key), list):
+            return inside
+    columns = list(value.values())
+    if len(columns) > 1 and all(isinstance(column, dict) for column in columns):
+        numbers = columns[0].keys()
+        if numbers and all(column.keys() == numbers for column in columns):
+            return [{key: column[n] for key, column in value.items()} for n in numbers]
+    return [value]
 
 
 def first(record: Record, keys: Sequence[str]) -> Any:

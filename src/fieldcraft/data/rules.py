@@ -159,9 +159,8 @@ class Contaminated:
         """Raises UserError for a file that is missing, or holds no questions."""
         self.words = words
         self.canaries = canaries
-        self.taken = {
-            ngram for file in files for t in read_tasks(file) for ngram in self._ngrams(t.question)
-        }
+        asked = (task.question for file in files for task in read_tasks(file, max_left_out=0.0))
+        self.taken = {ngram for question in asked for ngram in self._ngrams(question)}
 
     def _ngrams(self, text: str) -> Iterator[str]:
         """All runs of so many words; the whole text if it has fewer."""

@@ -13,19 +13,30 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow
 import pyarrow.parquet
 
 from fieldcraft.data.browsecomp import readable_record
 from fieldcraft.data.formats.kinds import chat_record
-from fieldcraft.data.program_tests import Meta, tests_in
+from fieldcraft.data.gold_answers import (
+    accepted_answers,
+    cannot_be_answered,
+    ground_truth,
+    joined_answers,
+    required_answers,
+)
+from fieldcraft.data.left_out import MAX_LEFT_OUT, LeftOut
+from fieldcraft.data.nested import questions_in
+from fieldcraft.data.other_uses import other_use
+from fieldcraft.data.program_tests import Meta
 from fieldcraft.data.programs import program_question
-from fieldcraft.data.records import Record, first, hash_of, records
+from fieldcraft.data.prompts import asked_by_kind, prompt_of
+from fieldcraft.data.records import Malformed, Record, first, hash_of, records
 from fieldcraft.data.served import is_served, served_tasks
-from fieldcraft.data.toolrl import plain_record
-from fieldcraft.data.written import items_in, strings_in, value_in
+from fieldcraft.data.toolrl import toolrl_record
+from fieldcraft.data.xlam import xlam_record
 from fieldcraft.records.files import atomic_file
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.records.meta import GRADED_BY, checked_meta
@@ -34,78 +45,131 @@ from fieldcraft.records.reading import reading
 from fieldcraft.rewards.grading import GRADES_BY, JUDGE, MATH, grader_of
 from fieldcraft.types import Task, UserError
 
-_QUESTION = ("question", "Question", "problem", "Problem")
-_LISTS = ("golden_answers", "answers", "possible_answers")  # PopQA has the last
-_ANSWERS = (*_LISTS, "answer", "Answer", "Final answer")
-_ID = ("id", "_id", "ID", "unique_id", "task_id", "question_id")
+_QUESTION = ("question", "Question", "problem", "Problem", "query")  # MS MARCO has the last
+_ID = ("id", "_id", "ID", "unique_id", "task_id", "question_id", "QuestionId", "query_id")
 _META = ("type", "data_source", "difficulty", GRADED_BY)
 _LEVEL = ("level", "Level", "difficulty_level", "category")  # GAIA, WebWalkerQA, HLE
 # Names of data sets of mathematics in verl's files: GSM8K, MATH, AIME, AMC, OlympiadBench, ...
 _MATHEMATICS = re.compile(r"math|gsm8k|aime|amc|olympiad", re.IGNORECASE)
-# AutoCoA's instruction ends so, and this project's for it.
-_LAST_LINE = re.compile(r".*\bnow\b[^\n]*\bquestion\b[^\n]*:[ \t]*\n", re.DOTALL | re.IGNORECASE)
-_SPLIT = "<ans_split>"
-_SEPARATOR = re.compile(r"<ans_split>|<\|answer_split\|>")
+_OWN = ("tasks", "demonstrations")  # keys whose files hold questions
+UNANSWERABLE = "a question that cannot be answered, as its file says"
 
 
 # -- tasks -------------------------------------------------------------------------------------
 
 
-def read_tasks(path: Path) -> list[Task]:
-    """Tasks of a .jsonl(.gz), .json, .parquet or .csv file, in the file's order; of a folder, those
-    that a served agent recorded and whose answer its users know (`served.py`).
+class Questions(NamedTuple):
+    """Tasks of a file in its order, and why other records of it were left out."""
+
+    tasks: list[Task]
+    left_out: Counter[str]
+
+
+class _Found(NamedTuple):
+    """A record that is understood so far, where it stands, and its tests if it has some."""
+
+    where: str
+    record: Record
+    program: tuple[str | None, Meta] | None
+
+
+def read_tasks(path: Path, max_left_out: float = MAX_LEFT_OUT) -> list[Task]:
+    """The tasks of `read_questions`."""
+    return read_questions(path, max_left_out).tasks
+
+
+def read_questions(path: Path, max_left_out: float = MAX_LEFT_OUT) -> Questions:
+    """Tasks of a .jsonl(.gz), .json, .parquet, .csv or .tsv file; of a folder, those that a served
+    agent recorded and whose answer its users know (`served.py`).
 
     A record holds its question in `question` or in verl's `prompt`, and its answers in
     `golden_answers` (numbers of `choices`, where it has some), `answers`, `answer` and
     `answer_aliases`, or verl's `reward_model.ground_truth`. An id is the record's own or a hash of
-    the question; when one comes again, "#2", "#3", ... are added. Questions that MuSiQue made
-    unanswerable are left out.
+    the question; when one comes again, "#2", "#3", ... are added. A paragraph of SQuAD holds
+    several questions. Those that a data set made unanswerable are left out, and need no consent.
 
     `Task.meta` gets `level` (of HLE the category), `type` and what is in `metadata`; of HotpotQA,
     2WikiMultiHopQA and MuSiQue also `gold_titles`, the titles of the paragraphs that hold the
-    answer, and of MuSiQue `hops`; of a question for a program its tests; of one of ToolRL's
-    `calls`, those that are wanted; and `graded_by`, the reward that grades the task, where a
+    answer, and of MuSiQue `hops`; of a question for a program its tests; of one of ToolRL's and
+    xLAM's `calls`, those that are wanted; and `graded_by`, the reward that grades the task, where a
     record names one, and of mathematics (GSM8K, MATH, AIME, OlympiadBench) `math`. A question with
     tests, wanted calls or `graded_by: judge` needs no answer. A demonstration (`data/formats`) that
     has no other answer gets the one that it ends in, and `unverified`.
 
     Raises:
-        UserError: the file is missing, empty or damaged, or a record lacks a question, or an answer
-            and tests.
+        UserError: the file is missing, empty or damaged, no record can be read, or more than the
+            share `max_left_out` cannot.
     """
     path = at_home(path)
     if is_served(path):
-        return served_tasks(path)
-    plain = (
-        (where, chat_record(plain_record(readable_record(record, where), where), where))
-        for where, record in records(path)
-    )
-    found = [(where, record, program_question(record, where)) for where, record in plain]
-    if not found:
+        return Questions(served_tasks(path), Counter())
+    left_out = LeftOut(path)
+    found: list[_Found] = []
+    for where, given in records(path):
+        try:
+            for record in questions_in(given):
+                plain = _plain(record)
+                found.append(_Found(where, plain, program_question(plain)))
+        except Malformed as error:
+            left_out.add(where, error)
+    if not found and not left_out.reasons:
         raise UserError(f"{path} holds no questions; give a file with some.")
-    prompts = iter(asked([_prompt(r) for _, r, p in found if _stated(r, p) is None]))
-    tasks, seen = [], Counter[str]()
-    for where, record, program in found:
-        question = _stated(record, program)
-        if question is None:
-            question = next(prompts)
-        if record.get("answerable") is False:
+    tasks: list[Task] = []
+    unanswerable, seen = Counter[str](), Counter[str]()
+    for each, question in zip(found, _asked(found), strict=True):
+        if cannot_be_answered(each.record):
+            unanswerable[UNANSWERABLE] += 1
             continue
-        if not isinstance(question, str) or not question.strip():
-            raise UserError(f"{where}: there is no question; add a field 'question'.")
-        with reading(f"{where}: the metadata", "correct or rename it"):
-            meta = checked_meta(_meta(record) | (program[1] if program else {}))
-        if grader_of(Task("", "", (), meta)) == JUDGE and _is_mathematics(record):
-            meta[GRADED_BY] = MATH
-        identity = _identity(record, question)
-        seen[identity] += 1
-        if seen[identity] > 1:
-            identity = f"{identity}#{seen[identity]}"
-        answers = _accepted(record, where) if _needs_no_answer(meta) else answers_of(record, where)
-        tasks.append(Task(identity, question.strip(), answers, meta))
-    if not tasks:
+        try:
+            task = _task(each, question)
+        except Malformed as error:
+            left_out.add(each.where, error, other_use(each.record, *_OWN))
+            continue
+        seen[task.id] += 1
+        again = seen[task.id] > 1
+        tasks.append(replace(task, id=f"{task.id}#{seen[task.id]}") if again else task)
+    if not tasks and not left_out.reasons:
         raise UserError(f"{path} holds only questions that cannot be answered; give another file.")
-    return tasks
+    left_out.refuse_much(len(tasks), max_left_out)
+    return Questions(tasks, unanswerable + left_out.reasons)
+
+
+def read_task(record: Record) -> Task:
+    """The task of one record, whose question is in a field of its own. Raises Malformed."""
+    plain = _plain(record)
+    found = _Found("", plain, program_question(plain))
+    return _task(found, _stated(plain, found.program))
+
+
+def _plain(record: Record) -> Record:
+    """A record of any of the formats as one with its question and its answers. Raises Malformed."""
+    return chat_record(xlam_record(toolrl_record(readable_record(record))))
+
+
+def _asked(found: Sequence[_Found]) -> list[Any]:
+    """The question of each record: one that a field holds, or that of its prompt."""
+    stated = [_stated(each.record, each.program) for each in found]
+    bare = [each.record for each, question in zip(found, stated, strict=True) if question is None]
+    kinds = [str(record.get("ability")) for record in bare]
+    prompts = iter(asked_by_kind([prompt_of(record) for record in bare], kinds))
+    return [next(prompts) if question is None else question for question in stated]
+
+
+def _task(found: _Found, question: Any) -> Task:
+    """The task of a record. Raises Malformed for one that lacks something."""
+    record, program = found.record, found.program
+    if not isinstance(question, str) or not question.strip():
+        raise Malformed("no question", "there is no question; add a field 'question'.")
+    try:
+        with reading("the metadata", "correct or rename it"):
+            meta = checked_meta(_meta(record) | (program[1] if program else {}))
+    except UserError as error:
+        raise Malformed("metadata that cannot be counted with", str(error)) from error
+    if grader_of(Task("", "", (), meta)) == JUDGE and _is_mathematics(record):
+        meta[GRADED_BY] = MATH
+    bare = _needs_no_answer(meta)
+    answers = accepted_answers(record) if bare else required_answers(record)
+    return Task(_identity(record, question), question.strip(), answers, meta)
 
 
 def with_source(tasks: Iterable[Task], path: Path) -> list[Task]:
@@ -165,7 +229,7 @@ def write_verl(tasks: Iterable[Task], path: Path, instruction: str = "") -> None
             "data_source": str(task.meta.get("data_source", "fieldcraft")),
             "prompt": [{"role": "user", "content": instruction + task.question}],
             "ability": "QA",
-            "reward_model": {"ground_truth": _joined(task.answers), "style": "rule"},
+            "reward_model": {"ground_truth": joined_answers(task.answers), "style": "rule"},
             "extra_info": {
                 "index": number,
                 "split": str(task.meta.get("split", "train")),
@@ -178,137 +242,16 @@ def write_verl(tasks: Iterable[Task], path: Path, instruction: str = "") -> None
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), draft)
 
 
-def _joined(answers: Sequence[str]) -> str:
-    """Answers as one text. A single one that reads as something else ends with the separator."""
-    joined = _SPLIT.join(answers)
-    return joined if len(answers) != 1 or _of_verl(joined) == [*answers] else joined + _SPLIT
-
-
 def _stated(record: Record, program: tuple[str | None, Meta] | None) -> Any:
     """The question, if a field of the record is nothing else."""
     if program and program[0]:
         return program[0]
-    reward = record.get("reward_model")
-    truth = _truth(reward.get("ground_truth")) if isinstance(reward, dict) else None
+    reward, extra = record.get("reward_model"), record.get("extra_info")
+    truth = ground_truth(reward.get("ground_truth")) if isinstance(reward, dict) else None
     stated = truth.get("question") if isinstance(truth, dict) else None  # AFM's
-    return first(record, _QUESTION) or stated
-
-
-def _truth(given: Any) -> Any:
-    """What a ground truth of verl holds: AFM writes {"target": ..., "question": ...} as text."""
-    if not isinstance(given, str) or not given.lstrip().startswith("{"):
-        return given
-    try:
-        found = json.loads(given)
-    except ValueError:
-        return given
-    return found if isinstance(found, dict) and "target" in found else given
-
-
-def _prompt(record: Record) -> str:
-    """The user's last message of a verl prompt, "" where there is none."""
-    messages = record.get("prompt")
-    if not isinstance(messages, list):
-        return ""
-    asked = [m for m in messages if isinstance(m, dict) and m.get("role") == "user"]
-    content = asked[-1].get("content") if asked else None
-    return content if isinstance(content, str) else ""
-
-
-def asked(prompts: list[str]) -> list[str]:
-    """The questions of prompts that repeat the instruction of the framework they were made for:
-    what follows its last line, or what follows all that the prompts of a file share, up to its
-    last colon."""
-    others = [prompt for prompt in prompts if not _LAST_LINE.match(prompt)]
-    instruction = _instruction(others)
-    return [
-        found.string[found.end() :]
-        if (found := _LAST_LINE.match(p))
-        else p.removeprefix(instruction)
-        for p in prompts
-    ]
-
-
-def _instruction(prompts: list[str]) -> str:
-    """What all prompts start with, up to the last colon and the white space after it."""
-    if len(set(prompts)) < 2:
-        return ""
-    low, high = min(prompts), max(prompts)  # what these two share, all between them share
-    pairs = zip(low, high, strict=False)
-    length = next((i for i, (a, b) in enumerate(pairs) if a != b), len(low))
-    found = re.match(r".*:\s+", low[:length], re.DOTALL)
-    return found.group() if found else ""
-
-
-def answers_of(record: Record, where: str) -> tuple[str, ...]:
-    """All accepted answers, each once, in order. Raises UserError where there is none."""
-    if answers := _accepted(record, where):
-        return answers
-    raise UserError(
-        f"{where}: the question has no answer; add a field 'golden_answers', or 'graded_by' with"
-        " 'judge'."
-    )
-
-
-def _accepted(record: Record, where: str) -> tuple[str, ...]:
-    listed = next((given for key in _ANSWERS if (given := _listed(record.get(key), key))), [])
-    if not listed and isinstance(reward := record.get("reward_model"), dict):
-        listed = _of_verl(reward.get("ground_truth"))
-    choices = record.get("choices")
-    if choices := items_in(choices) if isinstance(choices, str) else choices:
-        listed = [_choice(list(choices), answer, where) for answer in listed]
-    aliases = record.get("answer_aliases")
-    listed += _listed(aliases, "answers") if isinstance(aliases, list | str) else []
-    if wrong := [a for a in listed if not isinstance(a, str | int | float | None)]:
-        raise UserError(f"{where}: the answer {wrong[0]!r} is no text; write a list of strings.")
-    # A bare NaN, as some public files hold, is a missing value and unequal to itself.
-    texts = (str(answer).strip() for answer in listed if answer is not None and answer == answer)
-    return tuple(dict.fromkeys(text for text in texts if text))
-
-
-def _listed(given: Any, key: str) -> list[Any]:
-    """The answers under a key: a list, one answer, or a list that is written as text. A list of
-    numbers in text is a list only under a key of several answers: it may be an answer itself."""
-    match given:
-        case None | "":
-            return []
-        case {"text": list(texts)}:  # SQuAD
-            return list(texts)
-        case {"value": value, "aliases": list(aliases)}:  # TriviaQA
-            return [value, *aliases]
-        case str():
-            if isinstance(found := value_in(given), dict) and (inside := _listed(found, key)) != [
-                found
-            ]:
-                return inside
-            found = items_in(given) if key in _LISTS else strings_in(given)
-            # GSM8K writes the whole solution, the answer behind "####".
-            return [given.rpartition("\n#### ")[2]] if found is None else list(found)
-        case list():
-            return list(given)
-    return [given]
-
-
-def _of_verl(given: Any) -> list[Any]:
-    """The answers in a ground truth of verl, none where it holds tests."""
-    truth = _truth(given)
-    if isinstance(truth, dict) and "target" in truth:  # Search-R1's {"target": [...]}
-        truth = truth["target"]
-    with_tests = isinstance(truth, str | dict | list) and tests_in(truth) is not None
-    if isinstance(truth, str) and len(several := _SEPARATOR.split(truth)) > 1:
-        return list(several)
-    return [] if with_tests else _listed(truth, "ground_truth")
-
-
-def _choice(choices: list[Any], answer: Any, where: str) -> Any:
-    """FlashRAG's multiple choice: the answer is the number of a choice."""
-    if isinstance(answer, str) and answer not in choices and answer.strip().isdecimal():
-        answer = int(answer)  # a table without types
-    if not isinstance(answer, int):
-        return answer
-    if not 0 <= answer < len(choices):
-        raise UserError(f"{where}: there is no choice {answer}; count from 0.")
-    return choices[answer]
+    if not stated and isinstance(extra, dict) and isinstance(bare := extra.get("question"), str):
+        stated = bare if bare.strip() in prompt_of(record) else None  # verl's GSM8K and others
+    return first(record, _QUESTION) or stated or None
 
 
 def _identity(record: Record, question: str) -> str:

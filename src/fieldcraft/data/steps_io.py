@@ -19,6 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from fieldcraft.data.records import kind_of
 from fieldcraft.dialects.demonstrations import answered_calls
 from fieldcraft.records.jsonl import read_json_lines, write_json_lines
 from fieldcraft.records.meta import checked_meta
@@ -128,7 +129,7 @@ def write_pairs(path: Path, pairs: Iterable[StepPair]) -> None:
 
 def holds_steps(path: Path) -> bool:
     """Whether a file is one that `write_demonstrations` wrote, as its first record tells."""
-    if path.suffix not in (".jsonl", ".gz"):
+    if kind_of(path) != ".jsonl":
         return False
     _, record = next(read_json_lines(path), (0, {}))
     return "steps" in record

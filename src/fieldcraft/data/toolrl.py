@@ -7,17 +7,17 @@ Either file is one of questions, and one of demonstrations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
+from fieldcraft.data.records import Malformed as Unread
 from fieldcraft.data.records import Record, records
 from fieldcraft.dialects.toolrl import HEADING, calls_in, thought_and_answer, with_system
-from fieldcraft.types import Answer, Malformed, Step, Thought, UserError
+from fieldcraft.types import Answer, Malformed, Step, Thought
 
 
-def plain_record(record: Record, where: str) -> Record:
+def toolrl_record(record: Record) -> Record:
     """A record of ToolRL's as one with `question`, `golden_answers`, and the wanted calls in
-    `metadata`; any other as it is. Raises UserError for an output without an answer, or with a call
+    `metadata`; any other as it is. Raises Malformed for an output without an answer, or with a call
     that cannot be read."""
     parts = _parts(record)
     if parts is None:
@@ -25,11 +25,13 @@ def plain_record(record: Record, where: str) -> Record:
     system, dialogue, output = parts
     _, answer = thought_and_answer(output)
     if not answer:
-        raise UserError(f"{where}: the output ends with its thought; remove the record.")
+        sentence = "the output ends with its thought; remove the record."
+        raise Unread("no answer behind the thought", sentence)
     calls = []
     for call in calls_in(answer):
         if isinstance(call, Malformed):
-            raise UserError(f"{where}: {call.reason} Correct the output, or remove the record.")
+            sentence = f"{call.reason} Correct the output, or remove the record."
+            raise Unread("a wanted call that cannot be read", sentence)
         calls.append({"name": call.tool, "arguments": call.arguments})
     return record | {
         "question": with_system(system, dialogue),
@@ -44,14 +46,13 @@ def is_toolrl(path: Path) -> bool:
     return _parts(record) is not None
 
 
-def read_turns(path: Path) -> Iterator[list[Step]]:
-    """The thought and the answer of each record. Raises UserError for a record of another kind."""
-    for where, record in records(path):
-        parts = _parts(record)
-        if parts is None:
-            raise UserError(f"{where}: this is no record of ToolRL, as others are; remove it.")
-        thought, answer = thought_and_answer(parts[2])
-        yield [Thought(thought), Answer(answer)]
+def read_turn(record: Record) -> list[Step]:
+    """The thought and the answer of a record. Raises Malformed for a record of another kind."""
+    parts = _parts(record)
+    if parts is None:
+        raise Unread("another form than ToolRL's, which the first record has")
+    thought, answer = thought_and_answer(parts[2])
+    return [Thought(thought), Answer(answer)]
 
 
 def _parts(record: Record) -> tuple[str, str, str] | None:

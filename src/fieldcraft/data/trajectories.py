@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from fieldcraft.data.gold_answers import answers_of
+from fieldcraft.data.other_uses import other_use
+from fieldcraft.data.prompts import asked
 from fieldcraft.data.records import Malformed, Record, hash_of, records
-from fieldcraft.data.sources import answers_of, asked, read_tasks
-from fieldcraft.data.toolrl import is_toolrl, read_turns
+from fieldcraft.data.sources import read_task
+from fieldcraft.data.toolrl import is_toolrl, read_turn
 from fieldcraft.dialects.autocoa import AutoCoA
 from fieldcraft.dialects.base import last_box
 from fieldcraft.tools.search.passages import Passage, format_passages
@@ -31,7 +34,7 @@ def read_trajectories(path: Path) -> tuple[list[tuple[Task, list[Step]]], Counte
         UserError: the file is missing or damaged, or of another format.
     """
     if path.suffix != ".txt" and is_toolrl(path):
-        return list(zip(read_tasks(path), read_turns(path), strict=True)), Counter()
+        return _toolrl(path)
     read = _search_r1 if path.suffix == ".txt" else _records_of_either
     demonstrations: list[tuple[Task, list[Step]]] = []
     reasons = Counter[str]()
@@ -41,6 +44,18 @@ def read_trajectories(path: Path) -> tuple[list[tuple[Task, list[Step]]], Counte
                 raise found
             task, written, style = found
             demonstrations.append((task, _whole(written, style)))
+        except Malformed as error:
+            reasons[str(error)] += 1
+    return demonstrations, reasons
+
+
+def _toolrl(path: Path) -> tuple[list[tuple[Task, list[Step]]], Counter[str]]:
+    demonstrations: list[tuple[Task, list[Step]]] = []
+    reasons = Counter[str]()
+    for _, record in records(path):
+        try:
+            turn = read_turn(record)
+            demonstrations.append((read_task(record), turn))
         except Malformed as error:
             reasons[str(error)] += 1
     return demonstrations, reasons
@@ -142,6 +157,8 @@ def _each(path: Path, read: Callable[[Record, str], T]) -> Iterator[T | Malforme
 def _r1_searcher(record: Record, where: str) -> Written:
     written, question = record.get("gen_text_store"), record.get("question")
     if not isinstance(written, str) or not isinstance(question, str):
+        if use := other_use(record, "demonstrations"):
+            raise UserError(f"{where} holds no demonstration, but {use}.")
         raise UserError(
             f"{where}: this is no trajectory of R1-Searcher, which needs 'question' and "
             "'gen_text_store', or of AutoCoA, which needs 'messages'."

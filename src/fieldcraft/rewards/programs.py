@@ -2,11 +2,13 @@
 
 A task holds its tests in `meta`: `unit_tests`, a list of Python texts that run behind the program
 and raise where it is wrong, or `stdin_tests`, a list of {"input": ..., "output": ...}. Tests run
-one after the other up to the first that fails, each with the limits of the runner.
+one after the other up to the first that fails, each with the limits of the runner. `prelude`, where
+there is one, is Python that runs before the program, such as the imports of a judge.
 """
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 import secrets
@@ -20,6 +22,7 @@ from fieldcraft.types import Trajectory, UserError
 
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 WHOLE = re.compile(r"[-+]?\d+")
+PRELUDE = "prelude"  # of `meta`
 
 
 class Ran(Protocol):
@@ -60,6 +63,7 @@ class ProgramReward(AskingReward):
         code = program_of(trajectory.answer or "")
         if code is None:
             return 0.0
+        code = with_prelude(code, str(trajectory.task.meta.get(PRELUDE, "")))
         for test in tests:
             if not await self.passes(code, test):
                 return 0.0
@@ -126,6 +130,20 @@ def program_figures(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         return {}
     without = [t for t in graded if t.answer is not None and program_of(t.answer) is None]
     return {"no_program_rate": len(without) / len(graded)}
+
+
+def with_prelude(code: str, prelude: str) -> str:
+    """A program behind its prelude; its imports from __future__ come first, as they must."""
+    if not prelude:
+        return code
+    try:
+        body = ast.parse(code).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return code  # it cannot run either way
+    future = [n for n in body if isinstance(n, ast.ImportFrom) and n.module == "__future__"]
+    lines = code.splitlines(keepends=True)
+    first = future[-1].end_lineno or 0 if future else 0
+    return "".join([*lines[:first], "\n" if first else "", prelude.rstrip(), "\n", *lines[first:]])
 
 
 def same_output(printed: str, wanted: str) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.data.records import refuse_much_left_out
+from fieldcraft.data.left_out import refuse_much_left_out
 from fieldcraft.data.unseen import asked_again
 from fieldcraft.dialects.demonstrations import Unwritable, encode_demonstration
 from fieldcraft.dialects.naming import CALLED

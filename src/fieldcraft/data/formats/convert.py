@@ -12,15 +12,10 @@ from fieldcraft.data import autocoa
 from fieldcraft.data.formats.chat import normal
 from fieldcraft.data.formats.kinds import FORMATS, TOOLS, Format, Shown, format_of, question_fields
 from fieldcraft.data.formats.tables import write_records
-from fieldcraft.data.records import (
-    MAX_LEFT_OUT,
-    Malformed,
-    Record,
-    records,
-    refuse_much_left_out,
-)
+from fieldcraft.data.left_out import MAX_LEFT_OUT, LeftOut, refuse_much_left_out
+from fieldcraft.data.records import Malformed, Record, records
 from fieldcraft.data.served import is_served, served_demonstrations
-from fieldcraft.data.sources import read_tasks, write_tasks, write_verl
+from fieldcraft.data.sources import read_questions, write_tasks, write_verl
 from fieldcraft.data.steps_io import (
     holds_steps,
     read_demonstrations,
@@ -46,26 +41,27 @@ def read_shown(path: Path, max_left_out: float = MAX_LEFT_OUT) -> tuple[list[Sho
     if holds_steps(path):
         return read_demonstrations(path), Counter()
     found = _format_of_file(path)
-    if found is None:
-        shown, reasons = read_trajectories(path)
-        first = next(iter(reasons), "")
-    else:
-        shown, reasons, first = _read_records(path, found)
+    if found is not None:
+        return _read_records(path, found, max_left_out)
+    shown, reasons = read_trajectories(path)
+    first = next(iter(reasons), "")
     refuse_much_left_out(path, len(shown) + reasons.total(), reasons, max_left_out, first)
     return shown, reasons
 
 
-def _read_records(path: Path, found: Format) -> tuple[list[Shown], Counter[str], str]:
-    """Demonstrations, why others were left out, and the first of these."""
+def _read_records(
+    path: Path, found: Format, max_left_out: float
+) -> tuple[list[Shown], Counter[str]]:
+    """Demonstrations, and why others were left out."""
     shown: list[Shown] = []
-    reasons, first = Counter[str](), ""
+    left_out = LeftOut(path)
     for where, record in records(path):
         try:
             shown.append(found.read(record))
         except Malformed as error:
-            reasons[str(error)] += 1
-            first = first or f"{where}: {error}"
-    return shown, reasons, first
+            left_out.add(where, error)
+    left_out.refuse_much(len(shown), max_left_out)
+    return shown, left_out.reasons
 
 
 def _format_of_file(path: Path) -> Format | None:
@@ -104,7 +100,7 @@ def convert(
     if target not in TARGETS:
         raise UserError(f"there is no format '{target}'; {suggestion(target, TARGETS)}")
     if target in (QUESTIONS, VERL):
-        return _convert_questions(source, target, out), Counter()
+        return _convert_questions(source, target, out, max_left_out)
     shown, reasons = read_shown(source, max_left_out)
     if target == STEPS:
         _require(out, ".jsonl", target)
@@ -127,15 +123,17 @@ def _why(reasons: Counter[str]) -> str:
     return ", ".join(f"{n} with {reason}" for reason, n in reasons.most_common()) or "it is empty"
 
 
-def _convert_questions(source: Path, target: str, out: Path) -> int:
-    tasks = read_tasks(source)
+def _convert_questions(
+    source: Path, target: str, out: Path, max_left_out: float
+) -> tuple[int, Counter[str]]:
+    tasks, reasons = read_questions(source, max_left_out)
     if target == VERL:
         _require(out, ".parquet", target)
         write_verl(tasks, out)
     else:
         _require(out, ".jsonl", target)
         write_tasks(tasks, out)
-    return len(tasks)
+    return len(tasks), reasons
 
 
 def _require(out: Path, suffix: str, target: str) -> None:

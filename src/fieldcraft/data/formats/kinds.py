@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from fieldcraft.data.formats import blocks
+from fieldcraft.data.formats.bracket_calls import read_bracket_calls
 from fieldcraft.data.formats.chat import (
     Chat,
     Message,
@@ -28,7 +29,7 @@ from fieldcraft.data.records import Malformed, Record, hash_of
 from fieldcraft.dialects.calls import read_call
 from fieldcraft.dialects.demonstrations import Unwritable, require_order
 from fieldcraft.records.meta import checked_meta
-from fieldcraft.types import Action, Answer, Step, Task, Thought, UserError
+from fieldcraft.types import Action, Answer, Step, Task, Thought
 
 Shown = tuple[Task, list[Step]]
 SYSTEM, TOOLS = "system", "tools"  # what a task's `meta` keeps of a chat
@@ -68,7 +69,7 @@ class Format(ABC):
         """The question and the steps of a record. Raises Malformed where they cannot be read."""
         refuse_unlearned_record(record)
         chat = self.chat(record)
-        task = _task(record, chat)
+        task = task_of_chat(record, chat)
         try:
             require_order(task, chat.steps)
         except Unwritable as error:
@@ -127,50 +128,53 @@ class ShareGpt(Format):
         messages: list[Message] = []
         if system := _optional(record, "system", str):
             messages.append({"role": "system", "content": system})
-        for turn in record.get("conversations") or []:
+        turns = record.get("conversations") or []
+        offered = _offered(record, turns)
+        for turn in turns:
             match turn:
                 case {"from": str(origin), "value": _} if origin in _ROLES:
                     role = _ROLES[origin]
                     if role in ("assistant", "function_call"):
                         refuse_unlearned_turn(turn)
-                    messages += self._messages(role, turn, messages)
+                    messages += self._messages(role, turn, messages, offered)
                 case _:
                     raise Malformed("a turn that is not from human, gpt, function_call or a tool")
         return read_chat(messages)
 
-    def _messages(self, role: str, turn: Record, before: Sequence[Message]) -> list[Message]:
+    def _messages(
+        self, role: str, turn: Record, before: Sequence[Message], offered: str
+    ) -> list[Message]:
         value = turn["value"]
         if role in ("observation", "tool"):
             return self._results(turn, before)
         if not isinstance(value, str):
             raise Malformed("a turn without a text")
+        if role == "assistant" and (calls := read_bracket_calls(value, offered)):
+            made = [{"function": {"name": c.tool, "arguments": c.arguments}} for c in calls]
+            return [{"role": "assistant", "content": "", "tool_calls": made}]
         if role != "function_call":
             return [{"role": role, "content": value}]
         bare = value.lstrip().startswith(("{", "["))  # tags in it are in strings
         thoughts, rest = ([], value) if bare else read_thoughts(value)
-        calls = parsed_json(rest, "a call that cannot be read")
-        calls = calls if isinstance(calls, list) else [calls]
+        found = parsed_json(rest, "a call that cannot be read")
+        found = found if isinstance(found, list) else [found]
         content = written_thoughts([t for t in thoughts if isinstance(t, Thought)])
-        made = [{"function": _function(call), "id": call.get("id")} for call in calls]
+        made = [{"function": _function(call), "id": call.get("id")} for call in found]
         return [{"role": "assistant", "content": content, "tool_calls": made}]
 
     def _results(self, turn: Record, before: Sequence[Message]) -> list[Message]:
         """The results in a turn: one for each call, in a list of as many, or the one that names its
         call."""
         named: Message = {key: turn[key] for key in ("tool_call_id", "name") if key in turn}
-        count = len(before[-1].get("tool_calls", ())) if before else 0
+        calls = before[-1].get("tool_calls", ()) if before else ()
+        count = len(calls)
         if count < 2 or "tool_call_id" in named:
             return [{"role": "tool", **named, "content": turn["value"]}]
         value = turn["value"]
         texts = parsed_json(value, NO_LIST) if isinstance(value, str) else value
         if not isinstance(texts, list) or len(texts) != count:
             raise Malformed(NO_LIST)
-        return [
-            {**text, "role": "tool"}
-            if isinstance(text, dict) and text.keys() >= {"tool_call_id", "content"}
-            else {"role": "tool", "content": text}
-            for text in texts
-        ]
+        return [_result(text, {call["function"]["name"] for call in calls}) for text in texts]
 
     def write(self, task: Task, steps: Sequence[Step], tools: list[Any]) -> Record:
         turns = [{"from": "human", "value": task.question}]
@@ -229,17 +233,14 @@ def format_of(record: Record) -> Format | None:
     return next((f for f in FORMATS.values() if f.fits(record)), None)
 
 
-def chat_record(record: Record, where: str) -> Record:
+def chat_record(record: Record) -> Record:
     """A demonstration that does not say its question as one that does. Without an accepted answer
     it gets the one that it ends in, and `unverified` in its metadata. Any other record is as it is.
-    Raises UserError for one that cannot be read."""
+    Raises Malformed for one that cannot be read."""
     found = format_of(record) if not record.get("question") else None
     if found is None:
         return record
-    try:
-        task, steps = found.read(record)
-    except Malformed as error:
-        raise UserError(f"{where} holds {error}: correct or remove the record.") from error
+    task, steps = found.read(record)
     plain = record | {"question": task.question, "golden_answers": list(task.answers)}
     ended = steps[-1] if steps else None
     if task.answers or not isinstance(ended, Answer):
@@ -258,7 +259,8 @@ def question_fields(task: Task) -> Record:
     return fields | ({"metadata": meta} if meta else {})
 
 
-def _task(record: Record, chat: Chat) -> Task:
+def task_of_chat(record: Record, chat: Chat) -> Task:
+    """The question of a chat, with what else its record says of it. Raises Malformed."""
     question = _optional(record, "question", str) or chat.question
     meta = _optional(record, "metadata", dict) or {}
     try:
@@ -325,6 +327,21 @@ def _observed(texts: Sequence[str]) -> list[Record]:
         return []
     value = texts[0] if len(texts) == 1 else json.dumps(list(texts), ensure_ascii=False)
     return [{"from": "observation", "value": value}]
+
+
+def _result(given: Any, names: set[str]) -> Message:
+    """One of several results; of one that names its tool, as ToolACE's do, the name is kept."""
+    if isinstance(given, dict) and given.keys() >= {"tool_call_id", "content"}:
+        return {**given, "role": "tool"}
+    named = isinstance(given, dict) and given.get("name") in names
+    return {"role": "tool", "content": given} | ({"name": given["name"]} if named else {})
+
+
+def _offered(record: Record, turns: Sequence[Any]) -> str:
+    """The texts of a conversation that show its tools."""
+    shown = [record.get("system"), record.get("tools")]
+    shown += [t.get("value") for t in turns if isinstance(t, dict) and t.get("from") == "system"]
+    return " ".join(text if isinstance(text, str) else json.dumps(text) for text in shown)
 
 
 def _function(call: Any) -> Record:

@@ -1,0 +1,147 @@
+"""Accepted answers of a record, under any of the keys and in any of the forms that others use."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from fieldcraft.data.program_tests import tests_in
+from fieldcraft.data.records import Malformed, Record
+from fieldcraft.data.written import items_in, strings_in, value_in
+from fieldcraft.dialects.base import last_box
+from fieldcraft.types import UserError
+
+_LISTS = ("golden_answers", "answers", "possible_answers")  # PopQA has the last
+_ANSWERS = (*_LISTS, "answer", "Answer", "Final answer")
+_MORE = ("answer_aliases", "wellFormedAnswers")  # of MuSiQue and MS MARCO, beside the others
+_SPLIT = "<ans_split>"  # of AutoCoA
+_SEPARATOR = re.compile(r"<ans_split>|<\|answer_split\|>")
+# MS MARCO's answer to a question that its passages do not answer.
+_NOTHING = ["No Answer Present."]
+
+
+def answers_of(record: Record, where: str) -> tuple[str, ...]:
+    """All accepted answers, each once, in order. Raises UserError where there is none."""
+    try:
+        return required_answers(record)
+    except Malformed as error:
+        raise UserError(f"{where}: {error.sentence}") from error
+
+
+def required_answers(record: Record) -> tuple[str, ...]:
+    """The same; raises Malformed where there is none."""
+    if answers := accepted_answers(record):
+        return answers
+    raise Malformed(
+        "no answer",
+        "the question has no answer; add a field 'golden_answers', or 'graded_by' with 'judge'.",
+    )
+
+
+def accepted_answers(record: Record) -> tuple[str, ...]:
+    """The accepted answers that a record has, maybe none. Raises Malformed for values that are no
+    texts."""
+    listed = next((given for key in _ANSWERS if (given := _listed(record.get(key), key))), [])
+    if not listed and isinstance(reward := record.get("reward_model"), dict):
+        listed = answers_of_verl(reward.get("ground_truth"))
+    if not listed and isinstance(solution := record.get("solution"), str):  # of MATH
+        listed = [last_box(solution)]
+    choices = record.get("choices")
+    if choices := items_in(choices) if isinstance(choices, str) else choices:
+        listed = [_choice(list(choices), answer) for answer in listed]
+    for more in map(record.get, _MORE):
+        listed += _listed(more, "answers") if isinstance(more, list | str) else []
+    if wrong := [a for a in listed if not isinstance(a, str | int | float | None)]:
+        raise Malformed(
+            "an answer that is no text",
+            f"the answer {wrong[0]!r} is no text; write a list of strings.",
+        )
+    # A bare NaN, as some public files hold, is a missing value and unequal to itself.
+    texts = (str(answer).strip() for answer in listed if answer is not None and answer == answer)
+    return tuple(dict.fromkeys(text for text in texts if text))
+
+
+def cannot_be_answered(record: Record) -> bool:
+    """Tell whether a data set has a question on purpose that its texts do not answer: MuSiQue's
+    `answerable`, SQuAD's `is_impossible` or empty `answers`, and MS MARCO's words for it."""
+    answers = record.get("answers")
+    if isinstance(answers, str):
+        answers = value_in(answers)
+    empty = isinstance(answers, dict) and answers.get("text") == [] and "answer_start" in answers
+    said = record.get("answerable") is False or record.get("is_impossible") is True
+    return said or empty or answers == _NOTHING
+
+
+def _listed(given: Any, key: str) -> list[Any]:
+    """The answers under a key: a list, one answer, or a list that is written as text. A list of
+    numbers in text is a list only under a key of several answers: it may be an answer itself."""
+    match given:
+        case None | "":
+            return []
+        case {"text": list(texts)}:  # SQuAD on the hub
+            return list(texts)
+        case {"value": "<unk>", "aliases": []}:  # TriviaQA's test questions, answers withheld
+            return []
+        case {"value": value, "aliases": list(aliases)}:  # TriviaQA on the hub
+            return [value, *aliases]
+        case {"Value": value, "Aliases": list(aliases)}:  # TriviaQA
+            return [value, *aliases]
+        case [{"text": _, "answer_start": _}, *_]:  # SQuAD
+            return [span.get("text") for span in given if isinstance(span, dict)]
+        case str():
+            if isinstance(found := value_in(given), dict) and (inside := _listed(found, key)) != [
+                found
+            ]:
+                return inside
+            found = items_in(given) if key in _LISTS else strings_in(given)
+            # GSM8K writes the whole solution, the answer behind "####".
+            return [given.rpartition("\n#### ")[2]] if found is None else list(found)
+        case list():
+            return list(given)
+    return [given]
+
+
+def answers_of_verl(given: Any) -> list[Any]:
+    """The answers in a ground truth of verl, none where it holds tests."""
+    truth = ground_truth(given)
+    if isinstance(truth, dict) and "target" in truth:  # Search-R1's {"target": [...]}
+        truth = truth["target"]
+    with_tests = isinstance(truth, str | dict | list) and tests_in(truth) is not None
+    if isinstance(truth, str) and len(several := _SEPARATOR.split(truth)) > 1:
+        return list(several)
+    return [] if with_tests else _listed(truth, "ground_truth")
+
+
+def joined_answers(answers: Sequence[str]) -> str:
+    """Answers as one text, as AutoCoA's files have them. A single one that reads as something else
+    ends with the separator."""
+    joined = _SPLIT.join(answers)
+    plain = len(answers) != 1 or answers_of_verl(joined) == [*answers]
+    return joined if plain else joined + _SPLIT
+
+
+def ground_truth(given: Any) -> Any:
+    """What a ground truth of verl holds: AFM writes {"target": ..., "question": ...} as text."""
+    if not isinstance(given, str) or not given.lstrip().startswith("{"):
+        return given
+    try:
+        found = json.loads(given)
+    except ValueError:
+        return given
+    return found if isinstance(found, dict) and "target" in found else given
+
+
+def _choice(choices: list[Any], answer: Any) -> Any:
+    """FlashRAG's multiple choice: the answer is the number of a choice."""
+    if isinstance(answer, str) and answer not in choices and answer.strip().isdecimal():
+        answer = int(answer)  # a table without types
+    if not isinstance(answer, int):
+        return answer
+    if not 0 <= answer < len(choices):
+        raise Malformed(
+            "the number of a choice that is not there",
+            f"there is no choice {answer}; count from 0.",
+        )
+    return choices[answer]

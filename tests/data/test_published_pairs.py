@@ -1,0 +1,109 @@
+"""Pairs as trainers of preferences take them, and why others are left out."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldcraft.data.formats.pairs import read_pair
+from fieldcraft.data.pairs import read_pairs
+from fieldcraft.data.records import Malformed
+from fieldcraft.data.steps_io import StepPair, write_pairs
+from fieldcraft.types import Action, Answer, Observation, Task, Thought, UserError
+from source_files import lines
+
+USER = {"role": "user", "content": "Q?"}
+RESULT = {"role": "tool", "content": "found"}
+
+
+def says(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+def calls(*queries: str) -> dict[str, Any]:
+    made = [{"function": {"name": "search", "arguments": {"q": query}}} for query in queries]
+    return {"role": "assistant", "content": "", "tool_calls": made}
+
+
+def search(query: str) -> Action:
+    return Action("search", {"q": query})
+
+
+def test_what_both_sides_share_comes_before_them() -> None:
+    shared = [USER, calls("a"), RESULT]
+    record = {"prompt": shared, "chosen": [says("A")], "rejected": [calls("b"), RESULT, says("B")]}
+    pair = read_pair(record)
+    assert pair.before == (search("a"), Observation("found"))
+    assert (pair.chosen, pair.rejected) == ((Answer("A"),), (search("b"),))
+    whole = {
+        "chosen": [*shared, says("A")],
+        "rejected": [*shared, calls("b"), RESULT, says("B")],
+    }
+    assert read_pair(whole) == pair
+
+
+def test_a_side_is_its_first_turn_with_all_of_its_calls() -> None:
+    chosen = [calls("a", "b"), RESULT, RESULT, says("A")]
+    pair = read_pair(
+        {"prompt": [USER], "chosen": chosen, "rejected": [calls("a"), RESULT, says("B")]}
+    )
+    assert pair.before == ()
+    assert pair.chosen == (search("a"), search("b"))
+    assert pair.rejected == (search("a"),)
+
+
+def test_answers_and_tools_of_a_record_are_kept() -> None:
+    tools = [{"type": "function", "function": {"name": "search"}}]
+    fields = {"id": "7", "golden_answers": ["A"], "tools": tools}
+    pair = read_pair(
+        {"prompt": "Q?", "chosen": "<think>I see.</think>A", "rejected": "B", **fields}
+    )
+    assert pair.task == Task("7", "Q?", ("A",), {"tools": tools})
+    assert pair.chosen == (Thought("I see."), Answer("A"))
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"prompt": "Q?", "chosen": "A", "rejected": "A"}, "both sides the same"),
+        ({"chosen": "A", "rejected": "B"}, "0 messages of the user"),
+        ({"prompt": "Q?", "chosen": 3, "rejected": "B"}, "a side that is neither"),
+        (
+            {"chosen": [USER, says("A")], "rejected": [{**USER, "content": "R?"}, says("B")]},
+            "sides that answer two questions",
+        ),
+        (
+            {"prompt": "R?", "chosen": [USER, says("A")], "rejected": [USER, says("B")]},
+            "a side that answers another question",
+        ),
+        (
+            {"prompt": "Q?", "chosen": [calls("a")], "rejected": [calls("a"), RESULT, says("B")]},
+            "a side that only begins the other",
+        ),
+        ({"preferred_output": [], "non_preferred_output": []}, "no two sides of a pair"),
+        ({"prompt": "Q?", "chosen": "A", "rejected": "B", "label": False}, "not to be trained"),
+    ],
+)
+def test_what_is_no_pair_is_left_out_with_its_reason(
+    record: Any, reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Malformed, match=reason):
+        read_pair(record)
+    good = [{"prompt": f"{n}?", "chosen": "A", "rejected": "B"} for n in range(9)]
+    path = lines(tmp_path / "pairs.jsonl", *good, record)
+    pairs, left_out = read_pairs(path)
+    assert (len(pairs), left_out.total()) == (9, 1)
+    with pytest.raises(UserError, match=r"2 of the 11 records of .* agree by max_left_out=0\.19"):
+        read_pairs(lines(tmp_path / "pairs.jsonl", *good, record, record))
+
+
+def test_pairs_of_this_project_and_others(tmp_path: Path) -> None:
+    own = StepPair(Task("q", "Q?", ("A",), {}), (), (Answer("A"),), (Answer("B"),))
+    write_pairs(tmp_path / "own.jsonl", [own])
+    assert read_pairs(tmp_path / "own.jsonl") == ([own], {})
+    with pytest.raises(
+        UserError, match=r"holds no pairs .*, but a question: give the file as tasks"
+    ):
+        read_pairs(lines(tmp_path / "x.jsonl", {"question": "Q?", "answer": "A"}))
+    with pytest.raises(UserError, match=r"holds no pairs .*: add them, or give another file"):
+        read_pairs(lines(tmp_path / "x.jsonl", {"names": ["Ada"]}))

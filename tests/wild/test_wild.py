@@ -1,0 +1,176 @@
+"""Files in the shapes that people have, read and graded as the files in expected/ say.
+
+Each file has its `shape`, the `key` of a recipe that takes it, how many records are `read`, and the
+reasons of those that are `left_out`, where `agreed` is the share that has to be agreed to. Of the
+question `of` there are the accepted answers (`gold`), some metadata, who grades it, and a `right`
+and a `wrong` answer; of a demonstration its `steps`, of a pair both sides. `passages` are those of
+the file as a corpus. `refused` has what another key says of it.
+"""
+
+import asyncio
+import gzip
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fieldcraft.data.corpora import ensure_corpus
+from fieldcraft.data.formats.convert import read_shown
+from fieldcraft.data.formats.tables import write_records
+from fieldcraft.data.grading import Grader
+from fieldcraft.data.pairs import read_pairs
+from fieldcraft.data.records import records
+from fieldcraft.data.sources import UNANSWERABLE, read_questions
+from fieldcraft.data.steps_io import step_records
+from fieldcraft.recipes.loading import parse_recipe
+from fieldcraft.rewards.grading import MATH, grader_of
+from fieldcraft.rewards.programs import StdinTests, UnitTests
+from fieldcraft.runs.build import make_correct
+from fieldcraft.tools.search.passages import Passage, read_corpus
+from fieldcraft.types import Answer, Step, Task, UserError
+from unguarded import Unguarded
+
+HERE = Path(__file__).parent
+FILES = HERE / "files"
+EXPECTED: dict[str, Any] = {
+    name: expected
+    for file in sorted((HERE / "expected").iterdir())
+    for name, expected in yaml.safe_load(file.read_text()).items()
+}
+DOCS = HERE.parents[1] / "docs" / "your-data.md"
+READERS: dict[str, Callable[..., tuple[Sequence[Any], Counter[str]]]] = {
+    "tasks": read_questions,
+    "demonstrations": read_shown,
+    "pairs": read_pairs,
+}
+
+
+def of_key(*keys: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("name", [n for n, e in EXPECTED.items() if e["key"] in keys])
+
+
+def graded(tasks: Sequence[Task], expected: dict[str, Any]) -> None:
+    """The task that is expected is there, and its grader tells right from wrong."""
+    [task] = [t for t in tasks if t.question.endswith(_end(expected["of"], t))]
+    assert list(task.answers) == expected["gold"]
+    assert expected.get("meta", {}).items() <= task.meta.items()
+    assert grader_of(task) == expected["grader"]
+    if expected["grader"] == MATH:
+        pytest.importorskip("math_verify", reason="mathematics needs the extra code")
+    recipe = parse_recipe({"recipe": "wild", "world": {"name": "atlas"}, "stages": STAGES})
+    assert recipe.correct == "auto"
+    grader = Grader(make_correct(recipe, UnitTests(Unguarded()), StdinTests(Unguarded())))
+    verdicts = [asyncio.run(grader.right(task, [Answer(expected[k])])) for k in ("right", "wrong")]
+    assert verdicts == [True, False]
+
+
+STAGES = {"sft": {"type": "sft", "data": "short", "batch": 4, "epochs": 1, "optim": {"lr": 1e-5}}}
+
+
+def _end(question: str, task: Task) -> str:
+    """Of a task of calls the query stands at the end of a dialogue."""
+    return f"<user> {question} </user>" if "calls" in task.meta else question
+
+
+def shown(steps: Sequence[Step]) -> list[dict[str, Any]]:
+    return step_records(steps)
+
+
+def test_every_file_is_expected() -> None:
+    assert {path.name for path in FILES.iterdir()} == EXPECTED.keys()
+
+
+@of_key("tasks", "demonstrations", "pairs")
+def test_it_is_read_as_expected(name: str) -> None:
+    expected = EXPECTED[name]
+    read, left_out = READERS[expected["key"]](FILES / name, expected.get("agreed", 0.1))
+    assert len(read) == expected["read"]
+    assert left_out == expected.get("left_out", {})
+    if "agreed" in expected:  # more than a tenth is not understood
+        with pytest.raises(UserError, match=r"would be left out .* agree by max_left_out="):
+            READERS[expected["key"]](FILES / name)
+    else:
+        assert left_out.keys() <= {UNANSWERABLE}
+
+
+@of_key("tasks", "demonstrations")
+def test_it_is_graded_as_expected(name: str) -> None:
+    """A file of demonstrations is one of questions, too, graded by what each ends in."""
+    expected = EXPECTED[name]
+    tasks, _ = read_questions(FILES / name, expected.get("agreed", 0.1))
+    for one in (expected, *expected.get("also", ())):
+        graded(tasks, one)
+
+
+@of_key("demonstrations")
+def test_its_steps_are_those_expected(name: str) -> None:
+    expected = EXPECTED[name]
+    found, _ = read_shown(FILES / name, expected.get("agreed", 0.1))
+    assert [shown(s) for t, s in found if t.question == expected["of"]] == [expected["steps"]]
+
+
+@of_key("pairs")
+def test_its_sides_are_those_expected(name: str) -> None:
+    expected = EXPECTED[name]
+    pairs, _ = read_pairs(FILES / name, expected.get("agreed", 0.1))
+    [pair] = [pair for pair in pairs if pair.task.question == expected["of"]]
+    assert shown(pair.chosen) == expected["chosen"]
+    assert shown(pair.rejected) == expected["rejected"]
+
+
+@pytest.mark.parametrize("name", [n for n, e in EXPECTED.items() if "passages" in e])
+def test_its_passages_are_a_corpus(name: str, tmp_path: Path) -> None:
+    passages = list(read_corpus(ensure_corpus(FILES / name, tmp_path / "corpus.jsonl")))
+    assert len(passages) == EXPECTED[name]["passages"]
+    if "first" in EXPECTED[name]:
+        assert passages[0] == Passage(*EXPECTED[name]["first"])
+
+
+REFUSED = [(name, key) for name, e in EXPECTED.items() for key in e.get("refused", {})]
+
+
+@pytest.mark.parametrize(("name", "key"), REFUSED)
+def test_another_key_says_where_it_belongs(name: str, key: str, tmp_path: Path) -> None:
+    read = partial(ensure_corpus, out=tmp_path / "c.jsonl") if key == "corpus" else READERS[key]
+    with pytest.raises(UserError) as raised:
+        read(FILES / name)
+    sentence = str(raised.value)
+    assert EXPECTED[name]["refused"][key] in sentence
+    assert "\n" not in sentence
+    assert sentence.endswith(".")
+
+
+TABLES = [n for n, e in EXPECTED.items() if e["key"] in READERS and n.endswith(".jsonl")]
+# Texts and lists under one key have no place in a table.
+MIXED = {"trl_prompt_completion.jsonl", "trl_preference.jsonl"}
+
+
+@pytest.mark.parametrize("ending", ["json", "json.gz", "jsonl.gz", "parquet"])
+@pytest.mark.parametrize("name", TABLES)
+def test_it_is_the_same_in_another_file(name: str, ending: str, tmp_path: Path) -> None:
+    if ending == "parquet" and name in MIXED:
+        return
+    expected = EXPECTED[name]
+    same = tmp_path / f"{Path(name).stem}.{ending.removesuffix('.gz')}"
+    write_records([record for _, record in records(FILES / name)], same)
+    if ending.endswith(".gz"):
+        packed = same.with_name(f"{same.name}.gz")
+        packed.write_bytes(gzip.compress(same.read_bytes()))
+        same = packed
+    read, agreed = READERS[expected["key"]], expected.get("agreed", 0.1)
+    assert read(same, agreed) == read(FILES / name, agreed)
+
+
+def test_the_page_on_your_data_has_every_shape() -> None:
+    rows = [line.split("|")[1].strip() for line in DOCS.read_text().splitlines() if "|" in line[:1]]
+    assert {expected["shape"].partition(",")[0] for expected in EXPECTED.values()} <= {*rows}
+
+
+def test_the_files_are_small() -> None:
+    assert all(len(path.read_bytes()) < 6000 for path in FILES.iterdir())
+    assert all(json.dumps(record) for path in FILES.iterdir() for _, record in records(path))
