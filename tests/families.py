@@ -74,6 +74,10 @@ MISTRAL = """{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}\
 {% endfor %}"""
 GLM = """[gMASK]<sop>{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content }}{% endfor %}\
 {% if add_generation_prompt %}<|assistant|>\n{% endif %}"""
+GLM_THINKING = """[gMASK]<sop>{% for m in messages %}{{ '<|' + m.role + '|>\n' }}\
+{% if m.role == 'assistant' %}{{ '<think></think>\n' + m.content.split('</think>')[-1] | trim }}\
+{% else %}{{ m.content }}{% endif %}{% endfor %}\
+{% if add_generation_prompt %}<|assistant|>{% endif %}"""
 R1 = """{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}\
 {{ '<｜User｜>' + m.content }}{% else %}\
 {{ '<｜Assistant｜>' + m.content.split('</think>')[-1] + '<｜end▁of▁sentence｜>' }}{% endif %}\
@@ -138,11 +142,26 @@ FAMILIES = {
         ("<|endoftext|>", "<|im_end|>"),
         "<|im_end|>",
     ),
+    "phi 4 mini": Family(
+        headers("<|", "|>", "<|end|>")
+        + "{% if not add_generation_prompt %}{{ eos_token }}{% endif %}",
+        ("<|endoftext|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),
+        "<|endoftext|>",
+        ("<|endoftext|>", "<|end|>"),
+        "<|end|>",
+    ),
     "mistral": Family(
         MISTRAL, ("<s>", "</s>", "[INST]", "[/INST]"), "</s>", ("</s>",), "</s>", "<s>"
     ),
     "glm 4": Family(
         GLM,
+        ("<|endoftext|>", "[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>"),
+        "<|endoftext|>",
+        ("<|endoftext|>", "<|user|>"),
+        "<|user|>",
+    ),
+    "glm 4.6": Family(
+        GLM_THINKING,
         ("<|endoftext|>", "[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>"),
         "<|endoftext|>",
         ("<|endoftext|>", "<|user|>"),
