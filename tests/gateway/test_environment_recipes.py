@@ -13,7 +13,8 @@ from fieldcraft.rewards.environment import EnvironmentReward
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.runs.agent import find_agent
 from fieldcraft.runs.check import check_recipe
-from fieldcraft.runs.inputs import EnvironmentInputs, FileInputs, make_inputs
+from fieldcraft.runs.file_inputs import FileInputs
+from fieldcraft.runs.inputs import EnvironmentInputs, make_inputs
 from fieldcraft.types import Task, Trajectory, UserError
 
 GAME = {"name": "text", "env": "games_parts:Guess", "games": 6}

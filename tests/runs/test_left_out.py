@@ -10,7 +10,7 @@ from checkpoints import tiny_tokenizer
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.dialects import get_dialect
 from fieldcraft.recipes.loading import parse_recipe
-from fieldcraft.runs.inputs import FileInputs
+from fieldcraft.runs.file_inputs import FileInputs
 from fieldcraft.types import UserError
 
 CALL = {"id": "a", "function": {"name": "search", "arguments": '{"query": "x"}'}}

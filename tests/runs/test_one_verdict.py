@@ -41,7 +41,7 @@ from fieldcraft.rewards.judge import Judge
 from fieldcraft.rewards.programs import StdinTests, UnitTests
 from fieldcraft.runs.build import make_correct, make_rubric
 from fieldcraft.runs.check import check_recipe
-from fieldcraft.runs.inputs import FileInputs
+from fieldcraft.runs.file_inputs import FileInputs
 from fieldcraft.tools.serving import serving
 from fieldcraft.types import Answer, Reward, Status, Step, Task, Thought, Trajectory
 from unguarded import Unguarded
