@@ -189,7 +189,7 @@ def check(recipe: RecipeName, overrides: Overrides = None) -> None:
     console = Console()
     with loading():
         from fieldcraft.runs.check import check_recipe
-        from fieldcraft.runs.right_answers import Doubt
+        from fieldcraft.runs.sources import Doubt
 
     def report(name: str, notes: Sequence[str], problems: Sequence[str]) -> None:
         doubts = [note for note in notes if isinstance(note, Doubt)]

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data import autocoa
 from fieldcraft.data.corpora import ensure_corpus
+from fieldcraft.data.decontamination import ASKED
 from fieldcraft.data.formats.convert import read_shown
-from fieldcraft.data.formats.kinds import UNVERIFIED
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.records import hash_of
-from fieldcraft.data.sources import read_tasks, with_source
+from fieldcraft.data.sources import write_tasks
 from fieldcraft.data.steps_io import read_pairs
 from fieldcraft.dialects.demonstrations import (
     Unwritable,
@@ -28,11 +25,13 @@ from fieldcraft.dialects.demonstrations import (
 )
 from fieldcraft.records.chains import longest_chain
 from fieldcraft.runs.build import make_correct
+from fieldcraft.runs.file_questions import FileQuestions, near_duplicates
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.sources import Inputs, Schemas, agreed
 from fieldcraft.types import Answer, Dialect, Step, Task, Trajectory, UserError
 from fieldcraft.worlds.base import TrajectoryPair
 
+DEMONSTRATIONS, PAIRS = "demonstrations", "pairs"  # data sets
 UNGRADED = "with an answer that nothing can grade"
 T = TypeVar("T")
 
@@ -42,13 +41,16 @@ class FileInputs(Inputs):
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
+        self.questions = FileQuestions(recipe)
         self._verdicts: dict[str, bool | None] = {}  # of demonstrations, by a hash
+        self._notes: dict[str, list[str]] = {}  # on a data set
+        asked = "evaluation.tasks" if recipe.tasks is None else "tasks"
         if recipe.model is None and _reads_model(recipe):
-            raise UserError("tasks=FILE needs model=DIR, a checkpoint folder to start from.")
+            raise UserError(f"{asked}=FILE needs model=DIR, a checkpoint folder to start from.")
         searches = any(tool.name == "search" for tool in recipe.tools)
         if searches and recipe.corpus is None and recipe.search.url is None:
             raise UserError(
-                "tasks=FILE needs corpus=FILE, or search.url= of a search server, for the tool"
+                f"{asked}=FILE needs corpus=FILE, or search.url= of a search server, for the tool"
                 " search: give one of them, or tools= without search."
             )
 
@@ -57,6 +59,8 @@ class FileInputs(Inputs):
             corpus = ensure_corpus(self.recipe.corpus, folder / "corpus.jsonl")
             if corpus != folder / "corpus.jsonl":
                 (folder / "corpus.jsonl").symlink_to(corpus.resolve())
+        write_tasks(self.evaluation_tasks(), folder / "evaluation.jsonl")
+        write_tasks(self.train_tasks(), folder / "train.jsonl")
 
     def trajectories(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
@@ -68,7 +72,7 @@ class FileInputs(Inputs):
         return _some(kept, reasons, f"no demonstration of {self.recipe.demonstrations}")[:count]
 
     def _require(self, data: str) -> None:
-        if data != "demonstrations" or self.recipe.demonstrations is None:
+        if data != DEMONSTRATIONS or self.recipe.demonstrations is None:
             raise UserError(
                 f"data set '{data}' is unknown here: use data: demonstrations with"
                 " demonstrations=FILE."
@@ -86,20 +90,39 @@ class FileInputs(Inputs):
         kept, reasons = self._usable(shown, dialect, tools)
         return _some(kept, reasons, "no filtered demonstration")
 
-    def left_out(self, dialect: Dialect, tools: Schemas) -> Counter[str]:
-        return self.usable_demonstrations(dialect, tools)[1]
+    def notes(self, data: str, dialect: Dialect, tools: Schemas) -> list[str]:
+        if data not in self._notes:
+            usable = self.usable_pairs if data == PAIRS else self.usable_demonstrations
+            usable(dialect, tools)
+        return self._notes[data]
+
+    def notes_of_shown(self, data: str) -> list[str]:
+        assert self.recipe.demonstrations is not None
+        shown, reasons = self._read()
+        return self._noted((task for task, _ in shown), reasons, self.recipe.demonstrations)
+
+    def _noted(self, trained: Iterable[Task], reasons: Counter[str], path: Path) -> list[str]:
+        left_out = [f"{count} left out: {reason}" for reason, count in reasons.most_common()]
+        return left_out + near_duplicates(self.questions.asked, trained, path)
 
     def usable_demonstrations(
         self, dialect: Dialect, tools: Schemas
     ) -> tuple[list[Trajectory], Counter[str]]:
         """Demonstrations to train on, and how many others were left out for which reason."""
+        assert self.recipe.demonstrations is not None
         read, unread = self._read()
-        kept, reasons = self._usable(read, dialect, tools)
-        return kept, unread + reasons
+        kept, unused = self._usable(read, dialect, tools)
+        reasons = unread + unused
+        tasks = (trajectory.task for trajectory in kept)
+        self._notes[DEMONSTRATIONS] = self._noted(tasks, reasons, self.recipe.demonstrations)
+        return kept, reasons
 
     def _read(self) -> tuple[list[tuple[Task, list[Step]]], Counter[str]]:
+        """Demonstrations of questions that no evaluation asks, and why others are left out."""
         assert self.recipe.demonstrations is not None
-        return read_shown(self.recipe.demonstrations, self.recipe.max_left_out)
+        read, reasons = read_shown(self.recipe.demonstrations, self.recipe.max_left_out)
+        kept = [each for each in read if each[0] not in self.questions.asked]
+        return kept, reasons + Counter({ASKED: len(read) - len(kept)})
 
     def _usable(
         self, read: Sequence[tuple[Task, Sequence[Step]]], dialect: Dialect, tools: Schemas
@@ -146,7 +169,7 @@ class FileInputs(Inputs):
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[TrajectoryPair]:
         """Pairs of the user's file, in the run's dialect."""
-        if data != "pairs" or self.recipe.pairs is None:
+        if data != PAIRS or self.recipe.pairs is None:
             raise UserError(
                 f"data set '{data}' of pairs is unknown here: use data: pairs with pairs=FILE, as"
                 " 'fieldcraft run autocoa-data' writes one."
@@ -165,9 +188,11 @@ class FileInputs(Inputs):
             read, reasons = autocoa.read_pairs(self.recipe.pairs)
         else:
             read, reasons = read_pairs(self.recipe.pairs), Counter[str]()
-        chosen = self._graded([(pair.task, pair.chosen) for pair in read])
-        rejected = self._graded([(pair.task, pair.rejected) for pair in read])
-        for pair, *rights in zip(read, chosen, rejected, strict=True):
+        apart = [pair for pair in read if pair.task not in self.questions.asked]
+        reasons[ASKED] += len(read) - len(apart)
+        chosen = self._graded([(pair.task, pair.chosen) for pair in apart])
+        rejected = self._graded([(pair.task, pair.rejected) for pair in apart])
+        for pair, *rights in zip(apart, chosen, rejected, strict=True):
             ways = (pair.chosen, pair.rejected)
             ends = [isinstance(way[-1], Answer) for way in ways]  # other ways have no verdict
             if (ends[0] and rights[0] is False) or (ends[1] and rights[1]):
@@ -188,47 +213,18 @@ class FileInputs(Inputs):
                 reasons["longer than budget.total_tokens"] += 1
             else:
                 kept.append(sides)
-        return kept, reasons
-
-    @cached_property
-    def tasks(self) -> list[Task]:
-        assert self.recipe.tasks is not None
-        tasks = read_tasks(self.recipe.tasks)
-        random.Random(f"tasks:{self.recipe.seed}").shuffle(tasks)
-        if len(tasks) < 2:
-            raise UserError(f"{self.recipe.tasks} needs two questions or more, to train and test.")
-        return tasks
+        tasks = (chosen.task for chosen, _ in kept)
+        self._notes[PAIRS] = self._noted(tasks, +reasons, self.recipe.pairs)
+        return kept, +reasons
 
     def remarks(self) -> list[str]:
-        wanted, test = self.recipe.evaluation.splits["heldout"], len(self.test_tasks())
-        found = []
-        if test != wanted:
-            found.append(
-                f"evaluation.splits.heldout={wanted} is more than half of the {len(self.tasks)}"
-                f" questions of {self.recipe.tasks}, so {test} are held out"
-            )
-        if unverified := sum(UNVERIFIED in task.meta for task in self.tasks):
-            found.append(
-                f"{unverified} questions of {self.recipe.tasks} are graded by the answer that their"
-                " demonstration ends in, which nobody has graded"
-            )
-        return found
-
-    @property
-    def _first_test(self) -> int:
-        """Position of the first question that is not trained on."""
-        half = len(self.tasks) // 2
-        return len(self.tasks) - min(half, self.recipe.evaluation.splits["heldout"])
+        return self.questions.remarks()
 
     def train_tasks(self) -> list[Task]:
-        return self.tasks[: self._first_test]
+        return list(self.questions.train)
 
     def test_tasks(self) -> list[Task]:
-        assert self.recipe.tasks is not None
-        return [
-            replace(task, meta={**task.meta, "split": "heldout"})
-            for task in with_source(self.tasks[self._first_test :], self.recipe.tasks)
-        ]
+        return list(self.questions.test)
 
 
 def _reads_model(recipe: Recipe) -> bool:
@@ -242,6 +238,11 @@ def _some(kept: list[T], reasons: Counter[str], none_of: str) -> list[T]:
     """The examples that can be used. Raises UserError with the reasons if there are none."""
     if not kept:
         why = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        if reasons[ASKED] > reasons.total() / 2:
+            raise UserError(
+                f"{none_of} can be used ({why}): give some of other questions, or let evaluations"
+                " ask fewer by evaluation.splits."
+            )
         raise UserError(
             f"{none_of} can be used ({why or 'it is empty'}): raise budget.total_tokens, set a"
             " judge or ungraded=trust for answers that nothing can grade, or give another file."

@@ -25,7 +25,7 @@ TRAIN_TASKS = 4000
 
 def make_inputs(recipe: Recipe) -> Inputs:
     """Files of the user where the recipe names them, its world where it does not."""
-    if recipe.tasks is not None:
+    if recipe.asks_files:
         return FileInputs(recipe)
     if recipe.world is not None:
         world = make_world(recipe.world.name, recipe.world.settings, recipe.seed)

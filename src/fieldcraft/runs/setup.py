@@ -79,7 +79,7 @@ class Setup:
         train, test = self.inputs.train_tasks(), self.inputs.evaluation_tasks()
         notes += [f"{len(train)} to train", f"{len(test)} to test", *self.inputs.remarks()]
         notes += sample_notes(self.recipe.evaluation.samples, test)
-        if not train or not test:
+        if not test or not (train or self.recipe.evaluation.tasks):
             raise UserError(
                 f"there are {len(train)} questions to train on and {len(test)} to test on: give"
                 " tasks=FILE more of them, or the world a split that has some."
