@@ -117,14 +117,14 @@ def test_check_finds_nothing_wrong_with_a_good_one(tmp_path: Path) -> None:
 
 def test_an_exported_agent_with_tools_can_play(tmp_path: Path) -> None:
     player = write_player(tmp_path / "player", 0)
-    write_agent(player, Recipe(recipe="r", stages={}), None)
+    write_agent(player, Recipe(recipe="r", stages={}), None, met_tools=True)
     assert recipe(tmp_path).tools == ()
 
 
 def test_an_exported_player_plays_on(tmp_path: Path) -> None:
     """Whoever asks it, and a recipe that says nothing else, have its environment."""
     acts = recipe(tmp_path)
-    write_agent(tmp_path / "player", acts, None)
+    write_agent(tmp_path / "player", acts, None, met_tools=True)
     agent = find_agent(tmp_path / "player")
     assert agent.recipe.environment == acts.environment
     assert agent.recipe.correct == "environment"
