@@ -227,6 +227,8 @@ def folder(tmp_path, monkeypatch) -> Path:
     ]
     write_pairs(Path("pairs.jsonl"), pairs)
     write_lines("questions.jsonl", [{"question": q, "golden_answers": [t]} for q, _, t in asked])
+    for name, question in {"nq": "Where was Di Eng born?", "hotpot": "Who is Di Eng?"}.items():
+        write_lines(f"{name}.jsonl", [{"question": question, "answer": "Westport"}])
     write_lines("corpus.jsonl", passages)
     write_lines("demonstrations.jsonl", demonstrations)
     return tmp_path

@@ -13,6 +13,7 @@ from fieldcraft.data.sources import read_tasks
 from fieldcraft.recipes.exported import FILE, filled_from_model
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.runs.agent import Agent, find_agent
+from fieldcraft.runs.tool_training import is_agent
 
 
 def ids_of(agent: Agent, tasks: Path) -> list[list[int]]:
@@ -49,6 +50,16 @@ def test_an_export_of_an_export_is_the_same(exported: Path, tmp_path: Path) -> N
     again = tmp_path / "again"
     assert status("export", exported, "--out", again) == 0
     assert json.loads((again / FILE).read_text()) == json.loads((exported / FILE).read_text())
+
+
+def test_it_says_whether_it_was_trained_with_tools(
+    done: Path, exported: Path, tmp_path: Path
+) -> None:
+    assert is_agent(exported)
+    assert status("export", done / "base", "--out", tmp_path / "base") == 0
+    assert not is_agent(tmp_path / "base")
+    assert status("export", tmp_path / "base", "--out", tmp_path / "again") == 0
+    assert not is_agent(tmp_path / "again")
 
 
 def test_options_win_over_what_was_exported(exported: Path) -> None:

@@ -150,7 +150,7 @@ def test_the_program_sends_the_ids_of_training(
     merged = tokenizer.encode(f"{QUESTION}\n")
     assert merged != [*tokenizer.encode(QUESTION), *tokenizer.encode("\n")]  # it can go wrong
     recipe = Recipe(recipe="mine", dialect=dialect, stages={}, tools=())
-    write_agent(tmp_path / "tiny", recipe, None)
+    write_agent(tmp_path / "tiny", recipe, None, met_tools=True)
     assert status("export", tmp_path / "tiny", "--out", tmp_path / "out", "--dtype", "float32") == 0
     monkeypatch.chdir(tmp_path)
     for program, end in zip(programs(card(tmp_path / "out")), ("ids =", "reply ="), strict=True):

@@ -35,7 +35,7 @@ def test_both_programs_write_the_same_turn(tmp_path: Path) -> None:
     model_of(tied=False).save_pretrained(model)
     tiny_tokenizer().save_pretrained(model)  # type: ignore[attr-defined]
     acts = Recipe(recipe="r", stages={}, dialect="hermes", budget=Limits(turn_tokens=30))
-    write_agent(model, acts, None)
+    write_agent(model, acts, None, met_tools=True)
     assert status("export", model, "--out", tmp_path / "exported", "--dtype", "float32") == 0
     card = (tmp_path / "exported" / "README.md").read_text("utf-8")
     with_transformers, with_vllm = re.findall(r"^```python\n(.*?)^```$", card, re.S | re.M)

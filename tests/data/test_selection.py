@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fieldcraft.config.sections import Select
+from fieldcraft.data.duplicates import normal_form
 from fieldcraft.data.selection import (
     KNOWN,
     OVERLAP,
@@ -14,7 +15,6 @@ from fieldcraft.data.selection import (
     Tally,
     not_known,
     not_solved,
-    plain,
     sample,
     without,
 )
@@ -40,7 +40,7 @@ def test_what_is_solved_eight_of_eight_times_is_left_out() -> None:
 
 
 def test_questions_of_supervised_training() -> None:
-    trained = {plain(" question  1?"), plain("Question 3?")}
+    trained = {normal_form(" question  1?"), normal_form("Question 3?")}
     found = without(trained, TASKS, Select())
     assert [task.id for task in found.kept] == ["0", "2"]
     assert found.cuts[0].dropped == {OVERLAP: 2}

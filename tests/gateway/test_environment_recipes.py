@@ -13,7 +13,8 @@ from fieldcraft.rewards.environment import EnvironmentReward
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.runs.agent import find_agent
 from fieldcraft.runs.check import check_recipe
-from fieldcraft.runs.inputs import EnvironmentInputs, FileInputs, make_inputs
+from fieldcraft.runs.file_inputs import FileInputs
+from fieldcraft.runs.inputs import EnvironmentInputs, make_inputs
 from fieldcraft.types import Task, Trajectory, UserError
 
 GAME = {"name": "text", "env": "games_parts:Guess", "games": 6}
@@ -116,14 +117,14 @@ def test_check_finds_nothing_wrong_with_a_good_one(tmp_path: Path) -> None:
 
 def test_an_exported_agent_with_tools_can_play(tmp_path: Path) -> None:
     player = write_player(tmp_path / "player", 0)
-    write_agent(player, Recipe(recipe="r", stages={}), None)
+    write_agent(player, Recipe(recipe="r", stages={}), None, met_tools=True)
     assert recipe(tmp_path).tools == ()
 
 
 def test_an_exported_player_plays_on(tmp_path: Path) -> None:
     """Whoever asks it, and a recipe that says nothing else, have its environment."""
     acts = recipe(tmp_path)
-    write_agent(tmp_path / "player", acts, None)
+    write_agent(tmp_path / "player", acts, None, met_tools=True)
     agent = find_agent(tmp_path / "player")
     assert agent.recipe.environment == acts.environment
     assert agent.recipe.correct == "environment"

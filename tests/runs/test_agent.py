@@ -126,7 +126,7 @@ def test_an_agent_computes_in_the_type_in_which_it_was_trained(
     model = write_tiny_checkpoint(tmp_path / "model", "qwen2")
     agent = Agent(model, Recipe.model_validate({"recipe": "mine", "stages": {}, **keys}), None)
     assert agent.engine.model.dtype == dtype
-    write_agent(model, agent.recipe, None)
+    write_agent(model, agent.recipe, None, met_tools=True)
     exported = find_agent(model)
     assert exported.recipe.dtype == str(dtype).removeprefix("torch.")
     assert exported.engine.model.dtype == dtype
@@ -135,7 +135,7 @@ def test_an_agent_computes_in_the_type_in_which_it_was_trained(
 def test_an_agent_that_says_no_type_computes_in_float32(tmp_path: Path) -> None:
     """As those did that were exported before the type was written."""
     model = write_tiny_checkpoint(tmp_path / "model", "qwen2")
-    write_agent(model, Recipe(recipe="mine", stages={}), None)
+    write_agent(model, Recipe(recipe="mine", stages={}), None, met_tools=True)
     written = json.loads((model / FILE).read_text())
     written.pop("dtype")
     (model / FILE).write_text(json.dumps(written))

@@ -136,11 +136,12 @@ def test_real_files_are_sound(shared: Path, checkpoint: Path) -> None:
 # -- inputs ------------------------------------------------------------------------------------
 
 
-def test_a_question_both_trained_and_held_out(tmp_path: Path, checkpoint: Path) -> None:
+def test_a_question_that_is_held_out_is_not_trained_on(tmp_path: Path, checkpoint: Path) -> None:
     recipe = files(tmp_path, checkpoint)
-    write(tmp_path / "tasks.jsonl", [{"question": "Why?", "answer": "So"}] * 2)
+    tasks = write(tmp_path / "tasks.jsonl", [{"question": "Why?", "answer": "So"}] * 2)
     assert problems_of(recipe)[0] == (
-        "1 questions are both trained and held out, such as 'Why?': remove repeated questions."
+        f"no question of {tasks} is left to train on, because evaluations ask them all: give"
+        " questions that evaluations do not ask."
     )
 
 

@@ -15,7 +15,8 @@ from fieldcraft.dialects import get_dialect
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.events import Events, write_metrics
 from fieldcraft.runs.check import check_recipe
-from fieldcraft.runs.inputs import FileInputs, make_inputs
+from fieldcraft.runs.file_inputs import FileInputs
+from fieldcraft.runs.inputs import make_inputs
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.types import Task, UserError
 

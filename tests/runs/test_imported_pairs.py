@@ -9,7 +9,7 @@ from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from fieldcraft.data.steps_io import StepPair, write_pairs
 from fieldcraft.dialects import get_dialect
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.runs.inputs import FileInputs
+from fieldcraft.runs.file_inputs import FileInputs
 from fieldcraft.types import Action, Answer, Task, Thought
 
 pytest.importorskip("math_verify", reason="mathematics needs the extra code")

@@ -10,7 +10,7 @@ from checkpoints import tiny_tokenizer
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.dialects import get_dialect
 from fieldcraft.recipes.loading import parse_recipe
-from fieldcraft.runs.inputs import FileInputs
+from fieldcraft.runs.file_inputs import FileInputs
 from fieldcraft.types import UserError
 
 CALL = {"id": "a", "function": {"name": "search", "arguments": '{"query": "x"}'}}
@@ -47,11 +47,13 @@ TAGGED = record(calling(arguments='{"query": "a </end_search> b"}'), RESULT)
 def recipe(folder: Path, lines: list[Any], **keys: Any) -> Recipe:
     file = folder / "shown.jsonl"
     file.write_text("\n".join(map(json.dumps, lines)))
+    others = folder / "questions.jsonl"
+    others.write_text("\n".join(json.dumps({"question": f"{n}?", "answer": "A"}) for n in range(2)))
     return parse_recipe(
         {
             "recipe": "small",
             "model": str(folder),
-            "tasks": str(file),
+            "tasks": str(others),
             "demonstrations": str(file),
             "tools": [],
             "stages": {"sft": STAGE},

@@ -41,7 +41,7 @@ from fieldcraft.rewards.judge import Judge
 from fieldcraft.rewards.programs import StdinTests, UnitTests
 from fieldcraft.runs.build import make_correct, make_rubric
 from fieldcraft.runs.check import check_recipe
-from fieldcraft.runs.inputs import FileInputs
+from fieldcraft.runs.file_inputs import FileInputs
 from fieldcraft.tools.serving import serving
 from fieldcraft.types import Answer, Reward, Status, Step, Task, Thought, Trajectory
 from unguarded import Unguarded
@@ -168,6 +168,14 @@ Verdicts = dict[tuple[str, bool], bool | None]  # task and what it was answered 
 Use = Callable[[Graded, Path], Awaitable[Verdicts]]
 
 
+def asking_others(recipe: Recipe, folder: Path) -> Recipe:
+    """The recipe with an evaluation of another question, so that none is held out of training."""
+    file = folder / "others.jsonl"
+    file.write_text('{"question": "Who?", "answer": "Bo"}')
+    asked = recipe.evaluation.model_copy(update={"tasks": {"others": file}, "splits": {}})
+    return recipe.model_copy(update={"evaluation": asked})
+
+
 async def evaluation(graded: Graded, folder: Path) -> Verdicts:
     found: Verdicts = {}
     for right in (True, False):
@@ -259,7 +267,7 @@ async def training(graded: Graded, folder: Path) -> Verdicts:
 
 
 async def importing(graded: Graded, folder: Path) -> Verdicts:
-    inputs = FileInputs(graded.recipe)
+    inputs = FileInputs(asking_others(graded.recipe, folder))
     inputs.correct = graded.correct
     kept, reasons = await asyncio.to_thread(inputs.usable_demonstrations, DIALECT, [])
     assert reasons == {"with a wrong answer": len(RECORDS)}
@@ -316,7 +324,8 @@ def test_a_look_before_a_run_says_who_grades_and_asks_nobody(
     graded: Graded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = {"type": "sft", "data": "demonstrations", "steps": 1, "batch": 2, "optim": {"lr": 1.0}}
-    recipe = parse_recipe({**dump_recipe(graded.recipe), "stages": {"sft": stage}})
+    apart = asking_others(graded.recipe, tmp_path)
+    recipe = parse_recipe({**dump_recipe(apart), "stages": {"sft": stage}})
     asked: list[str] = []
 
     async def ask(self: Any, trajectory: Trajectory) -> float:
@@ -327,14 +336,14 @@ def test_a_look_before_a_run_says_who_grades_and_asks_nobody(
         monkeypatch.setattr(kind, "ask", ask)
     problems, notes = told(recipe, tmp_path)
     assert problems == []
-    for note in ("2 graded by judge", "1 graded by em", "1 graded by math"):
+    for note in ("2 graded by judge", "2 graded by em", "1 graded by math"):
         assert note in notes
     assert "4 are graded by judge in the run" in notes
     assert "2 left out: with a wrong answer" in notes  # of the question and of the mathematics
     assert asked == []
     nobody_there = recipe.model_copy(update={"judge": JudgeModel()})
     problems, _ = told(nobody_there, tmp_path)
-    assert problems[0].startswith("2 of 6 questions are graded by a judge, and there is none: set")
+    assert problems[0].startswith("2 of 7 questions are graded by a judge, and there is none: set")
     words = recipe.model_copy(update={"correct": "em"})
     [problem] = [p for p in told(words, tmp_path)[0] if "grades by" in p]
     assert "nothing that the reward 'em' grades by: set correct=auto" in problem
@@ -382,4 +391,9 @@ def test_no_other_module_compares_answers() -> None:
                     attributes = (n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute))
                     if {"answer", "answers"} & {*attributes}:
                         found.add(name)
-    assert found == {"data/rules.py", "data/synthesis.py", "evals/fidelity.py"}
+    assert found == {
+        "data/decontamination.py",
+        "data/rules.py",
+        "data/synthesis.py",
+        "evals/fidelity.py",
+    }

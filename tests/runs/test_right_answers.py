@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.runs.right_answers import Doubt, answer_notes
+from fieldcraft.runs.right_answers import answer_notes
+from fieldcraft.runs.sources import Doubt
 from fieldcraft.types import Task
 
 

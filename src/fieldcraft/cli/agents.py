@@ -213,10 +213,10 @@ def check_agents(
 def _own_questions(agents: Mapping[str, Any], limit: int | None) -> list[Task]:
     """Of the training of the first agent."""
     first = next(iter(agents.values()))
-    if first.inputs is None:
+    questions: list[Task] = [] if first.inputs is None else first.inputs.train_tasks()
+    if not questions:
         raise UserError("there are no questions to simulate for: give a file with --tasks.")
-    questions: list[Task] = first.inputs.train_tasks()[: limit or SIMULATED_QUESTIONS]
-    return questions
+    return questions[: limit or SIMULATED_QUESTIONS]
 
 
 def _evaluate_simulators(

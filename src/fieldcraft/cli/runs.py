@@ -201,7 +201,7 @@ def check(
     with loading():
         from fieldcraft.runs.check import check_recipe
         from fieldcraft.runs.examples import DataOfRun
-        from fieldcraft.runs.right_answers import Doubt
+        from fieldcraft.runs.sources import Doubt
         from fieldcraft.terminal.examples import print_examples
 
     def examine(data: DataOfRun) -> None:

@@ -134,6 +134,11 @@ class Recipe(Section):
     evaluation: Evaluation = Evaluation()
 
     @property
+    def asks_files(self) -> bool:
+        """Whether questions are of the user's files, and not of the world or the environment."""
+        return self.tasks is not None or bool(self.evaluation.tasks)
+
+    @property
     def policy_dtype(self) -> Dtype:
         """In which a trained model computes: a base in another type is float32 as soon as its
         float32 adapter is added to it."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -239,8 +241,10 @@ class During(Section):
 class Evaluation(SamplingConfig):
     """Evaluation of every stage on the same questions, greedily or with several samples of each."""
 
-    # how many questions of which of the world's splits, the leading one first; a user's own
-    # questions have the split `heldout` alone
+    # files of the user's questions, a split each; a single one is `heldout`
+    tasks: dict[str, Path] = Field(default={})
+    # how many questions of which split, the leading one first: of the world, of a file of `tasks`
+    # (all by default), or, as `heldout`, of the user's questions to train on
     splits: dict[str, NonNegativeInt] = Field(default={"heldout": 500})
     workflows: tuple[str, ...] = ("workflow",)  # around the first model
     concurrency: PositiveInt = 256
@@ -252,6 +256,20 @@ class Evaluation(SamplingConfig):
     prices: tuple[Rate, Rate] | None = None
     during: During | None = None
     budget: BudgetChanges = Field(default={})  # what differs from that of the recipe
+
+    @model_validator(mode="before")
+    @classmethod
+    def _asks_only_files_by_default(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and data.get("tasks") and "splits" not in data:
+            return {"splits": {}, **data}
+        return data
+
+    @field_validator("tasks", mode="before")
+    @classmethod
+    def _names_a_single_file(cls, tasks: Any) -> Any:
+        if not isinstance(tasks, str | Path | Mapping):
+            raise ValueError("it must be a file, or files by name, as in {nq: nq.jsonl}")
+        return tasks if isinstance(tasks, Mapping) else {"heldout": tasks}
 
     @field_validator("verifier")
     @classmethod
@@ -270,7 +288,7 @@ class Evaluation(SamplingConfig):
 
     @model_validator(mode="after")
     def _asks_something(self) -> Self:
-        if not any(self.splits.values()):
+        if all(size == 0 for size in self.sizes.values()):
             raise ValueError("an evaluation needs questions: give a split, as in {heldout: 500}")
         return self
 
@@ -284,9 +302,14 @@ class Evaluation(SamplingConfig):
         return count_samples(self.samples, task)
 
     @property
+    def sizes(self) -> dict[str, int | None]:
+        """How many questions of which split, the leading one first; None: all."""
+        return {**self.splits, **{name: None for name in self.tasks if name not in self.splits}}
+
+    @property
     def leading(self) -> str:
         """The split that a report's headline is of: the first one with questions."""
-        return next(name for name, size in self.splits.items() if size)
+        return next(name for name, size in self.sizes.items() if size != 0)
 
 
 TEACHER = "teacher"

@@ -14,6 +14,18 @@ PERMUTATIONS = 128
 _SIGNS = re.compile(r"[-+*/^<>=%\u2212\u00d7]")  # 5 > 3 and 5 < 3 have the same words
 
 
+def normal_form(text: str) -> str:
+    """Return the words of a text and, behind them, its signs of mathematics: equal for texts that
+    differ in case, punctuation, accents and white space alone."""
+    return " ".join([*words(text), *_SIGNS.findall(text)]) or text.strip()
+
+
+def shingles(plain: str) -> set[str]:
+    """Return every CHARACTERS letters in a row of a text in its normal form."""
+    last = max(len(plain) - CHARACTERS, 0)
+    return {plain[at : at + CHARACTERS] for at in range(last + 1)}
+
+
 class Alike:
     """Tells whether a text is like one that it met before.
 
@@ -31,7 +43,7 @@ class Alike:
 
     def met(self, text: str) -> bool:
         """Whether a text like this one was met; from now on this one was, too."""
-        plain = " ".join([*words(text), *_SIGNS.findall(text)]) or text.strip()
+        plain = normal_form(text)
         if plain in self._same:
             return True
         self._same.add(plain)
@@ -42,10 +54,8 @@ class Alike:
         return False
 
     def _sketch(self, plain: str) -> Any:
-        last = max(len(plain) - CHARACTERS, 0)
-        shingles = {plain[at : at + CHARACTERS].encode() for at in range(last + 1)}
         sketch = self._library.MinHash(num_perm=PERMUTATIONS)
-        sketch.update_batch(sorted(shingles))
+        sketch.update_batch(sorted(shingle.encode() for shingle in shingles(plain)))
         return sketch
 
 

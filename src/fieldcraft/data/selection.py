@@ -19,6 +19,7 @@ from typing import NamedTuple
 from pydantic import TypeAdapter
 
 from fieldcraft.config.sections import Select
+from fieldcraft.data.duplicates import normal_form
 from fieldcraft.data.funnel import Cut, Example
 from fieldcraft.records.jsonl import parse_object, whole_lines
 from fieldcraft.records.reading import reading
@@ -155,9 +156,9 @@ class Selected(NamedTuple):
 
 def without(trained: Set[str], tasks: Sequence[Task], settings: Select) -> Selected:
     """The first rule: no question of supervised training, unless `overlap` is to be kept. `trained`
-    are such questions as `plain` makes them."""
+    are such questions in their normal form."""
     apart = settings.overlap == "drop"
-    reasons = [OVERLAP if apart and plain(t.question) in trained else "" for t in tasks]
+    reasons = [OVERLAP if apart and normal_form(t.question) in trained else "" for t in tasks]
     return _cut("overlap", {"overlap": settings.overlap}, tasks, reasons)
 
 
@@ -184,8 +185,3 @@ def _cut(
     counts = Counter(filter(None, reasons))
     cut = Cut(name, dict(settings), len(tasks), len(kept), dict(counts))
     return Selected(kept, [(task, name, reason) for task, reason in pairs if reason], [cut])
-
-
-def plain(question: str) -> str:
-    """A question as it is compared: small letters, single spaces."""
-    return " ".join(question.lower().split())

@@ -1,7 +1,8 @@
 """What an exported agent needs beside its weights: `fieldcraft.json`, in the same folder.
 
 It holds the keys of a recipe that a policy acts under, all of them resolved, `dtype`, in which it
-was trained, and `index`, the absolute path of its search index, which is not copied. Whoever opens
+was trained, `index`, the absolute path of its search index, which is not copied, and `met_tools`:
+whether its training showed it a tool. Whoever opens
 the folder acts under these keys: `ask`, `eval` and `fieldcraft.load` as they are, a recipe whose
 `model` it is where the recipe itself says nothing.
 """
@@ -19,16 +20,18 @@ from fieldcraft.records.reading import Damaged, read_json
 from fieldcraft.types import UserError
 
 FILE = "fieldcraft.json"
+MET_TOOLS = "met_tools"
 PROMPT = ("dialect", "instruction", "system", "template")
 # What an agent acts under, and so hands on to a run that trains it.
 HANDED_ON = (*PROMPT, "environment", "tools", "search", "budget", "max_rows", "correct")
 
 
-def write_agent(folder: Path, recipe: Recipe, index: Path | None) -> None:
-    """Write what the agent of a recipe acts under into the folder of its weights."""
+def write_agent(folder: Path, recipe: Recipe, index: Path | None, *, met_tools: bool) -> None:
+    """Write what the agent of a recipe acts under into the folder of its weights, and whether it
+    was trained with tools."""
     place = None if index is None else str(index.absolute())
     kept = {"recipe": recipe.recipe, "dtype": recipe.policy_dtype, **handed_on(recipe)}
-    write_json(folder / FILE, {**kept, "index": place})
+    write_json(folder / FILE, {**kept, "index": place, MET_TOOLS: met_tools})
 
 
 def handed_on(recipe: Recipe) -> dict[str, Any]:
@@ -42,18 +45,32 @@ def read_agent(folder: Path) -> tuple[dict[str, Any], Path | None] | None:
 
     Raises UserError for a file that `write_agent` did not write.
     """
+    keys = _read(folder)
+    if keys is None:
+        return None
+    index = keys.pop("index")
+    keys.pop(MET_TOOLS, None)
+    return {**keys, "stages": {}}, None if index is None else Path(index)
+
+
+def exported_met_tools(folder: Path) -> bool:
+    """Return whether the training of an exported model showed it a tool; False where a folder holds
+    weights alone. Raises UserError as `read_agent` does."""
+    keys = _read(folder)
+    return keys is not None and bool(keys.get(MET_TOOLS))
+
+
+def _read(folder: Path) -> dict[str, Any] | None:
     file = folder / FILE
     if not file.exists():
         return None
     try:
-        keys = read_json(file, dict[str, Any], "export the agent again")
-        index = keys.pop("index")
-        missing = {*HANDED_ON} - keys.keys()
-    except (Damaged, KeyError) as error:
+        keys: dict[str, Any] = read_json(file, dict[str, Any], "export the agent again")
+    except Damaged as error:
         raise UserError(_no_agent(file)) from error
-    if missing:
+    if {"index", *HANDED_ON} - keys.keys():
         raise UserError(_no_agent(file))
-    return {**keys, "stages": {}}, None if index is None else Path(index)
+    return keys
 
 
 def _no_agent(file: Path) -> str:

@@ -14,7 +14,6 @@ from fieldcraft.config.names import (
     VLLM,
     Kind,
     PartError,
-    known,
     require,
     short,
     shown,
@@ -23,7 +22,6 @@ from fieldcraft.config.names import (
 from fieldcraft.config.recipe import (
     Recipe,
     evaluations,
-    split_titles,
     stage_settings,
     table_rows,
     world_settings,
@@ -37,7 +35,7 @@ from fieldcraft.recipes.environments import check_environment
 from fieldcraft.recipes.exported import filled_from_model
 from fieldcraft.recipes.files import read_recipe
 from fieldcraft.recipes.overrides import apply_override
-from fieldcraft.recipes.questions import check_closed_book, check_selection
+from fieldcraft.recipes.questions import check_closed_book, check_questions, check_selection
 from fieldcraft.records.paths import at_home
 from fieldcraft.records.reading import MAKE_ANEW, read_json, reading
 from fieldcraft.types import UserError
@@ -97,15 +95,16 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
     check_cluster(recipe)
     _check_seeds(recipe)
     for key in recipe.needs:
-        path: Path | None = getattr(recipe, key)
-        if path is None:
+        if getattr(recipe, key) is None:
             raise UserError(f"recipe '{recipe.recipe}' needs {key}=PATH on the command line.")
     graders = {recipe.correct}.union(*(stage.graders for stage in recipe.stages.values()))
     check_judge(recipe.judge, "judge" in {*graders, recipe.evaluation.verifier})
-    for key in ("model", "tasks", "corpus", "demonstrations", "pairs"):
-        path = getattr(recipe, key)
+    keys = ("model", "tasks", "corpus", "demonstrations", "pairs")
+    files: dict[str, Path | None] = {key: getattr(recipe, key) for key in keys}
+    files |= {f"evaluation.tasks.{name}": path for name, path in recipe.evaluation.tasks.items()}
+    for name, path in files.items():
         if path is not None and not path.exists():
-            raise UserError(f"{key}={path} does not exist: give the path of an existing file.")
+            raise UserError(f"{name}={path} does not exist: give the path of an existing file.")
     _check_collection(recipe)
     check_selection(recipe)
     check_closed_book(recipe)
@@ -113,7 +112,7 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
     _check_overlong(recipe)
     check_environment(recipe)
     recipe = _with_whole_world(recipe)
-    _check_questions(recipe)
+    check_questions(recipe)
     return recipe
 
 
@@ -175,25 +174,6 @@ def _with_whole_world(recipe: Recipe) -> Recipe:
         raise UserError(_sentence(error, known_settings, ("world",))) from error
     world = World(name=recipe.world.name, **settings.model_dump(mode="json"))
     return recipe.model_copy(update={"world": world})
-
-
-def _check_questions(recipe: Recipe) -> None:
-    """There must be questions, of splits that exist."""
-    named = recipe.world is not None or recipe.tasks is not None
-    if not named and not recipe.environment.of_others:
-        raise UserError(
-            f"recipe '{recipe.recipe}' has no questions: give tasks=FILE, or world.name= with one"
-            f" of {', '.join(known(Kind.WORLD))}."
-        )
-    splits = {*split_titles(recipe), *(["heldout"] if recipe.world is None or recipe.tasks else [])}
-    for name in recipe.evaluation.splits:
-        if name not in splits:
-            advice = suggestion(name, sorted(splits), "evaluation.splits.")
-            raise UserError(f"unknown key 'evaluation.splits.{name}'; {advice}")
-    if recipe.tasks is not None and not recipe.evaluation.splits.get("heldout"):
-        raise UserError(
-            "tasks=FILE needs evaluation.splits.heldout=, the number of questions to test on."
-        )
 
 
 def check_names(recipe: Recipe) -> None:
@@ -278,7 +258,7 @@ def _check_collection(recipe: Recipe) -> None:
                 f"a teacher ends by itself, so budget.{key} changes nothing with collect: remove"
                 " it."
             )
-    named = teacher.url is not None or teacher.seats or recipe.tasks is not None
+    named = teacher.url is not None or teacher.seats or recipe.asks_files
     if teacher.model is None and named:
         raise UserError(
             "the teacher has no name: set teacher.model, the name of a model at teacher.url or the"

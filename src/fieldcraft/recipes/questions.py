@@ -1,9 +1,56 @@
-"""Recipes that sample questions before they are asked: those selected, and those measured."""
+"""Questions of a recipe: those it asks, and those it samples to select or to measure them."""
 
 from __future__ import annotations
 
-from fieldcraft.config.recipe import Recipe, closed_book_model
+from fieldcraft.config.names import Kind, known, suggestion
+from fieldcraft.config.recipe import Recipe, closed_book_model, split_titles
 from fieldcraft.types import UserError
+
+
+def check_questions(recipe: Recipe) -> None:
+    """There must be questions, of splits that exist."""
+    if recipe.world is None and not recipe.asks_files and not recipe.environment.of_others:
+        raise UserError(
+            f"recipe '{recipe.recipe}' has no questions: give tasks=FILE, or world.name= with one"
+            f" of {', '.join(known(Kind.WORLD))}."
+        )
+    if recipe.evaluation.tasks and recipe.tasks is None:
+        _check_evaluated_alone(recipe)
+    splits = _splits(recipe)
+    for name in recipe.evaluation.splits:
+        if name not in splits:
+            advice = suggestion(name, splits, "evaluation.splits.")
+            raise UserError(f"unknown key 'evaluation.splits.{name}'; {advice}")
+    sizes = recipe.evaluation.sizes
+    if recipe.tasks is not None and not recipe.evaluation.tasks and not sizes.get("heldout"):
+        raise UserError(
+            "tasks=FILE needs evaluation.splits.heldout=, the number of questions to test on, or"
+            " evaluation.tasks=FILE."
+        )
+
+
+def _splits(recipe: Recipe) -> list[str]:
+    """The splits that an evaluation can ask."""
+    files = recipe.evaluation.tasks
+    own = () if files else split_titles(recipe)
+    cut = recipe.tasks is not None or not (files or recipe.world)
+    return sorted({*files, *own, *(["heldout"] if cut else [])})
+
+
+def _check_evaluated_alone(recipe: Recipe) -> None:
+    """Files of evaluations without `tasks` are for recipes that need no questions to train on."""
+    if recipe.world is not None or recipe.environment.of_others:
+        raise UserError(
+            "evaluation.tasks replaces the questions of a world or an environment, so the questions"
+            " to train on must be your own, too: give tasks=FILE, or remove evaluation.tasks."
+        )
+    asking = [f"stage '{name}'" for name, s in recipe.stages.items() if s.kind != "supervised"]
+    asking += ["select"] if recipe.select is not None else []
+    asking += ["collect"] if recipe.collect is not None else []
+    if asking:
+        raise UserError(
+            f"{asking[0]} needs questions beside those of evaluation.tasks: give tasks=FILE."
+        )
 
 
 def check_selection(recipe: Recipe) -> None:

@@ -102,7 +102,7 @@ def check_recipe(
             look("teachers", partial(teacher_problems, recipe))
         if recipe.select is not None and recipe.select.toolless == TEACHER:
             look("teacher", partial(model_problems, recipe.teacher))
-        if recipe.model is None and (not sound[1] or recipe.tasks is not None):
+        if recipe.model is None and (not sound[1] or recipe.asks_files):
             return problems  # the model is made from the world
         has_model = look("model", setup.find_model)
         sound += [has_model, look("judge", setup.find_judge)]
@@ -296,9 +296,8 @@ class FirstExamples:
     def trajectories(self, data: str, count: int | None) -> Sequence[Trajectory]:
         inputs, schemas = self.setup.inputs, self.setup.schemas
         found = inputs.trajectories(data, self._few(count), self.dialect, schemas)
-        left_out = inputs.left_out(self.dialect, schemas).most_common()
-        self.notes.extend(f"{number} left out: {reason}" for reason, number in left_out)
-        if self.recipe.tasks is not None:  # a world's are right
+        self.notes.extend(inputs.notes(data, self.dialect, schemas))
+        if self.recipe.asks_files:  # a world's are right
             graders = Counter(recorded_as(self.recipe.correct, t.task) for t in found)
             later = ((graders[name], name) for name in ASKED if graders[name])
             self.notes.extend(f"{number} are graded by {name} in the run" for number, name in later)
@@ -307,6 +306,7 @@ class FirstExamples:
     def filtered(self, data: str, count: int | None, filters: Filters) -> Sequence[Trajectory]:
         inputs, schemas = self.setup.inputs, self.setup.schemas
         shown = inputs.shown(data, self._few(count), self.dialect, schemas)
+        self.notes.extend(inputs.notes_of_shown(data))
         correct = inputs.correct or make_correct(self.recipe)
         found = filter_shown(self.recipe, shown, filters, self.dialect, correct)
         self.notes.extend(
@@ -316,7 +316,10 @@ class FirstExamples:
         return inputs.encoded(found.kept, self.dialect, schemas) if found.kept else []
 
     def pairs(self, data: str, count: int | None) -> Sequence[Pair]:
-        return self.setup.inputs.pairs(data, self._few(count), self.dialect, self.setup.schemas)
+        inputs, schemas = self.setup.inputs, self.setup.schemas
+        found = inputs.pairs(data, self._few(count), self.dialect, schemas)
+        self.notes.extend(inputs.notes(data, self.dialect, schemas))
+        return found
 
     def training_questions(self) -> Sequence[Task]:
         return self.setup.inputs.train_tasks()[: self._few(None)]
@@ -325,6 +328,6 @@ class FirstExamples:
         return self.setup.inputs.plan(task, self.dialect)
 
     def _few(self, count: int | None) -> int | None:
-        if self.recipe.tasks is not None:
+        if self.recipe.asks_files:
             return count
         return min(count or EXAMPLES, EXAMPLES)

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.config.lineage import met_tools
 from fieldcraft.config.names import Kind, cause_of, find, short, shown
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.metrics import summarise
@@ -25,14 +24,16 @@ from fieldcraft.runs.build import make_environment, make_verifier
 from fieldcraft.runs.context import Context
 from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.sampling import Decoding, resolve_sampling
+from fieldcraft.runs.tool_training import ever_met_tools
 from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 
 Workflow = Callable[[Task, Policy, ToolEnvironment, str], Awaitable[Trajectory]]
 
 
 async def evaluate_model(context: Context, name: str, model: Path) -> None:
-    """Evaluation with tools; a model that no training has shown one has none."""
-    tools = context.tools if met_tools(context.recipe, name) else []
+    """Evaluation with tools; a model that no training has shown one, here or in an earlier run, has
+    none."""
+    tools = context.tools if ever_met_tools(context.recipe, name) else []
     await _evaluate(context, name, model, tools, rollout)
 
 

@@ -92,7 +92,7 @@ class DataOfRun:
         self, data: str, name: str, trained: frozenset[Author], count: int
     ) -> Iterator[DemonstrationExample]:
         assert self.dialect is not None
-        if self.recipe.tasks is None:
+        if not self.recipe.asks_files:
             for made in self.inputs.trajectories(data, count, self.dialect, self.schemas):
                 yield DemonstrationExample(name, trained, made)
             return

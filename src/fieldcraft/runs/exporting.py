@@ -7,12 +7,13 @@ from typing import Any
 
 from fieldcraft.config.sections import Dtype
 from fieldcraft.engine.writing import add_end
-from fieldcraft.recipes.exported import read_agent, write_agent
+from fieldcraft.recipes.exported import exported_met_tools, read_agent, write_agent
 from fieldcraft.records.files import atomic_folder
 from fieldcraft.runs.agent import agent_in
 from fieldcraft.runs.dialects import load_dialect
 from fieldcraft.runs.folder import ADAPTER, RunFolder, find_model, find_part
 from fieldcraft.runs.model_card import Exported, write_card
+from fieldcraft.runs.tool_training import ever_met_tools
 from fieldcraft.train.learning import ProbeResult
 from fieldcraft.train.model import load_model, load_tokenizer, torch_type
 from fieldcraft.train.parity import said_by_model
@@ -36,11 +37,12 @@ def export(path: Path, out: Path, dtype: Dtype) -> None:
     acts = run is not None or read_agent(folder) is not None
     dialect = load_dialect(agent.recipe, tokens) if acts else None
     stage = folder.absolute().parent.name
+    met_tools = exported_met_tools(folder) if run is None else ever_met_tools(run.recipe, stage)
     with atomic_folder(out) as draft:
         save_model(draft, model, tokenizer, said=said)
         if dialect is not None:
             add_end(draft, dialect.end.token)
-        write_agent(draft, agent.recipe, agent.index)
+        write_agent(draft, agent.recipe, agent.index, met_tools=met_tools)
         write_card(draft, Exported(out.name, agent.recipe, tokenizer, dialect, run, stage))
 
 

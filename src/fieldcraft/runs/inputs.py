@@ -2,48 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.data import autocoa
-from fieldcraft.data.corpora import ensure_corpus
-from fieldcraft.data.formats.convert import read_shown
-from fieldcraft.data.formats.kinds import UNVERIFIED
-from fieldcraft.data.grading import Grader
-from fieldcraft.data.records import hash_of
-from fieldcraft.data.sources import read_tasks, with_source, write_tasks
-from fieldcraft.data.steps_io import read_pairs
-from fieldcraft.dialects.demonstrations import (
-    Unwritable,
-    encode_demonstration,
-    encode_pair,
-    reads_back,
-)
-from fieldcraft.records.chains import longest_chain
+from fieldcraft.data.sources import write_tasks
 from fieldcraft.records.files import write_text
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.rollout.environments import Environment
-from fieldcraft.runs.build import make_correct, make_environment_of_others
-from fieldcraft.runs.loop import run_async
-from fieldcraft.runs.sources import Inputs, Schemas, agreed
-from fieldcraft.types import Answer, Dialect, Step, Task, Trajectory, UserError
+from fieldcraft.runs.build import make_environment_of_others
+from fieldcraft.runs.file_inputs import FileInputs
+from fieldcraft.runs.sources import Inputs, Schemas
+from fieldcraft.types import Dialect, Step, Task, Trajectory, UserError
 from fieldcraft.worlds.base import Oracle, TrajectoryPair, Verdicts, World, make_world
 
 TRAIN_TASKS = 4000
-UNGRADED = "with an answer that nothing can grade"
-T = TypeVar("T")
 
 
 def make_inputs(recipe: Recipe) -> Inputs:
     """Files of the user where the recipe names them, its world where it does not."""
-    if recipe.tasks is not None:
+    if recipe.asks_files:
         return FileInputs(recipe)
     if recipe.world is not None:
         world = make_world(recipe.world.name, recipe.world.settings, recipe.seed)
@@ -185,215 +167,3 @@ class EnvironmentInputs(Inputs):
 
     def test_tasks(self) -> list[Task]:
         return [replace(task, meta={**task.meta, "split": "heldout"}) for task in self._tasks[1]]
-
-
-class FileInputs(Inputs):
-    """Questions, passages and demonstrations of the user's files."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
-        self._verdicts: dict[str, bool | None] = {}  # of demonstrations, by a hash
-        if recipe.model is None and _reads_model(recipe):
-            raise UserError("tasks=FILE needs model=DIR, a checkpoint folder to start from.")
-        searches = any(tool.name == "search" for tool in recipe.tools)
-        if searches and recipe.corpus is None and recipe.search.url is None:
-            raise UserError(
-                "tasks=FILE needs corpus=FILE, or search.url= of a search server, for the tool"
-                " search: give one of them, or tools= without search."
-            )
-
-    def write_world(self, folder: Path) -> None:
-        if self.recipe.corpus is not None:
-            corpus = ensure_corpus(self.recipe.corpus, folder / "corpus.jsonl")
-            if corpus != folder / "corpus.jsonl":
-                (folder / "corpus.jsonl").symlink_to(corpus.resolve())
-
-    def trajectories(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
-    ) -> list[Trajectory]:
-        """Imported demonstrations whose answers are right by the verdict of the run, in its
-        dialect. What nothing can grade is trusted only where the recipe says so."""
-        self._require(data)
-        kept, reasons = self.usable_demonstrations(dialect, tools)
-        return _some(kept, reasons, f"no demonstration of {self.recipe.demonstrations}")[:count]
-
-    def _require(self, data: str) -> None:
-        if data != "demonstrations" or self.recipe.demonstrations is None:
-            raise UserError(
-                f"data set '{data}' is unknown here: use data: demonstrations with"
-                " demonstrations=FILE."
-            )
-
-    def shown(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
-    ) -> list[tuple[Task, list[Step]]]:
-        self._require(data)
-        return self._read()[0][:count]
-
-    def encoded(
-        self, shown: Sequence[tuple[Task, Sequence[Step]]], dialect: Dialect, tools: Schemas
-    ) -> list[Trajectory]:
-        kept, reasons = self._usable(shown, dialect, tools)
-        return _some(kept, reasons, "no filtered demonstration")
-
-    def left_out(self, dialect: Dialect, tools: Schemas) -> Counter[str]:
-        return self.usable_demonstrations(dialect, tools)[1]
-
-    def usable_demonstrations(
-        self, dialect: Dialect, tools: Schemas
-    ) -> tuple[list[Trajectory], Counter[str]]:
-        """Demonstrations to train on, and how many others were left out for which reason."""
-        read, unread = self._read()
-        kept, reasons = self._usable(read, dialect, tools)
-        return kept, unread + reasons
-
-    def _read(self) -> tuple[list[tuple[Task, list[Step]]], Counter[str]]:
-        assert self.recipe.demonstrations is not None
-        return read_shown(self.recipe.demonstrations, self.recipe.max_left_out)
-
-    def _usable(
-        self, read: Sequence[tuple[Task, Sequence[Step]]], dialect: Dialect, tools: Schemas
-    ) -> tuple[list[Trajectory], Counter[str]]:
-        kept, reasons = [], Counter[str]()
-        refused: list[Unwritable] = []
-        for (task, steps), right in zip(read, self._graded(read), strict=True):
-            if right is False:
-                reasons["with a wrong answer"] += 1
-                continue
-            if right is None and self.recipe.ungraded == "drop":
-                reasons[UNGRADED] += 1
-                continue
-            try:
-                trajectory = encode_demonstration(task, steps, dialect, tools)
-            except Unwritable as error:
-                refused.append(error)
-                continue
-            if not trajectory.well_formed:
-                reasons["not well-formed"] += 1
-            elif longest_chain(trajectory) > self.recipe.budget.total_tokens:
-                reasons["longer than budget.total_tokens"] += 1
-            else:
-                kept.append(trajectory)
-        path, most = self.recipe.demonstrations, self.recipe.max_left_out
-        assert path is not None
-        return kept, reasons + agreed(path, refused, len(read), most)
-
-    def _graded(self, read: Sequence[tuple[Task, Sequence[Step]]]) -> list[bool | None]:
-        """The verdict on each demonstration. A run reads a file more than once, and a judge or a
-        sandbox takes its time, so the verdicts are kept."""
-        keys = [hash_of(f"{task} {steps}") for task, steps in read]
-        new = {key: each for key, each in zip(keys, read, strict=True) if key not in self._verdicts}
-        if new:
-            grader = Grader(self.correct or make_correct(self.recipe))
-
-            async def ask() -> list[bool | None]:
-                return await asyncio.gather(*(grader.right(*each) for each in new.values()))
-
-            self._verdicts |= zip(new, run_async(ask()), strict=True)
-        return [self._verdicts[key] for key in keys]
-
-    def pairs(
-        self, data: str, count: int | None, dialect: Dialect, tools: Schemas
-    ) -> list[TrajectoryPair]:
-        """Pairs of the user's file, in the run's dialect."""
-        if data != "pairs" or self.recipe.pairs is None:
-            raise UserError(
-                f"data set '{data}' of pairs is unknown here: use data: pairs with pairs=FILE, as"
-                " 'fieldcraft run autocoa-data' writes one."
-            )
-        kept, reasons = self.usable_pairs(dialect, tools)
-        return _some(kept, reasons, f"no pair of {self.recipe.pairs}")[:count]
-
-    def usable_pairs(
-        self, dialect: Dialect, tools: Schemas
-    ) -> tuple[list[TrajectoryPair], Counter[str]]:
-        """Pairs to train on, and how many others were left out for which reason. By the verdict of
-        the run an answer that is chosen must be right, and one that is rejected wrong."""
-        assert self.recipe.pairs is not None
-        kept: list[TrajectoryPair] = []
-        if self.recipe.pairs.suffix == ".json":  # an array, as AutoCoA has it
-            read, reasons = autocoa.read_pairs(self.recipe.pairs)
-        else:
-            read, reasons = read_pairs(self.recipe.pairs), Counter[str]()
-        chosen = self._graded([(pair.task, pair.chosen) for pair in read])
-        rejected = self._graded([(pair.task, pair.rejected) for pair in read])
-        for pair, *rights in zip(read, chosen, rejected, strict=True):
-            ways = (pair.chosen, pair.rejected)
-            ends = [isinstance(way[-1], Answer) for way in ways]  # other ways have no verdict
-            if (ends[0] and rights[0] is False) or (ends[1] and rights[1]):
-                reasons["that chooses a wrong answer or rejects a right one"] += 1
-                continue
-            if None in rights and self.recipe.ungraded == "drop":
-                reasons[UNGRADED] += 1
-                continue
-            try:
-                sides = encode_pair(pair.task, pair.before, ways, dialect, tools)
-            except Unwritable as error:
-                reasons[error.reason] += 1
-                continue
-            both = list(zip(sides, ways, strict=True))
-            if not all(reads_back(side, way[-1], dialect, tools) for side, way in both):
-                reasons[f"not as the dialect '{dialect.name}' reads it back"] += 1
-            elif max(map(longest_chain, sides)) > self.recipe.budget.total_tokens:
-                reasons["longer than budget.total_tokens"] += 1
-            else:
-                kept.append(sides)
-        return kept, reasons
-
-    @cached_property
-    def tasks(self) -> list[Task]:
-        assert self.recipe.tasks is not None
-        tasks = read_tasks(self.recipe.tasks)
-        random.Random(f"tasks:{self.recipe.seed}").shuffle(tasks)
-        if len(tasks) < 2:
-            raise UserError(f"{self.recipe.tasks} needs two questions or more, to train and test.")
-        return tasks
-
-    def remarks(self) -> list[str]:
-        wanted, test = self.recipe.evaluation.splits["heldout"], len(self.test_tasks())
-        found = []
-        if test != wanted:
-            found.append(
-                f"evaluation.splits.heldout={wanted} is more than half of the {len(self.tasks)}"
-                f" questions of {self.recipe.tasks}, so {test} are held out"
-            )
-        if unverified := sum(UNVERIFIED in task.meta for task in self.tasks):
-            found.append(
-                f"{unverified} questions of {self.recipe.tasks} are graded by the answer that their"
-                " demonstration ends in, which nobody has graded"
-            )
-        return found
-
-    @property
-    def _first_test(self) -> int:
-        """Position of the first question that is not trained on."""
-        half = len(self.tasks) // 2
-        return len(self.tasks) - min(half, self.recipe.evaluation.splits["heldout"])
-
-    def train_tasks(self) -> list[Task]:
-        return self.tasks[: self._first_test]
-
-    def test_tasks(self) -> list[Task]:
-        assert self.recipe.tasks is not None
-        return [
-            replace(task, meta={**task.meta, "split": "heldout"})
-            for task in with_source(self.tasks[self._first_test :], self.recipe.tasks)
-        ]
-
-
-def _reads_model(recipe: Recipe) -> bool:
-    """Whether a run needs a model to start from."""
-    if recipe.stages or (recipe.collect is None and recipe.select is None):
-        return True
-    return recipe.select is not None and bool(recipe.select.reads)
-
-
-def _some(kept: list[T], reasons: Counter[str], none_of: str) -> list[T]:
-    """The examples that can be used. Raises UserError with the reasons if there are none."""
-    if not kept:
-        why = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
-        raise UserError(
-            f"{none_of} can be used ({why or 'it is empty'}): raise budget.total_tokens, set a"
-            " judge or ungraded=trust for answers that nothing can grade, or give another file."
-        )
-    return kept

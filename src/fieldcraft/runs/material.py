@@ -21,7 +21,7 @@ from fieldcraft.data.steps_io import read_demonstrations
 from fieldcraft.engine.base import PolicyEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.fidelity import fidelity_row
-from fieldcraft.records.events import Sink
+from fieldcraft.records.events import Said, Sink
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rollout.environments import Play
 from fieldcraft.runs.build import make_rubric, make_runner
@@ -55,7 +55,9 @@ class StageMaterial:
         self.folder: Path = self.context.folder.stage(self.name).path
 
     def trajectories(self, data: str, count: int | None) -> Sequence[Trajectory]:
-        found = self.context.inputs.trajectories(data, count, self.dialect, self.context.schemas)
+        inputs, schemas = self.context.inputs, self.context.schemas
+        found = inputs.trajectories(data, count, self.dialect, schemas)
+        self._say(inputs.notes(data, self.dialect, schemas))
         return self._some(data, found)
 
     def filtered(self, data: str, count: int | None, filters: Filters) -> Sequence[Trajectory]:
@@ -64,6 +66,7 @@ class StageMaterial:
 
         def make(folder: Path) -> None:
             shown = inputs.shown(data, count, dialect, schemas)
+            self._say(inputs.notes_of_shown(data))
             found = filter_shown(self.recipe, shown, filters, dialect, self.context.correct)
             title = f"{self.recipe.recipe}, stage {self.name}"
             write_filtered(folder, title, shown, found, self.recipe)
@@ -73,8 +76,14 @@ class StageMaterial:
         return self._some(data, inputs.encoded(shown, dialect, schemas) if shown else [])
 
     def pairs(self, data: str, count: int | None) -> Sequence[Pair]:
-        found = self.context.inputs.pairs(data, count, self.dialect, self.context.schemas)
+        inputs, schemas = self.context.inputs, self.context.schemas
+        found = inputs.pairs(data, count, self.dialect, schemas)
+        self._say(inputs.notes(data, self.dialect, schemas))
         return self._some(data, found)
+
+    def _say(self, notes: Sequence[str]) -> None:
+        for note in notes:
+            self.emit(Said(f"stage {self.name}: {note}"))
 
     def _some(self, data: str, found: Sequence[Any]) -> Sequence[Any]:
         if not found:

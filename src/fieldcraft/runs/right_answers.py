@@ -11,14 +11,11 @@ from fieldcraft.rewards.verdict import grade
 from fieldcraft.runs.build import make_correct
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.setup import ASKED, Setup, Unasked
+from fieldcraft.runs.sources import Doubt
 from fieldcraft.types import VERDICT, Reward, Task, Trajectory
 
 BY_TEXT = (VERDICT, "cover_em")  # graders that compare words
 SAMPLES = 3  # questions whose right answers are tried
-
-
-class Doubt(str):
-    """A note that the user should look at, though it stops no run."""
 
 
 def answer_notes(setup: Setup, notes: list[str]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing import Any
 from fieldcraft.config.recipe import Recipe, acts, dump_recipe, toolless
 from fieldcraft.config.sections import TEACHER, Select
 from fieldcraft.config.stages import Pairs, Sft
+from fieldcraft.data.duplicates import normal_form
 from fieldcraft.data.filters import apply_filters
 from fieldcraft.data.formats.convert import read_shown
 from fieldcraft.data.funnel import Card, few
@@ -24,7 +25,6 @@ from fieldcraft.data.selection import (
     Tallies,
     not_known,
     not_solved,
-    plain,
     sample,
     without,
 )
@@ -176,7 +176,7 @@ def rolled_out(
 
 
 def trained_questions(context: Context, models: Mapping[str, Path]) -> set[str]:
-    """The questions of supervised training, as `plain` makes them: those of the stages so far that
+    """The questions of supervised training, in their normal form: those of the stages so far that
     showed tools, and without any stage those of the recipe's demonstrations."""
     recipe, inputs = context.recipe, context.inputs
     found: list[Task] = []
@@ -193,7 +193,7 @@ def trained_questions(context: Context, models: Mapping[str, Path]) -> set[str]:
             found += [t.task for t, _ in inputs.pairs(stage.data, stage.examples, *args)]
     if not recipe.stages and (file := recipe.demonstrations) is not None:
         found += [task for task, _ in read_shown(file, recipe.max_left_out)[0]]
-    return {plain(task.question) for task in found}
+    return {normal_form(task.question) for task in found}
 
 
 def _write(

@@ -49,6 +49,13 @@ class Unasked(StatelessReward):
         return [1.0] * len(group)
 
 
+def unasked(recipe: Recipe) -> list[str]:
+    """Graders that the run will ask. A judge that is not there will grade nothing, unless it has to
+    grade everything, which is refused."""
+    has_judge = recipe.judge.url is not None or recipe.correct == JUDGE
+    return [name for name in ASKED if name != JUDGE or has_judge]
+
+
 @dataclass
 class Setup:
     """What the checks look at, found piece by piece. Each step notes what it found and yields or
@@ -75,11 +82,12 @@ class Setup:
 
     def find_questions(self, notes: list[str]) -> Iterator[str]:
         self.inputs = make_inputs(self.recipe).reduced()
-        self.inputs.correct = make_correct(self.recipe, *map(Unasked, ASKED))
+        self.inputs.unasked = unasked(self.recipe)
+        self.inputs.correct = make_correct(self.recipe, *map(Unasked, self.inputs.unasked))
         train, test = self.inputs.train_tasks(), self.inputs.evaluation_tasks()
         notes += [f"{len(train)} to train", f"{len(test)} to test", *self.inputs.remarks()]
         notes += sample_notes(self.recipe.evaluation.samples, test)
-        if not train or not test:
+        if not test or not (train or self.recipe.evaluation.tasks):
             raise UserError(
                 f"there are {len(train)} questions to train on and {len(test)} to test on: give"
                 " tasks=FILE more of them, or the world a split that has some."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,18 @@ from fieldcraft.worlds.base import Oracle, TrajectoryPair, Verdicts
 Schemas = Sequence[dict[str, Any]]  # of tools, as `Dialect.prompt` takes them
 
 
+class Doubt(str):
+    """A note that the user should look at, though it stops no run."""
+
+
 class Inputs(ABC):
     """What stages ask for. Every method is a function of the recipe, and of `correct`, which says
-    which answers are right; None: as the recipe says, without a judge."""
+    which answers are right; None: as the recipe says, without a judge. Graders by the names in
+    `unasked` say nothing yet: every answer passes for right, which a pair cannot be judged by."""
 
     recipe: Recipe
     correct: Reward | None = None
+    unasked: Collection[str] = ()
 
     @abstractmethod
     def write_world(self, folder: Path) -> None:
@@ -56,9 +62,14 @@ class Inputs(ABC):
     ) -> list[TrajectoryPair]:
         """At most `count` of the pairs `data` of a stage. Raises UserError if they are unknown."""
 
-    def left_out(self, dialect: Dialect, tools: Schemas) -> Counter[str]:
-        """How many demonstrations cannot be used, by the reason."""
-        return Counter()
+    def notes(self, data: str, dialect: Dialect, tools: Schemas) -> list[str]:
+        """How many examples of the data set `data` are left out, by the reason, and doubts about
+        the others."""
+        return []
+
+    def notes_of_shown(self, data: str) -> list[str]:
+        """The same of what `shown` returns."""
+        return []
 
     @abstractmethod
     def train_tasks(self) -> list[Task]: ...

@@ -72,7 +72,7 @@ def _evaluations(run: Viewed, notes: list[str]) -> dict[str, Any]:
 
 def _only_split(run: Viewed) -> str:
     """What the questions of a summary without splits are called."""
-    asked = [] if run.recipe is None else list(run.recipe.evaluation.splits)
+    asked = [] if run.recipe is None else list(run.recipe.evaluation.sizes)
     return asked[0] if len(asked) == 1 else "all"
 
 

@@ -1,0 +1,92 @@
+"""Questions of the evaluations of a run, which nothing may be trained on.
+
+Questions are compared by their words and signs of mathematics (`duplicates.normal_form`) and by
+their ids. Near duplicates have a Jaccard similarity of their shingles of SIMILARITY or more. All of
+them are found, without a library: such texts share one of the rarest shingles of each, so only
+those that do are compared in full (prefix filtering, Bayardo et al. 2007).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from itertools import product
+from typing import NamedTuple
+
+from fieldcraft.data.duplicates import normal_form, shingles
+from fieldcraft.rewards.answers import compared
+from fieldcraft.types import Task
+
+ASKED = "asked by an evaluation"
+SIMILARITY = Fraction(4, 5)  # the default of the filter near_duplicates
+# A place in a file, which another file numbers anew: 17, train_17, dev-17.
+_PLACE = re.compile(r"(?:(?:train|dev|test|val|valid|validation)[-_]?)?\d{1,9}(?:#\d+)?", re.I)
+
+
+class Match(NamedTuple):
+    """A question that is trained on, and the one of an evaluation that it is like."""
+
+    trained: str
+    asked: str
+
+
+class EvaluationQuestions:
+    """The questions that the evaluations of a run ask."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self.tasks = tasks
+        self._texts = {normal_form(task.question) for task in tasks}
+        self._ids = {task.id for task in tasks if not _PLACE.fullmatch(task.id)}
+
+    def __contains__(self, task: Task) -> bool:
+        """Whether an evaluation asks this question: the same words, or the same id. An id that is
+        no more than a place in a file says nothing, because every file counts from the start."""
+        return task.id in self._ids or normal_form(task.question) in self._texts
+
+    def near_duplicates(self, tasks: Iterable[Task]) -> list[Match]:
+        """Return those of other questions that are like one of an evaluation and share an accepted
+        answer with it, or have none as it has none. Questions with other answers differ in what
+        matters, however alike their words are."""
+        index = _SimilarQuestions(self.tasks)
+        found = ((task, index.find(task)) for task in tasks)
+        return [Match(task.question, near.question) for task, near in found if near is not None]
+
+
+class _SimilarQuestions:
+    """Finds questions with a shared answer whose Jaccard similarity is SIMILARITY or more."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self._tasks = tasks
+        self._shingles = [shingles(normal_form(task.question)) for task in tasks]
+        self._frequency = Counter(shingle for each in self._shingles for shingle in each)
+        self._places = defaultdict[str, defaultdict[str, list[int]]](lambda: defaultdict(list))
+        for place, (task, own) in enumerate(zip(tasks, self._shingles, strict=True)):
+            for answer, shingle in product(_answers(task), self._rarest(own)):
+                self._places[answer][shingle].append(place)
+
+    def find(self, task: Task) -> Task | None:
+        """Return the first question that is like this one, None without any."""
+        answers = _answers(task) & self._places.keys()
+        if not answers:
+            return None
+        own = shingles(normal_form(task.question))
+        some = product(answers, self._rarest(own))
+        places = {place for a, shingle in some for place in self._places[a].get(shingle, ())}
+        for place in sorted(places):
+            other = self._shingles[place]
+            if len(own & other) >= SIMILARITY * len(own | other):
+                return self._tasks[place]
+        return None
+
+    def _rarest(self, some: set[str]) -> list[str]:
+        """Return as many as a text that is like theirs cannot lack all of."""
+        count = len(some) - math.ceil(SIMILARITY * len(some)) + 1
+        return sorted(some, key=lambda shingle: (self._frequency[shingle], shingle))[:count]
+
+
+def _answers(task: Task) -> set[str]:
+    """Return accepted answers as they are compared; "" stands for none."""
+    return set(map(compared, task.answers)) or {""}

@@ -1,0 +1,70 @@
+"""Questions of evaluations are found among what is trained on."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fieldcraft.data.decontamination import SIMILARITY, EvaluationQuestions, Match
+from fieldcraft.data.duplicates import normal_form, shingles
+from fieldcraft.types import Task
+
+
+def task(question: str, identity: str = "", *answers: str) -> Task:
+    return Task(identity or f"id of {question}", question, answers)
+
+
+QUESTION = "Where was the painter Ada Lind born?"
+
+
+@pytest.mark.parametrize(
+    "trained",
+    [
+        task(QUESTION),
+        task("  where was the painter ADA LIND born"),
+        task("Where was the painter A\u0301da Lind born?"),
+        task("In which town did Ada Lind first see light?", "q17"),
+    ],
+)
+def test_the_same_words_or_the_same_id_are_the_same_question(trained: Task) -> None:
+    assert trained in EvaluationQuestions([task(QUESTION, "q17")])
+
+
+@pytest.mark.parametrize("identity", ["17", "0", "train_17", "test-17", "dev17", "17#2"])
+def test_the_place_in_a_file_is_no_id(identity: str) -> None:
+    """Every file counts its records from the start."""
+    asked = EvaluationQuestions([task(QUESTION, identity)])
+    assert task("Who painted the harbour of Northport?", identity) not in asked
+    assert task(QUESTION, identity) in asked
+
+
+def test_signs_of_mathematics_tell_questions_apart() -> None:
+    asked = EvaluationQuestions([task("Is 5 > 3?")])
+    assert task("Is 5 < 3?") not in asked
+    assert task("is 5 > 3") in asked
+
+
+def test_a_question_that_is_alike_with_the_same_answer_is_a_near_duplicate() -> None:
+    asked = EvaluationQuestions([task(QUESTION, "a", "Northport", "North Port"), task("Why?")])
+    near = "Where was the painter Ada Lind born, please?"
+    assert asked.near_duplicates([task(near, "b", "the Northport")]) == [Match(near, QUESTION)]
+    assert asked.near_duplicates([task(near, "b", "Southport")]) == []
+    assert asked.near_duplicates([task(near, "b")]) == []
+    assert asked.near_duplicates([task("Who painted it?", "b", "Northport")]) == []
+
+
+texts = st.text(alphabet="ab ", min_size=0, max_size=24)
+
+
+@given(st.lists(texts, max_size=8), st.lists(texts, max_size=8))
+def test_all_near_duplicates_are_found(asked: list[str], trained: list[str]) -> None:
+    def alike(one: str, other: str) -> bool:
+        first, second = (shingles(normal_form(text)) for text in (one, other))
+        return len(first & second) >= SIMILARITY * len(first | second)
+
+    found = EvaluationQuestions([task(text) for text in asked]).near_duplicates(map(task, trained))
+    expected = [
+        (t, next(a for a in asked if alike(t, a)))
+        for t in trained
+        if any(alike(t, a) for a in asked)
+    ]
+    assert found == expected

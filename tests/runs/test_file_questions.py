@@ -1,0 +1,350 @@
+"""Questions of the user's files: no run is trained on what its evaluations ask."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkpoints import tiny_tokenizer, write_tiny_checkpoint
+from fieldcraft.config.recipe import Recipe, dump_recipe
+from fieldcraft.data.decontamination import ASKED
+from fieldcraft.data.sources import read_tasks
+from fieldcraft.data.steps_io import StepPair, write_demonstrations, write_pairs
+from fieldcraft.dialects import get_dialect
+from fieldcraft.recipes.loading import parse_recipe
+from fieldcraft.records.events import Events, Said
+from fieldcraft.runs.check import check_recipe
+from fieldcraft.runs.file_inputs import FileInputs
+from fieldcraft.runs.run import run_recipe
+from fieldcraft.runs.sources import Doubt
+from fieldcraft.types import Answer, Step, Task, Thought, UserError
+
+DIALECT = get_dialect("autocoa", tiny_tokenizer())
+SFT = {"type": "sft", "data": "demonstrations", "steps": 1, "batch": 2, "optim": {"lr": 1e-5}}
+RL = {"type": "rl", "steps": 1, "questions": 1, "group": 2, "optim": {"lr": 1e-6}}
+TOWNS = ("Northport", "Eastwick", "Southmere", "Westfield", "Midvale", "Highcliff")
+
+
+def question(town: str) -> Task:
+    return Task(f"id of {town}", f"Who founded {town}?", (f"{town} Ada",))
+
+
+def write(path: Path, tasks: Sequence[Task]) -> str:
+    records = ({"id": t.id, "question": t.question, "answer": t.answers[0]} for t in tasks)
+    path.write_text("\n".join(map(json.dumps, records)))
+    return str(path)
+
+
+def write_ways(path: Path, tasks: Sequence[Task]) -> str:
+    """Demonstrations, or for `pairs.jsonl` pairs, that answer right."""
+    steps: list[Step] = [Thought("So."), Answer("")]
+    right = [(task, [steps[0], Answer(task.answers[0])]) for task in tasks]
+    if path.name == "pairs.jsonl":
+        wrong = (Thought("Or."), Answer("nobody"))
+        write_pairs(path, [StepPair(task, (), tuple(way), wrong) for task, way in right])
+    else:
+        write_demonstrations(path, right)
+    return str(path)
+
+
+def recipe(folder: Path, **keys: Any) -> Recipe:
+    evaluation = {"workflows": [], **keys.pop("evaluation", {})}
+    given = {"recipe": "small", "model": str(folder), "tools": [], "stages": {"sft": SFT}}
+    return parse_recipe({**given, "evaluation": evaluation, **keys})
+
+
+def trained_on(inputs: FileInputs) -> list[Task]:
+    """Every question that a stage or a selection could learn from."""
+    found = inputs.train_tasks()
+    if inputs.recipe.demonstrations is not None:
+        found += [t.task for t in inputs.usable_demonstrations(DIALECT, [])[0]]
+        found += [task for task, _ in inputs.shown("demonstrations", None, DIALECT, [])]
+    if inputs.recipe.pairs is not None:
+        found += [t.task for both in inputs.usable_pairs(DIALECT, [])[0] for t in both]
+    return found
+
+
+# -- nothing asked is trained on ----------------------------------------------------------------
+
+variants = st.sampled_from(["Who founded {}?", "who  founded {}", "WHO FOUNDED {}!"])
+names = st.sampled_from([*TOWNS, *(f"Town{n}" for n in range(6))])
+tasks = st.builds(
+    lambda identity, form, name: Task(identity, form.format(name), ("Ada",)),
+    st.sampled_from("abcdefghijklmnop"),
+    variants,
+    names,
+)
+files = st.lists(tasks, min_size=2, max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(files, files, files, files, st.integers(0, 6))
+def test_no_question_that_is_asked_is_trained_on(
+    own: list[Task], shown: list[Task], pairs: list[Task], asked: list[Task], heldout: int
+) -> None:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        left = [question(f"Free{n}") for n in range(len(own) + 1)]  # some of them are trained on
+        evaluation: dict[str, Any] = {"tasks": {"nq": write(folder / "nq.jsonl", asked)}}
+        if heldout:
+            evaluation["splits"] = {"heldout": heldout, "nq": 3}
+        inputs = FileInputs(
+            recipe(
+                folder,
+                tasks=write(folder / "tasks.jsonl", [*own, *left]),
+                demonstrations=write_ways(folder / "shown.jsonl", shown),
+                pairs=write_ways(folder / "pairs.jsonl", pairs),
+                evaluation=evaluation,
+            )
+        )
+        trained = trained_on(inputs)
+        tested = inputs.test_tasks()
+        words = {plain(task.question) for task in tested}
+        assert not [task for task in trained if plain(task.question) in words]
+        assert not {task.id for task in trained} & {task.id for task in tested}
+        clean = [t for t in shown if plain(t.question) not in words and t.id not in ids(tested)]
+        kept, reasons = inputs.usable_demonstrations(DIALECT, [])
+        assert [t.task.question for t in kept] == [t.question for t in clean]
+        assert reasons[ASKED] == len(shown) - len(clean)
+
+
+def plain(text: str) -> str:
+    return " ".join(re.findall(r"\w+", text.lower()))
+
+
+def ids(tested: Sequence[Task]) -> set[str]:
+    return {task.id for task in tested}
+
+
+def test_demonstrations_of_held_out_questions_are_left_out(tmp_path: Path) -> None:
+    """Where questions and demonstrations are the same ones, which most people bring."""
+    own = [question(town) for town in TOWNS]
+    found = recipe(
+        tmp_path,
+        tasks=write(tmp_path / "tasks.jsonl", own),
+        demonstrations=write_ways(tmp_path / "shown.jsonl", own),
+        evaluation={"splits": {"heldout": 2}},
+    )
+    inputs = FileInputs(found)
+    kept, reasons = inputs.usable_demonstrations(DIALECT, [])
+    assert {t.task.id for t in kept} == ids(inputs.train_tasks())
+    assert reasons == {ASKED: 2}
+    assert inputs.notes("demonstrations", DIALECT, []) == [f"2 left out: {ASKED}"]
+    assert inputs.notes_of_shown("demonstrations") == [f"2 left out: {ASKED}"]
+
+
+@pytest.mark.parametrize("data", ["demonstrations", "pairs"])
+def test_without_any_other_question_one_sentence_says_what_to_do(data: str, tmp_path: Path) -> None:
+    own = [question(town) for town in TOWNS]
+    found = recipe(
+        tmp_path,
+        **{data: write_ways(tmp_path / f"{data}.jsonl", own)},
+        evaluation={"tasks": write(tmp_path / "asked.jsonl", own)},
+    )
+    inputs = FileInputs(found)
+    read = inputs.pairs if data == "pairs" else inputs.trajectories
+    with pytest.raises(
+        UserError, match=r"can be used \(6 asked by an evaluation\): give some of o"
+    ):
+        read(data, None, DIALECT, [])
+
+
+def test_a_question_that_stands_twice_in_a_file_is_on_one_side(tmp_path: Path) -> None:
+    own = [question(town) for town in TOWNS]
+    again = [Task(f"again {task.id}", task.question.upper(), task.answers) for task in own]
+    file = write(tmp_path / "tasks.jsonl", [*own, *again])
+    inputs = FileInputs(recipe(tmp_path, tasks=file, evaluation={"splits": {"heldout": 4}}))
+    asked = {plain(task.question) for task in inputs.test_tasks()}
+    assert not asked & {plain(task.question) for task in inputs.train_tasks()}
+    count = 8 - len(inputs.train_tasks())
+    assert count > 0
+    assert f"{count} questions of {file} left out: {ASKED}" in inputs.remarks()
+
+
+def test_near_duplicates_are_named_and_kept(tmp_path: Path) -> None:
+    asked = Task("x", "Who founded the old harbour town of Northport?", ("Ada Lind",))
+    near = Task("y", "Who founded the old harbour town of Northport then?", ("Ada Lind",))
+    inputs = FileInputs(
+        recipe(
+            tmp_path,
+            tasks=write(tmp_path / "tasks.jsonl", [near, question("Eastwick")]),
+            demonstrations=write_ways(tmp_path / "shown.jsonl", [near]),
+            pairs=write_ways(tmp_path / "pairs.jsonl", [near]),
+            evaluation={"tasks": write(tmp_path / "asked.jsonl", [asked])},
+        )
+    )
+    [remark] = inputs.remarks()
+    [of_demonstrations] = inputs.notes("demonstrations", DIALECT, [])
+    [of_pairs] = inputs.notes("pairs", DIALECT, [])
+    for note in (remark, of_demonstrations, of_pairs):
+        assert isinstance(note, Doubt)
+        assert note.startswith("1 of the questions of ")
+        assert f"such as {near.question!r}, where it asks {asked.question!r}" in note
+    assert near.id in ids(trained_on(inputs))
+
+
+# -- files of evaluations -----------------------------------------------------------------------
+
+
+def test_a_single_file_is_the_held_out_split(tmp_path: Path) -> None:
+    own, asked = [question(town) for town in TOWNS[:4]], [question(town) for town in TOWNS[4:]]
+    found = recipe(
+        tmp_path,
+        tasks=write(tmp_path / "tasks.jsonl", own),
+        evaluation={"tasks": write(tmp_path / "asked.jsonl", asked)},
+    )
+    inputs = FileInputs(found)
+    assert ids(inputs.train_tasks()) == ids(own)
+    assert [(t.id, t.meta["split"]) for t in inputs.test_tasks()] == [
+        (task.id, "heldout") for task in asked
+    ]
+    assert (inputs.remarks(), found.evaluation.leading) == ([], "heldout")
+    assert parse_recipe(dump_recipe(found)) == found
+
+
+def test_every_file_is_a_split(tmp_path: Path) -> None:
+    nq = write(tmp_path / "nq.jsonl", [question(town) for town in TOWNS[:3]])
+    hotpot = write(tmp_path / "hotpot.jsonl", [question(town) for town in TOWNS[3:]])
+    own = write(tmp_path / "tasks.jsonl", [question(f"Town{n}") for n in range(4)])
+
+    def splits(**wanted: int) -> tuple[list[str], list[str]]:
+        evaluation: dict[str, Any] = {"tasks": {"nq": nq, "hotpot": hotpot}}
+        evaluation |= {"splits": wanted} if wanted else {}
+        inputs = FileInputs(recipe(tmp_path, tasks=own, evaluation=evaluation))
+        assert len(inputs.train_tasks()) == 4 - wanted.get("heldout", 0)
+        asked = [task.meta["split"] for task in inputs.test_tasks()]
+        assert inputs.recipe.evaluation.leading == asked[0]
+        return asked, inputs.remarks()
+
+    assert splits() == (["nq"] * 3 + ["hotpot"] * 3, [])
+    asked, remarks = splits(hotpot=2)
+    assert asked == ["hotpot"] * 2 + ["nq"] * 3
+    assert remarks == [f"evaluation.splits.hotpot=2, so 2 of the 3 questions of {hotpot} are asked"]
+    assert splits(hotpot=0)[0] == ["nq"] * 3
+    assert splits(nq=5, hotpot=3)[1] == [f"evaluation.splits.nq=5, but {nq} has only 3 questions"]
+    assert splits(heldout=1)[0] == ["heldout"] + ["nq"] * 3 + ["hotpot"] * 3
+
+
+def test_the_questions_of_a_part_are_the_same_for_every_seed(tmp_path: Path) -> None:
+    own = write(tmp_path / "tasks.jsonl", [question("Eastwick")])
+    file = write(tmp_path / "asked.jsonl", [question(f"Town{n}") for n in range(50)])
+    evaluation = {"tasks": {"some": file}, "splits": {"some": 10}}
+    first, second = (
+        FileInputs(recipe(tmp_path, tasks=own, evaluation=evaluation, seed=seed)).test_tasks()
+        for seed in (0, 1)
+    )
+    assert first == second
+    assert [task.id for task in first] != [f"id of Town{n}" for n in range(10)]
+
+
+def test_files_that_count_alike_have_questions_with_ids_of_their_own(tmp_path: Path) -> None:
+    one, other = ([Task("test_0", f"Who founded {town}?", ("A",))] for town in TOWNS[:2])
+    files = {
+        "nq": write(tmp_path / "nq.jsonl", one),
+        "hotpot": write(tmp_path / "hotpot.jsonl", other),
+    }
+    inputs = FileInputs(recipe(tmp_path, evaluation={"tasks": files}))
+    assert [task.id for task in inputs.test_tasks()] == ["test_0", "hotpot:test_0"]
+
+
+def test_demonstrations_need_no_questions_to_train_on(tmp_path: Path) -> None:
+    model = write_tiny_checkpoint(tmp_path / "model", "qwen2")
+    own = [question(town) for town in TOWNS]
+    found = recipe(
+        tmp_path,
+        model=str(model),
+        demonstrations=write_ways(tmp_path / "shown.jsonl", own),
+        evaluation={"tasks": write(tmp_path / "asked.jsonl", own[:2])},
+        budget={"total_tokens": 900, "turn_tokens": 40},
+    )
+    notes: list[str] = []
+    assert check_recipe(found, tmp_path, lambda name, noted, _: notes.extend(noted)) == []
+    assert "0 to train" in notes
+    assert f"2 left out: {ASKED}" in notes
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"evaluation": {"tasks": "nowhere.jsonl"}}, "evaluation.tasks.heldout=nowhere.jsonl does"),
+        ({"evaluation": {"tasks": {"nq": "nowhere.jsonl"}}}, "evaluation.tasks.nq=nowhere.jsonl"),
+        ({"evaluation": {"tasks": ["asked.jsonl"]}}, "it must be a file, or files by name, as in"),
+        (
+            {"evaluation": {"tasks": {"nq": "asked.jsonl"}, "splits": {"nqq": 3}}},
+            "unknown key 'evaluation.splits.nqq'; did you mean 'evaluation.splits.nq'",
+        ),
+        (
+            {"evaluation": {"tasks": {"nq": "asked.jsonl"}, "splits": {"heldout": 3}}},
+            "unknown key 'evaluation.splits.heldout'",
+        ),
+        (
+            {"evaluation": {"tasks": {"nq": "asked.jsonl"}, "splits": {"nq": 0}}},
+            "an evaluation needs questions",
+        ),
+        (
+            {"evaluation": {"tasks": "asked.jsonl"}, "stages": {"rl": RL}},
+            "stage 'rl' needs questions beside those of evaluation.tasks: give tasks=FILE",
+        ),
+        (
+            {"evaluation": {"tasks": "asked.jsonl"}, "world": {"name": "atlas"}},
+            "the questions to train on must be your own, too: give tasks=FILE",
+        ),
+        (
+            {"tasks": "asked.jsonl", "evaluation": {"splits": {"heldout": 0, "x": 1}}},
+            "unknown key 'evaluation.splits.x'",
+        ),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(
+    keys: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(Path("asked.jsonl"), [question("Eastwick")])
+    with pytest.raises(UserError, match=re.escape(message)) as error:
+        recipe(tmp_path, **keys)
+    assert str(error.value).count(". ") == 0
+
+
+def test_an_empty_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    inputs = FileInputs(recipe(tmp_path, evaluation={"tasks": str(tmp_path / "empty.jsonl")}))
+    with pytest.raises(UserError, match=r"empty\.jsonl holds no questions"):
+        inputs.test_tasks()
+
+
+def test_a_run_says_what_it_leaves_out_and_evaluates_every_file(tmp_path: Path) -> None:
+    model = write_tiny_checkpoint(tmp_path / "model", "qwen2")
+    own = [question(town) for town in TOWNS]
+    files = {
+        "nq": write(tmp_path / "nq.jsonl", own[:1]),
+        "hotpot": write(tmp_path / "hotpot.jsonl", own[1:2]),
+    }
+    found = recipe(
+        tmp_path,
+        model=str(model),
+        tasks=write(tmp_path / "tasks.jsonl", own),
+        demonstrations=write_ways(tmp_path / "shown.jsonl", own),
+        evaluation={"tasks": files, "during": {"every": 1, "questions": 5}},
+        budget={"total_tokens": 900, "turn_tokens": 8},
+    )
+    said: list[str] = []
+
+    def listen(event: Any) -> None:
+        if isinstance(event, Said):
+            said.append(event.text)
+
+    report = run_recipe(found, tmp_path / "run", Events([listen]))
+    assert f"2 questions of {found.tasks} left out: {ASKED}" in said
+    assert f"stage sft: 2 left out: {ASKED}" in said
+    for entry in report["evals"].values():
+        assert entry["split"] == "nq"
+        assert {name: part["n"] for name, part in entry["splits"].items()} == {"nq": 1, "hotpot": 1}
+    world = tmp_path / "run" / "world"
+    assert ids(read_tasks(world / "evaluation.jsonl")) == ids(own[:2])
+    assert ids(read_tasks(world / "train.jsonl")) == ids(own[2:])
