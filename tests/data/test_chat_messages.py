@@ -202,7 +202,7 @@ def test_a_record_of_how_not_to_answer_is_left_out(key: str) -> None:
 @pytest.mark.parametrize(
     ("field", "reason"),
     [
-        ({"golden_answers": [{"a": 1}]}, "golden answers"),
+        ({"golden_answers": [{"a": 1}]}, "an answer that is no text"),
         ({"question": 3}, "a 'question' of another kind"),
         ({"metadata": [1]}, "a 'metadata' of another kind"),
         ({"tools": "["}, "a field that is no JSON"),
@@ -211,6 +211,25 @@ def test_a_record_of_how_not_to_answer_is_left_out(key: str) -> None:
 def test_a_field_of_another_kind_is_no_empty_one(field: dict[str, Any], reason: str) -> None:
     with pytest.raises(Malformed, match=reason):
         FORMATS["openai"].read({"messages": [USER, DONE], **field})
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"answer": "A"},
+        {"answers": ["A", "a one"]},
+        {"possible_answers": '["A"]'},
+        {"answer": {"value": "A", "aliases": []}},
+        {"reward_model": {"style": "rule", "ground_truth": "A"}},
+        {"solution": "So it is \\boxed{A}."},
+    ],
+    ids=lambda named: next(iter(named)),
+)
+def test_a_demonstration_names_its_gold_answers_as_a_question_does(named: dict[str, Any]) -> None:
+    for record in records({}):
+        found = format_of({**record, **named})
+        assert found is not None
+        assert found.read({**record, **named})[0].answers[0] == "A"
 
 
 def test_one_accepted_answer_needs_no_list() -> None:

@@ -82,7 +82,9 @@ def test_an_answer_that_the_dialect_cannot_carry_is_seen_to_be_wrong(tmp_path: P
 
 def test_a_demonstration_with_the_tokens_that_are_trained(tmp_path: Path) -> None:
     arguments = write(tmp_path, record(0, "Ada"), record(1, "Bea"), record(2, "Cleo", "nobody"))
-    examples = examined([*arguments, "max_left_out=1"], count=3)
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text('{"question": "Who was first?", "answer": "Dora"}\n')
+    examples = examined([*arguments, f"evaluation.tasks={asked}"], count=3)
     first, second, third = examples.demonstrations
     for example in (first, second):
         assert example.name == "demonstrations (stage one)"

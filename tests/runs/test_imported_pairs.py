@@ -9,7 +9,9 @@ from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from fieldcraft.data.steps_io import StepPair, write_pairs
 from fieldcraft.dialects import get_dialect
 from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.runs.build import make_correct
 from fieldcraft.runs.file_inputs import FileInputs
+from fieldcraft.runs.setup import Unasked, unasked
 from fieldcraft.types import Action, Answer, Task, Thought
 
 pytest.importorskip("math_verify", reason="mathematics needs the extra code")
@@ -42,3 +44,23 @@ def test_what_is_chosen_is_right_and_what_is_rejected_is_wrong(tmp_path: Path) -
     }
     trusting = FileInputs(recipe.model_copy(update={"ungraded": "trust"}))
     assert len(trusting.usable_pairs(DIALECT, [])[0]) == len(good) + len(bare)
+
+
+def test_before_a_run_a_pair_is_not_judged_by_who_is_not_asked(tmp_path: Path) -> None:
+    """Every answer passes for right then, also the rejected one."""
+    write_pairs(tmp_path / "pairs.jsonl", [pair("Ada", "Bea", Task("bare", "Who?", ()))])
+    asked = [{"question": question, "answer": "a"} for question in ("Q?", "R?")]
+    (tmp_path / "tasks.json").write_text(json.dumps(asked))
+    model = write_tiny_checkpoint(tmp_path / "model", "qwen2")
+    files = [f"model={model}", f"tasks={tmp_path / 'tasks.json'}", "correct=auto", "tools=[]"]
+    pairs = f"pairs={tmp_path / 'pairs.jsonl'}"
+    judged = load_recipe("torl", [*files, pairs, "judge={url: 'http://h', model: m}"])
+    alone = load_recipe("torl", [*files, pairs])
+    found = []
+    for recipe in (judged, alone):
+        inputs = FileInputs(recipe)
+        inputs.unasked = unasked(recipe)
+        inputs.correct = make_correct(recipe, *map(Unasked, inputs.unasked))
+        kept, reasons = inputs.usable_pairs(DIALECT, [])
+        found.append((len(kept), dict(reasons)))
+    assert found == [(1, {}), (0, {"with an answer that nothing can grade": 1})]

@@ -25,6 +25,7 @@ from fieldcraft.data.formats.chat import (
 )
 from fieldcraft.data.formats.meaning import refuse_unlearned_record, refuse_unlearned_turn
 from fieldcraft.data.formats.values import filled, parsed_json
+from fieldcraft.data.gold_answers import accepted_answers
 from fieldcraft.data.records import Malformed, Record, hash_of
 from fieldcraft.dialects.calls import read_call
 from fieldcraft.dialects.demonstrations import Unwritable, require_order
@@ -274,16 +275,8 @@ def task_of_chat(record: Record, chat: Chat) -> Task:
     meta |= {SYSTEM: chat.system} if chat.system else {}
     meta |= {TOOLS: tools} if tools else {}
     question = question.strip()
-    return Task(str(record.get("id") or hash_of(question)), question, _answers(record), meta)
-
-
-def _answers(record: Record) -> tuple[str, ...]:
-    """Gold answers that a record names, if it does."""
-    given = record.get("golden_answers")
-    found = [] if given is None else given if isinstance(given, list) else [given]
-    if not all(isinstance(answer, str | int | float) for answer in found):
-        raise Malformed("golden answers that are no texts")
-    return tuple(map(str, found))
+    identity = str(record.get("id") or hash_of(question))
+    return Task(identity, question, accepted_answers(record), meta)
 
 
 def _optional(record: Record, key: str, kind: type[T]) -> T | None:
