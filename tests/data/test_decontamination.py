@@ -29,6 +29,14 @@ def test_the_same_words_or_the_same_id_are_the_same_question(trained: Task) -> N
     assert trained in EvaluationQuestions([task(QUESTION, "q17")])
 
 
+def test_questions_that_share_no_more_than_an_id_are_told_apart() -> None:
+    asked = EvaluationQuestions([task(QUESTION, "q17")])
+    other = task("Who painted the harbour of Northport?", "q17")
+    assert asked.same_by_id([other, task(QUESTION, "q17"), task(QUESTION)]) == [
+        Match(other.question, QUESTION)
+    ]
+
+
 @pytest.mark.parametrize("identity", ["17", "0", "train_17", "test-17", "dev17", "17#2"])
 def test_the_place_in_a_file_is_no_id(identity: str) -> None:
     """Every file counts its records from the start."""
@@ -62,6 +70,7 @@ def test_all_near_duplicates_are_found(asked: list[str], trained: list[str]) -> 
         return len(first & second) >= SIMILARITY * len(first | second)
 
     found = EvaluationQuestions([task(text) for text in asked]).near_duplicates(map(task, trained))
+    trained = [t for t in trained if normal_form(t) not in map(normal_form, asked)]
     expected = [
         (t, next(a for a in asked if alike(t, a)))
         for t in trained

@@ -141,7 +141,7 @@ def test_a_question_that_is_held_out_is_not_trained_on(tmp_path: Path, checkpoin
     tasks = write(tmp_path / "tasks.jsonl", [{"question": "Why?", "answer": "So"}] * 2)
     assert problems_of(recipe)[0] == (
         f"no question of {tasks} is left to train on, because evaluations ask them all: give"
-        " questions that evaluations do not ask."
+        " questions with other words and other ids than theirs."
     )
 
 

@@ -189,6 +189,31 @@ def test_near_duplicates_are_named_and_kept(tmp_path: Path) -> None:
     assert near.id in ids(trained_on(inputs))
 
 
+def test_questions_that_only_share_an_id_are_left_out_and_named(tmp_path: Path) -> None:
+    """They may be the same in other words, or others of a file whose ids are made alike."""
+    own = [question("Eastwick"), Task("q1", "Who paints?", ("Ada",))]
+    asked = [Task("q1", "Who sings?", ("Bo",))]
+    inputs = FileInputs(
+        recipe(
+            tmp_path,
+            tasks=write(tmp_path / "tasks.jsonl", own),
+            demonstrations=write_ways(tmp_path / "shown.jsonl", own),
+            evaluation={"tasks": write(tmp_path / "asked.jsonl", asked)},
+        )
+    )
+    assert ids(trained_on(inputs)) == {own[0].id}
+    for notes in (
+        inputs.remarks(),
+        inputs.notes("demonstrations", DIALECT, []),
+        inputs.notes_of_shown("demonstrations"),
+    ):
+        count, doubt = notes
+        assert count.startswith("1 ")
+        assert count.endswith(f"left out: {ASKED}")
+        assert isinstance(doubt, Doubt)
+        assert "such as 'Who paints?', where it asks 'Who sings?': give them ids" in doubt
+
+
 # -- files of evaluations -----------------------------------------------------------------------
 
 

@@ -39,19 +39,28 @@ class EvaluationQuestions:
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.tasks = tasks
         self._texts = {normal_form(task.question) for task in tasks}
-        self._ids = {task.id for task in tasks if not _PLACE.fullmatch(task.id)}
+        self._by_id = {task.id: task for task in tasks if not _PLACE.fullmatch(task.id)}
 
     def __contains__(self, task: Task) -> bool:
         """Whether an evaluation asks this question: the same words, or the same id. An id that is
         no more than a place in a file says nothing, because every file counts from the start."""
-        return task.id in self._ids or normal_form(task.question) in self._texts
+        return task.id in self._by_id or normal_form(task.question) in self._texts
+
+    def same_by_id(self, tasks: Iterable[Task]) -> list[Match]:
+        """Return those that have the id of a question of an evaluation, and other words than any of
+        them: they may be other questions, of files that give ids alike."""
+        return [
+            Match(task.question, self._by_id[task.id].question)
+            for task in tasks
+            if task.id in self._by_id and normal_form(task.question) not in self._texts
+        ]
 
     def near_duplicates(self, tasks: Iterable[Task]) -> list[Match]:
-        """Return those of other questions that are like one of an evaluation and share an accepted
-        answer with it, or have none as it has none. Questions with other answers differ in what
-        matters, however alike their words are."""
+        """Return those that are like a question of an evaluation, without being the same, and share
+        an accepted answer with it, or have none as it has none. Questions with other answers differ
+        in what matters, however alike their words are."""
         index = _SimilarQuestions(self.tasks)
-        found = ((task, index.find(task)) for task in tasks)
+        found = ((task, index.find(task)) for task in tasks if task not in self)
         return [Match(task.question, near.question) for task, near in found if near is not None]
 
 

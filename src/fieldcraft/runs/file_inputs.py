@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,7 +25,7 @@ from fieldcraft.dialects.demonstrations import (
 from fieldcraft.records.chains import longest_chain
 from fieldcraft.rewards.grading import recorded_as
 from fieldcraft.runs.build import make_correct
-from fieldcraft.runs.file_questions import FileQuestions, near_duplicates
+from fieldcraft.runs.file_questions import FileQuestions, doubts
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.sources import Inputs, Schemas, agreed
 from fieldcraft.types import Answer, Dialect, Step, Task, Trajectory, UserError
@@ -98,31 +98,32 @@ class FileInputs(Inputs):
 
     def notes_of_shown(self, data: str) -> list[str]:
         assert self.recipe.demonstrations is not None
-        shown, reasons = self._read()
-        return self._noted((task for task, _ in shown), reasons, self.recipe.demonstrations)
+        _, reasons, tasks = self._read()
+        return self._noted(tasks, reasons, self.recipe.demonstrations)
 
-    def _noted(self, trained: Iterable[Task], reasons: Counter[str], path: Path) -> list[str]:
+    def _noted(self, tasks: Sequence[Task], reasons: Counter[str], path: Path) -> list[str]:
         left_out = [f"{count} left out: {reason}" for reason, count in reasons.most_common()]
-        return left_out + near_duplicates(self.questions.asked, trained, path)
+        return left_out + doubts(self.questions.asked, tasks, path)
 
     def usable_demonstrations(
         self, dialect: Dialect, tools: Schemas
     ) -> tuple[list[Trajectory], Counter[str]]:
         """Demonstrations to train on, and how many others were left out for which reason."""
         assert self.recipe.demonstrations is not None
-        read, unread = self._read()
+        read, unread, tasks = self._read()
         kept, unused = self._usable(read, dialect, tools)
         reasons = unread + unused
-        tasks = (trajectory.task for trajectory in kept)
         self._notes[DEMONSTRATIONS] = self._noted(tasks, reasons, self.recipe.demonstrations)
         return kept, reasons
 
-    def _read(self) -> tuple[list[tuple[Task, list[Step]]], Counter[str]]:
-        """Demonstrations of questions that no evaluation asks, and why others are left out."""
+    def _read(self) -> tuple[list[tuple[Task, list[Step]]], Counter[str], list[Task]]:
+        """Demonstrations of questions that no evaluation asks, why others are left out, and the
+        questions of both."""
         assert self.recipe.demonstrations is not None
         read, reasons = read_shown(self.recipe.demonstrations, self.recipe.max_left_out)
         kept = [each for each in read if each[0] not in self.questions.asked]
-        return kept, reasons + Counter({ASKED: len(read) - len(kept)})
+        asked = Counter({ASKED: len(read) - len(kept)})
+        return kept, reasons + asked, [task for task, _ in read]
 
     def _usable(
         self, read: Sequence[tuple[Task, Sequence[Step]]], dialect: Dialect, tools: Schemas
@@ -212,7 +213,7 @@ class FileInputs(Inputs):
                 reasons["longer than budget.total_tokens"] += 1
             else:
                 kept.append(sides)
-        tasks = (chosen.task for chosen, _ in kept)
+        tasks = [pair.task for pair in read]
         self._notes[PAIRS] = self._noted(tasks, +reasons, self.recipe.pairs)
         return kept, +reasons
 

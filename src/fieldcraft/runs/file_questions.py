@@ -38,7 +38,7 @@ class FileQuestions:
         if self._for_training and not kept:
             raise UserError(
                 f"no question of {self.recipe.tasks} is left to train on, because evaluations ask"
-                " them all: give questions that evaluations do not ask."
+                " them all: give questions with other words and other ids than theirs."
             )
         return kept
 
@@ -75,7 +75,7 @@ class FileQuestions:
         if self.recipe.tasks is not None:
             if left_out := len(self._for_training) - len(self.train):
                 found.append(f"{left_out} questions of {self.recipe.tasks} left out: {ASKED}")
-            found += near_duplicates(self.asked, self.train, self.recipe.tasks)
+            found += doubts(self.asked, self._for_training, self.recipe.tasks)
         return found
 
     def _remarks_on_sizes(self) -> Iterable[str]:
@@ -143,19 +143,23 @@ class FileQuestions:
         return []
 
 
-def near_duplicates(asked: EvaluationQuestions, trained: Iterable[Task], path: Path) -> list[str]:
-    """Return a doubt about the questions of a file that are like those of an evaluation; none
-    without any."""
-    found = asked.near_duplicates(trained)
-    if not found:
-        return []
-    return [
-        Doubt(
-            f"{len(found)} of the questions of {path} are like one that an evaluation asks, such as"
-            f" {found[0].trained!r}, where it asks {found[0].asked!r}: remove them if they are the"
+def doubts(asked: EvaluationQuestions, tasks: Sequence[Task], path: Path) -> list[str]:
+    """Return doubts about the questions of a file: those that have no more than the id of one that
+    is asked, and so are left out, and those that are like one, and so are not."""
+    found = []
+    if same := asked.same_by_id(tasks):
+        found.append(
+            f"{len(same)} of the questions of {path} have only the id of one that an evaluation"
+            f" asks, such as {same[0].trained!r}, where it asks {same[0].asked!r}: give them ids of"
+            " their own if they are other questions"
+        )
+    if near := asked.near_duplicates(tasks):
+        found.append(
+            f"{len(near)} of the questions of {path} are like one that an evaluation asks, such as"
+            f" {near[0].trained!r}, where it asks {near[0].asked!r}: remove them if they are the"
             " same question"
         )
-    ]
+    return list(map(Doubt, found))
 
 
 def _sample(tasks: Sequence[Task], size: int | None, path: Path) -> list[Task]:
