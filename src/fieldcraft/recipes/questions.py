@@ -14,6 +14,8 @@ def check_questions(recipe: Recipe) -> None:
             f"recipe '{recipe.recipe}' has no questions: give tasks=FILE, or world.name= with one"
             f" of {', '.join(known(Kind.WORLD))}."
         )
+    if not recipe.asks_files:
+        _check_no_files(recipe)
     if recipe.evaluation.tasks and recipe.tasks is None:
         _check_evaluated_alone(recipe)
     splits = _splits(recipe)
@@ -27,6 +29,17 @@ def check_questions(recipe: Recipe) -> None:
             "tasks=FILE needs evaluation.splits.heldout=, the number of questions to test on, or"
             " evaluation.tasks=FILE."
         )
+
+
+def _check_no_files(recipe: Recipe) -> None:
+    """A world or an environment has passages and demonstrations of its own."""
+    own = {key: getattr(recipe, key) for key in ("corpus", "demonstrations", "pairs")}
+    for key, path in own.items():
+        if path is not None:
+            raise UserError(
+                f"{key}={path} would not be read, because the questions are those of a world or an"
+                f" environment: give tasks=FILE, too, or remove {key}."
+            )
 
 
 def _splits(recipe: Recipe) -> list[str]:
