@@ -73,7 +73,7 @@ def test_mistakes(
         ("corpus", '{"text": "a"}\n{"body": "b"}\n', "line 2 is not a passage"),
         ("tasks", '{"question": "Who?"}\n', "line 1: the question has no answer"),
         ("tasks", '{"question": "Who?", "answer": "I"}\n', "needs two questions or more"),
-        ("demonstrations", '{"question": "Who?"}\n', "line 1 holds no demonstration, but a question"),
+        ("demonstrations", '{"question": "Who?"}\n', "holds no demonstration, but a question"),
         ("demonstrations", json.dumps(demonstration("Bo")), "(1 with a wrong answer)"),
     ],
 )
