@@ -145,6 +145,7 @@ def test_without_a_dialect_questions_have_no_prompt(capsys: pytest.CaptureFixtur
     assert "question 1 of 1" in out
     assert re.search(r"question +\w", out)
     assert "prompt" not in out.partition("fine  teacher")[0]
+    assert "right answers  em of" in out  # gold answers are looked at there as well
 
 
 def test_a_run_keeps_a_page_that_its_report_links(tmp_path: Path) -> None:

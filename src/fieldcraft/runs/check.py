@@ -94,6 +94,8 @@ def check_recipe(
         if examine is not None and all(sound) and not asks_itself:
             look("examples", partial(show_examples, setup, None, examine))
         if recipe.collect is not None:
+            if sound[1]:
+                look("right answers", partial(answer_notes, setup))
             look("teacher", partial(teacher_problems, recipe))
             if recipe.collect.filters:
                 look("filters", partial(filter_problems, recipe.collect.filters))
