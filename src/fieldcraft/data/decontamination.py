@@ -42,7 +42,7 @@ class EvaluationQuestions:
         self._by_id = {task.id: task for task in tasks if not _PLACE.fullmatch(task.id)}
 
     def __contains__(self, task: Task) -> bool:
-        """Whether an evaluation asks this question: the same words, or the same id. An id that is
+        """Tell if an evaluation asks this question: the same words, or the same id. An id that is
         no more than a place in a file says nothing, because every file counts from the start."""
         return task.id in self._by_id or normal_form(task.question) in self._texts
 

@@ -123,7 +123,7 @@ def joined_answers(answers: Sequence[str]) -> str:
 
 
 def ground_truth(given: Any) -> Any:
-    """What a ground truth of verl holds: AFM writes {"target": ..., "question": ...} as text."""
+    """Return the content of a ground truth of verl: AFM writes {"target": ..., "question": ...} as text."""
     if not isinstance(given, str) or not given.lstrip().startswith("{"):
         return given
     try:

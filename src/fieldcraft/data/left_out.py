@@ -13,7 +13,7 @@ MAX_LEFT_OUT = 0.1  # of the records of a file, without consent
 
 
 class LeftOut:
-    """What is left out of the file `path`, and the first of it."""
+    """Records that are left out of the file `path`, and the first of them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""What a record is for that one key of a recipe cannot take: a refusal says where it belongs."""
+"""Uses of records that one key of a recipe cannot take: a refusal says where they belong."""
 
 from __future__ import annotations
 

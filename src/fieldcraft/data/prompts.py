@@ -56,7 +56,7 @@ def asked_by_kind(prompts: Sequence[str], kinds: Sequence[str]) -> list[str]:
 
 
 def _before(prompts: Sequence[str]) -> str:
-    """What all prompts begin with, up to the last colon with white space, or blank line."""
+    """Return the beginning that all prompts share, up to the last colon with white space, or blank line."""
     shared = _shared(prompts)
     ends = [found.end() for found in (_COLON.match(shared),) if found]
     if (block := _BLANK_LINE.match(shared)) and "?" not in block.group():
@@ -75,7 +75,7 @@ def _after(prompts: Sequence[str]) -> str:
 
 
 def _shared(texts: Sequence[str]) -> str:
-    """What all texts begin with; nothing where there are no two."""
+    """Return the beginning that all texts share; nothing where there are no two."""
     if len(set(texts)) < 2:
         return ""
     low, high = min(texts), max(texts)  # what these two share, all between them share

@@ -28,7 +28,7 @@ UNKNOWING = "I do not know"  # a wrong answer where no other question has one
 
 @dataclass(frozen=True)
 class DataOfRun:
-    """Where examples are taken from. `correct` gives the verdicts. Without a dialect, as where a
+    """Data that examples are taken from. `correct` gives the verdicts. Without a dialect, as where a
     teacher is collected from or an environment of others asks, there are no prompts and no
     demonstrations."""
 
@@ -40,7 +40,7 @@ class DataOfRun:
 
     @cached_property
     def _tasks(self) -> list[Task]:
-        """Of training and evaluations, taking turns."""
+        """Questions of training and evaluations, taking turns."""
         both = zip_longest(self.inputs.train_tasks(), self.inputs.evaluation_tasks())
         return [task for pair in both for task in pair if task is not None]
 

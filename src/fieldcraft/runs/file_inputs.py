@@ -228,7 +228,7 @@ class FileInputs(Inputs):
 
 
 def _reads_model(recipe: Recipe) -> bool:
-    """Whether a run needs a model to start from."""
+    """Tell if a run needs a model to start from."""
     if recipe.stages or (recipe.collect is None and recipe.select is None):
         return True
     return recipe.select is not None and bool(recipe.select.reads)
