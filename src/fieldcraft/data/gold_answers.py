@@ -123,7 +123,8 @@ def joined_answers(answers: Sequence[str]) -> str:
 
 
 def ground_truth(given: Any) -> Any:
-    """Return the content of a ground truth of verl: AFM writes {"target": ..., "question": ...} as text."""
+    """Return the content of a ground truth of verl. AFM writes {"target": ..., "question": ...} as
+    text."""
     if not isinstance(given, str) or not given.lstrip().startswith("{"):
         return given
     try:

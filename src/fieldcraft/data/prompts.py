@@ -56,7 +56,8 @@ def asked_by_kind(prompts: Sequence[str], kinds: Sequence[str]) -> list[str]:
 
 
 def _before(prompts: Sequence[str]) -> str:
-    """Return the beginning that all prompts share, up to the last colon with white space, or blank line."""
+    """Return the beginning that all prompts share, up to the last colon with white space, or blank
+    line."""
     shared = _shared(prompts)
     ends = [found.end() for found in (_COLON.match(shared),) if found]
     if (block := _BLANK_LINE.match(shared)) and "?" not in block.group():

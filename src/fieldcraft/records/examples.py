@@ -33,7 +33,7 @@ class DemonstrationExample:
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Examples of a run's data. `tokenizer` is that of the prompts and demonstrations, if there are any."""
+    """Examples of a run's data. `tokenizer` is that of prompts and demonstrations, if there are any."""
 
     questions: list[QuestionExample]
     demonstrations: list[DemonstrationExample]

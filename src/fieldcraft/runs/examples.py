@@ -28,8 +28,8 @@ UNKNOWING = "I do not know"  # a wrong answer where no other question has one
 
 @dataclass(frozen=True)
 class DataOfRun:
-    """Data that examples are taken from. `correct` gives the verdicts. Without a dialect, as where a
-    teacher is collected from or an environment of others asks, there are no prompts and no
+    """Data that examples are taken from. `correct` gives the verdicts. Without a dialect, as where
+    a teacher is collected from or an environment of others asks, there are no prompts and no
     demonstrations."""
 
     recipe: Recipe
