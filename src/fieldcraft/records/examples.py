@@ -33,7 +33,7 @@ class DemonstrationExample:
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Examples of a run's data. `tokenizer` is that of prompts and demonstrations, if there are any."""
+    """Examples of a run's data. `tokenizer` is that of its prompts, None where there are none."""
 
     questions: list[QuestionExample]
     demonstrations: list[DemonstrationExample]
