@@ -25,9 +25,10 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     model = write_tiny_checkpoint(folder / "model", "qwen2")
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 32768}))
-    tasks = [Task(text, f"What is {text}?", (result,)) for text, result in SUMS.items()]
-    records = [{"problem": task.question, "answer": task.answers[0]} for task in tasks]
+    records = [{"problem": f"What is {text}?", "answer": result} for text, result in SUMS.items()]
     (folder / "tasks.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
+    # of other questions, since none that an evaluation asks is trained on
+    tasks = [Task(text, f"How much is {text}?", (result,)) for text, result in SUMS.items()]
     shown = [
         [
             Thought("Multiply.", Role.PLAN),

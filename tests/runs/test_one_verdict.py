@@ -396,4 +396,5 @@ def test_no_other_module_compares_answers() -> None:
         "data/rules.py",
         "data/synthesis.py",
         "evals/fidelity.py",
+        "runs/examples.py",
     }
