@@ -301,8 +301,12 @@ class FirstExamples:
         self.notes.extend(inputs.notes(data, self.dialect, schemas))
         if self.recipe.asks_files:  # a world's are right
             graders = Counter(recorded_as(self.recipe.correct, t.task) for t in found)
-            later = ((graders[name], name) for name in ASKED if graders[name])
-            self.notes.extend(f"{number} are graded by {name} in the run" for number, name in later)
+            for name in filter(graders.__getitem__, ASKED):
+                asked = name in inputs.unasked
+                later = (
+                    f"graded by {name} in the run" if asked else "trusted, as nothing grades them"
+                )
+                self.notes.append(f"{graders[name]} are {later}")
         return found
 
     def filtered(self, data: str, count: int | None, filters: Filters) -> Sequence[Trajectory]:
