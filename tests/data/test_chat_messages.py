@@ -156,7 +156,7 @@ def test_drafts_and_strings_are_no_calls(text: str, last: list[Step]) -> None:
 
 UNLEARNED = [
     *({"weight": 0}, {"weight": 0.5}, {"train": False}, {"loss": False}, {"loss": 0}),
-    *({"training": "false"}, {"trainable": False}, {"mask": True}, {"masked": 1}),
+    *({"training": "false"}, {"trainable": False}, {"loss_mask": 0}, {"mask": True}, {"masked": 1}),
     *({"train_detail": [{"begin_offset": 0, "end_offset": 3, "train": False}]}, {"loss_scale": 0}),
 ]
 LEARNED = [{}, {"weight": 1}, {"train": True}, {"loss": None}, {"mask": False}, {"weight": 1.0}]

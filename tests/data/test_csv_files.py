@@ -91,3 +91,11 @@ def test_a_tsv_with_a_header_is_quoted_as_a_csv(tmp_path_factory, rows):
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, delimiter="\t").writerows([("question", "answer"), *rows])
     assert [tuple(record.values()) for _, record in records(path)] == rows
+
+
+def test_a_tsv_whose_quotation_marks_are_those_of_its_texts_loses_no_record(tmp_path):
+    rows = [('"Heroes" is by whom?', "David Bowie"), ('"Weird Al is who?', "Al"), ("Who?", '5"')]
+    path = tmp_path / "a.tsv"
+    lines = ["\t".join(row) for row in [("question", "answer"), *rows]]
+    path.write_text("\n".join(lines), "utf-8")
+    assert [(task.question, *task.answers) for task in read_tasks(path)] == rows

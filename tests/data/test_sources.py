@@ -63,6 +63,31 @@ from source_files import lines, parquet, verl
         ),
         ({"Question": "Q?", "Answer": "A"}, Task("161d94ed6208db04", "Q?", ("A",))),
         (
+            {"id": "g", "question": "Q?", "answer": "#### 2\n"},
+            Task("g", "Q?", ("2",), {"graded_by": "math"}),
+        ),
+        (
+            {"id": "o", "question": "Q?", "options": ["no", "yes"], "answer": "B"},
+            Task("o", "Q?", ("yes",)),
+        ),
+        (
+            {"id": "o", "question": "Q?", "options": {"A": "no", "B": "yes"}, "answer": "B"},
+            Task("o", "Q?", ("yes",)),
+        ),
+        (
+            {"id": "o", "question": "A no, B yes?", "options": ["no", "yes"], "answer": "B"},
+            Task("o", "A no, B yes?", ("B",)),
+        ),
+        (
+            {
+                "id": "o",
+                "question": "Q?",
+                "choices": {"label": ["A", "B"], "text": ["no", "yes"]},
+                "answer": "B",
+            },
+            Task("o", "Q?", ("yes",)),
+        ),
+        (
             {"id": "c", "question": "Q?", "choices": ["no", "yes"], "golden_answers": [1]},
             Task("c", "Q?", ("yes",)),
         ),

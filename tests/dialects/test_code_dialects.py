@@ -53,6 +53,8 @@ NO_PROGRAM = Malformed(
         ("retool", ["<code>\nprint(1)\n</code>"], RUN),
         ("retool", ["<code>print(1)</code>"], RUN),
         ("retool", [RETOOL.replace("python", "py")], RUN),
+        ("retool", [RETOOL.replace("python", "python3")], RUN),
+        ("retool", [RETOOL.replace("python", "Python")], RUN),
         ("retool", [RETOOL.replace("print(1)", "  a\n\n\tb\n")], "  a\n\n\tb\n"),
         ("retool", ["<code>\n</code>"], NO_PROGRAM),
         ("retool", ["print(1)</code>"], Malformed),

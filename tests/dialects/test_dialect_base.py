@@ -82,6 +82,8 @@ def test_tokenizer_without_end_of_sequence_is_refused() -> None:
         (r"first \boxed{Oslo}, no: \boxed{ Bergen }.", "Bergen"),
         (r"\boxed{\frac{1}{2}} and {then} b", r"\frac{1}{2}"),
         (r"\boxed{\text{Oslo}}", "Oslo"),
+        (r"\boxed{\mathrm{Oslo}}", "Oslo"),
+        (r"\boxed{\mathbf{B}}", "B"),
         (r"\boxed {x}", "x"),
         (r"\boxed{a} \boxed{b", "a"),
         (r"\boxed{a} \boxed{ }", "a"),

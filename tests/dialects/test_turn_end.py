@@ -149,3 +149,26 @@ def test_the_date_of_a_template_is_the_recipe_s_and_not_the_clock_s() -> None:
     for day, written in ((DATE, "26 Jul 2024: "), (date(2031, 2, 3), "03 Feb 2031: ")):
         dialect = get_dialect("search-r1", tokenizer, "", day=day)
         assert tokenizer.decode(dialect.prompt(QUESTION, [])).startswith(written)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "{% set now = strftime_now %}{{ now('%Y') }}",
+        "{% set form = '%Y' %}{{ strftime_now(form) }}",
+        "{{ strftime_now(format='%Y') }}",
+    ],
+)
+def test_a_template_that_reaches_the_clock_otherwise_is_refused(asked: str) -> None:
+    tokenizer = FAMILIES["llama 3"].tokenizer()
+    tokenizer.chat_template = asked + tokenizer.chat_template
+    with pytest.raises(UserError, match="reads the clock"):
+        get_dialect("search-r1", tokenizer, "").prompt(QUESTION, [])
+
+
+def test_a_template_may_ask_whether_there_is_a_clock() -> None:
+    tokenizer = FAMILIES["llama 3"].tokenizer()
+    asked = '{% if strftime_now is defined %}{{ strftime_now("It\'s %Y") }}{% endif %}'
+    tokenizer.chat_template = asked + tokenizer.chat_template
+    dialect = get_dialect("search-r1", tokenizer, "")
+    assert tokenizer.decode(dialect.prompt(QUESTION, [])).startswith("It's 2024")

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from checkpoints import tiny_tokenizer
+from families import FAMILIES
 from fieldcraft.config.sections import Limits
 from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.gateway.blackbox import BlackBox
-from fieldcraft.gateway.messages import Scribe
+from fieldcraft.gateway.messages import Scribe, read_request
+from fieldcraft.gateway.refusals import Refused
 from fieldcraft.records.chains import chains, check_folds
 from fieldcraft.rollout.environments import opened
 from fieldcraft.rollout.turns import Policy
@@ -174,6 +176,54 @@ def test_results_are_shown_in_the_order_of_their_calls() -> None:
         "The messages hold a result of an unknown call; give every result the tool_call_id of its"
         " call."
     )
+
+
+TOOL = {"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}
+CALL = {"id": "1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+FOUND = {"role": "tool", "tool_call_id": "1", "content": " Ada "}
+USER = {"role": "user", "content": "\n Who? "}
+
+
+def prompt_and_template(
+    family: str, messages: list[dict[str, Any]], tools: list[Any] | None = None
+) -> tuple[str, str]:
+    """What the gateway shows the policy, and what transformers writes for the same messages."""
+    tokenizer = TOKENIZER if family == "tiny" else FAMILIES[family].tokenizer()
+    request = read_request(json.dumps({"messages": messages, "tools": tools}).encode())
+    ids = Scribe(get_dialect("search-r1", tokenizer)).prompt(
+        request.messages, tools or [], {}, lambda ids, says: None
+    )
+    plain = [m | {"content": m["content"] or ""} for m in messages]
+    for message in plain:
+        if "tool_calls" in message:
+            message["tool_calls"] = [{"function": {"name": "search", "arguments": {}}}]
+    wanted = tokenizer.apply_chat_template(
+        plain, tools=tools, add_generation_prompt=True, tokenize=False
+    )
+    return tokenizer.decode(ids), str(wanted)
+
+
+@pytest.mark.parametrize("family", ["tiny", "qwen2.5", "llama 3", "gemma", "glm 4", "mistral"])
+@pytest.mark.parametrize("content", ["Me.", " Me.\n", "", " "])
+def test_messages_stand_as_the_template_writes_them(family: str, content: str) -> None:
+    messages = [USER, {"role": "assistant", "content": content}, USER]
+    shown, wanted = prompt_and_template(family, messages)
+    assert shown == wanted
+
+
+@pytest.mark.parametrize("content", [None, "", "I look.", " I look. "])
+def test_calls_of_others_stand_as_the_template_writes_them(content: str | None) -> None:
+    called = {"role": "assistant", "content": content, "tool_calls": [CALL]}
+    shown, wanted = prompt_and_template("tiny", [USER, called, FOUND, USER], [TOOL])
+    assert shown == wanted
+
+
+def test_what_a_template_leaves_out_is_refused() -> None:
+    with pytest.raises(Refused, match="does not show tools"):
+        prompt_and_template("llama 3", [USER], [TOOL])
+    called = {"role": "assistant", "content": "I look.", "tool_calls": [CALL]}
+    with pytest.raises(Refused, match="does not show these messages"):
+        prompt_and_template("llama 3", [USER, called, FOUND])
 
 
 def test_functions_of_older_clients_are_calls() -> None:

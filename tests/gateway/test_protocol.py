@@ -29,6 +29,11 @@ def test_values_that_ask_for_nothing_are_let_through(read: Any, data: st.DataObj
 
 
 @READERS
+def test_what_clients_of_vllm_send_by_default_asks_for_nothing(read: Any) -> None:
+    read(body(repetition_penalty=1.0, ignore_eos=False, min_tokens=0, chat_template_kwargs={}))
+
+
+@READERS
 @pytest.mark.parametrize("key", ["n", "logprobs", "functions"])
 def test_what_would_change_a_turn_is_refused(read: Any, key: str) -> None:
     with pytest.raises(Refused, match=f"does not support '{key}'") as told:

@@ -39,6 +39,8 @@ def test_a_program_is_found_however_it_is_fenced(tag, fence, margin, before, aft
     "answer",
     [
         f"{ADD}",
+        f"So: ```python\n{ADD}```\nIt adds.",
+        f"**The program** ```py\n{ADD}```\n{OUTPUT}",
         f"1. ```python\n{textwrap.indent(ADD, '   ')}   ```\n",
         f"- Here:\n\n  ```python\n{textwrap.indent(ADD, '  ')}  ```\n  It adds.",
         f"```python\n{ADD}\n\nThis prints the sum, that is 5.",  # never closed

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from string import ascii_uppercase
 from typing import Any
 
 from fieldcraft.data.program_tests import tests_in
-from fieldcraft.data.records import Malformed, Record
+from fieldcraft.data.records import Malformed, Record, first
 from fieldcraft.data.written import items_in, strings_in, value_in
 from fieldcraft.dialects.base import last_box
 from fieldcraft.types import UserError
@@ -18,6 +19,8 @@ _ANSWERS = (*_LISTS, "answer", "Answer", "Final answer")
 _MORE = ("answer_aliases", "wellFormedAnswers")  # of MuSiQue and MS MARCO, beside the others
 _SPLIT = "<ans_split>"  # of AutoCoA
 _SEPARATOR = re.compile(r"<ans_split>|<\|answer_split\|>")
+# GSM8K writes the whole solution, and the answer behind "####".
+SOLVED = re.compile(r"(?:\A|\s)####\s*(\S[^\n]*)\s*\Z")
 # MS MARCO's answer to a question that its passages do not answer.
 _NOTHING = ["No Answer Present."]
 
@@ -51,6 +54,8 @@ def accepted_answers(record: Record) -> tuple[str, ...]:
     choices = record.get("choices")
     if choices := items_in(choices) if isinstance(choices, str) else choices:
         listed = [_choice(list(choices), answer) for answer in listed]
+    if lettered := _lettered(record):
+        listed = [lettered.get(answer, answer) for answer in listed]
     for more in map(record.get, _MORE):
         listed += _listed(more, "answers") if isinstance(more, list | str) else []
     if wrong := [a for a in listed if not isinstance(a, str | int | float | None)]:
@@ -96,8 +101,9 @@ def _listed(given: Any, key: str) -> list[Any]:
             ]:
                 return inside
             found = items_in(given) if key in _LISTS else strings_in(given)
-            # GSM8K writes the whole solution, the answer behind "####".
-            return [given.rpartition("\n#### ")[2]] if found is None else list(found)
+            if found is None:
+                return [solved[1] if (solved := SOLVED.search(given)) else given]
+            return list(found)
         case list():
             return list(given)
     return [given]
@@ -132,6 +138,25 @@ def ground_truth(given: Any) -> Any:
     except ValueError:
         return given
     return found if isinstance(found, dict) and "target" in found else given
+
+
+def _lettered(record: Record) -> dict[Any, str]:
+    """The texts of options by their letters, as MMLU-Pro's `options`; none where the question shows
+    them itself, so that a letter answers it."""
+    options = record.get("options") or record.get("choices")
+    match value_in(options) if isinstance(options, str) else options:
+        case {"label": list(letters), "text": list(texts)} if len(letters) == len(texts):
+            found = dict(zip(letters, texts, strict=True))
+        case dict(found):
+            pass
+        case list(texts) if len(texts) <= len(ascii_uppercase):
+            found = dict(zip(ascii_uppercase, texts, strict=False))
+        case _:
+            return {}
+    shown = str(first(record, ("question", "Question", "problem", "query")))
+    if not all(isinstance(text, str) for text in found.values()):
+        return {}
+    return {} if all(text in shown for text in found.values()) else found
 
 
 def _choice(choices: list[Any], answer: Any) -> Any:

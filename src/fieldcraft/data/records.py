@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
@@ -79,6 +80,8 @@ def _open(path: Path) -> IO[bytes]:
 # -- tables ------------------------------------------------------------------------------------
 
 _TABLES = (".parquet", ".csv", ".tsv")
+# A whole TSV in which each cell that begins with a quotation mark ends with one, too.
+_QUOTED = re.compile(r'(?:(?:"(?:[^"]|"")*+"|(?!")[^\t\r\n]*+)(?:\t|\r?\n|\Z))*+')
 
 
 def _rows(path: Path) -> Iterator[Record]:
@@ -98,8 +101,9 @@ def _cells(path: Path, kind: str) -> pyarrow.Table:
     if kind == ".tsv":
         parse.delimiter = "\t"
         if _has_no_header(path):
-            parse = pyarrow.csv.ParseOptions(delimiter="\t", quote_char=False)
             read.column_names = ["id", "text"]
+        if read.column_names or _quotes_nothing(path):
+            parse = pyarrow.csv.ParseOptions(delimiter="\t", quote_char=False)
     with pyarrow.csv.open_csv(path, read_options=read, parse_options=parse) as begin:
         names = begin.schema.names
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -114,6 +118,16 @@ def _has_no_header(path: Path) -> bool:
     with _open(path) as file:
         first_cell, *others = file.readline().decode("utf-8-sig").rstrip("\r\n").split("\t")
     return len(others) == 1 and first_cell.isdecimal()
+
+
+def _quotes_nothing(path: Path) -> bool:
+    """Tell whether the quotation marks of a TSV are those of its texts: something follows the mark
+    that should end a cell, and yet each line has a cell for each column. Read as quoted, a cell
+    that begins with a mark would swallow the records behind it."""
+    with _open(path) as file:
+        text = file.read().decode("utf-8-sig")
+    columns = {line.count("\t") for line in text.split("\n") if line.strip("\r")}
+    return len(columns) == 1 and _QUOTED.fullmatch(text) is None
 
 
 # -- JSON --------------------------------------------------------------------------------------

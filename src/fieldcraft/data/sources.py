@@ -21,6 +21,7 @@ import pyarrow.parquet
 from fieldcraft.data.browsecomp import readable_record
 from fieldcraft.data.formats.kinds import chat_record
 from fieldcraft.data.gold_answers import (
+    SOLVED,
     accepted_answers,
     cannot_be_answered,
     ground_truth,
@@ -190,7 +191,7 @@ def _is_mathematics(record: Record) -> bool:
     if "metadata" in record or GRADED_BY in record:
         return False
     answer, source = record.get("answer"), record.get("data_source")
-    if isinstance(answer, str) and "\n#### " in answer:
+    if isinstance(answer, str) and SOLVED.search(answer):
         return True
     if isinstance(source, str):
         return bool(_MATHEMATICS.search(f"{source} {record.get('ability')}"))

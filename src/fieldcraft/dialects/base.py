@@ -36,6 +36,7 @@ from fieldcraft.types import (
 
 OBSERVATION = "\0"  # is between two policy turns when a grammar reads them as one text
 MARK = "\ue000"  # holds the place of plain text while a chat template is rendered
+WRAPPED = re.compile(r"\\(?:text(?:bf|it|rm|sf|sc)?|math(?:rm|bf|it|sf))\s*\{([^{}]*)\}")
 SUMMARY = ("<summary>", "</summary>")
 REQUEST = """\
 My context is nearly full, and I go on without it. I sum up all that I have found so far and what \
@@ -106,8 +107,8 @@ def open_role(turn: str) -> str | None:
 
 
 def last_box(text: str) -> str | None:
-    r"""The content of the last complete `\boxed{...}`. Braces nest, a `\text{...}` around all of
-    it is removed, and an empty box does not count."""
+    r"""The content of the last complete `\boxed{...}`. Braces nest, a `\text{...}` or
+    `\mathrm{...}` around all of it is removed, and an empty box does not count."""
     found = None
     opened: list[int | None] = []  # where the content of each open brace starts, None if no box
     for match in re.finditer(r"\\boxed\s*\{|\{|\}", text):
@@ -115,7 +116,7 @@ def last_box(text: str) -> str | None:
             opened.append(match.end() if match[0] != "{" else None)
         elif opened and (start := opened.pop()) is not None:
             found = text[start : match.start()].strip() or found
-    if found and (wrapped := re.fullmatch(r"\\text(?:bf|it|rm)?\{([^{}]*)\}", found)):
+    if found and (wrapped := WRAPPED.fullmatch(found)):
         found = wrapped[1].strip()
     return found or None
 

@@ -40,7 +40,7 @@ Problem:"""
 
 TAGS = tuple(f"<{end}{tag}>" for tag in ("code", "interpreter", "answer") for end in ("", "/"))
 TEXT = plain(TAGS)
-FENCED = re.compile(rf"\s*{fence('(?:python|py)')}\s*", re.MULTILINE)
+FENCED = re.compile(rf"\s*{fence('(?:[Pp]ython|py)[0-9.]*')}\s*", re.MULTILINE)
 END = re.compile("</code>|</answer>")
 
 

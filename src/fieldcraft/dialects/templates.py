@@ -21,6 +21,7 @@ GIVEN = {"messages", "tools", "add_generation_prompt", "raise_exception", "strft
 # transformers' own tag, which marks what an assistant wrote; it changes no text.
 GENERATION = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
 CLOCK = re.compile(r"""strftime_now\s*\(\s*(['"])(.*?)\1\s*\)""")  # with a literal format
+OTHER_CLOCK = re.compile(r"strftime_now\b(?!\s+is\s+(?:not\s+)?defined)")
 
 
 def render_chat(
@@ -28,7 +29,8 @@ def render_chat(
 ) -> str:
     """The chat template's text of a conversation. A template that writes the date writes `day`.
 
-    Raises UserError for a template that asks for the date in a format that it computes.
+    Raises UserError for a template that asks for the date in a format that it computes, or that
+    gives the clock another name.
     """
     if any("strftime_now" in source for source in _sources(tokenizer.chat_template)):
         source = tokenizer.get_chat_template(tools=options.get("tools"))
@@ -39,10 +41,11 @@ def render_chat(
 
 def _dated(source: str, day: date) -> str:
     """A template with the date in place of the calls of transformers' clock."""
-    dated = CLOCK.sub(lambda call: repr(day.strftime(call[2])), source)
-    if re.search(r"strftime_now\s*\(", dated):
+    dated = CLOCK.sub(lambda call: f"{call[1]}{day.strftime(call[2])}{call[1]}", source)
+    if OTHER_CLOCK.search(dated):
         raise UserError(
-            "The chat template of the model reads the clock in a format that it computes, so"
+            "The chat template of the model reads the clock in a format that it computes or under"
+            " another name, so"
             " prompts would change from day to day: write the date into its chat_template.jinja."
         )
     return dated

@@ -135,17 +135,15 @@ class Scribe:
         own = {i for i, m in enumerate(messages) if m.role == "assistant" and says_of(m) in said}
         shown = [self._shown(i, message, i in own) for i, message in enumerate(messages)]
         text = without_think(self.dialect.render(shown, tools))
+        self._refuse_hidden(text, shown, tools)
         first, *rest = PLACE.split(text)
         tokenizer = self.dialect.tokenizer
-        ids, places = encode_frame(tokenizer, first), rest[::2]
-        if places != [str(i) for i in range(len(messages))]:
-            raise Refused(
-                400, "the model's chat template does not show these messages as they are."
-            )
-        for i, frame in enumerate(rest[1::2]):
+        ids = encode_frame(tokenizer, first)
+        for i, frame in zip(map(int, rest[::2]), rest[1::2], strict=True):
             message = messages[i]
             if i not in own:
-                ids += encode_plain(tokenizer, message.text) + encode_frame(tokenizer, frame)
+                ids += encode_plain(tokenizer, message.text.strip())
+                ids += encode_frame(tokenizer, frame)
                 continue
             turn = sampled(ids, says_of(message))
             if turn is not None and self.dialect.end.ended(turn):
@@ -169,9 +167,15 @@ class Scribe:
         return text, Says(before.strip(), tuple(pairs))
 
     def _shown(self, index: int, message: Message, own: bool) -> Json:
-        """A message for the template. The text of one that the policy wrote has its calls in it."""
-        record: Json = {"role": message.role, "content": f"\ue002{index}\ue003"}
-        record["role"] = SHOWN_AS.get(message.role, message.role)
+        """A message for the template. The text of one that the policy wrote has its calls in it. Of
+        any other, the template may take away the white space around its text, and what it writes
+        before a call may depend on whether there is a text."""
+        place = f"\ue002{index}\ue003"
+        record: Json = {"role": SHOWN_AS.get(message.role, message.role), "content": place}
+        if not own:
+            bare = message.text.strip()
+            before, _, after = message.text.partition(bare) if bare else (message.text, "", "")
+            record["content"] = before + place + after if bare or not message.calls else ""
         if message.calls and not own:
             record["tool_calls"] = [
                 {
@@ -184,6 +188,20 @@ class Scribe:
                 for call in message.calls
             ]
         return record
+
+    def _refuse_hidden(self, text: str, shown: Sequence[Json], tools: Sequence[Json]) -> None:
+        """Raises Refused where the template leaves something out: a text, a call or a tool."""
+        places = [place for message in shown for place in PLACE.findall(message["content"])]
+        calls = [call["function"] for message in shown for call in message.get("tool_calls", ())]
+        if PLACE.findall(text) != places or any(call["name"] not in text for call in calls):
+            raise Refused(
+                400, "the model's chat template does not show these messages as they are."
+            )
+        described = [tool["function"] for tool in tools if isinstance(tool.get("function"), dict)]
+        if any(str(function.get("name")) not in text for function in described):
+            raise Refused(
+                400, "the model's chat template does not show tools; leave them out.", param="tools"
+            )
 
     def _after_turn(self, frame: str) -> str:
         """The frame after a turn that already has its end-of-sequence token."""

@@ -31,13 +31,22 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "tool_choice": ("auto", "none"),
     "functions": ([],),
     "function_call": ("auto", "none"),
-    "stop": ([], ""),
+    "stop": ([], "", [""]),
     "logit_bias": ({},),
     "modalities": (["text"],),
     "response_format": ({"type": "text"},),
     "text": ({"format": {"type": "text"}}, {}),
     "background": (False,),
     "reasoning": ({},),
+    # of vLLM
+    "repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "use_beam_search": (False,),
+    "ignore_eos": (False,),
+    "min_tokens": (0,),
+    "stop_token_ids": ([],),
+    "skip_special_tokens": (True,),
+    "chat_template_kwargs": ({},),
 }
 
 

@@ -17,6 +17,10 @@ _LINE = re.compile(r"\r\n|\n|\r")
 # What may stand before a fence: indentation, and the marks of quotations and list items.
 _MARGIN = r"(?P<margin>(?:[ \t]*(?:>|[-*+]|\d{1,9}[.)])(?=[ \t]|[`~]))*[ \t]*)"
 _OPENING = re.compile(rf"{_MARGIN}(?P<fence>`{{3,}}|~{{3,}})(?P<info>.*)")
+# CommonMark wants a line of its own, but people and models write "So: ```python", too.
+_BEHIND_TEXT = re.compile(
+    r"[^`]*[^`\w](?P<margin>)(?P<fence>`{3,})(?P<info>(?:python|py)[\d.]*)\s*", re.IGNORECASE
+)
 _LANGUAGE = re.compile(r"\s*\{?\s*\.?(?:language-)?([\w+#./-]*)")
 _PYTHON = re.compile(r"(?:python|py|pypy)[\d.]*|[\w./-]+\.py", re.IGNORECASE)
 _MARKDOWN = ("markdown", "md")
@@ -64,7 +68,7 @@ def _blocks(lines: Iterable[str]) -> Iterator[Block]:
 
 def _opens(line: str) -> re.Match[str] | None:
     """A fence that begins a block. Code between ``` in one line is no block."""
-    found = _OPENING.fullmatch(line)
+    found = _OPENING.fullmatch(line) or _BEHIND_TEXT.fullmatch(line)
     return None if found is None or (found["fence"][0] == "`" and "`" in found["info"]) else found
 
 

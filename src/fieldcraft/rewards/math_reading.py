@@ -8,6 +8,7 @@ as a text, which equals nothing but itself.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
@@ -28,6 +29,11 @@ _ALONE = r"(?<![\w.\\^])"  # no part of a word, of another number or of a comman
 _NO_MORE = r"(?![\w^]|\.\d)"
 _GAP = r"(?:\\[ ,;!]|[\u00a0\u2009\u202f ])"  # white space in a number, in LaTeX and in Unicode
 
+_RAISED = "\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207a\u207b"
+
+# Several numbers, which are no product, and a date, which is no difference.
+_NO_TERM = re.compile(r"[-+]?[\d.]+(?:\s+[-+]?[\d.]+)+|\d{4}-\d\d-\d\d")
+_EMPHASIS = re.compile(r"(\*{1,3}|`)([^*`]+)\1")  # of Markdown, around all of an answer
 _PLAIN = re.compile(r"[-+*/^().,%$\d\s]+")
 
 _Rewrite = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
@@ -52,11 +58,36 @@ def _repeating(found: re.Match[str]) -> str:
     return rf"\frac{{{above}}}{{{'9' * len(again)}{'0' * len(found[2])}}}"
 
 
+def _digit(found: re.Match[str]) -> str:
+    return str(unicodedata.decimal(found[0]))
+
+
+def _power(found: re.Match[str]) -> str:
+    """An exponent in raised signs."""
+    plain = unicodedata.normalize("NFKC", found[0]).replace("\u2212", "-")
+    return f"^{{{plain}}}"
+
+
+def _vulgar(found: re.Match[str]) -> str:
+    """A fraction that is one sign, maybe of a mixed number."""
+    above, _, below = unicodedata.normalize("NFKC", found[1]).partition("\u2044")
+    return rf"\frac{{{above}}}{{{below}}}"
+
+
 def _grouped(found: re.Match[str]) -> str:
     return re.sub(rf"{_GAP}+|_", "", found[0])
 
 
 _REWRITES: tuple[_Rewrite, ...] = (
+    (re.compile(r"(?![0-9])\d"), _digit),
+    (re.compile(rf"[{_RAISED}]+"), _power),
+    (re.compile(r"\s*([\u00bc-\u00be\u2150-\u215e])"), _vulgar),
+    (re.compile("\u221a ?(\\d+|[A-Za-z])"), r"\\sqrt{\1}"),
+    (re.compile("\u221a ?\\(([^()]*)\\)"), r"\\sqrt{\1}"),
+    (re.compile("\u221e"), r"\\infty "),
+    (re.compile(r"\\varnothing|\u2205"), r"\\emptyset "),
+    (re.compile("[\u00b7\u22c5]"), r"\\cdot "),
+    (re.compile(r"[\u20ac\u00a3\u00a5] ?(?=[\d.])|(?<=\d) ?[\u20ac\u00a3\u00a5]"), ""),
     (re.compile("[\u2212\u2013]"), "-"),
     (re.compile("\u00b0"), r"^\\circ"),
     (re.compile(rf"{_ALONE}0(?:[xX][0-9a-fA-F]+|[oO][0-7]+|[bB][01]+){_NO_MORE}"), _whole),
@@ -64,6 +95,7 @@ _REWRITES: tuple[_Rewrite, ...] = (
     (re.compile(rf"{_ALONE}\d{{1,3}}(?:_\d{{3}})+(?!\d|_)"), _grouped),
     (re.compile(rf"{_ALONE}(?<!\d )[1-9]\d{{0,2}}(?:{_GAP}+\d{{3}})+(?![\d/]|{_GAP}\d)"), _grouped),
     (re.compile(rf"{_ALONE}(\d+){_GAP}+(\d+) ?/ ?(\d+){_NO_MORE}"), r"\1\\frac{\2}{\3}"),
+    (re.compile(rf"{_ALONE}(?<!/)(\d+)/(\d+) +(?=\\?[A-Za-z])"), r"\\frac{\1}{\2} "),
     (re.compile(r"\*\* ?([-+]?[\d.]+|[A-Za-z]\w*)"), r"^{\1}"),
     (re.compile(r"\*\*"), "^"),
     (re.compile(r"\^ ?([-+]\d+(?:\.\d+)?)"), r"^{\1}"),
@@ -84,7 +116,8 @@ def rewritten(text: str) -> str:
 def read(text: str) -> list[list[Any]]:
     """What Math-Verify reads from an answer, in every way that it can be meant. One without marks
     is mathematics as a whole."""
-    plain = rewritten(text.strip())
+    text = _EMPHASIS.sub(r"\2", text.strip()) if _EMPHASIS.fullmatch(text.strip()) else text
+    plain = rewritten(text.strip()).removeprefix("=")
     if MARKS.search(plain):
         found = [_in_text(plain)]
     else:
@@ -114,6 +147,8 @@ def _latex(text: str, config: LatexExtractionConfig) -> list[Any]:
 def _whole_of(text: str) -> list[Any]:
     """Meaning of a text without marks, and the text itself. What Math-Verify takes for units may be
     what makes it unreadable."""
+    if _NO_TERM.fullmatch(text):
+        return [closed_up(text)]
     found = _latex(text, _LATEX) or _latex(text, _WITH_UNITS)
     if not found and _SENTENCE.search(text):
         found = list(parse(text, parsing_timeout=None))

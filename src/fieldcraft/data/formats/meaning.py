@@ -10,8 +10,11 @@ from typing import Any
 
 from fieldcraft.data.records import Malformed
 
-# Of a turn, in the files of OpenAI, axolotl, ms-swift and TRL.
-TRAINED = ("weight", "loss_weight", "loss_scale", "loss", "train", "training", "trainable")
+# Of a turn, in the files of OpenAI, axolotl, ms-swift, TRL, slime and others.
+TRAINED = (
+    *("weight", "loss_weight", "loss_scale", "loss", "loss_mask", "step_loss_mask"),
+    *("calculate_loss", "train", "training", "trainable", "train_on_turn", "is_trained"),
+)
 MASKED = ("mask", "masked")
 PARTLY = ("train_detail", "refusal", "audio")  # something beside the text matters
 WHOLE = (True, 1, "1", "true", "True")
