@@ -5,7 +5,7 @@ observation  \n<interpreter>\n42\n</interpreter>\n
 policy       So it is 42.\n<answer>\n\boxed{42}\n</answer>
 
 The fence around a program may be left out. An answer without <answer> is read, too, but it is not
-well-formed.
+well-formed. A model that thinks between <think> and </think> answers after the thought.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 from fieldcraft.dialects.base import OBSERVATION, last_box, plain
 from fieldcraft.dialects.code import TOOL, CodeDialect, block, fence, inside, program
-from fieldcraft.types import Action, Answer, Calls, Malformed
+from fieldcraft.dialects.thoughts import after_thoughts
+from fieldcraft.types import Action, Answer, Calls, Malformed, Role
 
 INSTRUCTION = """\
 Work out the problem below step by step. Whenever a calculation is long or easy to get wrong, let \
@@ -57,10 +58,14 @@ class ReTool(CodeDialect):
 
     def parse(self, written: Sequence[str]) -> Answer | Calls | None:
         turn = "".join(written[-1:])
-        end = END.search(turn)
+        said = after_thoughts(turn, (Role.THINK,))
+        text = turn if said is None else said  # a thought may hold programs, and no answer
+        end = END.search(text)
         if end is not None and end[0] == "</code>":
-            return (self.read_call(turn[: end.start()]),)
-        text = turn[: end.start()] if end else turn.partition("<code>")[0]
+            return (self.read_call(text[: end.start()]),)
+        if said is None:
+            return None
+        text = text[: end.start()] if end else text.partition("<code>")[0]
         found = last_box(text.rpartition("<answer>")[2])
         return None if found is None else Answer(found)
 

@@ -5,7 +5,8 @@ observation  \n42\n```\n
 policy       So it is \boxed{42}.<end of sequence>
 
 The policy opens the output itself, and there its turn ends. The last program of the turn is run.
-The answer is the last box that the policy wrote in any turn, outside of programs.
+The answer is the last box that the policy wrote in any turn, outside of programs. Of a model that
+thinks between <think> and </think>, it stands after the thought.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from dataclasses import dataclass
 
 from fieldcraft.dialects.base import OBSERVATION, last_box, plain
 from fieldcraft.dialects.code import TOOL, CodeDialect, block, fence, inside, program
-from fieldcraft.types import Action, Answer, Calls, Malformed
+from fieldcraft.dialects.thoughts import after_thoughts
+from fieldcraft.types import Action, Answer, Calls, Malformed, Role
 
 INSTRUCTION = """\
 Solve the problem below. Reason step by step, and leave to Python whatever is easier to compute \
@@ -54,7 +56,8 @@ class ToRL(CodeDialect):
         before, called, _ = "".join(written[-1:]).partition(OUTPUT)
         if called:
             return (self.read_call(before),)
-        boxes = (last_box(_without_programs(turn)) for turn in reversed(written))
+        said = (after_thoughts(_without_programs(turn), (Role.THINK,)) for turn in written[::-1])
+        boxes = (last_box(text or "") for text in said)
         found = next(filter(None, boxes), None)
         return None if found is None else Answer(found)
 
