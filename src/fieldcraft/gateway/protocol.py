@@ -81,7 +81,7 @@ class Message(BaseModel):
 
     @model_validator(mode="after")
     def _says_something(self) -> Message:
-        if self.content is None and self.role in ("system", "developer", "user"):
+        if self.content is None and self.role != "assistant":
             raise ValueError(f"a message of the role {self.role} needs a content")
         if self.tool_calls and self.function_call:
             raise ValueError("a message has calls in tool_calls or in function_call, not in both")

@@ -1,0 +1,26 @@
+"""Messages that say nothing are refused, but for those of the model, which may only call."""
+
+import json
+
+import pytest
+
+from fieldcraft.gateway.messages import read_request
+from fieldcraft.gateway.protocol import Refused
+
+CALL = {"id": "a", "function": {"name": "search", "arguments": '{"query": "x"}'}}
+
+
+def body(role: str) -> bytes:
+    messages = [
+        {"role": "user", "content": "Who?"},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": role, "content": None, "tool_call_id": "a", "name": "search"},
+    ]
+    return json.dumps({"model": "m", "messages": messages}).encode()
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "user", "tool", "function"])
+def test_a_message_without_a_content_is_refused(role: str) -> None:
+    """A result that is missing is not an empty one."""
+    with pytest.raises(Refused, match="needs a content"):
+        read_request(body(role))
