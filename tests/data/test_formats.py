@@ -218,6 +218,20 @@ CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "x"}}\n</tool_cal
             [Thought("Hm."), Answer("3")],
         ),
         ([{"role": "assistant", "content": "Hm.\n</think>\n\n3"}], [Thought("Hm."), Answer("3")]),
+        (
+            [{"role": "assistant", "thought": "Hm.", "content": "3"}],
+            [Thought("Hm."), Answer("3")],
+        ),
+        (
+            [
+                {
+                    "role": "assistant",
+                    "reasoning_details": [{"type": "reasoning.text", "text": "Hm."}],
+                    "content": "3",
+                }
+            ],
+            [Thought("Hm."), Answer("3")],
+        ),
     ],
 )
 def test_other_ways_to_write_messages(messages: list[Any], steps: list[Step]) -> None:

@@ -28,7 +28,8 @@ _BLOCK = re.compile(rf"\s*<({'|'.join(Role)})>(.*?)</\1>\s*", re.DOTALL)
 _RESPONSE = re.compile(r"<tool_response>\n?(.*?)\n?</tool_response>", re.DOTALL)
 _RESPONSES = re.compile(rf"\s*(?:{_RESPONSE.pattern}\s*)+", re.DOTALL)
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_REASONING = ("reasoning_content", "reasoning", "thinking")  # where servers put thoughts
+# Where servers put thoughts; of the last one, which has parts, others are the text.
+_REASONING = ("reasoning_content", "reasoning", "thinking", "thought", "reasoning_details")
 
 
 class Chat(NamedTuple):

@@ -36,11 +36,14 @@ def _is_part(value: Any) -> bool:
     return isinstance(kind, str) and (kind == "text" or filled(value).keys() == {"type", kind})
 
 
+_TEXTS = ("text", "input_text", "output_text", "reasoning.text", None)  # types of parts
+
+
 def _part(part: Any) -> str:
     match part:
         case str(text):
             return text
-        case {"type": "text" | "input_text" | "output_text" | None, "text": str(text)}:
+        case {"type": str(kind) | (None as kind), "text": str(text)} if kind in _TEXTS:
             return text
         case {"text": str(text)} if "type" not in part:
             return text
