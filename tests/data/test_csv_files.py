@@ -99,3 +99,17 @@ def test_a_tsv_whose_quotation_marks_are_those_of_its_texts_loses_no_record(tmp_
     lines = ["\t".join(row) for row in [("question", "answer"), *rows]]
     path.write_text("\n".join(lines), "utf-8")
     assert [(task.question, *task.answers) for task in read_tasks(path)] == rows
+
+
+def test_spaces_around_the_names_of_columns_are_none_of_them(tmp_path):
+    file = tmp_path / "tasks.csv"
+    file.write_text("question, answer \nWho?,Ada\nWhat?, a b\n")
+    assert [task.answers for task in read_tasks(file)] == [("Ada",), ("a b",)]
+
+
+@pytest.mark.parametrize("sign", [";", "\t", "|"])
+def test_columns_that_no_comma_separates_are_named(sign, tmp_path):
+    file = tmp_path / "tasks.csv"
+    file.write_text(f"question{sign}answer\nWho?{sign}Ada\n")
+    with pytest.raises(UserError, match=r"its columns are separated by .* and not by commas"):
+        read_tasks(file)

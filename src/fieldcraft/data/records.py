@@ -106,11 +106,15 @@ def _cells(path: Path, kind: str) -> pyarrow.Table:
             parse = pyarrow.csv.ParseOptions(delimiter="\t", quote_char=False)
     with pyarrow.csv.open_csv(path, read_options=read, parse_options=parse) as begin:
         names = begin.schema.names
+    other = next((sign for sign in ";\t|" if sign in names[0]), None)
+    if kind == ".csv" and len(names) == 1 and other is not None:
+        raise ValueError(f"its columns are separated by {other!r} and not by commas")
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"two columns are called '{twice[0]}'")
     texts = dict.fromkeys(names, pyarrow.string())
     convert = pyarrow.csv.ConvertOptions(column_types=texts, strings_can_be_null=False)
-    return pyarrow.csv.read_csv(path, read, parse, convert)
+    table = pyarrow.csv.read_csv(path, read, parse, convert)
+    return table.rename_columns([name.strip() for name in names])
 
 
 def _has_no_header(path: Path) -> bool:
