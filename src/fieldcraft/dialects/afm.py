@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar
 
-from fieldcraft.dialects.base import OBSERVATION, REQUEST, BaseDialect, plain
+from fieldcraft.dialects.base import OBSERVATION, REQUEST, BaseDialect, plain, unboxed
 from fieldcraft.dialects.code import TOOL, block, fence, inside, program
 from fieldcraft.dialects.thoughts import after_thoughts
 from fieldcraft.types import (
@@ -238,7 +238,7 @@ class AfmWeb(BaseDialect):
         name = end[2:-1]
         _, opened, text = turn[:at].rpartition(f"<{name}>")
         if name == "answer":
-            return Answer(text.strip()) if opened and text.strip() else None
+            return Answer(unboxed(text)) if opened and text.strip() else None
         return (self.read_call(name, text if opened else ""),)
 
     def read_call(self, name: str, text: str) -> Action | Malformed:

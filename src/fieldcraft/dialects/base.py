@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property, lru_cache
+from itertools import accumulate
 from typing import Any, ClassVar
 
 from fieldcraft.config.sections import DATE
@@ -119,6 +120,17 @@ def last_box(text: str) -> str | None:
     if found and (wrapped := WRAPPED.fullmatch(found)):
         found = wrapped[1].strip()
     return found or None
+
+
+BOX = re.compile(r"\s*\\boxed\s*\{(.*)\}\s*", re.DOTALL)
+
+
+def unboxed(text: str) -> str:
+    r"""An answer without the `\boxed{...}` around all of it, which models that learned mathematics
+    also write between the tags of other dialects."""
+    box = BOX.fullmatch(text)
+    depths = accumulate((sign == "{") - (sign == "}") for sign in (box[1] if box else "}"))
+    return (last_box(text) if min(depths, default=0) >= 0 else None) or text.strip()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fieldcraft.dialects.base import OBSERVATION, REQUEST, SearchDialect, plain
+from fieldcraft.dialects.base import OBSERVATION, REQUEST, SearchDialect, plain, unboxed
 from fieldcraft.dialects.thoughts import after_thoughts
 from fieldcraft.types import Answer, Calls
 
@@ -73,7 +73,7 @@ class SearchR1(SearchDialect):
         if not answered or "</search>" in head:
             return self.read_call(turn)
         _, opened, answer = head.rpartition("<answer>")
-        return Answer(answer.strip()) if opened and answer.strip() else None
+        return Answer(unboxed(answer)) if opened and answer.strip() else None
 
     def write_thought(self, text: str) -> str:
         return f"<think> {text} </think>\n" if text else ""
