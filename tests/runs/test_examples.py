@@ -14,7 +14,8 @@ from fieldcraft.records.examples import Examples
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.runs.build import make_correct
 from fieldcraft.runs.check import check_recipe
-from fieldcraft.runs.examples import DataOfRun, Untold
+from fieldcraft.runs.examples import DataOfRun
+from fieldcraft.runs.setup import Unasked
 from fieldcraft.terminal.examples import write_examples
 from tiny_runs import run_tiny
 
@@ -116,7 +117,7 @@ def test_what_is_not_asked_has_no_verdict(tmp_path: Path) -> None:
     taken: list[Examples] = []
 
     def without_judge(data: DataOfRun) -> None:
-        correct = make_correct(data.recipe, Untold("judge"))
+        correct = make_correct(data.recipe, Unasked("judge", None))
         again = DataOfRun(data.recipe, data.inputs, correct, data.schemas, data.dialect)
         taken.append(again.take(2))
 
@@ -124,7 +125,7 @@ def test_what_is_not_asked_has_no_verdict(tmp_path: Path) -> None:
     check_recipe(recipe, Path.cwd(), lambda *_: None, without_judge)
     verdicts = {e.grader: set(e.scores.values()) for e in taken[0].questions}
     assert verdicts == {"judge": {None}, "em": {True, False}}
-    assert issubclass(Untold, StatelessReward)
+    assert issubclass(Unasked, StatelessReward)
 
 
 def test_the_command_prints_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -122,15 +122,19 @@ def last_box(text: str) -> str | None:
     return found or None
 
 
-BOX = re.compile(r"\s*\\boxed\s*\{(.*)\}\s*", re.DOTALL)
+BOX = re.compile(r"\\boxed\s*\{(.*)\}", re.DOTALL)
 
 
 def unboxed(text: str) -> str:
     r"""An answer without the `\boxed{...}` around all of it, which models that learned mathematics
     also write between the tags of other dialects."""
-    box = BOX.fullmatch(text)
-    depths = accumulate((sign == "{") - (sign == "}") for sign in (box[1] if box else "}"))
-    return (last_box(text) if min(depths, default=0) >= 0 else None) or text.strip()
+    whole = text.strip()
+    box = BOX.fullmatch(whole)
+    if box is None:
+        return whole
+    depths = accumulate((sign == "{") - (sign == "}") for sign in box[1])
+    one = min(depths, default=0) >= 0  # the brace that was opened first is closed last
+    return last_box(whole) or whole if one else whole
 
 
 @dataclass(frozen=True)

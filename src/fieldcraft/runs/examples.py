@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
@@ -15,7 +15,6 @@ from fieldcraft.config.stages import Pairs, Sft
 from fieldcraft.dialects.demonstrations import encode_turn
 from fieldcraft.dialects.naming import Names
 from fieldcraft.records.examples import DemonstrationExample, Examples, QuestionExample
-from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.rewards.grading import recorded_as
 from fieldcraft.rewards.verdict import grade
 from fieldcraft.runs.loop import run_async
@@ -110,16 +109,6 @@ class DataOfRun:
         for pair in self.inputs.pairs(data, count, self.dialect, self.schemas):
             for side, trajectory in zip(("chosen", "rejected"), pair, strict=True):
                 yield DemonstrationExample(f"{name}, {side}", trained, trajectory)
-
-
-class Untold(StatelessReward):
-    """A grader that is not asked for examples, because it takes its time or costs money."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
-        return [None] * len(group)
 
 
 def read_back(dialect: Dialect, answer: str) -> str | None:

@@ -11,11 +11,11 @@ from fieldcraft.runs.build import make_correct
 from fieldcraft.runs.closed_book import measure_closed_book
 from fieldcraft.runs.context import Context, open_context
 from fieldcraft.runs.evaluating import evaluate_model, evaluate_teachers, evaluate_workflows
-from fieldcraft.runs.examples import PAGED, DataOfRun, Untold
+from fieldcraft.runs.examples import PAGED, DataOfRun
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.reporting import write_run_report
 from fieldcraft.runs.selecting import select_questions
-from fieldcraft.runs.setup import ASKED
+from fieldcraft.runs.setup import ASKED, Unasked
 from fieldcraft.runs.training import train_stage
 from fieldcraft.terminal.examples import write_examples
 from fieldcraft.train.memory import release_memory
@@ -56,7 +56,7 @@ def _show_examples(context: Context, model: Path) -> None:
     recipe, path = context.recipe, context.folder.examples
     if not path.exists():
         dialect = None if recipe.environment.of_others else context.dialect(model)
-        correct = make_correct(recipe, *map(Untold, ASKED))
+        correct = make_correct(recipe, *(Unasked(name, None) for name in ASKED))
         data = DataOfRun(recipe, context.inputs, correct, context.schemas, dialect)
         write_examples(data.take(PAGED), path)
 

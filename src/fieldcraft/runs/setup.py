@@ -40,13 +40,15 @@ ASKED = (JUDGE, "unit_tests", "stdin_tests")
 
 
 class Unasked(StatelessReward):
-    """A grader before a run, which is not asked: every answer passes for right."""
+    """A grader that takes its time or costs money, and is not asked: it gives every answer the same
+    score, by which it passes for right, or None, which is no verdict."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, score: float | None = 1.0) -> None:
         self.name = name
+        self.score = score
 
     def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
-        return [1.0] * len(group)
+        return [self.score] * len(group)
 
 
 def unasked(recipe: Recipe) -> list[str]:
