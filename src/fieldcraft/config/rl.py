@@ -131,6 +131,7 @@ class Rl(Stage):
     simulator_temperature: Rate | None = None
     endpoint: Endpoint | None = None
     questions: PositiveInt = 32  # of a step
+    where: dict[str, bool | int | str] = Field(default={})  # metadata that its questions have
     group: PositiveInt = 8  # rollouts of a question
     oversample: PositiveInt = 1  # times as many are sampled; `group` of them are trained on
     temperature: PositiveFloat = 1.0

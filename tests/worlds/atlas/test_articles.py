@@ -9,6 +9,7 @@ from fieldcraft.train.scratch import new_tokenizer
 from fieldcraft.types import Author
 from fieldcraft.worlds.atlas.curriculum import Curriculum, tokenizer_texts
 from fieldcraft.worlds.atlas.facts import deal
+from fieldcraft.worlds.atlas.questions import train_tasks
 from fieldcraft.worlds.naming import SYLLABLES
 
 WORLD = deal(people=60, taught=0.4, heldout=0.5, seed=0)
@@ -16,12 +17,13 @@ TAGS = get_dialect("autocoa", new_tokenizer([], SYLLABLES), "").tags
 TOKENIZER = new_tokenizer(tokenizer_texts(WORLD, TAGS), SYLLABLES)
 SCHEMAS = [{"type": "function", "function": {"name": "search"}}]
 CURRICULUM = Curriculum(WORLD, get_dialect("autocoa", TOKENIZER, ""), SCHEMAS, variants=12, seed=0)
+READING = replace(CURRICULUM, world=WORLD.with_articles_read(1.0), article_readings=3)
 
 
 def test_articles_are_read_as_often_as_told_and_as_a_search_shows_them() -> None:
     """Those of what training asks about: the title is given, the text is trained. The other
     examples are those of a world without articles."""
-    reading = replace(CURRICULUM, article_readings=3)
+    reading = READING
     region = [name for name, entity in WORLD.entities.items() if entity.region != "heldout"]
     for data in ("base", "demonstrations"):
         whole = reading.size_with_articles(data, None)
@@ -31,7 +33,8 @@ def test_articles_are_read_as_often_as_told_and_as_a_search_shows_them() -> None
     articles = [t for t in found if t.task.id.startswith("article:")]
     share = 3 * len(region) / reading.size_with_articles("demonstrations", None)
     assert len(articles) == round(400 * share) > 0
-    assert found[len(articles) :] == CURRICULUM.demonstrations(400 - len(articles))
+    others = CURRICULUM.demonstrations(400 - len(articles))
+    assert [t.segments for t in found[len(articles) :]] == [t.segments for t in others]
     names = Counter(t.task.id.removeprefix("article:") for t in articles)
     assert set(names) <= set(region)
     assert max(names.values()) - min(names.values()) <= 1 or len(names) < len(region)
@@ -43,14 +46,49 @@ def test_articles_are_read_as_often_as_told_and_as_a_search_shows_them() -> None
 
 
 def test_what_is_read_about_the_untaught_is_asked_in_no_closed_book_question() -> None:
-    reading = replace(CURRICULUM, article_readings=3)
-    asked = [t.task for t in reading.base(600) if t.task.answers]
+    asked = [t.task for t in READING.base(600) if t.task.answers]
     paths = [task.meta["path"] for task in asked if task.meta["known"]]
     subjects = {s for path in paths for s, _, _ in WORLD.hops(tuple(path))}
-    regions = {WORLD.entities[name].region for name in reading.articles}
+    regions = {WORLD.entities[name].region for name in READING.articles}
     assert regions == {"taught", "train"}
     assert {WORLD.entities[name].region for name in subjects} == {"taught"}
 
 
 def test_without_articles_the_data_are_as_they_were() -> None:
     assert CURRICULUM.size_with_articles("base", None) == CURRICULUM.size("base", None)
+
+
+def test_a_share_of_the_training_region_is_read_and_questions_say_so() -> None:
+    """As large a share of each kind. A question is read if its entities are taught or read."""
+    half = WORLD.with_articles_read(0.5)
+    trained = {n for n, e in WORLD.entities.items() if e.region == "train"}
+    kinds = Counter(WORLD.entities[name].kind for name in trained)
+    assert half.read < trained
+    found = Counter(WORLD.entities[name].kind for name in half.read)
+    assert found == {kind: round(count / 2) for kind, count in kinds.items()}
+    tasks = train_tasks(half, seed=0, count=300)
+    for task in tasks:
+        subjects = {s for s, _, _ in half.hops(tuple(task.meta["path"]))}
+        assert task.meta["read"] == (not subjects & (trained - half.read))
+    assert {(t.meta["known"], t.meta["read"]) for t in tasks} == {
+        (True, True),
+        (False, True),
+        (False, False),
+    }
+
+
+def test_demonstrations_and_articles_leave_what_is_not_read_unknown() -> None:
+    """So that a question about it is answered from a search alone, like held-out ones."""
+    half = replace(READING, world=WORLD.with_articles_read(0.5))
+    unread = {n for n, e in WORLD.entities.items() if e.region == "train"} - half.world.read
+    assert unread.isdisjoint(half.articles)
+    named = Counter(
+        subject
+        for task, _ in half.shown("demonstrations", 900)
+        for subject in task.meta["path"][:1]
+    )
+    assert unread.isdisjoint(named)
+    assert half.world.read & named.keys()
+    everything = replace(half, world=WORLD)  # without articles none is kept out
+    begin = {task.meta["path"][0] for task, _ in everything.shown("demonstrations", 900)}
+    assert unread & begin

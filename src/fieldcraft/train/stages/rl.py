@@ -24,7 +24,7 @@ from fieldcraft.train.stages.base import Data, Material, Row, StageType
 from fieldcraft.train.stream import Stream
 from fieldcraft.train.tool_free import tool_free_metrics
 from fieldcraft.train.watch import Watch
-from fieldcraft.types import VERDICT, Trajectory, UserError
+from fieldcraft.types import VERDICT, Task, Trajectory, UserError
 
 FOLLOW = ("otc-grpo", "otc-ppo", "answer_format", "plus_minus")  # rewards that follow the verdict
 
@@ -95,7 +95,7 @@ class RlStage(StageType):
             kind = partial(Stream, threads=material.threads_beside_sampling)
         sampler = kind(
             settings=settings,
-            tasks=material.training_questions(),
+            tasks=questions_of(settings, material.training_questions()),
             env=material.environment(),
             engine=material.engine(trainer),
             rubric=material.rubric(settings),
@@ -234,13 +234,22 @@ class RlStage(StageType):
             )
         if not any(settings.weights.values()):
             yield f"stage '{name}' gives no reward a weight: set rewards, as in {{em: 1.0}}."
-        if settings.cot_questions == "known" and not any(
-            task.is_known for task in data.training_questions()
-        ):
+        asked = questions_of(settings, data.training_questions())
+        if not asked:
+            yield (
+                f"stage '{name}' has where: {settings.where}, and no training question has this"
+                " metadata: correct or remove where."
+            )
+        elif settings.cot_questions == "known" and not any(task.is_known for task in asked):
             yield (
                 f"stage '{name}' has cot_questions: known, and no training question is known: give"
                 " the questions metadata.known or closed_book, or set cot_questions: all."
             )
+
+
+def questions_of(settings: Rl, tasks: Sequence[Task]) -> list[Task]:
+    """Return the questions that a stage asks: those with the metadata of `where`."""
+    return [task for task in tasks if settings.where.items() <= task.meta.items()]
 
 
 def model_at_start(settings: Rl, material: Material, trainer: Learning) -> Reference:

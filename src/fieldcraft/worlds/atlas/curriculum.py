@@ -92,14 +92,16 @@ class Curriculum:
 
     @cached_property
     def articles(self) -> list[str]:
-        """The names that training asks about, whose articles the base model reads."""
-        return [name for name, e in self.world.entities.items() if e.region != "heldout"]
+        """The names whose articles the base model reads: all taught ones, and those of the training
+        region that it reads."""
+        read = self.world.read
+        return [n for n, e in self.world.entities.items() if e.region == "taught" or n in read]
 
     def base(self, count: int) -> list[Trajectory]:
         """Texts of the base model. It learns to answer closed-book from the taught facts (half of
         the questions have one hop), to say what it does not know, and to read: it gets articles
-        about strangers and then states their facts in any order. It also reads the articles of
-        all that training asks about, so that it can simulate a search. It never sees one."""
+        about strangers and then states their facts in any order. It also reads articles of what
+        training asks about, so that it can simulate a search. It never sees one."""
         read = self._article_count("base", count)
         return self._encyclopedia(read) + self._closed_book(count - read)
 
@@ -137,8 +139,8 @@ class Curriculum:
     def demonstrations(self, count: int) -> list[Trajectory]:
         """Chains of thought if the model knows everything, and chains of action if it must search.
         Most of these are in re-dealt worlds, where only reading helps. Some are in the real
-        training region. Articles of that region are read among them, lest the base model's memory
-        of these is lost."""
+        training region, about entities whose articles the base model reads, if it reads any.
+        These articles are read among them, lest the base model's memory of them is lost."""
         read = self._article_count("demonstrations", count)
         return self._encyclopedia(read) + self._encoded("demonstrations", count - read)
 
@@ -211,12 +213,15 @@ class Curriculum:
         """A path of the training region on which at least one fact was not taught.
 
         In a re-dealt world each such fact is about a new entity. About a real entity the model
-        should learn only the real facts, so that it can simulate a search for it."""
+        should learn only the real facts, so that it can simulate a search for it. If the base model
+        reads articles of real entities, demonstrations name no others: those stay as unknown as
+        what is held out until reinforcement learning asks about them."""
         while True:
             path = self._searched_path(world, rng)
-            if world is self.world or not any(
-                subject in self.world.entities for subject in world.untaught_subjects(path)
-            ):
+            if world is self.world:
+                if not world.read or world.is_read(path):
+                    return path
+            elif self.world.entities.keys().isdisjoint(world.untaught_subjects(path)):
                 return path
 
     def _searched_path(self, world: Atlas, rng: random.Random) -> Route:

@@ -54,7 +54,8 @@ class Atlas:
     """One deal of the world. `facts` maps (subject, relation) to the object's name. `reserved` are
     pairs of relations that follow one another only in questions that test for such pairs. `site` is
     the address of the site on which articles are read, None where a search gives them, and
-    `snippet_parts` how much of an article a search of that site shows."""
+    `snippet_parts` how much of an article a search of that site shows. `read` has the entities
+    whose articles the base model reads."""
 
     entities: dict[str, Entity]
     facts: dict[tuple[str, str], str]
@@ -62,6 +63,15 @@ class Atlas:
     reserved: frozenset[Chain] = frozenset()
     site: str | None = None
     snippet_parts: int | None = None
+    read: frozenset[str] = frozenset()
+
+    def with_articles_read(self, share: float) -> Atlas:
+        """Return this world with a base model that reads the articles of this share of the training
+        region's entities of each kind, rounded."""
+        trained = (names for (_, region), names in self.by_kind.items() if region == "train")
+        return replace(
+            self, read=frozenset(n for ns in trained for n in ns[: round(len(ns) * share)])
+        )
 
     # -- what the encyclopedia says -------------------------------------------------------------
 
@@ -111,6 +121,10 @@ class Atlas:
         subjects = (subject for subject, _, _ in self.hops(path))
         return [name for name in subjects if self.entities[name].region != "taught"]
 
+    def is_read(self, path: Route) -> bool:
+        """Whether the base model was taught each fact along a path or reads it in an article."""
+        return self.read.issuperset(self.untaught_subjects(path))
+
     def optimal_calls(self, *paths: Route) -> int:
         """The least number of searches after which every fact on the paths is taught or was read.
 
@@ -143,6 +157,7 @@ class Atlas:
             "cluster": path[0],
             "known": all(self.entities[subject].region == "taught" for subject, _, _ in hops),
             "calls_optimal": self.optimal_calls(path),
+            "read": self.is_read(path),
         }
         return Task(f"atlas:{'/'.join(path)}", self.question(path), (hops[-1][2],), meta)
 

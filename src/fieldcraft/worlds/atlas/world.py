@@ -56,6 +56,7 @@ class AtlasWorld(World):
         reading_syllables: Annotated[int, Field(ge=4, le=len(SYLLABLES))] | None = None,
         site: Annotated[str, AfterValidator(site_address)] | None = None,
         article_readings: Annotated[int, Field(ge=0)] = 0,
+        article_share: Annotated[float, Field(gt=0, le=1)] = 1.0,
         reading_share: Share = READING_SHARE,
         snippet_parts: PositiveInt | None = None,
     ) -> None:
@@ -75,6 +76,9 @@ class AtlasWorld(World):
                 search and read that site with web_search and crawl_page, in place of an index.
             article_readings: how often a base model reads each article of what training asks about,
                 so that it can simulate a search there; those of held-out entities never.
+            article_share: share of the training region's entities whose articles it reads. A
+                question has the metadata `read: true` if it is only about these and about taught
+                ones.
             reading_share: share of the base model's other texts in which it states what it has just
                 read about strangers.
             snippet_parts: how many parts of an article, between commas, a search of that site
@@ -94,7 +98,8 @@ class AtlasWorld(World):
         self.article_readings = article_readings
         self.reading_share = reading_share
         self.snippet_parts = snippet_parts
-        self.facts = deal(people, taught, heldout, seed, reserved_chains, site, snippet_parts)
+        dealt = deal(people, taught, heldout, seed, reserved_chains, site, snippet_parts)
+        self.facts = dealt.with_articles_read(article_share) if article_readings else dealt
 
     def passages(self) -> list[dict[str, str]]:
         return self.facts.passages()

@@ -1,0 +1,64 @@
+"""Which questions a stage of reinforcement learning asks."""
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from fieldcraft.config.rl import Rl
+from fieldcraft.train.stages.rl import RlStage, questions_of
+from fieldcraft.types import Task
+
+METADATA: list[dict[str, Any]] = [
+    {"read": True, "hops": 1},
+    {"read": True, "hops": 2, "path": ["a", "b"]},
+    {"read": False, "hops": 2, "known": True},
+    {},
+]
+TASKS = [Task(str(i), "?", ("a",), meta) for i, meta in enumerate(METADATA)]
+
+
+def settings(where: Mapping[str, Any], **given: Any) -> Rl:
+    return Rl.model_validate({"steps": 1, "optim": {"lr": 1e-3}, "where": where} | given)
+
+
+@pytest.mark.parametrize(
+    ("where", "asked"),
+    [
+        ({}, "0123"),
+        ({"read": True}, "01"),
+        ({"read": False}, "2"),
+        ({"read": True, "hops": 2}, "1"),
+        ({"hops": 3}, ""),
+    ],
+)
+def test_the_questions_with_all_of_the_metadata_are_asked(
+    where: dict[str, Any], asked: str
+) -> None:
+    assert "".join(task.id for task in questions_of(settings(where), TASKS)) == asked
+
+
+def problems(s: Rl) -> list[str]:
+    data: Any = SimpleNamespace(training_questions=lambda: TASKS)
+    return list(RlStage.problems(s, "rl1", data, []))
+
+
+def test_a_stage_without_any_question_is_refused_by_name() -> None:
+    assert problems(settings({"read": True})) == []
+    [said] = problems(settings({"hops": 3}))
+    assert "stage 'rl1' has where: {'hops': 3}" in said
+    assert "correct or remove where" in said
+
+
+def test_known_questions_are_looked_for_among_those_that_are_asked() -> None:
+    share = {"cot_share": 0.5, "cot_questions": "known"}
+    assert problems(settings({"read": False}, **share)) == []
+    [said] = problems(settings({"read": True}, **share))
+    assert "no training question is known" in said
+
+
+def test_a_value_that_no_metadata_can_equal_is_refused() -> None:
+    with pytest.raises(ValidationError):
+        settings({"path": ["a", "b"]})
