@@ -62,20 +62,31 @@ def begin_again(dialect: Dialect, question: str, written: Sequence[str], summary
 
 def is_well_formed(dialect: Dialect, trajectory: Trajectory) -> bool:
     """Whether all chains obey the dialect's grammar. In each but the last, a summary stands where
-    the last turn would; it holds no tag of the dialect and no special token. An answer that the
-    policy was made to give is no ending of its own."""
+    the last turn would; it holds no tag of the dialect and no special token. A chain that begins
+    with a summary may go on from it as from a thought. An answer that the policy was made to give
+    is no ending of its own."""
     if trajectory.forced:
         return False
+    summary = None
     *folded, last = [turns_of(chain) for chain in chains(trajectory)]
-    return dialect.well_formed(last) and all(_folds_well(dialect, turns) for turns in folded)
+    for written in folded:
+        *turns, ending = written or [""]
+        if not _goes_on_well(dialect, summary, [*turns, dialect.any_ending]):
+            return False
+        summary = read_summary(ending)
+        marks = (*dialect.tags, *SUMMARY, *special_tokens(dialect.tokenizer).values())
+        if summary is None or any(mark in summary for mark in marks):
+            return False
+    return _goes_on_well(dialect, summary, last)
 
 
-def _folds_well(dialect: Dialect, written: Sequence[str]) -> bool:
-    summary = read_summary(written[-1]) if written else None
-    marks = (*dialect.tags, *SUMMARY, *special_tokens(dialect.tokenizer).values())
-    if summary is None or any(mark in summary for mark in marks):
+def _goes_on_well(dialect: Dialect, summary: str | None, written: Sequence[str]) -> bool:
+    """Whether a chain that begins with this summary obeys the grammar, with it or without it."""
+    if dialect.well_formed(written):
+        return True
+    if summary is None or not written:
         return False
-    return dialect.well_formed([*written[:-1], dialect.any_ending])
+    return dialect.well_formed([dialect.write_thought(summary) + written[0], *written[1:]])
 
 
 def fold_problems(

@@ -36,7 +36,8 @@ def wilson_interval(rate: float, n: float) -> Interval:
     """
     centre = (n * rate + Z975**2 / 2) / (n + Z975**2)
     half = Z975 / (n + Z975**2) * sqrt(n * rate * (1 - rate) + Z975**2 / 4)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # exact at 0 and 1, where the sum and the difference are so but for rounding
+    return min(rate, max(0.0, centre - half)), max(rate, min(1.0, centre + half))
 
 
 def newcombe_interval(first: tuple[int, int], second: tuple[int, int]) -> Interval:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from fieldcraft.dialects import get_dialect
+from fieldcraft.dialects import dialect_class, get_dialect
 from fieldcraft.dialects.base import encode_written
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.metrics import summarise
@@ -20,7 +20,7 @@ from fieldcraft.rollout.loop import Policy, rollout, rollouts
 from fieldcraft.sampling import Sampling
 from fieldcraft.tools.search.index import build_index
 from fieldcraft.tools.search.tool import SearchTool
-from fieldcraft.train.scratch import new_tokenizer
+from fieldcraft.train.scratch import new_tokenizer, tool_texts
 from fieldcraft.types import (
     Author,
     Completion,
@@ -226,3 +226,15 @@ def test_walks_come_through_no_place_twice_and_end_where_the_map_does() -> None:
     assert len(found) == len(set(found))
     assert all(len(set(on.way(walk))) == walk.steps + 1 for walk in found)
     assert 0 < len(found) <= 8 * 4 * 3
+
+
+@pytest.mark.parametrize("name", ["autocoa", "search-r1", "otc", "hermes", "afm-mhqa"])
+def test_a_chain_may_go_on_from_its_summary_in_every_dialect(name: str, tool: SearchTool) -> None:
+    """In dialects whose grammar wants a thought before each call, the summary is that thought."""
+    schema = tool.schema
+    texts = [*WORLD.tokenizer_texts(dialect_class(name).tags), *tool_texts([schema])]
+    dialect = get_dialect(name, new_tokenizer(texts, WORLD.syllables), "")
+    for data in ("demonstrations", "folded", "careless"):
+        shown = WORLD.demonstrations(data, 60, dialect, [schema])
+        assert all(t.well_formed for t in shown)
+        assert any(t.folds for t in shown) is (data != "demonstrations")

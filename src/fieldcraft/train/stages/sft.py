@@ -52,7 +52,7 @@ class SftStage(SupervisedStage):
             yield (
                 f"{len(broken)} of {len(found)} demonstrations of stage '{name}' break the grammar"
                 f" of '{data.dialect.name}', such as that of task '{broken[0].task.id}': fix or"
-                " remove them."
+                " remove them, or choose another dialect."
             )
         bare = [t for t in found if not _unit(t, authors(settings))]
         if bare:

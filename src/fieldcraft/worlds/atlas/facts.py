@@ -13,7 +13,7 @@ import itertools
 import random
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -128,20 +128,39 @@ class Atlas:
     def optimal_calls(self, *paths: Route) -> int:
         """The least number of searches after which every fact on the paths is taught or was read.
 
-        A search names an entity and returns its article. Only entities that the chain has reached
-        can be named, so the chain is walked and each set of searches is tried, fewest first.
+        A search names an entity and returns its article. Each set of searches is tried, fewest
+        first.
         """
-        facts = [(subject, relation) for path in paths for subject, relation, _ in self.hops(path)]
-        needed = [f for f in facts if self.entities[f[0]].region != "taught"]
-        subjects = list(dict.fromkeys(subject for subject, _ in facts))
+        facts = {(subject, relation) for path in paths for subject, relation, _ in self.hops(path)}
+        subjects = sorted({subject for subject, _ in facts})
         for count in range(len(subjects) + 1):
             for searched in itertools.combinations(subjects, count):
-                read = (
-                    set().union(*(self.reveals(name) for name in searched)) if searched else set()
-                )
-                if all(fact in read for fact in needed):
+                articles = {name: self.reveals(name) for name in searched}
+                if facts <= self.known_after([path[0] for path in paths], articles):
                     return count
         raise AssertionError(f"no set of searches answers {paths}")
+
+    def known_after(
+        self, named: Iterable[str], texts: Mapping[str, set[tuple[str, str]]]
+    ) -> set[tuple[str, str]]:
+        """Return the facts (subject, relation) known to a chain that has read all it can reach.
+
+        `named` are the entities that the question names. `texts` has the facts in the text of each
+        entity that is looked up. An entity is reached when the question or a known fact names it:
+        only then can it be looked up, and is what was taught about it of use.
+        """
+        known: set[tuple[str, str]] = set()
+        reached: set[str] = set()
+        new = set(named)
+        while new:
+            reached |= new
+            for name in new:
+                entity = self.entities[name]
+                if entity.region == "taught":
+                    known.update((name, relation) for relation in RELATIONS[entity.kind])
+                known |= texts.get(name, set())
+            new = {self.facts[fact] for fact in known} - reached
+        return known
 
     def question(self, path: Route) -> str:
         """`What is the country of the employer of Bran Tel?`"""

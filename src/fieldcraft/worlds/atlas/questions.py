@@ -41,7 +41,8 @@ def evaluation_tasks(world: Atlas, seed: int, splits: Mapping[str, int]) -> list
 
     Only `train` asks what training may ask verbatim. Everywhere else the model has to search for
     held-out entities only, whose names and facts no training shows, and questions that need no
-    search are those that no demonstration and no training question asks (`Atlas.is_test`).
+    search are those that no demonstration and no training question asks (`Atlas.is_test`). Of these
+    a base model is asked for single facts, which it learns so, and for nothing longer.
 
     Raises UserError for questions along reserved chains where there are none.
     """

@@ -22,18 +22,15 @@ def ways(world: Atlas, *paths: Route) -> list[dict[str, int]]:
     """Calls by tool after which every fact on the paths is taught or was read: each number of
     searches with the least number of pages beside it, none of which takes more of both than
     another."""
-    facts = [(subject, relation) for path in paths for subject, relation, _ in world.hops(path)]
-    needed = {fact for fact in facts if world.entities[fact[0]].region != "taught"}
-    subjects = list(dict.fromkeys(subject for subject, _ in facts))
+    facts = {(subject, relation) for path in paths for subject, relation, _ in world.hops(path)}
+    subjects = sorted({subject for subject, _ in facts})
+    snippets = {name: shown_facts(world, name) for name in subjects}
     pages: dict[int, int] = {}  # by searches
     for tools in product((None, SEARCH, PAGE), repeat=len(subjects)):
-        known = set[tuple[str, str]]()
-        for subject, tool in zip(subjects, tools, strict=True):
-            if tool == SEARCH:
-                known |= shown_facts(world, subject)
-            elif tool == PAGE:
-                known |= world.reveals(subject)
-        if needed <= known:
+        by_tool = {SEARCH: snippets.__getitem__, PAGE: world.reveals}
+        used = zip(subjects, tools, strict=True)
+        texts = {name: by_tool[tool](name) for name, tool in used if tool is not None}
+        if facts <= world.known_after([path[0] for path in paths], texts):
             searches = tools.count(SEARCH)
             pages[searches] = min(tools.count(PAGE), pages.get(searches, len(subjects)))
     return [
