@@ -55,6 +55,8 @@ def test_an_answer_ends_with_its_token_a_string_or_its_length() -> None:
     three = TOKENIZER.convert_tokens_to_ids("3")
     assert reason(max_tokens=9, stop_token_ids=[0, three]) == ("stop", "0123")
     assert reason(max_tokens=2) == ("length", "01")
+    nulls = dict.fromkeys(("temperature", "seed", "stop", "stop_token_ids", "n", "top_p", "top_k"))
+    assert reason(max_tokens=2, **nulls) == ("length", "01")
 
 
 @pytest.mark.parametrize(

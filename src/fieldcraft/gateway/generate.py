@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from pydantic import (
-    BaseModel,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -28,6 +27,7 @@ from fieldcraft.dialects.base import special_tokens
 from fieldcraft.engine.base import Engine
 from fieldcraft.gateway.refusals import Refused
 from fieldcraft.sampling import Sampling
+from fieldcraft.tools.bodies import RequestBody
 from fieldcraft.types import Completion, StopReason, Tokenizer
 
 PATH = "/inference/v1/generate"
@@ -37,7 +37,7 @@ REASONS = {StopReason.EOS: "stop", StopReason.STOP: "stop", StopReason.LENGTH: "
 _numbers = itertools.count()
 
 
-class SamplingParams(BaseModel):
+class SamplingParams(RequestBody):
     """How to sample. What changes probabilities in any other way than a temperature is refused,
     because the log-probabilities would not be those of the answer."""
 
@@ -52,7 +52,7 @@ class SamplingParams(BaseModel):
     min_p: Annotated[float, Field(ge=0, le=0)] = 0.0
 
 
-class GenerateRequest(BaseModel):
+class GenerateRequest(RequestBody):
     """The body of a request."""
 
     token_ids: Annotated[list[NonNegativeInt], Field(min_length=1)]
