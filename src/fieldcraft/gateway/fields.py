@@ -38,6 +38,11 @@ class RequestField:
     neutral: tuple[Any, ...] = ()
     remedy: str = "leave it out"
 
+    @property
+    def changes_sampling(self) -> bool:
+        """True for a field that asks for other probabilities than the policy's."""
+        return self.remedy in (NO_EDITS, UNCONSTRAINED)
+
 
 EVERYWHERE = tuple(Server)
 GATEWAY, CHAT, RESPONSES = EVERYWHERE

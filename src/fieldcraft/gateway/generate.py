@@ -11,11 +11,13 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from pydantic import (
+    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveInt,
     ValidationError,
+    model_validator,
 )
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -25,6 +27,7 @@ from starlette.routing import Route
 from fieldcraft.config.complaints import first_problem
 from fieldcraft.dialects.base import special_tokens
 from fieldcraft.engine.base import Engine
+from fieldcraft.gateway.fields import FIELDS, is_neutral
 from fieldcraft.gateway.refusals import Refused
 from fieldcraft.sampling import Sampling
 from fieldcraft.tools.bodies import RequestBody
@@ -39,7 +42,10 @@ _numbers = itertools.count()
 
 class SamplingParams(RequestBody):
     """How to sample. What changes probabilities in any other way than a temperature is refused,
-    because the log-probabilities would not be those of the answer."""
+    because the log-probabilities would not be those of the answer. Other parameters are about how
+    an answer is written, and here it is ids."""
+
+    model_config = ConfigDict(extra="allow")
 
     max_tokens: PositiveInt | None = None
     temperature: NonNegativeFloat = 1.0
@@ -50,6 +56,14 @@ class SamplingParams(RequestBody):
     top_p: Annotated[float, Field(ge=1, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=-1, le=0)] = 0
     min_p: Annotated[float, Field(ge=0, le=0)] = 0.0
+
+    @model_validator(mode="after")
+    def _changes_nothing_else(self) -> SamplingParams:
+        for key, value in (self.model_extra or {}).items():
+            field = FIELDS.get(key)
+            if field is not None and field.changes_sampling and not is_neutral(field, value):
+                raise ValueError(f"'{key}' is not supported with this value; {field.remedy}")
+        return self
 
 
 class GenerateRequest(RequestBody):
