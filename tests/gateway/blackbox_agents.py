@@ -143,6 +143,41 @@ async def asks_as_others_do(task: fc.Task, base_url: str) -> str:
     return json.dumps(told)
 
 
+async def chooses(task: fc.Task, base_url: str) -> str:
+    """It offers a tool that must not be called, a tool that it must call, and asks for JSON."""
+    schema = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {}}}
+    told = []
+    async with client(base_url) as ask:
+        for more in (
+            {"tools": [TOOL], "tool_choice": "none"},
+            {"tools": [TOOL], "tool_choice": "auto"},
+            {"tools": [TOOL], "tool_choice": "required"},
+            {"response_format": schema},
+            {"extra_body": {"guided_regex": "a"}},
+        ):
+            messages: list = [user(task.question)]
+            try:
+                await says(ask, messages, **more)
+            except BadRequestError as error:
+                told.append(error.body["message"])  # type: ignore[index]
+            else:
+                told.append(",".join(sorted(messages[-1])))
+    return "\n".join(told)
+
+
+async def sets_the_template(task: fc.Task, base_url: str) -> str:
+    """Variables of the chat template: one that it has, and some that cannot be set."""
+    told = []
+    async with client(base_url) as ask:
+        for variables in ({"mood": "calm"}, {"mod": 1}, {"messages": []}, {"mood": "<|im_end|>"}):
+            try:
+                extra = {"chat_template_kwargs": variables}
+                told.append(await says(ask, [user(task.question)], extra_body=extra))
+            except BadRequestError as error:
+                told.append(error.body["message"])  # type: ignore[index]
+    return "\n".join(told)
+
+
 async def answers_out_of_order(task: fc.Task, base_url: str) -> str:
     """Results in another order than calls, and a request that names no call that was made."""
     async with client(base_url) as ask:

@@ -3,83 +3,25 @@
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from blackbox_parts import ONE_TURN, TOKENIZER, TWO_TURNS, authors, play
 
 from checkpoints import tiny_tokenizer
 from families import FAMILIES
 from fieldcraft.config.sections import Limits
 from fieldcraft.dialects import get_dialect
-from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.gateway.blackbox import BlackBox
-from fieldcraft.gateway.messages import Scribe, read_request
+from fieldcraft.gateway.messages import read_turn_request
 from fieldcraft.gateway.refusals import Refused
-from fieldcraft.records.chains import chains, check_folds
+from fieldcraft.gateway.scribe import Scribe
+from fieldcraft.records.chains import chains
 from fieldcraft.rollout.environments import opened
-from fieldcraft.rollout.turns import Policy
-from fieldcraft.sampling import Sampling
-from fieldcraft.types import Author, Completion, Outcome, Status, Task, Trajectory, UserError
+from fieldcraft.types import Author, Outcome, Status, UserError
 
-TOKENIZER = tiny_tokenizer()
 END = TOKENIZER.eos_token
-TASK = Task("q", "Who?", ("Ada",))
-
-
-class InOrder(ScriptedEngine):
-    """Plays its script over all sessions, and knows which are open."""
-
-    def __init__(self, turns: Sequence[str]) -> None:
-        super().__init__(TOKENIZER, turns)
-        self.sessions: set[str] = set()
-        self.slow = False
-        self.broken: Exception | None = None
-
-    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
-        self.sessions.add(session)
-        turn, self.turns = self.turns[:1], self.turns[1:]
-        if self.slow:
-            await asyncio.sleep(60)
-        if self.broken is not None:
-            raise self.broken
-        return await ScriptedEngine(TOKENIZER, turn).generate(ids, sampling, "alone")
-
-    def release(self, session: str) -> None:
-        self.sessions.discard(session)
-
-
-def play(
-    agent: str | None,
-    turns: Sequence[str],
-    settings: Any = None,
-    slow: bool = False,
-    broken: Exception | None = None,
-    **budget: Any,
-) -> tuple[Trajectory, InOrder]:
-    name = None if agent is None else f"blackbox_agents:{agent}"
-    environment = BlackBox(name, **(settings or {}))
-    engine = InOrder(turns)
-    engine.slow, engine.broken = slow, broken
-    limits = Limits.model_validate({"total_tokens": 600, **budget})
-
-    async def one() -> Trajectory:
-        async with opened(environment, get_dialect("hermes", TOKENIZER), limits) as go:
-            return await go(TASK, Policy(engine=engine), "k")
-
-    done = asyncio.run(one())
-    assert engine.sessions == set()
-    check_folds(done)
-    return done, engine
-
-
-def authors(trajectory: Trajectory) -> list[list[Author]]:
-    return [[segment.author for segment in chain] for chain in chains(trajectory)]
-
-
-ONE_TURN = [Author.PROMPT, Author.POLICY]
-TWO_TURNS = [*ONE_TURN, Author.TOOL, Author.POLICY]
 
 
 def test_a_conversation_that_goes_on_is_one_chain() -> None:
@@ -158,8 +100,8 @@ def test_calls_count_once_and_only_with_a_result() -> None:
 def test_which_calls_of_a_turn_are_meant(turn: str, calls: int) -> None:
     call = '<tool_call>{"name": "search", "arguments": {"query": "</think>"}}</tool_call>'
     text = turn.format(call)
-    kept, says = Scribe(get_dialect("hermes", TOKENIZER)).read(text, (), [{"type": "function"}])
-    assert (kept, len(says.calls)) == (text, calls)
+    says = Scribe(get_dialect("hermes", TOKENIZER)).read(text, (), [{"type": "function"}])
+    assert len(says.calls) == calls
     assert calls or says.text == text
 
 
@@ -189,9 +131,9 @@ def prompt_and_template(
 ) -> tuple[str, str]:
     """What the gateway shows the policy, and what transformers writes for the same messages."""
     tokenizer = TOKENIZER if family == "tiny" else FAMILIES[family].tokenizer()
-    request = read_request(json.dumps({"messages": messages, "tools": tools}).encode())
+    request = read_turn_request(json.dumps({"messages": messages, "tools": tools}).encode())
     ids = Scribe(get_dialect("search-r1", tokenizer)).prompt(
-        request.messages, tools or [], {}, lambda ids, says: None
+        request.messages, tools or [], (), lambda ids, says: None
     )
     plain = [m | {"content": m["content"] or ""} for m in messages]
     for message in plain:
@@ -224,6 +166,17 @@ def test_what_a_template_leaves_out_is_refused() -> None:
     called = {"role": "assistant", "content": "I look.", "tool_calls": [CALL]}
     with pytest.raises(Refused, match="does not show these messages"):
         prompt_and_template("llama 3", [USER, called, FOUND])
+
+
+@pytest.mark.parametrize("family", ["tiny", "qwen3", "glm 4.6", "deepseek r1"])
+@pytest.mark.parametrize(
+    "content", ["<think>\nHm.\n</think>\n\nMe.", "Hm.</think>Me.", "<think>Hm."]
+)
+def test_thoughts_of_others_stand_as_the_template_writes_them(family: str, content: str) -> None:
+    shown, wanted = prompt_and_template(
+        family, [USER, {"role": "assistant", "content": content}, USER]
+    )
+    assert shown == wanted.removesuffix("<think>\n")
 
 
 def test_functions_of_older_clients_are_calls() -> None:

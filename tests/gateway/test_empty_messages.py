@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fieldcraft.gateway.messages import read_request
+from fieldcraft.gateway.messages import read_turn_request
 from fieldcraft.gateway.protocol import Refused
 
 CALL = {"id": "a", "function": {"name": "search", "arguments": '{"query": "x"}'}}
@@ -23,4 +23,4 @@ def body(role: str) -> bytes:
 def test_a_message_without_a_content_is_refused(role: str) -> None:
     """A result that is missing is not an empty one."""
     with pytest.raises(Refused, match="needs a content"):
-        read_request(body(role))
+        read_turn_request(body(role))

@@ -55,6 +55,10 @@ def test_an_answer_ends_with_its_token_a_string_or_its_length() -> None:
     three = TOKENIZER.convert_tokens_to_ids("3")
     assert reason(max_tokens=9, stop_token_ids=[0, three]) == ("stop", "0123")
     assert reason(max_tokens=2) == ("length", "01")
+    neutral = {"logprobs": 1, "skip_special_tokens": False, "repetition_penalty": 1.0}
+    assert reason(max_tokens=2, **neutral, min_tokens=0, logit_bias={}) == ("length", "01")
+    nulls = dict.fromkeys(("temperature", "seed", "stop", "stop_token_ids", "n", "top_p", "top_k"))
+    assert reason(max_tokens=2, **nulls) == ("length", "01")
 
 
 @pytest.mark.parametrize(
@@ -64,6 +68,10 @@ def test_an_answer_ends_with_its_token_a_string_or_its_length() -> None:
         ({"token_ids": ["a"]}, "'token_ids.0' is wrong: it must be a whole number"),
         ({"token_ids": [1], "sampling_params": {"top_p": 0.9}}, "'sampling_params.top_p' is wrong"),
         ({"token_ids": [1], "sampling_params": {"n": 2}}, "'sampling_params.n' is wrong"),
+        ({"token_ids": [1], "sampling_params": {"logit_bias": {"5": 1}}}, "'logit_bias' is not"),
+        ({"token_ids": [1], "sampling_params": {"frequency_penalty": 1}}, "'frequency_penalty' is"),
+        ({"token_ids": [1], "sampling_params": {"min_tokens": 2}}, "'min_tokens' is not supported"),
+        ({"token_ids": [1], "sampling_params": {"structured_outputs": {"regex": "a"}}}, "nothing"),
         (["?"], "is wrong"),
     ],
 )

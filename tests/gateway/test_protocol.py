@@ -7,38 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.gateway.messages import in_order, read_request
-from fieldcraft.gateway.protocol import NEUTRAL, Message, chunk, head, usage_chunk
+from fieldcraft.gateway.messages import in_order, read_turn_request
+from fieldcraft.gateway.protocol import Message, chunk, head, usage_chunk
 from fieldcraft.gateway.refusals import Refused
 from fieldcraft.serving.asked import read_chat
 
 USER: dict[str, Any] = {"role": "user", "content": "Who?"}
-READERS = pytest.mark.parametrize("read", [read_request, read_chat])
+READERS = pytest.mark.parametrize("read", [read_turn_request, read_chat])
 
 
 def body(**more: Any) -> bytes:
     return json.dumps({"model": "m", "messages": [USER], **more}).encode()
-
-
-@READERS
-@given(st.data())
-def test_values_that_ask_for_nothing_are_let_through(read: Any, data: st.DataObject) -> None:
-    keys = data.draw(st.lists(st.sampled_from(sorted(NEUTRAL)), unique=True))
-    given = {key: data.draw(st.sampled_from((None, *NEUTRAL[key]))) for key in keys}
-    assert not read(body(**given)).stream
-
-
-@READERS
-def test_what_clients_of_vllm_send_by_default_asks_for_nothing(read: Any) -> None:
-    read(body(repetition_penalty=1.0, ignore_eos=False, min_tokens=0, chat_template_kwargs={}))
-
-
-@READERS
-@pytest.mark.parametrize("key", ["n", "logprobs", "functions"])
-def test_what_would_change_a_turn_is_refused(read: Any, key: str) -> None:
-    with pytest.raises(Refused, match=f"does not support '{key}'") as told:
-        read(body(**{key: [1]}))
-    assert (told.value.status, told.value.error["param"]) == (400, key)
 
 
 @READERS

@@ -42,6 +42,17 @@ READS = {
     "memory in /proc": "open('/proc/self/mem', 'rb+'); print('ESCAPED')",
     "root of a process in /proc": "import os; print(os.listdir('/proc/1/root'), 'ESCAPED')",
     "descriptors in /proc": "import os; print(os.listdir('/proc/self/fd'), 'ESCAPED')",
+    "descriptors by name": (
+        "import os\n"
+        "for d in range(3, 300):\n"
+        "    for place in ('/proc/self/fd', '/proc/1/fd', '/dev/fd'):\n"
+        "        if os.path.lexists(f'{{place}}/{{d}}'): print('ESCAPED')"
+    ),
+    "names of descriptors": "import os; print(os.listdir('/dev/fd'), 'ESCAPED')",
+    "processes in /proc": "import os\nif os.listdir('/proc') != ['self']: print('ESCAPED')",
+    "a stream put elsewhere": (
+        "import os; os.symlink({file!r}, '/proc/self/fd/3'); print('ESCAPED')"
+    ),
     "settings of the kernel": "open('/proc/sys/kernel/core_pattern', 'w'); print('ESCAPED')",
     "/sys": "import os; print(os.listdir('/sys/kernel'), 'ESCAPED')",
     "control groups": "open('/sys/fs/cgroup/cgroup.procs', 'w'); print('ESCAPED')",

@@ -53,12 +53,50 @@ def test_how_programs_fail(run, code: str, exit_code: int, stderr: str) -> None:
         "import sys; sys.stdin = open('/dev/stdin'); print(input() + '\\n' + input())",
         "from pathlib import Path; print(Path('/dev/stdin').read_text())",
         "print(open(0).read())",
+        "print(open('/proc/self/fd/0').read())",
+        "import numpy; print('\\n'.join(numpy.loadtxt('/dev/stdin', str, delimiter='|')))",
     ],
 )
 def test_programs_that_open_their_standard_input(run, code: str) -> None:
     done = run(code, stdin="2 3\nä")
     assert (done.stderr, done.stdout.rstrip("\n")) == ("", "2 3\nä")
     assert run("print(repr(open('/dev/stdin').read()))").stdout == "''\n"
+
+
+NAMES = ("/dev/{name}", "/dev/fd/{number}", "/proc/self/fd/{number}")
+
+
+@pytest.mark.parametrize("place", NAMES)
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print('a', flush=True)\nprint('b', file=open({path!r}, 'w'), flush=True)\nprint('c')",
+        "import sys; sys.stdout = open({path!r}, 'a'); print('a\\nb\\nc', flush=True)",
+        "import os; d = os.open({path!r}, os.O_WRONLY | os.O_CREAT); os.write(d, b'a\\nb\\nc\\n')",
+        "from pathlib import Path; _ = Path({path!r}).write_text('a\\nb\\nc\\n')",
+        "import os; print('a\\nb', flush=True)\nif os.fork(): os.wait()\n"
+        "else: open({path!r}, 'w').write('c\\n')",
+    ],
+)
+def test_programs_that_open_their_output(run, place: str, code: str) -> None:
+    done = run(code.format(path=place.format(name="stdout", number=1)))
+    assert (done.stdout, done.stderr) == ("a\nb\nc\n", "")
+    done = run(f"open({place.format(name='stderr', number=2)!r}, 'w').write('why')")
+    assert (done.stdout, done.stderr) == ("", "why")
+
+
+def test_names_of_other_descriptors_are_not_there(run) -> None:
+    done = run("import os; r, w = os.pipe(); print(os.path.exists(f'/dev/fd/{r}'))")
+    assert done.stdout == "False\n"
+
+
+def test_calls_of_a_session_write_by_name_each_into_its_own_output(sandbox) -> None:
+    async def story() -> list[str]:
+        async with sandbox.session() as session:
+            await session.run("out = open('/dev/stdout', 'w')")
+            return [(await session.run(f"print({i}, file=out, flush=True)")).stdout for i in (1, 2)]
+
+    assert asyncio.run(story()) == ["1\n", "2\n"]
 
 
 def test_a_standard_input_without_room_has_no_name_but_can_be_read(run) -> None:

@@ -15,10 +15,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from fieldcraft.data.steps_io import read_demonstrations
 from fieldcraft.records.reading import reading
+from fieldcraft.tools.bodies import RequestBody
 from fieldcraft.types import Answer, Step, Task, UserError
 
 TRAJECTORIES = "trajectories.jsonl"
@@ -26,7 +27,7 @@ DEMONSTRATIONS = "demonstrations.jsonl"
 FEEDBACK = "feedback.jsonl"
 
 
-class Feedback(BaseModel):
+class Feedback(RequestBody):
     """What a user says of an answer. Raises pydantic's ValidationError."""
 
     model_config = ConfigDict(extra="forbid")

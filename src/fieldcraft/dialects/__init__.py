@@ -9,10 +9,10 @@ from typing import Any
 from fieldcraft.config.names import Kind, find
 from fieldcraft.config.sections import DATE
 from fieldcraft.dialects.base import BaseDialect
-from fieldcraft.dialects.round_trip import round_trip_problems
+from fieldcraft.dialects.round_trip import part_problems, round_trip_problems
 from fieldcraft.types import Tokenizer
 
-__all__ = ["BaseDialect", "dialect_class", "get_dialect", "round_trip_problems"]
+__all__ = ["BaseDialect", "dialect_class", "get_dialect", "part_problems", "round_trip_problems"]
 
 
 def get_dialect(

@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fieldcraft.dialects.base import encode_plain, encode_written
-from fieldcraft.types import Dialect
+from fieldcraft.types import Dialect, Tokenizer
 
 QUESTION = "Who was born first, Ada Lind or Bo Berg?"
 RESULTS = "result 1: Ada Lind\nresult 2: Bo Berg"
+
+
+def part_problems(tokenizer: Tokenizer) -> list[str]:
+    """A sentence about a tokenizer that cannot encode the parts of a prompt apart, or nothing."""
+    born, first = (encode_plain(tokenizer, part) for part in ("born", "first"))
+    if tokenizer.decode(born) != "born" or tokenizer.decode([*born, *first]) == "bornfirst":
+        return []
+    return [
+        "The tokenizer writes a space before each text that is encoded apart, as SentencePiece"
+        " does, and prompts are made of parts."
+    ]
 
 
 def round_trip_problems(dialect: Dialect) -> list[str]:
@@ -18,12 +29,8 @@ def round_trip_problems(dialect: Dialect) -> list[str]:
     def differs(ids: Sequence[int], text: str) -> bool:
         return tokenizer.decode(ids) != text
 
-    parts = [encode_plain(tokenizer, part) for part in ("born", "first")]
-    if differs([*parts[0], *parts[1]], "bornfirst") and not differs(parts[0], "born"):
-        return [
-            "The tokenizer writes a space before each text that is encoded apart, as SentencePiece"
-            " does, and prompts are made of parts."
-        ]
+    if apart := part_problems(tokenizer):
+        return apart
     problems = [
         f"The tokenizer turns the tag {tag!r} into {tokenizer.decode(ids)!r}."
         for tag in dialect.tags

@@ -21,7 +21,7 @@ from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.envs.guards import TooSlow, guarded
 from fieldcraft.gateway.completions import completions_app
 from fieldcraft.gateway.games import EnvironmentDefect
-from fieldcraft.gateway.messages import Scribe
+from fieldcraft.gateway.scribe import Scribe
 from fieldcraft.gateway.serving import serving_here
 from fieldcraft.gateway.talks import Talk
 from fieldcraft.gateway.text import call

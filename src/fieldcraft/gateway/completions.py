@@ -11,7 +11,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
-from pydantic import BaseModel, FiniteFloat
+from pydantic import FiniteFloat
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -19,16 +19,17 @@ from starlette.routing import Route
 
 from fieldcraft.gateway import protocol
 from fieldcraft.gateway.generate import REASONS
-from fieldcraft.gateway.messages import TurnRequest, read_request
+from fieldcraft.gateway.messages import TurnRequest, read_turn_request
 from fieldcraft.gateway.protocol import Json, read_body
 from fieldcraft.gateway.refusals import Refused
 from fieldcraft.gateway.talks import Reply, Talk
+from fieldcraft.tools.bodies import RequestBody
 
 MODEL = "policy"
 _numbers = itertools.count()
 
 
-class Posted(BaseModel):
+class Posted(RequestBody):
     """What a program says of its own rollout."""
 
     reward: FiniteFloat
@@ -38,7 +39,7 @@ def completions_app(talks: Mapping[str, Talk]) -> Starlette:
     """The routes of all rollouts that are in `talks` at that moment."""
 
     async def complete(talk: Talk, body: bytes) -> Response:
-        request = read_request(body)
+        request = read_turn_request(body)
         reply = await talk.ask(request)
         if request.stream:
             return _stream(reply, request)

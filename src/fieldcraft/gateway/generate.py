@@ -11,12 +11,13 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from pydantic import (
-    BaseModel,
+    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveInt,
     ValidationError,
+    model_validator,
 )
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -26,8 +27,10 @@ from starlette.routing import Route
 from fieldcraft.config.complaints import first_problem
 from fieldcraft.dialects.base import special_tokens
 from fieldcraft.engine.base import Engine
+from fieldcraft.gateway.fields import FIELDS, is_neutral
 from fieldcraft.gateway.refusals import Refused
 from fieldcraft.sampling import Sampling
+from fieldcraft.tools.bodies import RequestBody
 from fieldcraft.types import Completion, StopReason, Tokenizer
 
 PATH = "/inference/v1/generate"
@@ -37,9 +40,12 @@ REASONS = {StopReason.EOS: "stop", StopReason.STOP: "stop", StopReason.LENGTH: "
 _numbers = itertools.count()
 
 
-class SamplingParams(BaseModel):
+class SamplingParams(RequestBody):
     """How to sample. What changes probabilities in any other way than a temperature is refused,
-    because the log-probabilities would not be those of the answer."""
+    because the log-probabilities would not be those of the answer. Other parameters are about how
+    an answer is written, and here it is ids."""
+
+    model_config = ConfigDict(extra="allow")
 
     max_tokens: PositiveInt | None = None
     temperature: NonNegativeFloat = 1.0
@@ -51,8 +57,16 @@ class SamplingParams(BaseModel):
     top_k: Annotated[int, Field(ge=-1, le=0)] = 0
     min_p: Annotated[float, Field(ge=0, le=0)] = 0.0
 
+    @model_validator(mode="after")
+    def _changes_nothing_else(self) -> SamplingParams:
+        for key, value in (self.model_extra or {}).items():
+            field = FIELDS.get(key)
+            if field is not None and field.changes_sampling and not is_neutral(field, value):
+                raise ValueError(f"'{key}' is not supported with this value; {field.remedy}")
+        return self
 
-class GenerateRequest(BaseModel):
+
+class GenerateRequest(RequestBody):
     """The body of a request."""
 
     token_ids: Annotated[list[NonNegativeInt], Field(min_length=1)]

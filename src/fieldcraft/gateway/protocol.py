@@ -7,69 +7,40 @@ Agents of others ask the policy of a run by it (`gateway/`), and clients ask a s
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, model_validator
 
-from fieldcraft.config.complaints import first_problem
+from fieldcraft.gateway.fields import Server, refuse_unsupported
 from fieldcraft.gateway.refusals import Refused
+from fieldcraft.tools.bodies import RequestBody, complaint
 
 Json = dict[str, Any]
 R = TypeVar("R", bound=BaseModel)
+P = TypeVar("P", bound="ProtocolRequest")
 DONE = "data: [DONE]\n\n"
-# Keys that may be there with a value that asks for nothing. None never asks for anything.
-NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "best_of": (1,),
-    "echo": (False,),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "tools": ([],),
-    "tool_choice": ("auto", "none"),
-    "functions": ([],),
-    "function_call": ("auto", "none"),
-    "stop": ([], "", [""]),
-    "logit_bias": ({},),
-    "modalities": (["text"],),
-    "response_format": ({"type": "text"},),
-    "text": ({"format": {"type": "text"}}, {}),
-    "background": (False,),
-    "reasoning": ({},),
-    # of vLLM
-    "repetition_penalty": (1,),
-    "length_penalty": (1,),
-    "use_beam_search": (False,),
-    "ignore_eos": (False,),
-    "min_tokens": (0,),
-    "stop_token_ids": ([],),
-    "skip_special_tokens": (True,),
-    "chat_template_kwargs": ({},),
-}
 
 
 # -- requests ----------------------------------------------------------------------------------
 
 
-class Function(BaseModel):
+class Function(RequestBody):
     name: str
     arguments: str
 
 
-class ToolCall(BaseModel):
+class ToolCall(RequestBody):
     id: str = ""
     type: Literal["function"] = "function"
     function: Function
 
 
-class TextPart(BaseModel):
+class TextPart(RequestBody):
     type: Literal["text", "input_text", "output_text"]
     text: str
 
 
-class Message(BaseModel):
+class Message(RequestBody):
     """A message. Its content is text; images and sounds are refused."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -104,12 +75,12 @@ class Message(BaseModel):
         return self.role in ("tool", "function")
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(RequestBody):
     include_usage: bool | None = None
 
 
-class ProtocolRequest(BaseModel):
-    """Keys of the requests of all interfaces. Other keys are kept, for `refuse_unsupported`."""
+class ProtocolRequest(RequestBody):
+    """Fields of the requests of all interfaces. Others are kept, for `refuse_unsupported`."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
@@ -137,22 +108,16 @@ def read_body(kind: type[R], body: bytes) -> R:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        _, _, place = first_problem(error)
-        where = ".".join(map(str, place))
-        said = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
-        told = f"{where or 'The body'}: {said}."
+        where, told = complaint(error)
         raise Refused(400, told, param=where or None) from error
 
 
-def refuse_unsupported(request: ProtocolRequest, keys: Iterable[str]) -> None:
-    """Raises Refused where one of these keys asks for something."""
-    given = request.model_extra or {}
-    for key in keys:
-        value = given.get(key)
-        if value is None or value in NEUTRAL.get(key, ()):
-            continue
-        told = f"This agent does not support '{key}' with this value; leave it out."
-        raise Refused(400, told, code="unsupported_parameter", param=key)
+def read_request(kind: type[P], body: bytes, server: Server) -> P:
+    """A request to a server. Raises Refused for one of another form, and for a field that asks for
+    what the server does not do."""
+    request = read_body(kind, body)
+    refuse_unsupported(dict(request), server)
+    return request
 
 
 # -- answers -----------------------------------------------------------------------------------

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fieldcraft.config.sections import Limits
-from fieldcraft.gateway.messages import Says, Scribe, TurnRequest
+from fieldcraft.gateway.messages import Says, TurnRequest
 from fieldcraft.gateway.protocol import Message
 from fieldcraft.gateway.refusals import Refused
+from fieldcraft.gateway.scribe import Scribe
 from fieldcraft.records.chains import ids_of
 from fieldcraft.rollout.turns import Policy, write_turn
 from fieldcraft.types import Author, Call, Outcome, Segment, StopReason, Task, Trajectory
@@ -85,7 +86,7 @@ class Talk:
     chains: list[Chain] = field(default_factory=list)
     reward: float | None = None  # that was posted
     calls: dict[str, Asked] = field(default_factory=dict)
-    _said: dict[Says, str] = field(default_factory=dict)
+    _said: set[Says] = field(default_factory=set)
     _sampled: dict[tuple[tuple[int, ...], Says], list[int]] = field(default_factory=dict)
     _asking: set[asyncio.Task[Reply]] = field(default_factory=set)
 
@@ -106,7 +107,8 @@ class Talk:
 
     async def _ask(self, request: TurnRequest) -> Reply:
         self._hear_results(request.messages)
-        ids = self.scribe.prompt(request.messages, request.tools or (), self._said, self._known)
+        scribe = self.scribe.with_variables(request.chat_template_kwargs)
+        ids = scribe.prompt(request.messages, request.offered, self._said, self._known)
         self._refuse_more(ids)
         chain = self._chain_of(ids)
         room = min(self.budget.turn_tokens, self.budget.total_tokens - len(ids))
@@ -121,8 +123,8 @@ class Talk:
             chain.busy = False
         turn = chain.trajectory.segments[-1]
         self.full |= reason is StopReason.LENGTH and len(turn.ids) == room
-        text, says = self.scribe.read(turn.text, request.stops, request.tools or ())
-        self._said[says] = text
+        says = self.scribe.read(turn.text, request.stops, request.offered)
+        self._said.add(says)
         self._sampled[tuple(ids), says] = turn.ids
         return Reply(says, self._note_calls(says), reason, len(ids), len(turn.ids))
 

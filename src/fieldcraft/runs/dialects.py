@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.dialects import BaseDialect, get_dialect, round_trip_problems
+from fieldcraft.dialects import BaseDialect, get_dialect, part_problems, round_trip_problems
 from fieldcraft.engine.recommended import read_ends
 from fieldcraft.train.model import load_tokenizer
 from fieldcraft.types import UserError
@@ -29,9 +29,9 @@ def load_dialect(recipe: Recipe, folder: Path) -> BaseDialect:
         ends=read_ends(folder),
         day=recipe.date,
     )
-    if recipe.environment.of_others:  # it speaks through the chat template alone
-        return dialect
-    if problems := round_trip_problems(dialect):
+    # Environments of others speak through the chat template alone, which is encoded in parts, too.
+    others = recipe.environment.of_others
+    if problems := part_problems(dialect.tokenizer) if others else round_trip_problems(dialect):
         raise UserError(
             f"{problems[0][:-1]}, so the dialect '{dialect.name}' cannot be used with {folder}:"
             f" {REMEDY}."

@@ -74,7 +74,7 @@ async def call(
     """Run a program in a worker that is ready. Unless it finishes in a session, the worker is
     killed and, unless it answered, gone."""
     began = time.perf_counter()
-    for pipe in (worker.stdout, worker.stderr):
+    for pipe in worker.outputs:
         pipe.start(limits.output_bytes)
     message = await _message(worker, request.message(limits, once), limits.wall_seconds)
     answer = _answer(message or {})
@@ -82,17 +82,18 @@ async def call(
         kill(worker)
     if answer is None:
         await asyncio.wait_for(worker.gone.wait(), _DYING_SECONDS)
-    for pipe in (worker.stdout, worker.stderr):
+    for pipe in worker.outputs:
         pipe.drain()
     status, exit_code = _ending(worker, message, answer)
+    stdout, stderr = (pipe.kept for pipe in worker.outputs)
     return Run(
         status,
         exit_code,
-        worker.stdout.kept.text(),
-        worker.stderr.kept.text(),
+        stdout.text(),
+        stderr.text(),
         None if answer is None or answer.value is None else clip(answer.value, _most(limits)),
         time.perf_counter() - began,
-        worker.stdout.kept.left_out + worker.stderr.kept.left_out,
+        stdout.left_out + stderr.left_out,
         files={} if answer is None else answer.files,
     )
 

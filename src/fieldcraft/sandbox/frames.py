@@ -9,6 +9,7 @@ from typing import Any
 
 MOST_BYTES = 64 * 2**20  # of a frame
 MOST_PACKET = 65_536  # bytes that the template sends or takes at once
+READY = b"."  # what a worker sends with the descriptors of its output, before any frame
 HEAD = struct.Struct("!I")
 
 

@@ -20,8 +20,11 @@ INSIDE = 1000  # user and group as the program sees them
 NOBODY = 65534  # who root becomes before anything untrusted runs
 HOME, TEMPORARY, SHARED_MEMORY = "/home/sandbox", "/tmp", "/dev/shm"
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-STDIN = f"{SHARED_MEMORY}/stdin"  # without /proc, what a standard input can be opened by
-STDIN_NAMES = ("/dev/stdin", "/dev/fd/0")
+# Without /proc, what the standard streams can be opened by: a file, and two named pipes.
+STDIN, STDOUT, STDERR = STREAMS = tuple(
+    f"{SHARED_MEMORY}/{name}" for name in ("stdin", "stdout", "stderr")
+)
+DESCRIPTORS = "/dev/fd", "/proc/self/fd"
 _ROOT = "/tmp"  # where the new root is put together, hidden from everybody else
 _INODES_PER_MIB = 256
 
@@ -112,11 +115,24 @@ def _build_root(folders: Sequence[str], links: dict[str, str]) -> None:
             kernel.set_mount_flags(target, kernel.NO_DEVICES)
     for path in (*private_places(folders), "/mnt"):
         os.makedirs(_ROOT + path, exist_ok=True)
-    os.mkdir(f"{_ROOT}/dev/fd")
-    for path, destination in (links | dict.fromkeys(STDIN_NAMES, STDIN)).items():
+    for folder in DESCRIPTORS:
+        os.makedirs(_ROOT + folder)
+    for path, destination in (links | _stream_links()).items():
         os.symlink(destination, _ROOT + path)
+    for folder in DESCRIPTORS:  # what is listed there would be taken for all that is open
+        os.chmod(_ROOT + folder, 0o111)
     kernel.change_root(_ROOT)
     kernel.set_mount_flags("/", kernel.READ_ONLY | kernel.NO_SUID)
+
+
+def _stream_links() -> dict[str, str]:
+    """Every name of a standard stream, and where it is."""
+    folders = {
+        f"{folder}/{number}": stream
+        for folder in DESCRIPTORS
+        for number, stream in enumerate(STREAMS)
+    }
+    return folders | {f"/dev/{os.path.basename(stream)}": stream for stream in STREAMS}
 
 
 def enter_worker(
@@ -177,6 +193,8 @@ def _own_folders(places: Sequence[str], limits: Limits) -> None:
         os.mkdir(source, 0o700)
         kernel.mount(source, place, None, kernel.BIND)
     kernel.unmount("/mnt")
+    for stream in (STDOUT, STDERR):
+        os.mkfifo(stream, 0o600)
     os.chdir(HOME)
 
 
@@ -190,6 +208,16 @@ def _landlock(part: str, places: Sequence[str]) -> None:
     if reason := landlock.missing(part):
         raise OSError(0, reason)
     landlock.restrict([part], readable=("/",), writable=(*places, "/dev/null"))
+
+
+def write_to_streams() -> list[int]:
+    """Let the named pipes of this worker be its output, and return descriptors to read them by."""
+    readers = [os.open(stream, os.O_RDONLY | os.O_NONBLOCK) for stream in (STDOUT, STDERR)]
+    for number, stream in ((1, STDOUT), (2, STDERR)):
+        writer = os.open(stream, os.O_WRONLY)
+        os.dup2(writer, number)
+        os.close(writer)
+    return readers
 
 
 def close_all_but(keep: Collection[int]) -> None:

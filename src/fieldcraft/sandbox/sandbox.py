@@ -188,16 +188,17 @@ class Sandbox:
             self._refill(supervisor)
             try:
                 async with asyncio.timeout(START_SECONDS):
-                    if await worker.hear() is not None:
-                        return worker
+                    reason = await worker.begin()
+                if reason is None:
+                    return worker
+                said = reason
             except TimeoutError:
-                pass
+                said = f"it was not ready within {START_SECONDS:g} s"
             except asyncio.CancelledError:
                 supervisor.kill(worker)
                 raise
             supervisor.kill(worker)
             await worker.gone.wait()
-            said = worker.stderr.kept.text()
         raise NoWorker(f"no worker starts: {said}")
 
     def _refill(self, supervisor: Supervisor) -> None:

@@ -8,7 +8,7 @@ process of a namespace of its own, in which the program is. The template is told
 the program ended. Then it kills the keeper, and what the program left behind ends with it.
 
 Messages over a socket of packets, as JSON:
-    from outside: {"spawn": id, "limits": {...}} with three descriptors (control, stdout, stderr),
+    from outside: {"spawn": id, "limits": {...}} with the descriptor of a control socket,
                   {"kill": id}
     to outside:   {"layers": {name: reason it is missing}}, {"ready": true},
                   {"exit": id, "code": ...} of a program, {"gone": id} when nothing of it is left
@@ -32,7 +32,7 @@ from typing import Any, NoReturn
 
 from fieldcraft.sandbox import filter as seccomp
 from fieldcraft.sandbox import isolation, kernel, program
-from fieldcraft.sandbox.frames import MOST_PACKET
+from fieldcraft.sandbox.frames import MOST_PACKET, READY
 from fieldcraft.sandbox.limits import Limits
 from fieldcraft.sandbox.nursery import Keeper, Nursery
 
@@ -182,7 +182,7 @@ class _Template:
     def _take_message(self) -> bool:
         """False when the other side is gone. There must be a message: `recv_fds` drops its flags,
         so it would wait for one, and meanwhile nobody would hear of workers that end."""
-        data, handles, _, _ = socket.recv_fds(self._server, MOST_PACKET, 3)
+        data, handles, _, _ = socket.recv_fds(self._server, MOST_PACKET, 1)
         if not data:
             return False
         message = json.loads(data)
@@ -217,15 +217,30 @@ class _Template:
     def _be_program(self, limits: Limits, handles: Sequence[int]) -> NoReturn:
         """Of the child: isolate itself, then do what comes over the control socket."""
         try:
+            self._isolate(limits, *handles)
+            control = socket.socket(fileno=_CONTROL)
+            readers = isolation.write_to_streams()
+            socket.send_fds(control, [READY], readers)
+            for reader in readers:
+                os.close(reader)
+            program.Interpreter(control).serve()
+        except BaseException:
+            traceback.print_exc()
+            raise
+        finally:
+            os._exit(1)
+
+    def _isolate(self, limits: Limits, control: int) -> None:
+        """Become a process with the control socket and without rights."""
+        try:
             kernel.die_with_parent()
             signal.set_wakeup_fd(-1)
             for handled in (signal.SIGCHLD, signal.SIGINT):  # by the template, not by a program
                 signal.signal(handled, signal.SIG_DFL)
             os.setsid()
             null = os.open("/dev/null", os.O_RDWR)
-            control, stdout, stderr = handles
             # First out of the way, so that none is written over.
-            wanted = (null, stdout, stderr, control, self._proc)
+            wanted = (null, null, null, control, self._proc)
             sources = [fcntl.fcntl(d, fcntl.F_DUPFD, _HIGH) for d in wanted]
             for number, source in enumerate(sources):
                 os.dup2(source, number)
@@ -233,12 +248,9 @@ class _Template:
             if "numpy.random" in sys.modules:
                 sys.modules["numpy.random"].seed()  # or all programs would draw the same
             isolation.limit_program(limits, self._idle_bytes)
-            program.Interpreter(socket.socket(fileno=_CONTROL)).serve()
-        except BaseException:
-            traceback.print_exc()
+        except BaseException as error:
+            os.write(_CONTROL, f"{type(error).__name__}: {error}".encode())
             raise
-        finally:
-            os._exit(1)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A worker as its owner sees it: a control socket and two pipes."""
+"""A worker as its owner sees it: a control socket, and the ends of two named pipes."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class Pipe:
 
     def __init__(self, descriptor: int, flooded: asyncio.Event) -> None:
         os.set_blocking(descriptor, False)
+        os.set_inheritable(descriptor, False)  # one that came over a socket is
         self._descriptor = descriptor
         self._loop = asyncio.get_running_loop()
         self._flooded = flooded
@@ -78,10 +79,8 @@ class Worker:
         self._forget = forget
         self._control, inner = socket.socketpair()
         self._control.setblocking(False)
-        out, out_writer = os.pipe()
-        err, err_writer = os.pipe()
-        self.stdout, self.stderr = Pipe(out, self.flooded), Pipe(err, self.flooded)
-        self.handles: tuple[int, ...] = (inner.detach(), out_writer, err_writer)
+        self.handles: tuple[int, ...] = (inner.detach(),)
+        self.outputs: tuple[Pipe, ...] = ()  # stdout and stderr, once it has begun
         self._reading = False
 
     def handed_over(self) -> None:
@@ -92,6 +91,37 @@ class Worker:
 
     def spawn_message(self) -> dict[str, Any]:
         return {"spawn": self.number, "limits": asdict(self.limits)}
+
+    async def begin(self) -> str | None:
+        """Take the ends of its output, and wait until it is ready; otherwise say why it is not."""
+        if self.gone.is_set():
+            return "it was killed"
+        self._reading = True
+        try:
+            said, readers = await self._receive_descriptors()
+            self.outputs = tuple(Pipe(reader, self.flooded) for reader in readers)
+        except OSError as error:
+            return str(error)
+        finally:
+            self._end_of_use()
+        if len(self.outputs) < 2:
+            return said
+        return "it ended at once" if await self.hear() is None else None
+
+    async def _receive_descriptors(self) -> tuple[str, list[int]]:
+        """What comes first over the control socket: the ends of the output, or a reason."""
+        loop = asyncio.get_running_loop()
+        readable = loop.create_future()
+        loop.add_reader(self._control, readable.set_result, None)
+        try:
+            await readable
+        finally:
+            loop.remove_reader(self._control)
+        size = len(frames.READY)
+        said, readers, _, _ = socket.recv_fds(self._control, size, 2)
+        if not readers:
+            said += self._control.recv(_PIECE)
+        return said.decode("utf-8", "replace"), readers
 
     async def tell(self, request: dict[str, Any]) -> None:
         """Send a request; nothing happens where nobody is there to read it."""
@@ -121,7 +151,7 @@ class Worker:
         """A socket must not be closed while the loop watches it."""
         self._reading = False
         if self.gone.is_set():
-            self._control.close()
+            self._close()
 
     async def _receive(self, size: int) -> bytes:
         data = bytearray()
@@ -136,13 +166,17 @@ class Worker:
 
     def has_gone(self) -> None:
         """Nothing of it runs any more, so nobody writes into its pipes."""
-        for pipe in (self.stdout, self.stderr):
+        for pipe in self.outputs:
             while pipe.read():
                 pass
-            pipe.close()
         self.handed_over()
         self.exited.set()
         self.gone.set()
         if not self._reading:
-            self._control.close()
+            self._close()
         self._forget(self)
+
+    def _close(self) -> None:
+        for pipe in self.outputs:
+            pipe.close()
+        self._control.close()

@@ -8,27 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
+from fieldcraft.gateway.fields import Server
 from fieldcraft.gateway.protocol import (
     ChatRequest,
     Message,
     ProtocolRequest,
-    read_body,
-    refuse_unsupported,
+    read_request,
 )
 from fieldcraft.gateway.refusals import Refused
 from fieldcraft.runs.sampling import Decoding
 from fieldcraft.sampling import WHOLE, Truncation
 
-# Keys that change nothing about an answer.
-HARMLESS = (
-    *("user", "metadata", "store", "safety_identifier", "service_tier", "stream_options"),
-    *("prompt_cache_key", "prompt_cache_retention", "parallel_tool_calls", "include"),
-    "truncation",
-)
 SPEAKERS = {"system": "System", "developer": "System", "user": "User", "assistant": "Assistant"}
 
 
@@ -104,12 +98,9 @@ class _Response(_Sampled):
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
 
 
-R = TypeVar("R", bound=_Sampled)
-
-
 def read_chat(body: bytes) -> Asked:
     """A request of chat completions. Raises Refused."""
-    read = _checked(_Chat, body)
+    read = read_request(_Chat, body, Server.CHAT)
     return Asked(
         model=read.model,
         question=question_of(_said(read.messages, "messages")),
@@ -122,7 +113,7 @@ def read_chat(body: bytes) -> Asked:
 
 def read_response(body: bytes) -> Asked:
     """A request of the Responses interface. Raises Refused."""
-    read = _checked(_Response, body)
+    read = read_request(_Response, body, Server.RESPONSES)
     said = [("system", read.instructions)] if read.instructions else []
     if isinstance(read.input, str):
         said.append(("user", read.input))
@@ -160,9 +151,3 @@ def _said(messages: Sequence[Message], where: str) -> list[tuple[str, str]]:
             told = f"{param}: This agent runs tools of its own; leave out calls and their results."
             raise Refused(400, told, param=param)
     return [(message.role, message.text) for message in messages]
-
-
-def _checked(kind: type[R], body: bytes) -> R:
-    read = read_body(kind, body)
-    refuse_unsupported(read, [key for key in read.model_extra or {} if key not in HARMLESS])
-    return read

@@ -170,6 +170,12 @@ def test_the_interface_of_sandbox_fusion(server) -> None:
     }
 
 
+def test_fields_that_are_null_count_as_absent(server) -> None:
+    names = ("language", "stdin", "run_timeout", "memory_limit_MB", "files", "fetch_files", "more")
+    answer = post(server, code="print(6 * 7)", **dict.fromkeys(names)).json()
+    assert answer["run_result"]["stdout"] == "42\n"
+
+
 def test_failures_over_the_interface(server) -> None:
     failed = post(server, code="import sys; sys.exit(4)", language="python").json()
     assert (failed["status"], failed["run_result"]["return_code"]) == ("Failed", 4)
@@ -182,6 +188,7 @@ def test_failures_over_the_interface(server) -> None:
     ("body", "message"),
     [
         ({"code": "1", "language": "cpp"}, "language"),
+        ({"code": None}, "code: Field required."),
         ({"language": "python"}, "code"),
         ({"code": "1", "files": {"../up": ""}}, "files"),
         ({"code": "1", "files": {"/etc/passwd": ""}}, "files"),

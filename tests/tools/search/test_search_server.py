@@ -67,6 +67,16 @@ def test_topk_may_be_left_out_or_null(url):
         assert answer.json() == {"result": [[ZUMATO, KALO]]}
 
 
+@pytest.mark.parametrize("null", ["topk", "top_k", "tok_k", "return_scores", "return_score"])
+def test_a_key_that_is_null_counts_as_absent(url, null):
+    for body in ({"queries": ["zumato"], "query": None}, {"query": "zumato", "queries": None}):
+        plain = httpx.post(f"{url}/retrieve", json=body).json()
+        assert httpx.post(f"{url}/retrieve", json=body | {null: None}).json() == plain
+    body = {"query": "zumato", null: None, "tok_k": 1, "return_score": False}
+    if null not in ("tok_k", "return_score"):
+        assert httpx.post(f"{url}/retrieve", json=body).json() == {"documents": [ZUMATO]}
+
+
 @pytest.mark.parametrize("count", ["topk", "top_k", "tok_k"])
 @pytest.mark.parametrize("scores", ["return_scores", "return_score"])
 def test_either_interface_takes_every_spelling(url, count, scores):
@@ -87,11 +97,12 @@ def test_an_unknown_key_is_refused(url, more):
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        (b"{", "the body: Invalid JSON"),
-        (b"{}", "queries: Field required."),
+        (b"{", "The body: Invalid JSON"),
+        (b"{}", "The body: a request needs the key 'queries' or 'query'."),
+        (b'{"query": null}', "The body: a request needs the key 'queries' or 'query'."),
         (b'{"queries": "zumato"}', "queries: Input should be a valid array."),
         (b'{"queries": ["a", 3]}', "queries.1: Input should be a valid string."),
-        (b"[]", "the body: Input should be an object"),
+        (b"[]", "The body: Input should be an object"),
         (b'{"query": 3}', "query.str: Input should be a valid string."),
         (b'{"query": "a", "tok_k": 0}', "tok_k: Input should be greater than or equal to 1."),
         (b'{"queries": [], "topk": 0}', "topk: Input should be greater than or equal to 1."),

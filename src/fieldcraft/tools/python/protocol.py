@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, Field
 
 from fieldcraft.sandbox.limits import Limits, Run, RunStatus
+from fieldcraft.tools.bodies import RequestBody
 
 MOST_SECONDS = 600.0
 
@@ -23,16 +24,16 @@ def _inside(name: str) -> str:
 FileName = Annotated[str, AfterValidator(_inside)]
 
 
-class Request(BaseModel):
+class Request(RequestBody):
     """A program. Fields that the server does not know are ignored, as the original does."""
 
     code: str
     language: Literal["python"] = "python"
-    stdin: str | None = None
+    stdin: str = ""
     run_timeout: Annotated[float, Field(gt=0, le=MOST_SECONDS)] = 10.0
     memory_limit_MB: int = -1  # that of the server
-    files: dict[FileName, str | None] = {}  # base64
-    fetch_files: list[FileName] = []
+    files: dict[FileName, str | None] = Field(default_factory=dict)  # base64
+    fetch_files: list[FileName] = Field(default_factory=list)
 
     def contents(self) -> dict[str, bytes]:
         """Raises ValueError for what is no base64."""

@@ -28,6 +28,7 @@ from starlette.routing import Route
 
 from fieldcraft.sandbox.limits import RunStatus
 from fieldcraft.sandbox.sandbox import Sandbox
+from fieldcraft.tools.bodies import complaint
 from fieldcraft.tools.python.protocol import Request, respond
 from fieldcraft.tools.serving import serve
 from fieldcraft.types import UserError
@@ -88,15 +89,13 @@ def create_app(sandbox: Sandbox, queue: int = DEFAULT_QUEUE) -> Starlette:
             asked = Request.model_validate_json(bytes(body))
             files = asked.contents()
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(map(str, first["loc"])) or "the body"
-            return JSONResponse({"error": f"{where}: {first['msg']}."}, status_code=422)
+            return JSONResponse({"error": complaint(error)[1]}, status_code=422)
         except ValueError as error:
             return JSONResponse({"error": f"{error}."}, status_code=422)
         limits = replace(sandbox.limits, wall_seconds=asked.run_timeout)
         if asked.memory_limit_MB > 0:
             limits = replace(limits, memory_mb=asked.memory_limit_MB)
-        run = await sandbox.run(asked.code, asked.stdin or "", files, limits, asked.fetch_files)
+        run = await sandbox.run(asked.code, asked.stdin, files, limits, asked.fetch_files)
         counters.runs[run.status] += 1
         counters.seconds += run.seconds
         return JSONResponse(respond(run).model_dump())

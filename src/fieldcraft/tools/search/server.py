@@ -9,7 +9,7 @@
 Which of the two is meant is told by `queries` or `query`. Search-R1 leaves scores out unless they
 are asked for: its inner lists then hold the documents themselves. AutoCoA returns them unless they
 are declined; `tok_k` is its spelling. Either may write `topk`, `top_k` or `tok_k`, and
-`return_scores` or `return_score`; any other key is refused.
+`return_scores` or `return_score`; any other key is refused. A key that is null counts as absent.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import anyio
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, ConfigDict, Field, ValidationError, model_validator
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from fieldcraft.tools.bodies import RequestBody, complaint
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.passages import Passage
 from fieldcraft.tools.serving import serve
@@ -33,21 +34,17 @@ from fieldcraft.tools.serving import serve
 _DEFAULT_TOPK = 3
 
 
-_Count = Annotated[int, Field(ge=1)] | None
+_Count = Annotated[int, Field(ge=1)]
 _COUNTS = ("topk", "top_k", "tok_k")  # for one thing; clients write any of them
 _SCORES = ("return_scores", "return_score")
 
 
-class _Asked(BaseModel):
+class _Asked(RequestBody):
     """A request. Unknown keys are refused: one that is passed over would be obeyed by nobody."""
 
     model_config = ConfigDict(extra="forbid")
 
-    topk: Annotated[_Count, Field(validation_alias=AliasChoices(*_COUNTS))] = None
-
-    @property
-    def count(self) -> int:
-        return _DEFAULT_TOPK if self.topk is None else self.topk
+    topk: Annotated[_Count, Field(validation_alias=AliasChoices(*_COUNTS))] = _DEFAULT_TOPK
 
 
 class _SearchR1(_Asked):
@@ -55,7 +52,7 @@ class _SearchR1(_Asked):
     scored: Annotated[bool, Field(validation_alias=AliasChoices(*_SCORES))] = False
 
     def answer(self, index: SearchIndex) -> object:
-        found = index.search(self.queries, self.count)
+        found = index.search(self.queries, self.topk)
         return {"result": [[self._hit(passage) for passage in passages] for passages in found]}
 
     def _hit(self, passage: Passage) -> object:
@@ -69,7 +66,7 @@ class _AutoCoA(_Asked):
 
     def answer(self, index: SearchIndex) -> object:
         queries = [self.query] if isinstance(self.query, str) else self.query
-        answers = [self._answer(passages) for passages in index.search(queries, self.count)]
+        answers = [self._answer(passages) for passages in index.search(queries, self.topk)]
         return answers[0] if isinstance(self.query, str) else answers
 
     def _answer(self, passages: Sequence[Passage]) -> object:
@@ -82,8 +79,15 @@ def _document(passage: Passage) -> dict[str, str]:
     return {"id": passage.id, "contents": passage.contents}
 
 
-class _Either(BaseModel):
-    query: str | list[str] | None = None
+class _Either(RequestBody):
+    query: Any = None
+    queries: Any = None
+
+    @model_validator(mode="after")
+    def _asks_something(self) -> _Either:
+        if self.query is None and self.queries is None:
+            raise ValueError("a request needs the key 'queries' or 'query'")
+        return self
 
 
 def _asked(body: bytes) -> _SearchR1 | _AutoCoA:
@@ -100,9 +104,7 @@ def create_app(index: SearchIndex) -> Starlette:
         try:
             asked = _asked(await request.body())
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(map(str, first["loc"])) or "the body"
-            return JSONResponse({"error": f"{where}: {first['msg']}."}, status_code=422)
+            return JSONResponse({"error": complaint(error)[1]}, status_code=422)
         found = await anyio.to_thread.run_sync(asked.answer, index, limiter=at_once)
         return JSONResponse(found)
 

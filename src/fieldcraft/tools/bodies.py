@@ -1,0 +1,29 @@
+"""Bodies of requests to the project's own servers, and what is wrong with one in a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ValidationError, model_validator
+
+from fieldcraft.config.complaints import first_problem
+
+
+class RequestBody(BaseModel):
+    """An object of a request. A key that is null counts as absent: clients write null for what
+    they leave out."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {key: value for key, value in given.items() if value is not None}
+
+
+def complaint(error: ValidationError) -> tuple[str, str]:
+    """Return the place of what is wrong first, "" for the whole body, and a sentence about it."""
+    _, _, place = first_problem(error)
+    where = ".".join(map(str, place))
+    said = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+    return where, f"{where or 'The body'}: {said}."

@@ -1,0 +1,73 @@
+"""Rollouts of agents of others over a script, on the loopback server of the gateway."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from checkpoints import tiny_tokenizer
+from fieldcraft.config.sections import Limits
+from fieldcraft.dialects import get_dialect
+from fieldcraft.engine.scripted import ScriptedEngine
+from fieldcraft.gateway.blackbox import BlackBox
+from fieldcraft.records.chains import chains, check_folds
+from fieldcraft.rollout.environments import opened
+from fieldcraft.rollout.turns import Policy
+from fieldcraft.sampling import Sampling
+from fieldcraft.types import Author, Completion, Task, Tokenizer, Trajectory
+
+TOKENIZER = tiny_tokenizer()
+TASK = Task("q", "Who?", ("Ada",))
+ONE_TURN = [Author.PROMPT, Author.POLICY]
+TWO_TURNS = [*ONE_TURN, Author.TOOL, Author.POLICY]
+
+
+class InOrder(ScriptedEngine):
+    """Plays its script over all sessions, and knows which are open."""
+
+    def __init__(self, turns: Sequence[str], tokenizer: Tokenizer) -> None:
+        super().__init__(tokenizer, turns)
+        self.sessions: set[str] = set()
+        self.slow = False
+        self.broken: Exception | None = None
+
+    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+        self.sessions.add(session)
+        self.prompts.append(list(ids))
+        turn, self.turns = self.turns[:1], self.turns[1:]
+        if self.slow:
+            await asyncio.sleep(60)
+        if self.broken is not None:
+            raise self.broken
+        return await ScriptedEngine(self.tokenizer, turn).generate(ids, sampling, "alone")
+
+    def release(self, session: str) -> None:
+        self.sessions.discard(session)
+
+
+def play(
+    agent: str | None,
+    turns: Sequence[str],
+    settings: Any = None,
+    slow: bool = False,
+    broken: Exception | None = None,
+    tokenizer: Tokenizer = TOKENIZER,
+    **budget: Any,
+) -> tuple[Trajectory, InOrder]:
+    name = None if agent is None else f"blackbox_agents:{agent}"
+    environment = BlackBox(name, **(settings or {}))
+    engine = InOrder(turns, tokenizer)
+    engine.slow, engine.broken = slow, broken
+    limits = Limits.model_validate({"total_tokens": 600, **budget})
+
+    async def one() -> Trajectory:
+        async with opened(environment, get_dialect("hermes", tokenizer), limits) as go:
+            return await go(TASK, Policy(engine=engine), "k")
+
+    done = asyncio.run(one())
+    assert engine.sessions == set()
+    check_folds(done)
+    return done, engine
+
+
+def authors(trajectory: Trajectory) -> list[list[Author]]:
+    return [[segment.author for segment in chain] for chain in chains(trajectory)]
