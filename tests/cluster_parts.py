@@ -1,10 +1,9 @@
-"""Engines with modelled durations in virtual time, and small models for a cluster; for tests."""
+"""Engines with modelled durations, and small models for a cluster; for tests."""
 
 import asyncio
 import random
 import zlib
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,29 +13,6 @@ from fieldcraft.cluster.remote import Lost
 from fieldcraft.engine.vllm.weights import Proof
 from fieldcraft.sampling import Sampling
 from fieldcraft.types import Completion, StopReason
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """Time passes only where everybody waits, and then at once."""
-
-    now = 0.0
-
-    def time(self) -> float:
-        return self.now
-
-    def _run_once(self) -> None:
-        if not self._ready and self._scheduled:
-            self.now = max(self.now, self._scheduled[0]._when)
-        super()._run_once()
-
-
-def virtually(work: Coroutine[Any, Any, Any]) -> Any:
-    """The result of `work`, in virtual time."""
-    loop = VirtualLoop()
-    try:
-        return loop.run_until_complete(work)
-    finally:
-        loop.close()
 
 
 def proof(value: float) -> Proof:

@@ -5,12 +5,13 @@ import math
 
 import pytest
 
-from cluster_parts import ModelledSeat, Yard, play, play_groups, proof, virtually
+from cluster_parts import ModelledSeat, Yard, play, play_groups, proof
 from fieldcraft.cluster.dealing import ALONE, Dealer
 from fieldcraft.cluster.fleet import MOST_DEATHS
 from fieldcraft.sampling import Sampling
 from fieldcraft.train.sampler import Travelling
 from fieldcraft.types import Completion, UserError
+from virtual_time import virtually
 
 
 def seats(count: int, **how: float) -> list[ModelledSeat]:

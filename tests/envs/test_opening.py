@@ -17,6 +17,7 @@ from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.rollout.loop import Policy, rollout, rollouts
 from fieldcraft.types import Author, StatefulTool, Status, Task, Tool, Trajectory, UserError
+from virtual_time import virtually
 
 TOKENIZER = tiny_tokenizer()
 TASK = Task("t", "How often?", ("2",))
@@ -77,7 +78,7 @@ def environment(*tools: Any, **budget: Any) -> ToolEnvironment:
 
 def play(env: ToolEnvironment, *turns: str) -> Trajectory:
     policy = Policy(engine=ScriptedEngine(TOKENIZER, turns))
-    return asyncio.run(rollout(TASK, policy, env, "key"))
+    return virtually(rollout(TASK, policy, env, "key"))
 
 
 def test_a_stateful_tool_is_told_apart_from_a_plain_one() -> None:
@@ -121,11 +122,11 @@ def test_workflows_open_it_too() -> None:
         (Counting(on_open=defect), "ZeroDivisionError: a defect"),
         (Counting(on_close=defect), "ZeroDivisionError: a defect"),
         (
-            Counting(on_open=lambda: asyncio.sleep(60)),
+            Counting(on_open=lambda: asyncio.Event().wait()),
             "ToolDefect: the tool 'count' did not open within 0.05 s",
         ),
         (
-            Counting(on_close=lambda: asyncio.sleep(60)),
+            Counting(on_close=lambda: asyncio.Event().wait()),
             "ToolDefect: the tool 'count' did not close within 0.05 s",
         ),
     ],
@@ -184,7 +185,7 @@ async def cancelled(env: ToolEnvironment) -> bool:
     class Waiting(ScriptedEngine):
         async def generate(self, *arguments: Any) -> Any:
             waits.set()
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
 
     policy = Policy(engine=Waiting(TOKENIZER, []))
     task = asyncio.create_task(rollout(TASK, policy, env, "key"))
@@ -194,10 +195,10 @@ async def cancelled(env: ToolEnvironment) -> bool:
     return task.cancelled()
 
 
-@pytest.mark.parametrize("on_close", [nothing, defect, lambda: asyncio.sleep(60)])
+@pytest.mark.parametrize("on_close", [nothing, defect, lambda: asyncio.Event().wait()])
 def test_a_cancelled_rollout_closes_its_tools(on_close: Callable[[], Awaitable[None]]) -> None:
     tools = [Counting(on_close=on_close), Counting(name="other")]
-    assert asyncio.run(cancelled(environment(*tools, call_seconds=0.05)))
+    assert virtually(cancelled(environment(*tools, call_seconds=0.05)))
     assert [tool.closed for tool in tools] == [["t"], ["t"]]
 
 

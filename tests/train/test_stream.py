@@ -184,17 +184,18 @@ def test_the_same_policy_is_sampled_and_trained_in_order_if_nothing_takes_time()
 
 
 def test_rollouts_go_on_while_the_trainer_works() -> None:
-    """The trainer waits for a search which only begins after it."""
+    """The trainer waits for a search which ends only after it has begun."""
     parts = Parts()
-    searched = threading.Event()
+    trains, searched = threading.Event(), threading.Event()
 
     async def until(call: int) -> None:
-        await asyncio.sleep(0.05 if call >= 2 else 0)
         if call == 3:
+            await asyncio.to_thread(trains.wait)
             searched.set()
 
     def learning() -> None:
-        assert searched.wait(timeout=10)
+        trains.set()
+        assert searched.wait(timeout=300)  # or sampling waits for the trainer
 
     parts.tool.until, parts.learner.learning = until, learning
     parts.run()
@@ -294,10 +295,13 @@ def test_what_became_too_old_in_a_line_that_moves_slowly_is_dropped() -> None:
 
 
 def test_groups_are_trained_in_the_order_in_which_they_began() -> None:
-    """Even if later ones end earlier: those without calls would come first."""
+    """Even if later ones end earlier: each search of an even number waits for the next one."""
+    ended = [asyncio.Event() for _ in range(12)]
 
     async def until(call: int) -> None:
-        await asyncio.sleep(0.1 if call % 2 == 0 else 0)
+        if call % 2 == 0:
+            await ended[call + 1].wait()
+        ended[call].set()
 
     parts = Parts(until, max_staleness=2)
     parts.run()

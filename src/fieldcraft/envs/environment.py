@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -85,9 +84,10 @@ class Episode:
             reason = f"There is no tool {move.tool!r}; known: {known}."
             return self.observed(_not_run(move, reason, Outcome.MALFORMED, "tool"))
         async with self.gate.here():
-            start = time.perf_counter()
+            clock = asyncio.get_running_loop().time
+            start = clock()
             text, outcome = await self._run(tool, arguments)
-            seconds = time.perf_counter() - start
+            seconds = clock() - start
         fault: Fault | None = "arguments" if outcome is Outcome.MALFORMED else None
         return self.observed(Call(move.tool, arguments, text, outcome, seconds, fault=fault))
 
