@@ -116,7 +116,7 @@ def test_a_traceback_shows_the_program_and_nothing_else(run) -> None:
 
 
 def test_a_program_out_of_time_keeps_its_output_and_says_where_it_was(run) -> None:
-    done = run("print('begun')\nwhile True:\n    pass", limits=Limits(wall_seconds=0.3))
+    done = run("print('begun')\nwhile True:\n    pass", limits=Limits(wall_seconds=3))
     assert done.status is RunStatus.TIMEOUT
     assert done.stdout == "begun\n"
     assert 'File "<program>", line' in done.stderr
@@ -220,7 +220,7 @@ def test_a_session_keeps_its_variables_and_files(sandbox) -> None:
 )
 def test_a_session_that_ended_begins_anew_and_says_so(sandbox, ending, status) -> None:
     async def talk():
-        async with sandbox.session(Limits(wall_seconds=0.5)) as session:
+        async with sandbox.session(Limits(wall_seconds=3)) as session:
             await session.run("x = 5")
             return [await session.run(code) for code in (ending, "'x' in globals()", "1")]
 

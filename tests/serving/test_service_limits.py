@@ -150,7 +150,8 @@ def test_whoever_is_not_done_in_time_is_stopped():
     async def close() -> None:
         engine.go_on.clear()
         running = service.begin(Asked(model="scripted", question="Who?"), "chatcmpl")
-        await asyncio.sleep(0.05)
+        while not engine.open:
+            await asyncio.sleep(0)
         await service.close(0.05)
         assert running.task is not None
         assert running.task.cancelled()

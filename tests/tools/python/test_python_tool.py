@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import threading
 
 import httpx
 import pytest
@@ -213,21 +214,28 @@ def test_health_and_metrics(server, sandbox) -> None:
     assert counts["fieldcraft_sandbox_under_way"] == "0"
 
 
-def test_a_full_queue_is_told(sandbox) -> None:
-    """Two places and none to wait in: of many at once, two run and the others hear 503."""
+def test_a_full_queue_is_told(sandbox, monkeypatch) -> None:
+    """Two places and none to wait in: of six, two run, and only after the others have heard 503."""
+    go_on, run = threading.Event(), sandbox.run
+
+    async def held(*given):
+        await asyncio.to_thread(go_on.wait)
+        return await run(*given)
 
     async def rush(url: str) -> list[httpx.Response]:
-        body = {"code": "import time; time.sleep(1)", "language": "python"}
-        async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
-            return await asyncio.gather(
-                *(client.post(f"{url}/run_code", json=body) for _ in range(6))
+        body = {"code": "print(1)", "language": "python"}
+        async with httpx.AsyncClient(timeout=300, trust_env=False) as client:
+            asked = asyncio.as_completed(
+                [client.post(f"{url}/run_code", json=body) for _ in range(6)]
             )
+            answers = [await next(asked) for _ in range(4)]
+            go_on.set()
+            return [*answers, *[await answer for answer in asked]]
 
+    monkeypatch.setattr(sandbox, "run", held)
     with serving(create_app(sandbox, queue=0)) as url:
         answers = asyncio.run(rush(url))
-    statuses = [answer.status_code for answer in answers]
-    assert statuses.count(200) >= 2
-    assert statuses.count(503) >= 1
+    assert [answer.status_code for answer in answers] == [503, 503, 503, 503, 200, 200]
     assert {a.headers.get("retry-after") for a in answers if a.status_code == 503} == {"1"}
 
 
