@@ -76,7 +76,7 @@ def test_eval_says_which_questions_are_left_out(
     assert status("eval", *given) == 2
     assert "1 of the 2 records of" in sentence(capsys)
     assert status("eval", *given, "--max-left-out", 0.5) == 0
-    assert "1 left out: no answer" in capsys.readouterr().out
+    assert f"1 of {file} left out: no answer" in capsys.readouterr().out
 
 
 def test_eval_compares_models(
