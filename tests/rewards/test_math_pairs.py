@@ -86,6 +86,7 @@ EQUAL = [
     ("2", "2nd"),
     ("22", "22^{\\text{nd}}"),
     ("A", "\u201cA\u201d"),
+    ("0", "0 cm"),
     ("18", "She makes $18 every day"),
 ]
 DIFFERENT = [
@@ -132,6 +133,8 @@ DIFFERENT = [
     ("5", "\u22655"),
     ("d n", "2nd"),
     ("1", "It is 0 or maybe 1."),
+    ("0", "0 to 1"),
+    ("0", "not 0"),
 ]
 
 

@@ -159,6 +159,7 @@ _WITH_UNITS = LatexExtractionConfig(
 
 
 _SENTENCE = re.compile(r"[A-Za-z]{2,} +[A-Za-z]{2,}")
+_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 # A sentence that ends with two numbers, of which neither alone is the answer.
 _TWO = re.compile(r"\d\D{0,30}\b(?:or|and|to)\b\D{0,30}[\d.,/]*\d\D{0,30}\Z")
 
@@ -176,7 +177,14 @@ def _whole_of(text: str) -> list[Any]:
     found = _latex(text, _LATEX) or _latex(text, _WITH_UNITS)
     if not found and _SENTENCE.search(text) and not _TWO.search(text):
         found = list(parse(text, parsing_timeout=None))
+    if found and _WORD.search(text) and _is_product_of_letters(found[0]):
+        found = []
     return [*found, closed_up(text)] if text else []
+
+
+def _is_product_of_letters(value: Any) -> bool:
+    """Tell whether a value is 0 only as a factor of letters: "0 to 1" and "not 0" are no 0."""
+    return bool(getattr(value, "free_symbols", ())) and value.doit() == 0
 
 
 def _in_text(text: str) -> list[Any]:
