@@ -161,7 +161,8 @@ _WITH_UNITS = LatexExtractionConfig(
 _SENTENCE = re.compile(r"[A-Za-z]{2,} +[A-Za-z]{2,}")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 # A sentence that ends with two numbers, of which neither alone is the answer.
-_TWO = re.compile(r"\d\D{0,30}\b(?:or|and|to)\b\D{0,30}[\d.,/]*\d\D{0,30}\Z")
+_JOINT = r"(?:\b(?:or|and|to)\b\D{0,30}|, *(?:(?:\\?[A-Za-z]+\.?|[^\w\s]) *)?)"
+_TWO = re.compile(rf"\d\D{{0,30}}{_JOINT}[\d.,/]*\d\D{{0,30}}\Z")
 
 
 def _latex(text: str, config: LatexExtractionConfig) -> list[Any]:
