@@ -28,7 +28,7 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from fieldcraft.data.corpora import ensure_corpus
+from fieldcraft.data.corpora import Corpus
 from fieldcraft.data.sources import read_tasks
 from fieldcraft.records.words import words
 from fieldcraft.tools.search.index import SearchIndex, build_index
@@ -83,7 +83,7 @@ def main() -> None:
     for name, file in FILES.items():
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
-            corpus = ensure_corpus(given.data / file, folder / "corpus.jsonl")
+            corpus = Corpus(given.data / file).ensure(folder / "corpus.jsonl")
             encoder = given.encoder or write_lsa(corpus, folder / "lsa")
             kinds: dict[str, dict[str, Any]] = {
                 "bm25": {},

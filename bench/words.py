@@ -21,7 +21,7 @@ import bm25s
 import Stemmer
 from bm25s.stopwords import STOPWORDS_EN
 
-from fieldcraft.data.corpora import ensure_corpus
+from fieldcraft.data.corpora import Corpus
 from fieldcraft.data.sources import read_tasks
 from fieldcraft.records.words import words
 from fieldcraft.tools.search.bm25 import passage_terms, query_terms
@@ -96,7 +96,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         sets = []
         for file in FILES:
-            corpus = ensure_corpus(data / file, Path(temporary) / f"{file}.corpus")
+            corpus = Corpus(data / file).ensure(Path(temporary) / f"{file}.corpus")
             sets.append((list(read_corpus(corpus)), read_tasks(data / file)))
         for rule in RULES:
             cells = [f"{value:.1f}" for one in sets for value in recall(rule, *one)]

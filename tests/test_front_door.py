@@ -1,6 +1,8 @@
 """fieldcraft from Python: load, train, ask, evaluate, in a script, a notebook or a test."""
 
 import asyncio
+import json
+import re
 import runpy
 import subprocess
 import sys
@@ -194,6 +196,21 @@ def test_commands_read_its_folder(
         capsys.readouterr()
         assert status(*command) == 0
         assert "How many" in capsys.readouterr().out.replace("|", "")
+
+
+def test_records_of_a_file_that_are_not_asked_are_told(
+    agent: fc.Agent, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "questions.jsonl"
+    lines = [{"question": f"How many live in {n}?", "answer": "7"} for n in range(10)]
+    file.write_text("\n".join(map(json.dumps, [*lines, {"question": "And here?"}])))
+    evaluated = agent.evaluate(file)
+    assert (evaluated["n"], evaluated["left_out"]) == (10, {"no answer": 1})
+    told = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"1 of \S*\s?\S*questions.jsonl left out: no answer", told)
+    with pytest.raises(fc.UserError, match=r"agree by max_left_out=0.1"):
+        agent.evaluate(file, max_left_out=0.05)
+    assert "left_out" not in agent.evaluate(TASKS[:1])
 
 
 def test_in_a_running_loop(agent: fc.Agent, tmp_path: Path) -> None:

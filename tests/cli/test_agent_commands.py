@@ -30,6 +30,18 @@ def test_ask_shows_what_the_last_stage_writes(
     assert "gold" not in shown
 
 
+def test_index_says_which_passages_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus, index = tmp_path / "corpus.jsonl", tmp_path / "index"
+    corpus.write_text('{"text": "a"}\n{"body": "b"}\n')
+    assert status("index", corpus, "--out", index) == 2
+    assert "1 of the 2 records of" in sentence(capsys)
+    assert status("index", corpus, "--out", index, "--max-left-out", 0.5) == 0
+    told = f"1 of {corpus} left out: no passage\n{index}: 1 passages\n"
+    assert capsys.readouterr().out == told
+
+
 def test_ask_a_bare_checkpoint_with_a_search_index(
     files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,7 +88,7 @@ def test_eval_says_which_questions_are_left_out(
     assert status("eval", *given) == 2
     assert "1 of the 2 records of" in sentence(capsys)
     assert status("eval", *given, "--max-left-out", 0.5) == 0
-    assert "1 left out: no answer" in capsys.readouterr().out
+    assert f"1 of {file} left out: no answer" in capsys.readouterr().out
 
 
 def test_eval_compares_models(

@@ -70,7 +70,11 @@ def test_mistakes(
     ("key", "content", "complaint"),
     [
         ("corpus", '{"text": "a"}\nnot so\n', "line 2 is not JSON"),
-        ("corpus", '{"text": "a"}\n{"body": "b"}\n', "line 2 is not a passage"),
+        (
+            "corpus",
+            '{"text": "a"}\n{"body": "b"}\n',
+            "line 2: the passage needs 'contents' or 'text'",
+        ),
         ("tasks", '{"question": "Who?"}\n', "line 1: the question has no answer"),
         ("tasks", '{"question": "Who?", "answer": "I"}\n', "needs two questions or more"),
         ("demonstrations", '{"question": "Who?"}\n', "holds no demonstration, but a question"),

@@ -16,6 +16,7 @@ from fieldcraft.data.records import Malformed
 from fieldcraft.types import Action, Answer, Observation, Step, Thought, UserError
 
 USER = {"role": "user", "content": "Q?"}
+DRAFT = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
 DONE = {"role": "assistant", "content": "A"}
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
@@ -74,6 +75,8 @@ def test_what_is_written_is_read_in_any_order_of_its_results(order: list[int]) -
         ([called("a"), result("a", [{"type": "image_url", "image_url": "x"}])], "no text"),
         ([{"role": "assistant", "content": {"a": 1}}], "a message without a text"),
         ([{"role": "assistant", "content": " "}], "an empty message"),
+        ([{"role": "assistant", "content": "B"}], "two messages of the assistant in a row"),
+        ([{"role": "assistant", "content": "<think>t</think>B"}], "two messages of the assistant"),
         ([{"role": "assistant", "content": "x", "reasoning": {"a": 1}}], "without a text"),
         ([{"role": "assistant", "content": "<think> I"}], "a thought that never ends"),
         ([{"role": "assistant", "tool_calls": "x"}], "calls that are no list"),
@@ -92,6 +95,46 @@ def test_what_is_written_is_read_in_any_order_of_its_results(order: list[int]) -
 def test_what_is_not_understood_has_its_reason(messages: list[Any], reason: str) -> None:
     with pytest.raises(Malformed, match=reason):
         steps(*messages)
+
+
+def test_messages_in_a_row_are_one_turn_where_one_of_them_calls() -> None:
+    said = {"role": "assistant", "content": "I look."}
+    found = steps(said, called("a"), called("b"), result("a", "x"), result("b", "y"))
+    calls = [Action("search", {"q": i}) for i in "ab"]
+    assert found == [Thought("I look."), *calls, Observation("x"), Observation("y"), Answer("A")]
+    thought = {"role": "assistant", "content": "<think>t</think>"}
+    assert steps(thought) == [Thought("t"), Answer("A")]
+
+
+def test_turns_of_sharegpt_in_a_row_are_left_out_with_their_reason() -> None:
+    turns = [("human", "Q?"), ("gpt", "A"), ("gpt", "B")]
+    record = {"conversations": [{"from": who, "value": text} for who, text in turns]}
+    found = format_of(record)
+    assert found is not None
+    with pytest.raises(Malformed, match="two messages of the assistant in a row"):
+        found.read(record)
+
+
+@given(
+    st.sampled_from(["think", "thinking", "thought", "reasoning"]),
+    st.text(st.sampled_from("ab <>/\n"), max_size=9),
+    st.sampled_from(["", "\n", " \n\n"]),
+)
+def test_a_thought_between_tags_of_any_name_stands_before_the_answer(
+    tag: str, text: str, gap: str
+) -> None:
+    content = f"<{tag}>{gap}So {text}.{gap}</{tag}>{gap}A"
+    found = read_chat([USER, {"role": "assistant", "content": content}]).steps
+    assert found == [Thought(f"So {text}."), Answer("A")]
+
+
+def test_tags_within_an_answer_are_text() -> None:
+    for text in ("Write <thinking>x</thinking>A", "<thinking>A", "<b>x</b>A"):
+        [only] = read_chat([USER, {"role": "assistant", "content": text}]).steps
+        assert only == Answer(text)
+    drafted = f"<thinking>Or {DRAFT}?</thinking>"
+    call = {"role": "assistant", "content": f"{drafted}\n{DRAFT.replace('f', 'g')}"}
+    assert steps(call, result(None, "x"))[:2] == [Thought(f"Or {DRAFT}?"), Action("g", {})]
 
 
 def test_a_question_alone_is_no_demonstration() -> None:
@@ -131,9 +174,6 @@ def test_no_arguments_may_be_an_empty_text() -> None:
     call = {"id": "a", "function": {"name": "now", "arguments": ""}}
     made = {"role": "assistant", "tool_calls": [call]}
     assert steps(made, result("a", "12:00"))[0] == Action("now", {})
-
-
-DRAFT = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.corpora import ensure_corpus
+from fieldcraft.data.corpora import Corpus
 from fieldcraft.data.records import records
 from fieldcraft.data.sources import read_tasks
 from fieldcraft.tools.search.passages import read_corpus
@@ -51,7 +51,7 @@ def test_cells_come_back_as_they_were_written(tmp_path_factory, rows):
 
 def test_a_corpus_in_a_csv_keeps_its_texts(tmp_path):
     path = table(tmp_path / "a.csv", [["title", "text"], ["007", "1e5"], ["2009-01-03", "TRUE"]])
-    corpus = ensure_corpus(path, tmp_path / "corpus.jsonl")
+    corpus = Corpus(path).ensure(tmp_path / "corpus.jsonl")
     assert [(p.title, p.text) for p in read_corpus(corpus)] == [
         ("007", "1e5"),
         ("2009-01-03", "TRUE"),
@@ -66,7 +66,7 @@ def test_two_columns_of_one_name_are_refused(tmp_path):
 
 def test_a_corpus_in_another_file_keeps_its_ids(tmp_path):
     path = table(tmp_path / "a.csv", [["_id", "title", "text"], ["007", "A", "x"], ["01", "", "x"]])
-    corpus = ensure_corpus(path, tmp_path / "corpus.jsonl")
+    corpus = Corpus(path).ensure(tmp_path / "corpus.jsonl")
     assert [(p.id, p.title) for p in read_corpus(corpus)] == [("007", "A"), ("01", "")]
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fieldcraft.data.corpora import ensure_corpus
+from fieldcraft.data.corpora import Corpus
 from fieldcraft.data.records import hash_of
 from fieldcraft.data.sources import (
     read_tasks,
@@ -18,6 +18,7 @@ from fieldcraft.data.sources import (
 )
 from fieldcraft.records.meta import COUNTED, GRADED_BY, RATE
 from fieldcraft.tools.search.index import build_index
+from fieldcraft.tools.search.passages import read_corpus
 from fieldcraft.types import Task, UserError
 from source_files import lines, parquet, verl
 
@@ -286,7 +287,7 @@ def test_what_the_real_files_know_is_kept(shared):
 
 def test_a_corpus_is_taken_as_it_is(tmp_path):
     path = lines(tmp_path / "a.jsonl", {"id": "0", "contents": "A\nB"})
-    assert ensure_corpus(path, tmp_path / "out.jsonl") == path
+    assert Corpus(path).ensure(tmp_path / "out.jsonl") == path
     assert not (tmp_path / "out.jsonl").exists()
 
 
@@ -313,7 +314,7 @@ def test_a_corpus_is_taken_as_it_is(tmp_path):
 )
 def test_paragraphs_of_questions_become_a_corpus(tmp_path, record):
     path = lines(tmp_path / "a.jsonl", record, record)
-    corpus = ensure_corpus(path, tmp_path / "deep" / "out.jsonl")
+    corpus = Corpus(path).ensure(tmp_path / "deep" / "out.jsonl")
     assert [json.loads(line) for line in corpus.read_text().splitlines()] == [
         {"id": "0", "title": "A", "text": "One. Two."},
         {"id": "1", "title": "B", "text": "Three."},
@@ -324,17 +325,44 @@ def test_paragraphs_of_questions_become_a_corpus(tmp_path, record):
     ("records", "complaint"),
     [
         ([], "holds no passages"),
-        ([{"question": "Q?", "answer": "A"}], "line 1 holds a question: give the file as tasks="),
-        ([{"names": ["Ada"]}], "line 1 holds no passages as a corpus"),
+        ([{"question": "Q?", "answer": "A"}], "line 1 holds no passages, but a question: give"),
+        ([{"names": ["Ada"]}], "line 1: it holds no passages as a corpus"),
         ([{"question": "Q?", "context": []}], "holds no passages; give"),
-        ([{"context": [["A", ["B"]]]}, {"context": [3]}], "line 2 holds no passages as"),
-        ([{"paragraphs": [{"title": "A"}]}], "line 1 holds no passages as"),
+        ([{"context": [["A", ["B"]]]}, {"context": [3]}], "line 2: it holds no passages as"),
+        ([{"paragraphs": [{"title": "A"}]}], "line 1: it holds no passages as"),
     ],
 )
 def test_what_holds_no_passages_is_named(tmp_path, records, complaint):
     with pytest.raises(UserError, match=complaint):
-        ensure_corpus(lines(tmp_path / "a.jsonl", *records), tmp_path / "out.jsonl")
+        Corpus(lines(tmp_path / "a.jsonl", *records)).ensure(tmp_path / "out.jsonl")
     assert not (tmp_path / "out.jsonl").exists()
+
+
+BAD_PASSAGES = [{"body": "b"}, {"text": 3}, {"text": " "}, {"text": "a", "title": []}]
+GOOD_QUESTION = {"question": "Q?", "context": [["A", ["One."]]]}
+
+
+@pytest.mark.parametrize("bad", BAD_PASSAGES)
+@pytest.mark.parametrize("place", [0, 5, 11])
+def test_one_bad_passage_leaves_itself_out(tmp_path, bad, place):
+    good = [{"text": f"text {n}", "title": "T"} for n in range(11)]
+    path = lines(tmp_path / "a.jsonl", *good[:place], bad, *good[place:])
+    corpus = Corpus(path)
+    found = list(read_corpus(corpus.ensure(tmp_path / "out.jsonl")))
+    assert [passage.text for passage in found] == [record["text"] for record in good]
+    ids = [str(n) for n in range(12) if n != place]  # those that the lines of the file count
+    assert [passage.id for passage in found] == ids
+    assert corpus.remarks() == [f"1 of {path} left out: no passage"]
+    with pytest.raises(UserError, match=rf"1 of the 12 .* line {place + 1}: the passage .*=0.09\."):
+        Corpus(path, 0.05).ensure(tmp_path / "other.jsonl")
+    assert not (tmp_path / "other.jsonl").exists()
+
+
+def test_one_question_without_paragraphs_leaves_itself_out(tmp_path):
+    path = lines(tmp_path / "a.jsonl", *[GOOD_QUESTION] * 9, {"context": [3]})
+    corpus = Corpus(path)
+    assert [p.text for p in read_corpus(corpus.ensure(tmp_path / "out.jsonl"))] == ["One."]
+    assert corpus.remarks() == [f"1 of {path} left out: no passages"]
 
 
 @pytest.mark.parametrize(
@@ -347,7 +375,7 @@ def test_what_holds_no_passages_is_named(tmp_path, records, complaint):
     ],
 )
 def test_real_corpora_can_be_indexed(shared, tmp_path, name, count):
-    corpus = ensure_corpus(shared / "data/qa" / name, tmp_path / "corpus.jsonl")
+    corpus = Corpus(shared / "data/qa" / name).ensure(tmp_path / "corpus.jsonl")
     assert len(build_index(corpus, tmp_path / "index")) == count
 
 

@@ -66,6 +66,16 @@ def test_hermes_reads_every_call_whatever_its_thoughts_and_strings_say(
     assert HERMES.parse([f"<think>\n{draft}"]) is None
 
 
+@pytest.mark.parametrize("name", ["hermes", "toolrl"])
+@pytest.mark.parametrize("tag", ["thinking", "thought", "reasoning"])
+def test_a_thought_between_tags_of_others_is_no_part_of_the_answer(name: str, tag: str) -> None:
+    dialect = get_dialect(name, TOKENIZER)
+    thought = f"<{tag}>\nRome, or {CALL}?\n</{tag}>\n\n"
+    assert dialect.parse([f"{thought}Oslo"]) == Answer("Oslo")
+    assert HERMES.parse([thought + CALL]) == (Action("search", {"query": "x"}),)
+    assert dialect.parse([f"Write <{tag}>x</{tag}> y"]) == Answer(f"Write <{tag}>x</{tag}> y")
+
+
 @settings(deadline=None, max_examples=60)
 @given(draft=DRAFT, query=DRAFT, answer=st.sampled_from(["Oslo", "日本", "12"]))
 @pytest.mark.parametrize("name", ACTING)

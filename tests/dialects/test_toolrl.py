@@ -1,6 +1,7 @@
 """ToolRL's layout: one turn, whose calls are its answer, and questions with a system text."""
 
 import asyncio
+import json
 
 import pytest
 from hypothesis import given
@@ -57,6 +58,9 @@ def test_the_answer_is_what_follows_the_thought(turn: str, answer: str | None) -
         (THINK + RESPONSE + "\n", True),
         (THINK + ONE + "\n" + RESPONSE, True),
         (THINK + "<tool_call>\nno JSON\n</tool_call>", True),  # it is in place; its score is -3
+        (THINK + ONE.replace(": 1", ': "<response> </tool_call>"'), True),
+        (THINK + RESPONSE.replace("Done", "Write <tool_call>"), True),
+        (THINK + TWO.replace("}}\n{", "}}\n\n{"), True),
         (THINK + RESPONSE + "\n" + ONE, False),
         (THINK + ONE + "\n" + ONE, False),
         (THINK + RESPONSE + "\n" + RESPONSE, False),
@@ -88,6 +92,11 @@ NOT_CLOSED = Malformed("A tool call ends with </tool_call>.")
         (RESPONSE, ()),
         ("", ()),
         ("<tool_call>\n{}", (NOT_CLOSED,)),
+        (TWO.replace("}}\n{", "}}\n \n\n{"), (Action("f", {"a": 1}), Action("g h", {}))),
+        (ONE.replace(": ", ":\n  "), (Action("f", {"a": 1}),)),  # JSON in several lines
+        (f"<response> Write <tool_call>. </response>\n{ONE}", (Action("f", {"a": 1}),)),
+        (f"<response> As in {ONE}. </response>", ()),
+        (f"<response> As in {ONE}", ()),
         (ONE + ONE.replace("f", "g"), (Action("f", {"a": 1}),)),  # as ToolRL's code reads it
     ],
 )
@@ -98,13 +107,13 @@ def test_calls_in_an_answer(answer: str, calls: tuple[object, ...]) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        *("", "f(a=1)", "[]", "{}", '{"name": "f"}', '{"name": "", "parameters": {}}'),
+        *("f(a=1)", "[]", "{}", '{"name": "f"}', '{"name": "", "parameters": {}}'),
         *('{"name": "f", "parameters": []}', '{"name": "f", "arguments": {}}'),
         *('{"name": 1, "parameters": {}}', '{"name": "f", "parameters": {"a": NaN}}', "[" * 99999),
     ],
 )
 def test_a_line_that_is_no_call(line: str) -> None:
-    [first, second] = calls_in(ONE.replace("\n</tool", f"\n{line or ' '}\n{line}x\n</tool"))[1:]
+    [first, second] = calls_in(ONE.replace("\n</tool", f"\n{line}\n{line}x\n</tool"))[1:]
     assert isinstance(first, Malformed)
     assert isinstance(second, Malformed)
 
@@ -135,6 +144,30 @@ def test_calls_of_any_text_come_back(made: list[Action]) -> None:
     assert calls_in(answer.text) == tuple(made)
     assert blocks_in(answer.text) == {"tool_call"}
     assert DIALECT.well_formed([turn])
+
+
+@given(
+    st.lists(actions, min_size=1, max_size=3),
+    st.sampled_from((None, 1)),
+    st.sampled_from(("\n", "\n\n", "\n \n\n")),
+    texts.filter(lambda text: not any(sign in text for sign in ("\0", "<think>"))),
+)
+def test_tags_in_strings_and_in_responses_are_text(
+    made: list[Action], indent: int | None, between: str, said: str
+) -> None:
+    """In JSON of any layout, with tags that are not escaped."""
+    payloads = (
+        json.dumps({"name": a.tool, "parameters": a.arguments}, ensure_ascii=False, indent=indent)
+        for a in made
+    )
+    block = f"<tool_call>\n{between.join(payloads)}\n</tool_call>"
+    both = f"{block}\n<response> {said} <tool_call> </response>"
+    for answer, blocks in ((block, {"tool_call"}), (both, {"tool_call", "response"})):
+        assert calls_in(answer) == tuple(made)
+        assert blocks_in(answer) == blocks
+        assert DIALECT.parse([THINK + answer]) == Answer(answer)
+        assert DIALECT.well_formed([THINK + answer])
+    assert calls_in(both[len(block) :] + block) == tuple(made)
 
 
 @given(st.lists(st.sampled_from((ONE, TWO, RESPONSE, THINK, "<tool_call>", "\n")) | texts))

@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fieldcraft.rewards.answers import (
     F1,
@@ -85,7 +87,7 @@ def test_cover_em(prediction: str, golds: list[str], covered: float) -> None:
 
 
 def test_rules_are_named_and_versioned() -> None:
-    names = ["em/squad-3", "f1/squad-3", "cover_em/substring-3"]
+    names = ["em/squad-4", "f1/squad-4", "cover_em/substring-4"]
     assert dict(zip(names, (exact_match, f1, cover_em), strict=True)) == RULES
     assert [ExactMatch.rule, F1.rule, CoverEM.rule] == names
 
@@ -139,6 +141,48 @@ def test_an_option_is_its_letter_however_it_is_written(letter: str, way: str, go
     other = "C" if letter != "C" else "D"
     assert exact_match(answer, [other]) == 0.0
     assert exact_match("An apple", [wanted]) == 0.0
+
+
+PAIRS = ['""', "''", "``", "“”", "„“", "‘’", "«»", "‹›", "()", "[]", "{}", "__", "$$", "  "]
+WRAPPED = st.lists(st.sampled_from([*PAIRS, "****", ".", ". "]), max_size=4)
+
+
+def wrap(text: str, signs: list[str]) -> str:
+    """A text with each pair of signs around it, and each full stop behind it."""
+    for sign in signs:
+        half = 0 if sign.strip() == "." else len(sign) // 2
+        text = sign[:half] + text + sign[half:]
+    return text
+
+
+@given(st.sampled_from("ABCDIX"), WRAPPED, st.sampled_from(["", "Option ", "Answer: "]))
+def test_an_option_is_its_letter_whatever_is_around_it(
+    letter: str, signs: list[str], before: str
+) -> None:
+    answer = wrap(before + letter, signs)
+    assert exact_match(answer, [letter]) == f1(answer, [letter]) == 1.0
+    assert exact_match(answer, ["E"]) == exact_match(answer, ["The"]) == 0.0
+
+
+@given(st.sampled_from(["A", "The", "the", "An", "A a"]), WRAPPED, WRAPPED)
+def test_an_article_that_is_a_whole_answer_stays(
+    word: str, of_answer: list[str], of_gold: list[str]
+) -> None:
+    assert exact_match(wrap(word, of_answer), [wrap(word, of_gold)]) == 1.0
+    assert exact_match(wrap(word, of_answer), ["!"]) == 0.0
+
+
+@pytest.mark.parametrize("sign", [*"!?\"'.,:;()[]*-+`“«…。", "...", "''", '"."', "--"])
+def test_signs_that_are_whole_answers_are_told_apart(sign: str) -> None:
+    assert exact_match(sign, [sign]) == exact_match(f" {sign} ", [sign]) == 1.0
+    assert exact_match(sign, ["#"]) == exact_match(sign, ["A"]) == 0.0
+    assert exact_match("A", [sign]) == exact_match("", [sign]) == 0.0
+
+
+def test_a_gold_answer_in_quotation_marks_is_the_answer_inside() -> None:
+    assert exact_match("A", ['"A"']) == exact_match("Option B", ["“B”"]) == 1.0
+    assert exact_match("Oslo", ["'Oslo'"]) == exact_match('"Oslo."', ["Oslo"]) == 1.0
+    assert exact_match("A+", ["A"]) == exact_match("A-", ["A+"]) == 0.0
 
 
 def test_letters_are_options_only_where_the_gold_answer_is_one() -> None:

@@ -66,6 +66,28 @@ EQUAL = [
     ("3.5", "\u20ac3.50"),
     ("5", "**5**"),
     ("5", "= 5"),
+    ("\\frac{2\\pi}{3}", "2/3\u03c0"),
+    ("\\frac{2\\pi}{3}", "$2/3\\pi$"),
+    ("\\frac{2\\pi}{3}", "2/3pi."),
+    ("\\frac{4}{3}\\pi r^3", "4/3\u03c0r\u00b3"),
+    ("\\frac{2}{3\\pi}", "2/(3\u03c0)"),
+    ("\\frac{2\\sqrt{2}}{3}", "2/3\u221a2"),
+    ("\\frac{3}{2} + \\frac{1}{2}i", "3/2+1/2i"),
+    ("\\frac{2}{3x}", "2/3x"),
+    ("\\frac{3\\pi}{2}", "1 1/2\u03c0"),
+    ("\\frac{3\\pi}{2}", "1\u00bd\u03c0"),
+    ("5", "\\boxed{5 dollars}"),
+    ("5", "about $5"),
+    ("5", "\\boxed{\\approx 5}"),
+    ("5", "$\\approx 5$"),
+    ("\\frac{2\\pi}{3}", "\u2248 2/3\u03c0"),
+    ("-5", "-$5"),
+    ("1000", "1,000 dollars"),
+    ("2", "2nd"),
+    ("22", "22^{\\text{nd}}"),
+    ("A", "\u201cA\u201d"),
+    ("0", "0 cm"),
+    ("18", "She makes $18 every day"),
 ]
 DIFFERENT = [
     ("3", "1 2"),
@@ -99,6 +121,20 @@ DIFFERENT = [
     ("[10^{-8}, 1]", "[2 \\cdot 10^{-8}, 1]"),
     ("10^{-9} x", "2 \\cdot 10^{-9} x"),
     ("x = 10^{-9}", "2 \\times 10^{-9}"),
+    ("\\frac{2}{3\\pi}", "2/3\u03c0"),
+    ("\\frac{1}{6}", "1/6in"),
+    ("5", "$5-$6"),
+    ("5", "not $5"),
+    ("5", "more than $5"),
+    ("5", "at least 5"),
+    ("5", "5 million"),
+    ("5", "5 dollars 30"),
+    ("5", "5 out of 6"),
+    ("5", "\u22655"),
+    ("d n", "2nd"),
+    ("1", "It is 0 or maybe 1."),
+    ("0", "0 to 1"),
+    ("0", "not 0"),
 ]
 
 
@@ -148,6 +184,38 @@ def test_whole_numbers_as_programs_and_people_group_them(number):
     ways = [f"{number:,}", f"{number:_}", f"{number:_}".replace("_", " "), hex(number), bin(number)]
     assert all(same(str(number), way) for way in ways)
     assert not any(same(str(number + 1), way) for way in ways)
+
+
+BEFORE = [
+    "",
+    "about ",
+    "Approximately ",
+    "approx. ",
+    "\u2248",
+    "~",
+    "\\approx ",
+    "$",
+    "\\$",
+    "\u20ac",
+]
+BEHIND = ["", " dollars", " euros", " USD", " times", " people", " miles per hour", " dollars each"]
+
+
+@few
+@given(
+    number=st.integers(0, 10**6),
+    other=st.integers(0, 10**6),
+    before=st.sampled_from(BEFORE),
+    behind=st.sampled_from(BEHIND),
+    joint=st.sampled_from([" or ", " and ", ", ", " to "]),
+)
+def test_words_around_a_number_and_never_one_of_two_numbers(number, other, before, behind, joint):
+    text = f"{before}{number}{behind}"
+    assert same(str(number), text)
+    assert same(text, str(number))
+    assert same(str(number), f"\\boxed{{{text}}}") or "$" in before
+    two = f"{text}{joint}{before}{other}{behind}"
+    assert number == other or not (same(str(number), two) or same(str(other), two))
 
 
 @pytest.mark.parametrize("text", ["x_1", "1112112_3", "e^{2}", "x1e5", "5 cm", "(1, 200)", "a_100"])

@@ -1,4 +1,4 @@
-"""One demonstration that is not understood leaves itself out, and no more."""
+"""One demonstration or passage that is not understood leaves itself out, and no more."""
 
 import json
 from pathlib import Path
@@ -11,6 +11,7 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.dialects import get_dialect
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.runs.file_inputs import FileInputs
+from fieldcraft.runs.tool_notes import look_at_tool
 from fieldcraft.types import UserError
 
 CALL = {"id": "a", "function": {"name": "search", "arguments": '{"query": "x"}'}}
@@ -96,3 +97,23 @@ def test_all_of_them_say_what_is_wrong_with_the_first(tmp_path: Path) -> None:
 
 def test_older_messages_are_demonstrations(tmp_path: Path) -> None:
     assert usable(tmp_path, [GOOD, GOOD, GOOD, LEGACY], "hermes") == (4, {})
+
+
+def test_a_bad_passage_is_named_before_a_run_and_in_it(tmp_path: Path) -> None:
+    corpus = tmp_path / "passages.jsonl"
+    corpus.write_text('{"text": "a"}\n{"body": "b"}\n{"text": "c"}\n')
+    keys: dict[str, Any] = {"corpus": str(corpus), "tools": ["search"]}
+    found = recipe(tmp_path, [GOOD], max_left_out=0.4, **keys)
+    told = f"1 of {corpus} left out: no passage"
+    _, notes = look_at_tool(found, found.tools[0], tmp_path)
+    assert notes[:2] == ["2 passages", told]
+    inputs, world = FileInputs(found), tmp_path / "world"
+    world.mkdir()
+    inputs.write_world(world)
+    assert inputs.remarks_on_corpus() == [told]
+    written = (world / "corpus.jsonl").read_text().splitlines()
+    texts = [json.loads(line)["text"] for line in written]
+    assert texts == ["a", "c"]
+    strict = recipe(tmp_path, [GOOD], **keys)
+    with pytest.raises(UserError, match=r"1 of the 3 records .* agree by max_left_out=0\.34\."):
+        look_at_tool(strict, strict.tools[0], tmp_path)

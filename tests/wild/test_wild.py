@@ -12,14 +12,13 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from fieldcraft.data.corpora import ensure_corpus
+from fieldcraft.data.corpora import Corpus
 from fieldcraft.data.formats.convert import read_shown
 from fieldcraft.data.formats.tables import write_records
 from fieldcraft.data.grading import Grader
@@ -125,7 +124,7 @@ def test_its_sides_are_those_expected(name: str) -> None:
 
 @pytest.mark.parametrize("name", [n for n, e in EXPECTED.items() if "passages" in e])
 def test_its_passages_are_a_corpus(name: str, tmp_path: Path) -> None:
-    passages = list(read_corpus(ensure_corpus(FILES / name, tmp_path / "corpus.jsonl")))
+    passages = list(read_corpus(Corpus(FILES / name).ensure(tmp_path / "corpus.jsonl")))
     assert len(passages) == EXPECTED[name]["passages"]
     if "first" in EXPECTED[name]:
         assert passages[0] == Passage(*EXPECTED[name]["first"])
@@ -136,9 +135,11 @@ REFUSED = [(name, key) for name, e in EXPECTED.items() for key in e.get("refused
 
 @pytest.mark.parametrize(("name", "key"), REFUSED)
 def test_another_key_says_where_it_belongs(name: str, key: str, tmp_path: Path) -> None:
-    read = partial(ensure_corpus, out=tmp_path / "c.jsonl") if key == "corpus" else READERS[key]
+    def as_corpus(path: Path) -> Path:
+        return Corpus(path).ensure(tmp_path / "c.jsonl")
+
     with pytest.raises(UserError) as raised:
-        read(FILES / name)
+        (as_corpus if key == "corpus" else READERS[key])(FILES / name)
     sentence = str(raised.value)
     assert EXPECTED[name]["refused"][key] in sentence
     assert "\n" not in sentence

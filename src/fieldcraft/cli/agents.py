@@ -167,10 +167,10 @@ def _questions(file: Path, max_left_out: float) -> list[Task]:
     """The questions of a file; why others of it are left out is printed."""
     from fieldcraft.data.sources import read_questions, with_source
 
-    tasks, left_out = read_questions(file, max_left_out)
-    for reason, count in left_out.most_common():
-        print(f"{count} left out: {reason}")
-    return with_source(tasks, file)
+    read = read_questions(file, max_left_out)
+    for line in read.remarks(file):
+        print(line)
+    return with_source(read.tasks, file)
 
 
 def _graded(agents: Mapping[str, Any], questions: Sequence[Task], judge: Any) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def _write_world(recipe: Recipe, out: Path, model: bool) -> None:
         inputs.write_world(draft)
         if model:
             write_first_model(inputs, draft / "model")
-    for line in (*inputs.remarks(), *sorted(out.iterdir())):
+    for line in (*inputs.remarks(), *inputs.remarks_on_corpus(), *sorted(out.iterdir())):
         print(line)
 
 
@@ -155,15 +155,21 @@ def build(
     approximate: Annotated[
         bool, typer.Option("--approximate", help="A graph, for millions of vectors.")
     ] = False,
+    max_left_out: Annotated[
+        float, typer.Option(min=0, max=1, help="The share of records that may be unreadable.")
+    ] = 0.1,
 ) -> None:
     """Build a search index: BM25, vectors of an encoder, or both."""
-    from fieldcraft.data.corpora import ensure_corpus
+    from fieldcraft.data.corpora import Corpus
     from fieldcraft.tools.search.index import build_index
 
     refuse_unwritable(out)
     # An encoder is loaded by torch.
     with tempfile.TemporaryDirectory() as draft, loading() if encoder else nullcontext():
-        passages = ensure_corpus(corpus, Path(draft, "corpus.jsonl"))
+        source = Corpus(corpus, max_left_out)
+        for line in source.remarks():
+            print(line)
+        passages = source.ensure(Path(draft, "corpus.jsonl"))
         index = build_index(
             passages, out, ranking=ranking, encoder=encoder, approximate=approximate
         )

@@ -117,7 +117,7 @@ class Recipe(Section):
     correct: str = AUTO  # the reward by which a right answer scores 1; auto: that of each task
     # demonstrations that nothing can grade are left out, or trusted
     ungraded: Literal["drop", "trust"] = "drop"
-    # of the demonstrations of a file, at most, that are not understood
+    # share of a file's records (questions, passages, demonstrations) that may not be understood
     max_left_out: Annotated[float, Field(ge=0, le=1)] = 0.1
     budget: Limits = Limits()
     teacher: Teacher = Teacher()

@@ -2,58 +2,122 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
+from fieldcraft.data.left_out import MAX_LEFT_OUT, LeftOut
 from fieldcraft.data.other_uses import other_use
-from fieldcraft.data.records import Record, kind_of, records
-from fieldcraft.records.jsonl import write_json_lines
+from fieldcraft.data.records import Malformed, Record, kind_of, records
+from fieldcraft.records.jsonl import read_json_lines, write_json_lines
 from fieldcraft.tools.search.passages import is_passage, parse_passage
 from fieldcraft.types import UserError
 
-
-def ensure_corpus(path: Path, out: Path) -> Path:
-    """A corpus that `build_index` takes: `path` itself if it is one, else `out`, written from it.
-
-    Besides JSON lines of passages, `path` may be a table of them, such as MS MARCO's collection, or
-    a file of questions of HotpotQA, 2WikiMultiHopQA, MuSiQue, SQuAD, MS MARCO or DPR, whose
-    paragraphs become the corpus.
-
-    Raises:
-        UserError: the file is missing, empty or damaged, or holds no passages.
-    """
-    _, record = next(records(path), ("", {}))
-    if is_passage(record) and kind_of(path) == ".jsonl":
-        return path
-    passages = dict.fromkeys(_paragraphs(path))
-    if not passages:
-        raise UserError(f"{path} holds no passages; give a corpus or a HotpotQA file.")
-    write_json_lines(
-        out,
-        (
-            {"id": str(i) if own is None else own, "title": title, "text": text}
-            for i, (own, title, text) in enumerate(passages)
-        ),
-    )
-    return out
-
-
+_FIRST = 100  # records of which one must tell what the file holds
 Paragraph = tuple[str | None, str, str]  # (id if it has one, title, text)
 
 
-def _paragraphs(path: Path) -> Iterator[Paragraph]:
-    """Every paragraph, repetitions included."""
+class Corpus:
+    """Passages of a file, and why other records of it are left out.
+
+    Besides JSON lines of passages, the file may be a table of them, such as MS MARCO's collection,
+    or one of questions of HotpotQA, 2WikiMultiHopQA, MuSiQue, SQuAD, MS MARCO or DPR, whose
+    paragraphs become the corpus. It is read when something of it is asked for.
+
+    Args:
+        path: the file.
+        max_left_out: the share of its records that may be left out.
+
+    Raises:
+        UserError: the file is missing, empty or damaged, holds no passages, or more of it would be
+            left out.
+    """
+
+    def __init__(self, path: Path, max_left_out: float = MAX_LEFT_OUT) -> None:
+        self.path = path
+        self._max_left_out = max_left_out
+
+    @cached_property
+    def left_out(self) -> Counter[str]:
+        """Return the reasons for which records are left out, with their counts."""
+        left_out = LeftOut(self.path)
+        counts = [len(found) for found in self._understood(left_out)]
+        if not any(counts) and not left_out.reasons:
+            raise UserError(f"{self.path} holds no passages; give a corpus or a HotpotQA file.")
+        left_out.refuse_much(len(counts), self._max_left_out)
+        return left_out.reasons
+
+    def remarks(self) -> list[str]:
+        """Return a sentence for each of these reasons."""
+        return [
+            f"{count} of {self.path} left out: {reason}"
+            for reason, count in self.left_out.most_common()
+        ]
+
+    def ensure(self, out: Path) -> Path:
+        """A corpus that `build_index` takes: the file itself if it is one, else `out`, which is
+        written from it. A paragraph that comes again is written once."""
+        if not self.left_out and self._is_plain:
+            return self.path
+        understood = self._understood(LeftOut(self.path))
+        paragraphs = (paragraph for found in understood for paragraph in found)
+        distinct = paragraphs if self._is_plain else dict.fromkeys(paragraphs)
+        write_json_lines(
+            out,
+            (
+                {"id": str(i) if own is None else own, "title": title, "text": text}
+                for i, (own, title, text) in enumerate(distinct)
+            ),
+        )
+        return out
+
+    @cached_property
+    def _is_plain(self) -> bool:
+        """Whether the file has a passage in each line, as the first record tells that holds any."""
+        first = (record for _, record in islice(records(self.path), _FIRST))
+        known = next((r for r in first if is_passage(r) or r.keys() & _HOLDERS), {})
+        return is_passage(known) and kind_of(self.path) == ".jsonl"
+
+    def _understood(self, left_out: LeftOut) -> Iterator[list[Paragraph]]:
+        """The paragraphs of each record that is understood; the others are counted."""
+        for where, found in _passages(self.path) if self._is_plain else _paragraphs(self.path):
+            if isinstance(found, list):
+                yield found
+            else:
+                left_out.add(where, *found)
+
+
+Refused = tuple[Malformed, str]  # why, and what else the file may be for
+Found = Iterator[tuple[str, list[Paragraph] | Refused]]
+
+
+def _passages(path: Path) -> Found:
+    """The passage of every line. Its id defaults to the number of the line minus one."""
+    for number, record in read_json_lines(path):
+        where = f"{path}, line {number}"
+        try:
+            passage = parse_passage(record, str(number - 1))
+        except ValueError as error:
+            sentence = f"the passage {error}: correct or remove the record."
+            yield where, (Malformed("no passage", sentence), "")
+        else:
+            yield where, [(passage.id, passage.title, passage.text)]
+
+
+def _paragraphs(path: Path) -> Found:
+    """The paragraphs of every record, repetitions included."""
     for where, record in records(path):
         try:
-            yield from _of_record(record)
+            yield where, list(_of_record(record))
         except (TypeError, ValueError, KeyError) as error:
-            use = other_use(record, "corpus")
-            raise UserError(
-                f"{where} holds {use}."
-                if use and not record.keys() & _HOLDERS
-                else f"{where} holds no passages as a corpus, HotpotQA or MuSiQue write them"
-                f" ({error}); give another file or fix the record."
-            ) from error
+            sentence = (
+                f"it holds no passages as a corpus, HotpotQA or MuSiQue write them ({error}); give"
+                " another file or fix the record."
+            )
+            use = "" if record.keys() & _HOLDERS else other_use(record, "corpus")
+            yield where, (Malformed("no passages", sentence), use)
 
 
 _HOLDERS = {"context", "ctxs", "paragraphs", "passages", "positive_ctxs"}

@@ -21,6 +21,11 @@ _MATHEMATICS = re.compile(r"\\[A-Za-z]+|\$.*\$|\w\^|\*\*")
 _SEVERAL = re.compile(r"\S *(?:\||;|<\w*(?:split|sep)\w*>) *\S")
 _TRUTH = ("true", "false")
 _BRACKETS = {"[": "]", "(": ")", "{": "}"}
+_ONE_PAIR = re.compile(
+    r"\[[^][]*+(?:\[[^][]*+\][^][]*+)*+\]"
+)  # of square brackets, around all of it
+_QUOTED = re.compile(r"\{\s*(['\"]).*\1\s*\}", re.DOTALL)
+_KEY = re.compile(r"\{\s*(['\"])[^'\":]*\1\s*:.*\}", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -33,13 +38,18 @@ class Form:
 
 
 def _is_object(text: str) -> bool:
-    return isinstance(value_in(text), dict)
+    """Tell whether a text shows an object, or means to: with quotation marks in its strings, as in
+    {'a': 'it's'}, it cannot be read."""
+    return isinstance(value_in(text), dict) or _KEY.fullmatch(text) is not None
 
 
 def _is_list(text: str) -> bool:
+    """Tell whether a text shows a list, or means to: ['it's'] and [a] cannot be read as one."""
     inside = text[1:-1]
-    closed = _BRACKETS.get(text[:1]) == text[-1:]
-    return closed and ("," in inside or items_in(text) is not None) and len(text) > 2
+    if _BRACKETS.get(text[:1]) != text[-1:] or not inside.strip() or is_option(text):
+        return False
+    meant = _ONE_PAIR.fullmatch(text) or _QUOTED.fullmatch(text)
+    return "," in inside or items_in(text) is not None or meant is not None
 
 
 def is_number(text: str) -> bool:

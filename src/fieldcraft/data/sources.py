@@ -65,6 +65,12 @@ class Questions(NamedTuple):
     tasks: list[Task]
     left_out: Counter[str]
 
+    def remarks(self, path: Path) -> list[str]:
+        """Return a sentence for each reason to leave records of the file `path` out."""
+        return [
+            f"{count} of {path} left out: {reason}" for reason, count in self.left_out.most_common()
+        ]
+
 
 class _Found(NamedTuple):
     """A record that is understood so far, where it stands, and its tests if it has some."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fieldcraft.dialects.thoughts import end_of_other_thought
 from fieldcraft.types import Action, Malformed
 
 MARK = re.compile(r"</?(?:think|tool_call)>")
@@ -70,8 +71,10 @@ class CallsOfTurn:
 
 def read_turn(text: str) -> CallsOfTurn:
     """The calls of a turn and the text around them, after the thought has ended. The last </think>
-    ends it, but for those in strings of calls. While it goes on, all calls are drafts."""
-    turn, place, begin = CallsOfTurn(), 0, 0
+    ends it, but for those in strings of calls. While it goes on, all calls are drafts. A turn may
+    begin with a thought between the tags of others, as <thinking>."""
+    place = begin = end_of_other_thought(text)
+    turn = CallsOfTurn(begin)
     while mark := MARK.search(text, place):
         place = mark.end()
         if mark[0] == "</think>":  # all before it was a thought

@@ -14,6 +14,8 @@ from fieldcraft.types import Dialect, Role, Thought
 FENCES = ("```", "\\boxed")  # what begins a call or an answer beside the tags of a dialect
 OPENING = {f"<{role}>": role for role in Role}
 CLOSING = {f"</{role}>" for role in Role}
+OTHER_TAGS = ("thinking", "thought", "reasoning")  # of models and files that no dialect is made for
+_OTHER = re.compile(rf"\s*<({'|'.join(OTHER_TAGS)})>.*?</\1>\s*(?=\S)", re.DOTALL)
 
 
 def after_thoughts(turn: str, roles: Sequence[Role], stop: Sequence[str] = ()) -> str | None:
@@ -33,11 +35,19 @@ def after_thoughts(turn: str, roles: Sequence[Role], stop: Sequence[str] = ()) -
     return None if opened else turn[begin:]
 
 
+def end_of_other_thought(text: str) -> int:
+    """Where the thought ends that a text begins with between `OTHER_TAGS`, 0 where there is none or
+    nothing follows it."""
+    thought = _OTHER.match(text)
+    return thought.end() if thought else 0
+
+
 def reasoning_and_reply(text: str) -> tuple[str, str]:
     """What a model that reasons before it writes reasoned, and what it wrote after that. Of
     reasoning that never ended, nothing is a reply."""
     said = after_thoughts(text, (Role.THINK,))
     reply = "" if said is None else said
+    reply = reply[end_of_other_thought(reply) :]
     reasoning = text[: len(text) - len(reply)].strip().removesuffix("</think>")
     return reasoning.removeprefix("<think>").strip(), reply
 

@@ -20,17 +20,19 @@ from typing import Any
 
 from fieldcraft.dialects.base import BaseDialect, encode_frame, encode_plain, plain
 from fieldcraft.dialects.calls import (
-    CLOSE,
-    closing_tag,
+    DECODER,
+    SPACE,
     dump_call,
     read_call,
     read_turn,
     unclosed,
 )
-from fieldcraft.types import ALONE, Action, Answer, Calls, Place, UserError
+from fieldcraft.types import ALONE, Action, Answer, Calls, Malformed, Place, UserError
 
 HEADING = "**Dialogue Records History**"
 BLOCKS = ("tool_call", "response")
+OPENING = re.compile(rf"<({'|'.join(BLOCKS)})>")
+CLOSING = "</tool_call>"
 WRITTEN = tuple(f"<{end}{tag}>" for tag in ("think", *BLOCKS) for end in ("", "/"))
 TEXT = plain(WRITTEN)
 CALLS = rf"\n<tool_call>\n{TEXT}(?<=\n)</tool_call>"
@@ -47,20 +49,87 @@ def thought_and_answer(turn: str) -> tuple[str, str]:
     return head.strip().removeprefix("<think>").strip(), turn[read.begin :].strip()
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerBlock:
+    """One block of an answer: calls or a response.
+
+    Attributes:
+        name: one of `BLOCKS`.
+        begin: where its content begins in the answer.
+        end: where its content ends; the end of the answer for a block that is never closed.
+        calls: those of a block of calls, in their order.
+    """
+
+    name: str
+    begin: int
+    end: int
+    calls: Calls = ()
+
+
+def read_blocks(answer: str) -> list[AnswerBlock]:
+    """The blocks of an answer, from left to right. A tag inside of a block is text."""
+    found, place = list[AnswerBlock](), 0
+    while mark := OPENING.search(answer, place):
+        if mark[1] == "tool_call":
+            calls, end = _calls_from(answer, mark.end())
+            found.append(AnswerBlock(mark[1], mark.end(), end, calls))
+        else:
+            closed = answer.find("</response>", mark.end())
+            end = closed if closed >= 0 else len(answer)
+            found.append(AnswerBlock(mark[1], mark.end(), end))
+        place = found[-1].end
+    return found
+
+
+def _calls_from(text: str, place: int) -> tuple[Calls, int]:
+    """The calls from a place on, and where the tag stands that closes them. Each JSON value is read
+    from its start to its end; where none is, the rest of the line is a malformed call."""
+    calls = list[Action | Malformed]()
+    while (place := _after_space(text, place)) < len(text):
+        if text.startswith(CLOSING, place):
+            return tuple(calls) or (read_call("", "parameters"),), place
+        end = _value_end(text, place) or min(
+            at for at in (text.find("\n", place), text.find(CLOSING, place), len(text)) if at >= 0
+        )
+        calls.append(read_call(text[place:end].rstrip(), "parameters"))
+        place = end
+    return (unclosed(""),), len(text)
+
+
+def _value_end(text: str, place: int) -> int | None:
+    """Where the JSON value ends that begins at a place; None for other text."""
+    try:
+        _, end = DECODER.raw_decode(text, place)
+    except (ValueError, RecursionError):
+        return None
+    alone = _after_space(text, end) > end or text.startswith(CLOSING, end) or end == len(text)
+    return end if alone else None
+
+
+def _after_space(text: str, place: int) -> int:
+    space = SPACE.match(text, place)
+    return space.end() if space else place
+
+
 def calls_in(answer: str) -> Calls:
-    """The calls in an answer: each line between the first pair of tags is one."""
-    _, opened, rest = answer.partition("<tool_call>")
-    if not opened:
-        return ()
-    end = closing_tag(rest) or CLOSE.search(rest)
-    if end is None:
-        return (unclosed(""),)
-    return tuple(read_call(line, "parameters") for line in rest[: end.start()].strip().split("\n"))
+    """The calls of an answer: those of its first block of calls."""
+    blocks = (block.calls for block in read_blocks(answer) if block.name == "tool_call")
+    return next(blocks, ())
 
 
 def blocks_in(answer: str) -> frozenset[str]:
     """Which of `BLOCKS` an answer has."""
-    return frozenset(block for block in BLOCKS if f"<{block}>" in answer)
+    return frozenset(block.name for block in read_blocks(answer))
+
+
+def _outline(turn: str) -> str:
+    """A turn in whose blocks no tag stands, since what they hold may be any text."""
+    begin = read_turn(turn).begin
+    answer, outline, place = turn[begin:], turn[:begin], 0
+    for block in read_blocks(answer):
+        outline += answer[place : block.begin] + answer[block.begin : block.end].replace("<", "")
+        place = block.end
+    return outline + answer[place:]
 
 
 def with_system(system: str, dialogue: str) -> str:
@@ -134,7 +203,7 @@ class ToolRL(BaseDialect):
         return "\n<obs> ", " </obs>\n"
 
     def obeys_grammar(self, turns: str) -> bool:
-        return LAYOUT.fullmatch(turns) is not None
+        return LAYOUT.fullmatch(_outline(turns)) is not None
 
 
 def _as_json(action: Action) -> Mapping[str, Any]:

@@ -22,12 +22,12 @@ Rule = Callable[[str, Sequence[str]], float]
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 IDLE = re.compile(r"(?<!\w)\s+|\s+(?!\w)")  # white space that separates nothing
-OPTION = re.compile(
-    r"(?:(?:option|choice|answer)\b\W*+)?[*_$\s]*+[(\[{]?[*_\s]*+([A-Za-z])"
-    r"[*_\s]*+[)\]}]?[*_$\s.:,]*+",
-    re.IGNORECASE,
-)
-LETTER = re.compile(r"[(\[]?[A-Z][)\]]?[.:]?")
+QUOTES = "\"'`‘’‚‛“”„‟«»‹›「」『』"
+SPACE = f"{string.whitespace}\u00a0\u202f"
+# What people and models put around a short answer: quotation marks, brackets, emphasis, formulas.
+WRAPPING = f"{QUOTES}{SPACE}*_$\\()[]{{}}.,:;"
+OPTION = re.compile(r"(?:(?:option|choice|answer)\b[\W_]*+)?([A-Za-z])", re.IGNORECASE)
+LETTER = re.compile(rf"[{QUOTES}]?[(\[]?[A-Z][)\]]?[.:]?[{QUOTES}]?\.?")
 VERDICTS = {"yes", "no", "noanswer"}
 
 
@@ -48,9 +48,15 @@ def _articles() -> re.Pattern[str]:
     return re.compile(rf"(?<!{letter})(?:a|an|the)(?!{letter})")
 
 
+def bare(text: str) -> str:
+    """An answer without what is written around it: A of "A", (A) and **A**. One that is nothing
+    else, as a full stop, stays."""
+    return text.strip(WRAPPING) or text.strip(QUOTES + SPACE) or text.strip()
+
+
 def option_of(text: str) -> str | None:
-    """The letter of an option, as in A, (A), A., **A**, Option A; None for any other text."""
-    found = OPTION.fullmatch(text.strip())
+    """The letter of an option, as in A, (A), A., "A", **A**, Option A; None for any other text."""
+    found = OPTION.fullmatch(bare(text))
     return found[1].upper() if found else None
 
 
@@ -65,10 +71,9 @@ def closed_up(text: str) -> str:
 
 
 def compared(text: str) -> str:
-    """What is compared of an answer: `normalise` of it or, where nothing is left ("The", "!"), all
-    of it in lower case, of an option ("(A)") its letter. Else all answers of which nothing is left
-    would be the same."""
-    return normalise(text) or (option_of(text) or text.strip()).lower()
+    """What is compared of an answer: `normalise` of it or, where nothing is left ("The", "A", "!"),
+    the `bare` text in lower case. Else all answers of which nothing is left would be the same."""
+    return normalise(text) or bare(text).lower()
 
 
 def exact_match(prediction: str, golds: Sequence[str]) -> float:
@@ -113,9 +118,9 @@ def cover_em(prediction: str, golds: Sequence[str]) -> float:
 
 
 RULES: Mapping[str, Rule] = {
-    "em/squad-3": exact_match,
-    "f1/squad-3": f1,
-    "cover_em/substring-3": cover_em,
+    "em/squad-4": exact_match,
+    "f1/squad-4": f1,
+    "cover_em/substring-4": cover_em,
 }
 
 
@@ -147,17 +152,17 @@ class RuleReward(StatelessReward):
 
 class ExactMatch(RuleReward):
     name = "em"
-    rule = "em/squad-3"
+    rule = "em/squad-4"
 
 
 class F1(RuleReward):
     name = "f1"
-    rule = "f1/squad-3"
+    rule = "f1/squad-4"
 
 
 class CoverEM(RuleReward):
     name = "cover_em"
-    rule = "cover_em/substring-3"
+    rule = "cover_em/substring-4"
 
 
 class Format(StatelessReward):

@@ -16,7 +16,8 @@ from typing import Any
 
 from math_verify import LatexExtractionConfig, parse
 
-from fieldcraft.rewards.answers import closed_up
+from fieldcraft.rewards.answers import QUOTES, closed_up
+from fieldcraft.rewards.math_quantities import without_words
 
 # Where Math-Verify finds mathematics. An escaped $ is a currency.
 MARKS = re.compile(r"\\boxed|(?<!\\)\$|\\\(|\\\[")
@@ -27,13 +28,19 @@ _DIGITS = r"(?:\d{1,3}(?:_\d{3})+|\d+)"
 _FLOAT = rf"(?:{_DIGITS}(?:\.\d*)?|\.\d+)"
 _ALONE = r"(?<![\w.\\^])"  # no part of a word, of another number or of a command
 _NO_MORE = r"(?![\w^]|\.\d)"
+# What a fraction of two numbers is a factor of, without a space: 4/3πr^3 is no 4/(3πr^3). Before
+# a variable, as in 1/2x, it is none without one.
+_CONSTANT = r"(?:\u03c0|(?:\\pi|pi|i)(?![A-Za-z])|\\sqrt\{?\d)"
+_END = rf"(?:{_NO_MORE}|(?={_CONSTANT}))"
+_FEW = r"\d{1,99}"  # digits of a number that is computed with
 _GAP = r"(?:\\[ ,;!]|[\u00a0\u2009\u202f ])"  # white space in a number, in LaTeX and in Unicode
 
 _RAISED = "\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207a\u207b"
 
 # Several numbers, which are no product, and a date, which is no difference.
 _NO_TERM = re.compile(r"[-+]?[\d.]+(?:\s+[-+]?[\d.]+)+|\d{4}-\d\d-\d\d")
-_EMPHASIS = re.compile(r"(\*{1,3}|`)([^*`]+)\1")  # of Markdown, around all of an answer
+_EMPHASIS = re.compile(r"(\*{1,3}|`)(?P<inside>[^*`]+)\1")  # of Markdown, around all of an answer
+_QUOTED = re.compile(rf"[{QUOTES}](?P<inside>[^{QUOTES}]+)[{QUOTES}]\.?")
 _PLAIN = re.compile(r"[-+*/^().,%$\d\s]+")
 
 _Rewrite = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
@@ -70,8 +77,17 @@ def _power(found: re.Match[str]) -> str:
 
 def _vulgar(found: re.Match[str]) -> str:
     """A fraction that is one sign, maybe of a mixed number."""
-    above, _, below = unicodedata.normalize("NFKC", found[1]).partition("\u2044")
-    return rf"\frac{{{above}}}{{{below}}}"
+    above, _, below = unicodedata.normalize("NFKC", found[2]).partition("\u2044")
+    return _fraction(found[1], above, below)
+
+
+def _mixed(found: re.Match[str]) -> str:
+    return _fraction(*found.groups())
+
+
+def _fraction(whole: str | None, above: str, below: str) -> str:
+    """A fraction, or a mixed number as one: behind it may stand a factor."""
+    return rf"\frac{{{int(whole or 0) * int(below) + int(above)}}}{{{below}}}"
 
 
 def _grouped(found: re.Match[str]) -> str:
@@ -81,7 +97,7 @@ def _grouped(found: re.Match[str]) -> str:
 _REWRITES: tuple[_Rewrite, ...] = (
     (re.compile(r"(?![0-9])\d"), _digit),
     (re.compile(rf"[{_RAISED}]+"), _power),
-    (re.compile(r"\s*([\u00bc-\u00be\u2150-\u215e])"), _vulgar),
+    (re.compile(rf"(?:{_ALONE}({_FEW})\s*)?([\u00bc-\u00be\u2150-\u215e])"), _vulgar),
     (re.compile("\u221a ?(\\d+|[A-Za-z])"), r"\\sqrt{\1}"),
     (re.compile("\u221a ?\\(([^()]*)\\)"), r"\\sqrt{\1}"),
     (re.compile("\u221e"), r"\\infty "),
@@ -94,7 +110,11 @@ _REWRITES: tuple[_Rewrite, ...] = (
     (re.compile(rf"{_ALONE}({_FLOAT})[eE]([-+]?\d{{1,9}}){_NO_MORE}"), _decimal),
     (re.compile(rf"{_ALONE}\d{{1,3}}(?:_\d{{3}})+(?!\d|_)"), _grouped),
     (re.compile(rf"{_ALONE}(?<!\d )[1-9]\d{{0,2}}(?:{_GAP}+\d{{3}})+(?![\d/]|{_GAP}\d)"), _grouped),
-    (re.compile(rf"{_ALONE}(\d+){_GAP}+(\d+) ?/ ?(\d+){_NO_MORE}"), r"\1\\frac{\2}{\3}"),
+    (
+        re.compile(rf"{_ALONE}({_FEW}){_GAP}+({_FEW}) ?/ ?({_FEW})(?:{_NO_MORE}|(?={_CONSTANT}))"),
+        _mixed,
+    ),
+    (re.compile(rf"{_ALONE}(?<!/)(\d+)/(\d+)(?={_CONSTANT})"), r"\\frac{\1}{\2}"),
     (re.compile(rf"{_ALONE}(?<!/)(\d+)/(\d+) +(?=\\?[A-Za-z])"), r"\\frac{\1}{\2} "),
     (re.compile(r"\*\* ?([-+]?[\d.]+|[A-Za-z]\w*)"), r"^{\1}"),
     (re.compile(r"\*\*"), "^"),
@@ -116,12 +136,14 @@ def rewritten(text: str) -> str:
 def read(text: str) -> list[list[Any]]:
     """What Math-Verify reads from an answer, in every way that it can be meant. One without marks
     is mathematics as a whole."""
-    text = _EMPHASIS.sub(r"\2", text.strip()) if _EMPHASIS.fullmatch(text.strip()) else text
-    plain = rewritten(text.strip()).removeprefix("=")
+    text = text.strip()
+    if around := _EMPHASIS.fullmatch(text) or _QUOTED.fullmatch(text):
+        text = around["inside"].strip()
+    plain = rewritten(without_words(text)).removeprefix("=")
     if MARKS.search(plain):
         found = [_in_text(plain)]
     else:
-        plain = plain.rstrip(".") if re.search(r"[\w)}]\.$", plain) else plain
+        plain = plain.rstrip(".") if re.search(r"[\w)}] ?\.$", plain) else plain
         found = [_whole_of(plain)]
         if COMMA.fullmatch(plain):
             found.append(list(parse(plain, parsing_timeout=None)))
@@ -137,6 +159,10 @@ _WITH_UNITS = LatexExtractionConfig(
 
 
 _SENTENCE = re.compile(r"[A-Za-z]{2,} +[A-Za-z]{2,}")
+_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
+# A sentence that ends with two numbers, of which neither alone is the answer.
+_JOINT = r"(?:\b(?:or|and|to)\b\D{0,30}|, *(?:(?:\\?[A-Za-z]+\.?|[^\w\s]) *)?)"
+_TWO = re.compile(rf"\d\D{{0,30}}{_JOINT}[\d.,/]*\d\D{{0,30}}\Z")
 
 
 def _latex(text: str, config: LatexExtractionConfig) -> list[Any]:
@@ -150,9 +176,16 @@ def _whole_of(text: str) -> list[Any]:
     if _NO_TERM.fullmatch(text):
         return [closed_up(text)]
     found = _latex(text, _LATEX) or _latex(text, _WITH_UNITS)
-    if not found and _SENTENCE.search(text):
+    if not found and _SENTENCE.search(text) and not _TWO.search(text):
         found = list(parse(text, parsing_timeout=None))
+    if found and _WORD.search(text) and _is_product_of_letters(found[0]):
+        found = []
     return [*found, closed_up(text)] if text else []
+
+
+def _is_product_of_letters(value: Any) -> bool:
+    """Tell whether a value is 0 only as a factor of letters: "0 to 1" and "not 0" are no 0."""
+    return bool(getattr(value, "free_symbols", ())) and value.doit() == 0
 
 
 def _in_text(text: str) -> list[Any]:

@@ -17,7 +17,8 @@ from fieldcraft.config.names import LOCAL, name_of
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.config.sampling import LIMITS
 from fieldcraft.config.stages import Stage
-from fieldcraft.data.sources import read_tasks, with_source, write_tasks
+from fieldcraft.data.left_out import MAX_LEFT_OUT
+from fieldcraft.data.sources import read_questions, read_tasks, with_source, write_tasks
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.home import Home
 from fieldcraft.engine.local.engine import LocalEngine
@@ -28,7 +29,7 @@ from fieldcraft.evals.run import answer_rubric, evaluate
 from fieldcraft.recipes.exported import handed_on, read_agent
 from fieldcraft.recipes.loading import build_recipe, check_names, parse_recipe
 from fieldcraft.recipes.overrides import apply_override
-from fieldcraft.records.events import Events, Sink, nobody, write_metrics
+from fieldcraft.records.events import Events, Said, Sink, nobody, write_metrics
 from fieldcraft.records.paths import at_home
 from fieldcraft.rewards.rubric import AskingReward
 from fieldcraft.rollout.environments import opened
@@ -93,13 +94,29 @@ class Agent:
         how = resolve_sampling(make_sampling(**sampling), self.model, nobody)
         return run_async(self.trajectory(Task("asked", question, ()), how, seed))
 
-    def evaluate(self, tasks: Path | str | Sequence[Task]) -> dict[str, Any]:
+    def evaluate(
+        self, tasks: Path | str | Sequence[Task], *, max_left_out: float = MAX_LEFT_OUT
+    ) -> dict[str, Any]:
         """Answer questions, sampled as its recipe does, and grade them: `em`, `f1`, `calls_mean`
-        and the other entries of a report, see `evals.metrics.summarise`. `tasks` are questions or
-        a file of them."""
-        if isinstance(tasks, str | Path):
-            tasks = with_source(read_tasks(Path(tasks)), Path(tasks))
-        return summarise(run_async(self.answer(tasks, None, "evaluation", nobody)))
+        and the other entries of a report, see `evals.metrics.summarise`. Of a file, `left_out` has
+        the reasons for which records are not asked, with their counts; they are printed, too.
+
+        Args:
+            tasks: questions or a file of them.
+            max_left_out: the share of the file's records that may be left out.
+
+        Raises:
+            UserError: no file of questions, or more of it would be left out.
+        """
+        if not isinstance(tasks, str | Path):
+            return summarise(run_async(self.answer(tasks, None, "evaluation", nobody)))
+        file = Path(tasks)
+        read = read_questions(file, max_left_out)
+        tell = TerminalSink(Console())
+        for line in read.remarks(file):
+            tell(Said(line))
+        entry = self.evaluate(with_source(read.tasks, file))
+        return entry | {"left_out": dict(read.left_out)}
 
     def train(
         self,

@@ -94,7 +94,12 @@ class Context:
 
     def write_world(self) -> None:
         """Write what the run is about: corpus and questions."""
-        self.folder.once(self.folder.world.name, self.inputs.write_world)
+        self.folder.once(self.folder.world.name, self._write_world)
+
+    def _write_world(self, draft: Path) -> None:
+        self.inputs.write_world(draft)
+        for remark in self.inputs.remarks_on_corpus():
+            self.emit(Said(remark))
 
     def evaluation_tasks(self) -> list[Task]:
         """The questions to test on, with their closed-book rates once these are measured."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.data.corpora import ensure_corpus
+from fieldcraft.data.corpora import Corpus
 from fieldcraft.data.decontamination import ASKED
 from fieldcraft.data.formats.convert import read_shown
 from fieldcraft.data.grading import Grader
@@ -42,6 +42,7 @@ class FileInputs(Inputs):
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.questions = FileQuestions(recipe)
+        self._corpus = None if recipe.corpus is None else Corpus(recipe.corpus, recipe.max_left_out)
         self._verdicts: dict[str, bool | None] = {}  # of demonstrations, by a hash
         self._notes: dict[str, list[str]] = {}  # on a data set
         asked = "evaluation.tasks" if recipe.tasks is None else "tasks"
@@ -55,8 +56,8 @@ class FileInputs(Inputs):
             )
 
     def write_world(self, folder: Path) -> None:
-        if self.recipe.corpus is not None:
-            corpus = ensure_corpus(self.recipe.corpus, folder / "corpus.jsonl")
+        if self._corpus is not None:
+            corpus = self._corpus.ensure(folder / "corpus.jsonl")
             if corpus != folder / "corpus.jsonl":
                 (folder / "corpus.jsonl").symlink_to(corpus.resolve())
         write_tasks(self.evaluation_tasks(), folder / "evaluation.jsonl")
@@ -219,6 +220,9 @@ class FileInputs(Inputs):
 
     def remarks(self) -> list[str]:
         return self.questions.remarks()
+
+    def remarks_on_corpus(self) -> list[str]:
+        return [] if self._corpus is None else self._corpus.remarks()
 
     def train_tasks(self) -> list[Task]:
         return list(self.questions.train)

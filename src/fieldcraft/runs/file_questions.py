@@ -59,11 +59,7 @@ class FileQuestions:
 
     def remarks(self) -> list[str]:
         """What is not as the recipe asks, a sentence each."""
-        found = [
-            f"{count} of {path} left out: {reason}"
-            for path, questions in self._found.items()
-            for reason, count in questions.left_out.most_common()
-        ]
+        found = [line for path, read in self._found.items() for line in read.remarks(path)]
         found += self._remarks_on_sizes()
         files = {path: read for path, read in self._read.items() if read}
         for path, read in files.items():

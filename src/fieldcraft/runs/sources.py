@@ -123,6 +123,10 @@ class Inputs(ABC):
         """What is not as the recipe asks, a sentence each."""
         return []
 
+    def remarks_on_corpus(self) -> list[str]:
+        """What of the passages is left out, a sentence each; reads all of them."""
+        return []
+
     def reduced(self) -> Inputs:
         """The same with less to make, of which examples are looked at before a run."""
         return self

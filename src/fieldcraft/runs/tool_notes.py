@@ -8,7 +8,7 @@ from pathlib import Path
 from fieldcraft.config.choices import ToolChoice
 from fieldcraft.config.names import MCP
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.data.corpora import ensure_corpus
+from fieldcraft.data.corpora import Corpus
 from fieldcraft.runs.build import SEARCH, closed_tools
 from fieldcraft.runs.loop import run_async
 from fieldcraft.tools.search.client import RemoteSearchTool
@@ -44,8 +44,10 @@ def _search_notes(recipe: Recipe, draft: Path) -> Iterator[str]:
         yield f"{search.url} answers"
         return
     if recipe.corpus is not None:
-        corpus = ensure_corpus(recipe.corpus, draft / "corpus.jsonl")
-        yield f"{sum(1 for _ in read_corpus(corpus))} passages"
+        corpus = Corpus(recipe.corpus, recipe.max_left_out)
+        passages = corpus.ensure(draft / "corpus.jsonl")
+        yield f"{sum(1 for _ in read_corpus(passages))} passages"
+        yield from corpus.remarks()
     else:
         yield "the world's articles"
     index_settings(search.ranking, search.encoder)

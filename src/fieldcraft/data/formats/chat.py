@@ -19,12 +19,13 @@ from fieldcraft.data.records import Malformed, first
 from fieldcraft.dialects.base import last_box
 from fieldcraft.dialects.calls import read_call, read_turn
 from fieldcraft.dialects.pairing import Label, Unpaired, order_of_calls
+from fieldcraft.dialects.thoughts import OTHER_TAGS
 from fieldcraft.types import Action, Answer, Observation, Role, Step, Thought
 from fieldcraft.types import Malformed as Unreadable
 
 Message = dict[str, Any]
 
-_BLOCK = re.compile(rf"\s*<({'|'.join(Role)})>(.*?)</\1>\s*", re.DOTALL)
+_BLOCK = re.compile(rf"\s*<({'|'.join((*Role, *OTHER_TAGS))})>(.*?)</\1>\s*", re.DOTALL)
 _RESPONSE = re.compile(r"<tool_response>\n?(.*?)\n?</tool_response>", re.DOTALL)
 _RESPONSES = re.compile(rf"\s*(?:{_RESPONSE.pattern}\s*)+", re.DOTALL)
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
@@ -122,7 +123,11 @@ def read_chat(messages: Any) -> Chat:
 def steps_of(messages: Sequence[Message]) -> list[Step]:
     """The inverse of `messages_of`. It also reads calls between <tool_call> tags, thoughts in
     fields of their own, and an answer in a box or between <answer> tags. Results are those of the
-    calls that they name (`dialects/pairing.py`). Raises Malformed for what is not understood."""
+    calls that they name (`dialects/pairing.py`).
+
+    Messages of the assistant in a row are one turn where one of them calls. Where none does, nobody
+    can tell whether the second continues the first or replaces it. Raises Malformed for that, and
+    for all else that is not understood."""
     found: list[Step] = []
     waiting: list[Label] = []  # calls without a result yet
     for speaker, said in groupby(messages, key=_speaker):
@@ -131,12 +136,18 @@ def steps_of(messages: Sequence[Message]) -> list[Step]:
             found += _results(waiting, group)
             waiting = []
             continue
-        for message in group:
-            steps, calls = _said(message, last=message is messages[-1])
-            if waiting and not calls:
+        turns = [_said(message) for message in group]
+        acts = any(turn.calls for turn in turns)
+        if not acts and any(turn.reply for turn in turns[:-1]):
+            raise Malformed("two messages of the assistant in a row")
+        for message, turn in zip(group, turns, strict=True):
+            if waiting and not turn.calls:
                 raise Malformed("a call without a result")
-            found += steps
-            waiting += calls
+            found += turn.steps
+            if turn.reply:
+                ends = message is messages[-1]
+                found += _answered(turn.reply) if ends else [Thought(turn.reply)]
+            waiting += turn.calls
     return found
 
 
@@ -181,18 +192,27 @@ def _name(record: Message, key: str) -> str:
 def read_thoughts(text: str) -> tuple[list[Step], str]:
     """The thoughts with which a text begins, and the text after them."""
     found: list[Step] = []
-    begin = read_turn(text).begin
-    if "<think>" not in text[:begin] and begin:  # the template wrote the first tag
+    head = text[: read_turn(text).begin]
+    if "<think>" not in head and head.endswith("</think>"):  # the template wrote the first tag
         text = f"<think>{text}"
     while block := _BLOCK.match(text):
         if block[2].strip():
-            found.append(Thought(block[2].strip(), Role(block[1])))
+            role = Role.THINK if block[1] in OTHER_TAGS else Role(block[1])
+            found.append(Thought(block[2].strip(), role))
         text = text[block.end() :]
     return found, text.strip()
 
 
-def _said(message: Message, last: bool) -> tuple[list[Step], list[Label]]:
-    """The steps of one message of the assistant, and the labels of its calls."""
+class _Said(NamedTuple):
+    """Content of one message of the assistant: steps, the labels of its calls, and what it says
+    beside its thoughts where it makes no call."""
+
+    steps: list[Step]
+    calls: list[Label]
+    reply: str
+
+
+def _said(message: Message) -> _Said:
     refuse_unlearned_turn(message)
     found: list[Step] = []
     apart = first(message, _REASONING)
@@ -207,17 +227,13 @@ def _said(message: Message, last: bool) -> tuple[list[Step], list[Label]]:
     rest = "".join(turn.pieces).strip()
     given = _given_calls(message)
     calls = [_action(call) for call in given] + [_readable(call) for call in turn.calls]
-    found += [Thought(begun)] if begun else []
-    if rest and last and not calls:
-        found += _answered(rest)
-    else:
-        found += [Thought(rest)] if rest else []
+    found += [Thought(text) for text in (begun, rest if calls else "") if text]
     found += calls
-    if not found:
+    if not found and not rest:
         raise Malformed("an empty message of the assistant")
     ids = [_name(call, "id") for call in given] + [""] * len(turn.calls)
     labels = [Label(i, call.tool) for i, call in zip(ids, calls, strict=True)]
-    return found, labels
+    return _Said(found, labels, "" if calls else rest)
 
 
 def _assistant_text(content: Any) -> str:
