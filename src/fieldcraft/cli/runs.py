@@ -22,6 +22,7 @@ from fieldcraft.cli.app import (
     loading,
 )
 from fieldcraft.config.recipe import Recipe, refuse_idle
+from fieldcraft.evals.achievement import achievement
 from fieldcraft.evals.tables import (
     comparisons_table,
     detail_tables,
@@ -62,19 +63,25 @@ def run(
         if settings.select is not None and not settings.stages:
             _select(settings, folder, console)
             return
-        tables = _report(settings, folder, console)
+        shown = _report(settings, folder, console)
     except KeyboardInterrupt:
         again = ["fieldcraft", "run", recipe, *(overrides or []), "--out", str(folder)]
         print(f"fieldcraft: stopped; resume with: {shlex.join(again)}", file=sys.stderr)
         raise typer.Exit(130) from None
-    console.print(*tables)
+    console.print(*shown)
     one = folder / f"seed-{settings.seeds[0]}" if settings.seeds else folder
     print(f"{folder / 'report.json'}\n{folder / 'report.html'}")
     print(f"fieldcraft ask --model {shlex.quote(str(one))} {shlex.quote(_question(one))}")
 
 
+def _summary(report: dict[str, Any]) -> list[Figures | str]:
+    """What a report shows in the terminal: a sentence and the tables of one run, or of several
+    seeds."""
+    achieved = achievement(report)
+    return [*([f"{achieved}\n"] if achieved else []), *_tables(report)]
+
+
 def _tables(report: dict[str, Any]) -> list[Figures]:
-    """What a report shows in the terminal: of one run, or of several seeds."""
     if "rows" in report:
         found = [seeds_table(report["rows"])]
         if cost := training_table(report["rows"]):
@@ -93,16 +100,16 @@ def _load(recipe: str, overrides: list[str]) -> Recipe:
     return settings
 
 
-def _report(settings: Recipe, folder: Path, console: Console) -> list[Figures]:
+def _report(settings: Recipe, folder: Path, console: Console) -> list[Figures | str]:
     """That of one run, or of one for every seed of the recipe; whatever is missing is done."""
     if RunFolder(folder, settings).done:
         done = open_run(folder, settings)
         with reading(done.report_json, done.report_advice):
-            return _tables(done.read_report())
+            return _summary(done.read_report())
     refuse_unwritable(folder)
     if not (folder / "recipe.json").exists():
         _look_first(settings)
-    return _tables(_execute(settings, folder, console))
+    return _summary(_execute(settings, folder, console))
 
 
 def _execute(settings: Recipe, folder: Path, console: Console) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from fieldcraft.config.sampling import LIMITS
 from fieldcraft.evals import charts
+from fieldcraft.evals.achievement import achievement
 from fieldcraft.evals.browsing import Source, pack
 from fieldcraft.evals.curves import course, course_keys, learning_curves
 from fieldcraft.evals.downloads import downloads
@@ -123,6 +124,7 @@ def write_html(
         stages=len(names),
         evaluation=next((s for s in report["stages"] if s["name"] == EVALUATION), None),
         final=_final(report),
+        achieved=None if "runs" in report else achievement(report),
         behaviours=_BEHAVIOURS,
         terms=TERMS,
         slots={name: slot % charts.PALETTE_SIZE for name, slot in slots.items()},

@@ -12,6 +12,7 @@ from fieldcraft.config.lineage import lineage
 from fieldcraft.config.names import short
 from fieldcraft.config.recipe import Recipe, dump_recipe, first_model, table_rows
 from fieldcraft.evals import charts
+from fieldcraft.evals.achievement import achievement
 from fieldcraft.evals.intervals import seeds_interval, wilson_interval
 from fieldcraft.evals.pairwise import compare_over_seeds
 from fieldcraft.evals.report import SCHEMA, inlined, page_environment
@@ -193,6 +194,7 @@ def write_page(
     learned = {row["title"]: curves[row["name"]] for row in rivals}
     page = environment.get_template("seeds.html.j2").render(
         table=table,
+        achieved=achievement(table),
         priced=has_prices(table["rows"]),
         links=links,
         slots=slots,

@@ -8,6 +8,7 @@ from textwrap import shorten
 from typing import Any
 
 from fieldcraft.config.recipe import dump_recipe
+from fieldcraft.evals.achievement import achieved_so_far, achievement
 from fieldcraft.records.reading import read_json
 from fieldcraft.runs.folder import StageFolder
 from fieldcraft.types import UserError
@@ -22,14 +23,17 @@ def summary(run: Viewed) -> dict[str, Any]:
     """A run's stages, evaluations and notes: sentences about what cannot be read."""
     notes = [run.trouble] if run.trouble else []
     recipe = run.recipe
+    stages = [_stage(run, name, notes) for name in run.stages]
+    summaries = _summaries(run, notes)
     return {
         "name": run.name,
         "path": str(run.path),
         "recipe": recipe and recipe.recipe,
         "seed": recipe and recipe.seed,
         "done": run.folder is not None and run.folder.report_json.exists(),
-        "stages": [_stage(run, name, notes) for name in run.stages],
-        "evaluations": _evaluations(run, notes),
+        "stages": stages,
+        "evaluations": _evaluations(run, summaries),
+        "achieved": _achieved(run, summaries, notes),
         "notes": notes,
     }
 
@@ -54,8 +58,8 @@ def _stage(run: Viewed, name: str, notes: list[str]) -> dict[str, Any]:
     }
 
 
-def _evaluations(run: Viewed, notes: list[str]) -> dict[str, Any]:
-    """The figures of the evaluations that are done: of each split, or of the whole."""
+def _summaries(run: Viewed, notes: list[str]) -> dict[str, Any]:
+    """What the evaluations that are done found, in the order of the run."""
     found: dict[str, Any] = {}
     for path in sorted(run.path.glob("evaluations/*.json")):
         try:
@@ -63,11 +67,31 @@ def _evaluations(run: Viewed, notes: list[str]) -> dict[str, Any]:
         except UserError as error:
             notes.append(str(error))
             continue
-        whole = record.get("summary", {})
-        splits = whole.get("splits") or {_only_split(run): whole}
-        found[path.stem] = {name: _figures(part) for name, part in splits.items()}
+        found[path.stem] = record.get("summary", {})
     order = [*run.stages, *found]
     return {name: found[name] for name in dict.fromkeys(order) if name in found}
+
+
+def _evaluations(run: Viewed, summaries: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of evaluations: of each split, or of the whole."""
+    return {
+        name: {split: _figures(part) for split, part in _splits(run, whole).items()}
+        for name, whole in summaries.items()
+    }
+
+
+def _splits(run: Viewed, whole: Mapping[str, Any]) -> Mapping[str, Any]:
+    return whole.get("splits") or {_only_split(run): whole}
+
+
+def _achieved(run: Viewed, summaries: Mapping[str, Any], notes: list[str]) -> str | None:
+    """The sentence at the top of the run's report; before there is one, what is known by then."""
+    if run.folder is not None and run.folder.report_json.exists():
+        try:
+            return achievement(run.folder.read_report())
+        except UserError as error:
+            notes.append(str(error))
+    return achieved_so_far(run.stages, summaries)
 
 
 def _only_split(run: Viewed) -> str:

@@ -18,6 +18,7 @@ function card(run, place) {
       <h2><i class="dot"></i>${run.name}</h2>
       <p class="quiet">${run.recipe ? `recipe ${run.recipe}, seed ${run.seed}` : "trajectories"}${run.done ? ", complete" : ""}</p>
       <p class="path"><code>${run.path}</code></p>
+      ${run.achieved ? html`<p class="achieved">${run.achieved}</p>` : nothing}
       ${run.notes.map(note)}
       <ol class="stages">
         ${run.stages.map((stage) => html`
