@@ -1,4 +1,5 @@
 import io
+import itertools
 import re
 import time
 
@@ -220,15 +221,21 @@ def test_a_file_gets_no_bar_though_colours_are_forced(monkeypatch):
     assert _lines(out)[0].startswith("rl1  2/2")
 
 
-def test_a_log_gets_a_line_a_minute(monkeypatch):
-    clock = iter(range(0, 10_000, 25))
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+@pytest.mark.parametrize(("steps", "begin"), [(3, 0), (10, 0), (95, 0), (1000, 0), (1000, 437)])
+def test_a_log_gets_at_most_one_line_for_each_tenth(monkeypatch, steps, begin):
+    """However long a step takes, and wherever a resumed stage goes on."""
+    hours = itertools.count(step=3600)
+    monkeypatch.setattr(time, "monotonic", lambda: next(hours))
     out = console()
-    progress = StageProgress("rl1", 10_000, out)
+    progress = StageProgress("rl1", steps, out)
     progress.start()
-    for step in range(1, 9):
+    for step in range(begin + 1, steps + 1):
         progress.update(step)
-    assert [line.split()[1] for line in _lines(out)] == ["2/10000", "5/10000", "8/10000"]
+    told = [int(line.split()[1].partition("/")[0]) for line in _lines(out)]
+    tenths = [10 * step // steps for step in told]
+    assert tenths == sorted(set(tenths))
+    assert told[-1] == steps
+    assert set(tenths) == {10 * step // steps for step in range(begin + 1, steps + 1)} - {0}
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])

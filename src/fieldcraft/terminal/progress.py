@@ -26,7 +26,6 @@ from fieldcraft.types import Trajectory
 
 # Columns of a bar beside its name, its figures and its steps: the bar, "/", the time, the gaps.
 _BESIDE = 6 + 1 + 7 + 4
-_SECONDS = 60  # after which a log gets a line in any case
 
 
 def is_live(console: Console) -> bool:
@@ -126,8 +125,7 @@ def _fitting(figures: Sequence[str], width: int) -> str:
 
 
 class StageProgress:
-    """The progress of one stage: a live bar in a terminal, elsewhere a line about every 10 % and
-    every minute.
+    """The progress of one stage: a live bar in a terminal, elsewhere a line for each 10 %.
 
     Call `start`, `update` after every step, and `stop`.
     """
@@ -141,10 +139,9 @@ class StageProgress:
         self._started = 0.0
         self._first: int | None = None
         self._printed = 0
-        self._printed_at = 0.0
 
     def start(self) -> None:
-        self._started = self._printed_at = time.monotonic()
+        self._started = time.monotonic()
         if is_live(self.console):
             self._live = Progress(
                 TextColumn("[bold]{task.description}"),
@@ -187,17 +184,17 @@ class StageProgress:
             text = escape(_fitting(figures, self.console.width - beside))
             self._live.update(self._task, completed=step, figures=text)
         else:
-            self._print_now_and_then(step, "  ".join(figures))
+            self._print_each_tenth(step, "  ".join(figures))
 
-    def _print_now_and_then(self, step: int, figures: str) -> None:
+    def _print_each_tenth(self, step: int, figures: str) -> None:
         if self._first is None:  # a resumed stage does not start at 0
             self._first, self._started = step, time.monotonic()
-        tenth, now = 10 * step // self.total, time.monotonic()
-        if tenth == self._printed and now < self._printed_at + _SECONDS:
+        tenth = 10 * step // self.total
+        if tenth == self._printed:
             return
-        self._printed, self._printed_at = tenth, now
+        self._printed = tenth
         done = step - self._first
-        elapsed = now - self._started
+        elapsed = time.monotonic() - self._started
         left = f"  {elapsed / done * (self.total - step):.0f} s left" if done else ""
         line = f"{self.stage}  {step}/{self.total}  {figures}{left}".rstrip()
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
