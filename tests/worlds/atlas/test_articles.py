@@ -1,4 +1,5 @@
-"""Articles that a model of the world Atlas reads, so that it can simulate a search for them."""
+"""What a base model of the world Atlas reads: articles, so that it can simulate a search, and single
+facts; and what it does not."""
 
 from collections import Counter
 from dataclasses import replace
@@ -9,7 +10,7 @@ from fieldcraft.train.scratch import new_tokenizer
 from fieldcraft.types import Author
 from fieldcraft.worlds.atlas.curriculum import Curriculum, tokenizer_texts
 from fieldcraft.worlds.atlas.facts import deal
-from fieldcraft.worlds.atlas.questions import train_tasks
+from fieldcraft.worlds.atlas.questions import evaluation_tasks, train_tasks
 from fieldcraft.worlds.naming import SYLLABLES
 
 WORLD = deal(people=60, taught=0.4, heldout=0.5, seed=0)
@@ -92,3 +93,14 @@ def test_demonstrations_and_articles_leave_what_is_not_read_unknown() -> None:
     everything = replace(half, world=WORLD)  # without articles none is kept out
     begin = {task.meta["path"][0] for task, _ in everything.shown("demonstrations", 900)}
     assert unread & begin
+
+
+def test_of_what_evaluations_ask_only_a_base_model_is_asked_and_only_for_single_facts() -> None:
+    splits = {"heldout": 60, "heldout_start": 60, "known": 200, "mixed": 200, "four_hops": 60}
+    evaluated = {t.question: t for t in evaluation_tasks(WORLD, 0, splits)}
+    base = {t.task.question for t in CURRICULUM.base(4000)} & evaluated.keys()
+    assert base
+    assert {(evaluated[q].meta["hops"], evaluated[q].meta["known"]) for q in base} == {(1, True)}
+    for data in ("demonstrations", "wasteful", "team"):
+        assert evaluated.keys().isdisjoint(t.question for t, _ in CURRICULUM.shown(data, 2000))
+    assert evaluated.keys().isdisjoint(t.question for t in train_tasks(WORLD, 0, 4000))

@@ -1,7 +1,6 @@
 """The world Atlas: what it says of itself is true."""
 
 import asyncio
-import itertools
 import json
 import random
 import re
@@ -9,12 +8,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from atlas_parts import chains, facts_in, fewest_searches
 
 from fieldcraft.tools.search.index import build_index
 from fieldcraft.tools.search.tool import SearchTool
 from fieldcraft.types import Action, Answer, Observation, Thought, UserError
-from fieldcraft.worlds.atlas.facts import FEW_SYLLABLES, RELATIONS, Atlas, deal, redeal
-from fieldcraft.worlds.atlas.facts import Route as Chain
+from fieldcraft.worlds.atlas.facts import FEW_SYLLABLES, RELATIONS, deal, redeal
 from fieldcraft.worlds.atlas.oracle import (
     closed_book,
     decisions,
@@ -25,13 +24,6 @@ from fieldcraft.worlds.atlas.reading import reading_steps
 from fieldcraft.worlds.naming import SYLLABLES
 
 WORLD = deal(people=60, taught=0.4, heldout=0.5, seed=0)
-REGIONS = ("taught", "train", "heldout")
-
-
-def chains(world: Atlas, count: int, seed: int) -> list[Chain]:
-    """Random questions of 1 to 3 hops from all regions."""
-    rng = random.Random(seed)
-    return [world.sample_path(rng, [rng.choice(REGIONS)], 1 + i % 3) for i in range(count)]
 
 
 # -- how it is dealt ----------------------------------------------------------------------------
@@ -164,49 +156,6 @@ def test_the_question_and_its_answer() -> None:
     assert task.answers == (WORLD.facts[two, third],)
     assert (task.meta["hops"], task.meta["known"], task.meta["calls_optimal"]) == (3, True, 0)
     assert task.meta["cluster"] == path[0]
-
-
-def facts_in(article: str) -> set[tuple[str, str, str]]:
-    """What a reader learns from an article: (subject, relation, object)."""
-    match = re.fullmatch(r"(.+?) is a (person|company|city|country) with the (.+)\.", article)
-    assert match
-    found = set()
-    for part in match[3].split(", the "):
-        told = re.fullmatch(r"(\w+) (.+?)(?:, in (.+))?", part)
-        assert told
-        found.add((match[1], told[1], told[2]))
-        if told[3]:
-            found.add((told[2], "country", told[3]))
-    return found
-
-
-def fewest_searches(world: Atlas, path: Chain) -> int:
-    """By trying: an agent that knows the taught facts and reads articles, and may look up any name
-    that it has come across, breadth first."""
-    taught = {
-        (s, r, v) for (s, r), v in world.facts.items() if world.entities[s].region == "taught"
-    }
-    states: list[frozenset[str]] = [frozenset()]
-    for searches in itertools.count():
-        following = set()
-        for searched in states:
-            known = set(taught)
-            for name in searched:
-                known |= facts_in(world.passage(name)["text"])
-            at, names = path[0], {path[0]}
-            for relation in path[1:]:
-                objects = [v for s, r, v in known if (s, r) == (at, relation)]
-                if not objects:
-                    break
-                at = objects[0]
-                names.add(at)
-            else:
-                return searches
-            for name in searched:
-                names |= {value for _, _, value in facts_in(world.passage(name)["text"])}
-            following |= {searched | {name} for name in names - searched}
-        states = list(following)
-    raise AssertionError
 
 
 def test_the_optimum_is_what_trying_everything_finds() -> None:

@@ -398,14 +398,3 @@ def test_data_sets_grow_with_the_number_of_taught_facts() -> None:
     assert big.size("demonstrations", None) == 45 * facts
     assert big.size("demonstrations", 10) == 10
     assert CURRICULUM.size("base", None) == 64 * 320  # of a small world as of one with 320 facts
-
-
-def test_of_what_evaluations_ask_only_a_base_model_is_asked_and_only_for_single_facts() -> None:
-    splits = {"heldout": 60, "heldout_start": 60, "known": 200, "mixed": 200, "four_hops": 60}
-    evaluated = {t.question: t for t in evaluation_tasks(WORLD, 0, splits)}
-    base = {t.task.question for t in CURRICULUM.base(4000)} & evaluated.keys()
-    assert base
-    assert {(evaluated[q].meta["hops"], evaluated[q].meta["known"]) for q in base} == {(1, True)}
-    for data in ("demonstrations", "wasteful", "team"):
-        assert evaluated.keys().isdisjoint(t.question for t, _ in CURRICULUM.shown(data, 2000))
-    assert evaluated.keys().isdisjoint(t.question for t in train_tasks(WORLD, 0, 4000))
