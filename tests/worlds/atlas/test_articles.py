@@ -1,5 +1,4 @@
-"""What a base model of the world Atlas reads: articles, so that it can simulate a search, and single
-facts; and what it does not."""
+"""What a base model of the world Atlas reads, and what it does not: articles and single facts."""
 
 from collections import Counter
 from dataclasses import replace

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from atlas_parts import chains, facts_in, fewest_searches
+from atlas_parts import REGIONS, chains, facts_in, fewest_searches
 
 from fieldcraft.tools.search.index import build_index
 from fieldcraft.tools.search.tool import SearchTool
