@@ -25,6 +25,7 @@ from fieldcraft.train.output_layer import OutputLayer, Predictions, Scores, scor
 from fieldcraft.train.parity import said_by_policy
 from fieldcraft.train.saving import STATE, read_state, save_model
 from fieldcraft.train.spread import ALONE, Spread
+from fieldcraft.train.train_mode import checkpoint_activations, remove_dropout
 from fieldcraft.train.weights import Weights, make_adamw
 from fieldcraft.types import UserError
 
@@ -138,11 +139,12 @@ class Trainer(Learner):
     ) -> None:
         refuse_special_attention(model)
         attend_by_runs(model)
+        remove_dropout(model)
         self.model = model
         self.output_layer = OutputLayer(model)
         self.adapter = adapter
         if optim.activation_checkpointing:
-            model.activation_checkpointing_enable()
+            checkpoint_activations(model)
         super().__init__(spread.weights(model, dtype), optim, steps, spread)
 
     def step(
