@@ -172,7 +172,7 @@ def _one_by_one(
         )
         for place, asking in zip(held, query.split([sizes[p] for p in held], 2), strict=True)
     ]
-    return torch.cat(mixed, 2)[0].transpose(0, 1)
+    return torch.cat(mixed, 2)[0].transpose(0, 1).contiguous()
 
 
 def _way(place: int, runs: Sequence[Run]) -> list[int]:

@@ -219,9 +219,16 @@ def hidden_states(model: Any, **inputs: Any) -> Tensor:
     return states
 
 
+@dataclass
+class _DecoderOutput(MoeModelOutputWithPast):
+    """All that a causal LM asks of its decoder; GPT-2 and its kin could attend to an encoder."""
+
+    cross_attentions: Any = None
+
+
 def _own_logits(model: Any, hidden_RH: Tensor) -> Tensor:
     """The model's own forward pass behind its last hidden states."""
-    given = MoeModelOutputWithPast(last_hidden_state=hidden_RH[None])
+    given = _DecoderOutput(last_hidden_state=hidden_RH[None])
     with patch.object(model.get_decoder(), "forward", lambda *_, **__: given):
         logits: Tensor = model(inputs_embeds=hidden_RH[None], use_cache=False).logits
     return logits[0]

@@ -13,6 +13,7 @@ from typing import Any, Protocol, final
 import torch
 from torch import Tensor, nn
 
+from fieldcraft.engine.sizes import require_within
 from fieldcraft.train.attention import NO_MASK
 from fieldcraft.train.batch import PackedBatch, Unit, micro_batches
 from fieldcraft.train.output_layer import hidden_states
@@ -64,6 +65,7 @@ class Alone:
         return micro_batches(units, micro_tokens)
 
     def states(self, model: Any, batch: PackedBatch, device: torch.device) -> Tensor:
+        require_within(model.config.get_text_config(), batch.longest)
         [hidden_NH] = hidden_states(
             model,
             input_ids=batch.ids_N[None].to(device),

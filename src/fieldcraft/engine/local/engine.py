@@ -20,6 +20,7 @@ from fieldcraft.engine.local.rows import Rows
 from fieldcraft.engine.local.sampling import uniforms
 from fieldcraft.engine.local.stops import StopStrings
 from fieldcraft.engine.local.truncation import sample_rows
+from fieldcraft.engine.sizes import session_tokens
 from fieldcraft.engine.threads import using_threads
 from fieldcraft.engine.versions import extend
 from fieldcraft.sampling import Sampling
@@ -51,7 +52,7 @@ class LocalEngine:
         max_rows: sessions that hold a cache at once. Further ones take over the row of the session
             that has been parked longest (when it returns, it finds its blocks if nobody has taken
             them, and else is computed anew) or wait.
-        max_len: tokens of a session, `config.max_position_embeddings` if None.
+        max_len: tokens of a session, as many as the model has positions if None.
         step_tokens: tokens of one forward; a longer prompt is computed in several steps.
         threads: CPU threads while it computes, those that torch is set to if None.
 
@@ -73,7 +74,7 @@ class LocalEngine:
         self.config = model.config.get_text_config()
         refuse_special_attention(model)
         self.max_rows = max_rows
-        self.max_len = max_len or int(self.config.max_position_embeddings)
+        self.max_len = session_tokens(self.config, max_len)
         self.step_tokens = step_tokens
         self.threads = threads
         self.version = 0

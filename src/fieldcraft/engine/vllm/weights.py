@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fieldcraft.engine.sizes import positions
 from fieldcraft.engine.writing import write_model, write_tokenizer
 from fieldcraft.types import UserError
 
@@ -170,7 +171,7 @@ def merged_state(model: Any) -> dict[str, torch.Tensor]:
 
 def probe_ids(config: Any) -> list[int]:
     """The text of ids that a model of a configuration is asked about."""
-    count = min(PROBE_TOKENS, int(config.max_position_embeddings) - 1)
+    count = min(PROBE_TOKENS, (positions(config) or PROBE_TOKENS + 1) - 1)
     return [int(i * STRIDE % 1 * config.vocab_size) for i in range(1, count + 1)]
 
 

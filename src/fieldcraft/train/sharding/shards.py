@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from fieldcraft.engine.sizes import require_within
 from fieldcraft.train.attention import NO_MASK
 from fieldcraft.train.batch import PackedBatch, Sample, Unit, micro_batches, pack
 from fieldcraft.train.sharding.context import Part, part_of
@@ -48,6 +49,7 @@ class Shards:
         return iter([*found, *(idle_batch() for _ in range(missing))])
 
     def states(self, model: Any, batch: PackedBatch, device: torch.device) -> Tensor:
+        require_within(model.config.get_text_config(), batch.longest)
         part = self._part(batch)
         [hidden_nH] = self._roots[model](
             input_ids=part.ids_n[None].to(device),
