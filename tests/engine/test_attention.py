@@ -148,13 +148,12 @@ def test_a_text_that_changes_those_beside_it_is_refused(name: str, keys: dict[st
         trainer.fill_logprobs([(short,), (long,)], "old_logp", 1.0)
 
 
-def test_a_model_that_asks_for_more_is_refused_when_it_is_trained() -> None:
+def test_a_model_that_asks_for_more_is_refused() -> None:
     model = model_of(
         "gemma2", {"layer_types": ["full_attention"] * 2, "attn_logit_softcapping": 5.0}
     )
-    trainer = Trainer(model, Optim(lr=1e-3), steps=1)
     with pytest.raises(UserError, match="cannot be trained, because it uses softcap"):
-        trainer.fill_logprobs([tuple(random_samples(1))], "old_logp", 1.0)
+        Trainer(model, Optim(lr=1e-3), steps=1)
 
 
 def test_memory_is_linear_in_the_length() -> None:

@@ -14,7 +14,7 @@ from fieldcraft.train.critic import Critic
 from fieldcraft.train.train_mode import dropout_notes
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import UserError
-from training_parts import random_samples
+from training_parts import plain_logprobs_of, random_samples
 
 SIZES: dict[str, Any] = {
     "vocab_size": 400,
@@ -79,10 +79,10 @@ def trained_logps(trainer: Trainer) -> Iterator[torch.Tensor]:
 )
 def test_a_step_sees_the_policy_that_samples(name: str, checkpointing: bool) -> None:
     optim = Optim(lr=1e-9, activation_checkpointing=checkpointing)
-    trainer = Trainer(noisy(name), optim, steps=2)
+    model = noisy(name)
     samples = random_samples(3)
-    trainer.fill_logprobs([tuple(samples)], "old_logp", 1.0)
-    wanted = torch.cat([torch.from_numpy(s.old_logp[s.weight > 0]) for s in samples])
+    plain = [plain_logprobs_of(model.eval(), s.ids.tolist())[s.weight[1:] > 0] for s in samples]
+    trainer, wanted = Trainer(model, optim, steps=2), torch.cat(plain)
     for _ in range(2):
         [found] = trained_logps(trainer)
         torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)

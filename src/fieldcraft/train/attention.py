@@ -59,19 +59,22 @@ def attend(
     `runs` are those of a packed batch, of which this process may hold only a `part`. Without them
     the model is not being trained, and attends as usual.
 
-    Raises UserError for an architecture whose attention is more than softmax(q k) v.
+    Raises UserError for an architecture whose attention is more than softmax(q k) v, or whose
+    layers do not pass on the runs of a packed batch.
     """
+    is_packed = attention_mask is not None and attention_mask.numel() == 1
     if runs is None:
+        if is_packed and query.shape[2] > 1:
+            raise _untrainable(module, "its layers do not pass on which text a token belongs to")
         usual: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )
         return usual
     for name in UNSUPPORTED:
         if options.get(name) is not None:
-            raise UserError(
-                f"{type(module).__name__} cannot be trained, because it uses {name}: choose a model"
-                " with plain full attention."
-            )
+            raise _untrainable(module, f"it uses {name}")
+    if attention_mask is not None and not is_packed:
+        raise _untrainable(module, "it adds a mask of its own")
     if part is not None:
         key, value = part.gather(torch.stack([key, value]))
     share = query.shape[1] // key.shape[1]
@@ -83,6 +86,13 @@ def attend(
     else:
         mixed = _one_by_one(query, key, value, runs, held, scaling, dropout)
     return mixed[None], None
+
+
+def _untrainable(module: torch.nn.Module, why: str) -> UserError:
+    return UserError(
+        f"{type(module).__name__} cannot be trained, because {why}: choose a model with plain full"
+        " attention."
+    )
 
 
 def has_flash(query: Tensor) -> bool:

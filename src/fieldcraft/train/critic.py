@@ -15,7 +15,7 @@ from fieldcraft.config.sections import Optim
 from fieldcraft.train.attention import attend_by_runs
 from fieldcraft.train.batch import PackedBatch, Unit
 from fieldcraft.train.spread import ALONE, Spread
-from fieldcraft.train.train_mode import checkpoint_activations, remove_dropout
+from fieldcraft.train.train_mode import checkpoint_activations, remove_dropout, set_to_train
 from fieldcraft.train.trainer import Learner
 
 
@@ -65,7 +65,7 @@ class Critic(Learner):
 
         Raises UserError if a gradient is not finite; the weights are left untouched.
         """
-        self.model.train()
+        set_to_train(self.model)
         return self.descend(units, partial(self._loss, total=total))
 
     @torch.no_grad()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fieldcraft.engine.sizes import require_within
 from fieldcraft.train.attention import NO_MASK
 from fieldcraft.train.batch import PackedBatch, Unit, micro_batches
-from fieldcraft.train.output_layer import hidden_states
+from fieldcraft.train.output_layer import OutputLayer, hidden_states
 from fieldcraft.train.weights import Weights
 
 
@@ -35,6 +35,11 @@ class Spread(Protocol):
 
     def states(self, model: Any, batch: PackedBatch, device: torch.device) -> Tensor:
         """The last hidden states that predict the trained tokens of this process; [t, H]."""
+        ...
+
+    def plain_logits(self, model: Any, layer: OutputLayer, ids_n: Tensor) -> Tensor:
+        """Logits [n, V] of a text of its own, by the model's own forward pass in every process;
+        `layer` is its output layer."""
         ...
 
     def here(self, batch: PackedBatch) -> Tensor | slice:
@@ -75,6 +80,10 @@ class Alone:
             runs=batch.runs,
         )
         return hidden_NH[batch.from_T.to(device)]
+
+    def plain_logits(self, model: Any, layer: OutputLayer, ids_n: Tensor) -> Tensor:
+        logits: Tensor = model(input_ids=ids_n[None], use_cache=False).logits[0]
+        return logits
 
     def here(self, batch: PackedBatch) -> Tensor | slice:
         return slice(None)

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from fieldcraft.engine.sizes import require_within
 from fieldcraft.train.attention import NO_MASK
 from fieldcraft.train.batch import PackedBatch, Sample, Unit, micro_batches, pack
+from fieldcraft.train.output_layer import OutputLayer
 from fieldcraft.train.sharding.context import Part, part_of
 from fieldcraft.train.sharding.fsdp import Root, drop_whole, shard_head
 from fieldcraft.train.sharding.mesh import Mesh
@@ -60,6 +61,11 @@ class Shards:
             part=part if self.mesh.context > 1 else None,
         )
         return hidden_nH[part.from_t.to(device)]
+
+    def plain_logits(self, model: Any, layer: OutputLayer, ids_n: Tensor) -> Tensor:
+        """By the whole weights, of which the output layer has its own."""
+        [hidden_nH] = self._roots[model](input_ids=ids_n[None], use_cache=False)
+        return layer(hidden_nH)
 
     def here(self, batch: PackedBatch) -> Tensor | slice:
         return self._part(batch).own_T
