@@ -1,5 +1,7 @@
-"""What a model says of probe texts, computed as it is trained or sampled, and by a plain forward
-pass: if the two differ, its architecture is refused, whatever the reason is."""
+"""Probe texts, computed as a model is trained or sampled, and by plain forward passes.
+
+If the two differ, its architecture is refused, whatever the reason is.
+"""
 
 from __future__ import annotations
 
