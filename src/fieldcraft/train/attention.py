@@ -75,13 +75,15 @@ def attend(
             raise _untrainable(module, f"it uses {name}")
     if attention_mask is not None and not is_packed:
         raise _untrainable(module, "it adds a mask of its own")
-    if part is not None:
+    if part is not None and key.shape == value.shape:
         key, value = part.gather(torch.stack([key, value]))
+    elif part is not None:  # in latent attention keys are wider than values
+        key, value = part.gather(key), part.gather(value)
     share = query.shape[1] // key.shape[1]
     if share > 1:
         key, value = key.repeat_interleave(share, 1), value.repeat_interleave(share, 1)
     held = tuple(range(len(runs)) if part is None else part.mine)
-    if has_flash(query) and not dropout:
+    if has_flash(query) and value.shape[-1] == query.shape[-1] and not dropout:
         mixed = _all_at_once(query, key, value, tuple(runs), held, scaling)
     else:
         mixed = _one_by_one(query, key, value, runs, held, scaling, dropout)

@@ -76,7 +76,8 @@ class LocalEngine:
         self.model = self._trained = model
         self.config = model.config.get_text_config()
         refuse_special_attention(model)
-        require_cached(model)
+        with using_threads(threads):
+            require_cached(model)
         self.max_rows = max_rows
         self.max_len = session_tokens(self.config, max_len)
         self.step_tokens = step_tokens
