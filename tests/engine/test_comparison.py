@@ -109,6 +109,12 @@ def test_probes_share_what_the_trainer_and_the_engine_share() -> None:
     assert max(map(max, (first, second, third))) < 400
 
 
+def test_a_model_without_weights_is_not_compared() -> None:
+    """So settings of an engine can be checked before the weights are there."""
+    with torch.device("meta"):
+        engine_of(model_of("qwen2"))
+
+
 def test_few_positions_make_short_probes() -> None:
     config = AutoConfig.for_model(
         "gpt2", vocab_size=400, n_embd=32, n_layer=2, n_head=4, eos_token_id=2
