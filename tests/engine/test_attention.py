@@ -25,6 +25,14 @@ SHAPE: dict[str, Any] = {
     "head_dim": 8,
     "pad_token_id": 0,
 }
+DYNAMIC = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
+LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "long_factor": [4.0] * 4,
+    "short_factor": [1.0] * 4,
+    "original_max_position_embeddings": 16,
+}
 WINDOW = {"sliding_window": 4}
 SPECIAL: dict[str, tuple[dict[str, Any], str]] = {
     "qwen3_next": (
@@ -54,6 +62,9 @@ PLAIN: dict[str, dict[str, Any]] = {
     "llama": {},
     "mistral": {"sliding_window": None},
     "gemma3_text": {"sliding_window": 4, "layer_types": ["full_attention"] * 2},
+    "gpt2": {},
+    "gpt_bigcode": {},
+    "jetmoe": {"kv_channels": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
     "mixtral": {"num_local_experts": 4, "sliding_window": None},
 }
 
@@ -117,13 +128,32 @@ def test_a_model_that_is_trained_does_not_leak(name: str) -> None:
         )
 
 
-def test_a_model_that_asks_for_more_is_refused_when_it_is_trained() -> None:
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("llama", {"rope_parameters": DYNAMIC, "max_position_embeddings": 16}),
+        ("phi3", {"rope_parameters": LONG, "original_max_position_embeddings": 16}),
+    ],
+)
+def test_a_text_that_changes_those_beside_it_is_refused(name: str, keys: dict[str, Any]) -> None:
+    """Rotary embeddings of the types dynamic and longrope: short texts alone are as they were."""
+    [short], long = random_samples(1, longest=12), max(random_samples(9), key=len)
+    model = model_of(name, keys | {"bos_token_id": 1, "eos_token_id": 2})
+    trainer, alone = Trainer(model, Optim(lr=1e-3), steps=1), plain_logprobs_of(model, short.ids)
+    trainer.fill_logprobs([(short,)], "old_logp", 1.0)
+    trained = short.weight > 0
+    found = torch.from_numpy(short.old_logp[trained])
+    torch.testing.assert_close(found, alone[trained[1:]], rtol=0, atol=1e-4)
+    with pytest.raises(UserError, match=f"beyond 16 the rotary embeddings of {name} change"):
+        trainer.fill_logprobs([(short,), (long,)], "old_logp", 1.0)
+
+
+def test_a_model_that_asks_for_more_is_refused() -> None:
     model = model_of(
         "gemma2", {"layer_types": ["full_attention"] * 2, "attn_logit_softcapping": 5.0}
     )
-    trainer = Trainer(model, Optim(lr=1e-3), steps=1)
     with pytest.raises(UserError, match="cannot be trained, because it uses softcap"):
-        trainer.fill_logprobs([tuple(random_samples(1))], "old_logp", 1.0)
+        Trainer(model, Optim(lr=1e-3), steps=1)
 
 
 def test_memory_is_linear_in_the_length() -> None:

@@ -64,6 +64,17 @@ def test_a_rollout_of_an_evaluation_fits(overrides: list[str], complaint: str | 
     assert list(position_problems(sizes(*overrides))) == ([] if complaint is None else [complaint])
 
 
+def test_a_rollout_must_not_change_those_beside_it() -> None:
+    setup = sizes("evaluation.budget.total_tokens=2048")
+    setup.config.rope_parameters = {"rope_type": "longrope", "original_max_position_embeddings": 64}
+    found = list(position_problems(setup))
+    assert (
+        "evaluation.budget.total_tokens=2048 is more than the 64 positions of the model, beyond"
+        " which its rotary embeddings change for all texts: set evaluation.budget.total_tokens=64"
+        " or less."
+    ) in found
+
+
 def test_a_prompt_leaves_room_for_the_turns_of_evaluations() -> None:
     recipe = load_recipe("smoke", [*SMALL, "evaluation.budget.turn_tokens=400"])
     [problem] = check_recipe(recipe, Path(tempfile.gettempdir()), lambda *_: None)

@@ -123,7 +123,7 @@ class Hosted(Wired):
         await answer(host.check.remote(self._python))
         self.home.folder.mkdir(parents=True, exist_ok=True)
         log = (self.home.folder / f"vllm-{number}.log").absolute()
-        options, variables = launch(self.settings, weights, config)
+        options, variables = launch(self.settings, weights)
         options += ["--weight-transfer-config", json.dumps({"backend": "fieldcraft"})]
         options += ["--tensor-parallel-size", str(self._devices)] if self._devices > 1 else []
         url = await answer(host.start.remote(self._python, options, variables, log))

@@ -8,6 +8,7 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.sections import Limits
 from fieldcraft.dialects.folding import fold_problems
 from fieldcraft.dialects.naming import Names
+from fieldcraft.engine.sizes import length_limit, positions
 from fieldcraft.rollout.ending import reserve
 from fieldcraft.runs.setup import Setup
 
@@ -48,14 +49,15 @@ def budget_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
 
 def position_problems(setup: Setup) -> Iterator[str]:
     """A rollout must fit into the positions of the model, and into a session of the engine."""
-    positions = getattr(setup.config, "max_position_embeddings", None)
+    bound, limit = positions(setup.config), length_limit(setup.config)
+    why = ", beyond which its rotary embeddings change for all texts" if bound == limit else ""
     session = setup.recipe.engine.settings.get("max_len")
     for key, budget in budgets(setup.recipe).items():
         tokens = budget.total_tokens
-        if positions is not None and tokens > positions:
+        if bound is not None and tokens > bound:
             yield (
-                f"{key}.total_tokens={tokens} is more than the {positions} positions of the model:"
-                f" set {key}.total_tokens={positions} or less."
+                f"{key}.total_tokens={tokens} is more than the {bound} positions of the model{why}:"
+                f" set {key}.total_tokens={bound} or less."
             )
         elif isinstance(session, int) and tokens > session:
             yield (

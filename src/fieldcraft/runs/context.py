@@ -59,6 +59,7 @@ from fieldcraft.train.model import (
     load_tokenizer,
     loss_notes,
 )
+from fieldcraft.train.train_mode import dropout_notes
 from fieldcraft.types import AnyTool, Dialect, Reward, Task
 from fieldcraft.version import __version__
 
@@ -143,7 +144,8 @@ class Context:
         write = partial(write_first_model, self.inputs)
         folder = self.recipe.model or self.folder.once("start/model", write)
         load_tokenizer(folder)
-        for note in loss_notes(load_config(folder)):
+        config = load_config(folder)
+        for note in (*loss_notes(config), *dropout_notes(config)):
             self.emit(Said(f"the model: {note}"))
         if self.session is not None:
             self.emit(Said(self.session.described))

@@ -15,6 +15,7 @@ import torch
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.stages import Stage
 from fieldcraft.engine.local.blocks import BLOCK
+from fieldcraft.engine.sizes import feed_forward_width, key_value_heads
 from fieldcraft.train.output_layer import PIECE
 from fieldcraft.train.weights import adamw_type
 from fieldcraft.types import UserError
@@ -117,7 +118,7 @@ def activation_bytes(setup: Sizes, stage: Stage, tokens: int) -> int:
     at a time, in several copies: themselves, normalised, their gradients.
     """
     config, recipe = setup.config, setup.recipe
-    layer = 10 * config.hidden_size + 4 * config.intermediate_size
+    layer = 10 * config.hidden_size + 4 * feed_forward_width(config)
     kept = config.num_hidden_layers * layer
     if stage.optim.activation_checkpointing:
         kept = config.num_hidden_layers * config.hidden_size + layer
@@ -174,7 +175,7 @@ def token_bytes(setup: Sizes, size: int) -> int:
     """Keys and values of a token in all layers."""
     config = setup.config
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return int(2 * config.num_hidden_layers * config.num_key_value_heads * width * size)
+    return int(2 * config.num_hidden_layers * key_value_heads(config) * width * size)
 
 
 def free_memory(device: torch.device) -> int:

@@ -33,6 +33,7 @@ from fieldcraft.train.model import (
     load_tokenizer,
     loss_notes,
 )
+from fieldcraft.train.train_mode import dropout_notes
 from fieldcraft.types import Task, Trajectory, UserError
 
 # Graders that take their time or cost money, so that demonstrations are left to the run.
@@ -143,7 +144,7 @@ class Setup:
             notes.append(f"prompts show the date {self.recipe.date} (date=)")
         if self.recipe.lora is not None:
             notes.append(f"{self.trained:,} of an adapter")
-        notes += loss_notes(shapes.config)
+        notes += [*loss_notes(shapes.config), *dropout_notes(shapes.config)]
         tokens = len(load_tokenizer(folder))
         if tokens > self.config.vocab_size:
             yield (

@@ -59,30 +59,42 @@ def attend(
     `runs` are those of a packed batch, of which this process may hold only a `part`. Without them
     the model is not being trained, and attends as usual.
 
-    Raises UserError for an architecture whose attention is more than softmax(q k) v.
+    Raises UserError for an architecture whose attention is more than softmax(q k) v, or whose
+    layers do not pass on the runs of a packed batch.
     """
+    is_packed = attention_mask is not None and attention_mask.numel() == 1
     if runs is None:
+        if is_packed and query.shape[2] > 1:
+            raise _untrainable(module, "its layers do not pass on which text a token belongs to")
         usual: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )
         return usual
     for name in UNSUPPORTED:
         if options.get(name) is not None:
-            raise UserError(
-                f"{type(module).__name__} cannot be trained, because it uses {name}: choose a model"
-                " with plain full attention."
-            )
-    if part is not None:
+            raise _untrainable(module, f"it uses {name}")
+    if attention_mask is not None and not is_packed:
+        raise _untrainable(module, "it adds a mask of its own")
+    if part is not None and key.shape == value.shape:
         key, value = part.gather(torch.stack([key, value]))
+    elif part is not None:  # in latent attention keys are wider than values
+        key, value = part.gather(key), part.gather(value)
     share = query.shape[1] // key.shape[1]
     if share > 1:
         key, value = key.repeat_interleave(share, 1), value.repeat_interleave(share, 1)
     held = tuple(range(len(runs)) if part is None else part.mine)
-    if has_flash(query) and not dropout:
+    if has_flash(query) and value.shape[-1] == query.shape[-1] and not dropout:
         mixed = _all_at_once(query, key, value, tuple(runs), held, scaling)
     else:
         mixed = _one_by_one(query, key, value, runs, held, scaling, dropout)
     return mixed[None], None
+
+
+def _untrainable(module: torch.nn.Module, why: str) -> UserError:
+    return UserError(
+        f"{type(module).__name__} cannot be trained, because {why}: choose a model with plain full"
+        " attention."
+    )
 
 
 def has_flash(query: Tensor) -> bool:
@@ -172,7 +184,7 @@ def _one_by_one(
         )
         for place, asking in zip(held, query.split([sizes[p] for p in held], 2), strict=True)
     ]
-    return torch.cat(mixed, 2)[0].transpose(0, 1)
+    return torch.cat(mixed, 2)[0].transpose(0, 1).contiguous()
 
 
 def _way(place: int, runs: Sequence[Run]) -> list[int]:

@@ -162,6 +162,11 @@ class PackedBatch:
     samples: Sequence[Sample]
     idle: bool = False
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return int(self.position_N.max()) + 1
+
     def flat(self, name: str) -> Tensor:
         """A field of the samples over the T listed tokens."""
         return torch.from_numpy(

@@ -15,6 +15,7 @@ from fieldcraft.config.sections import Optim
 from fieldcraft.train.attention import attend_by_runs
 from fieldcraft.train.batch import PackedBatch, Unit
 from fieldcraft.train.spread import ALONE, Spread
+from fieldcraft.train.train_mode import checkpoint_activations, remove_dropout, set_to_train
 from fieldcraft.train.trainer import Learner
 
 
@@ -46,6 +47,7 @@ class Critic(Learner):
         spread: Spread = ALONE,
     ) -> None:
         attend_by_runs(model)
+        remove_dropout(model)
         self.model = model
         self.trains_model = settings.backbone == "own"
         self.loss = ValueLoss(clip=settings.clip)
@@ -54,7 +56,7 @@ class Critic(Learner):
         nn.init.zeros_(self.head.bias)
         optim = settings.optim or optim
         if self.trains_model and optim.activation_checkpointing:
-            model.activation_checkpointing_enable()
+            checkpoint_activations(model)
         weights = spread.weights(model if self.trains_model else None, dtype, self.head)
         super().__init__(weights, optim, steps, spread)
 
@@ -63,7 +65,7 @@ class Critic(Learner):
 
         Raises UserError if a gradient is not finite; the weights are left untouched.
         """
-        self.model.train()
+        set_to_train(self.model)
         return self.descend(units, partial(self._loss, total=total))
 
     @torch.no_grad()

@@ -18,10 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from fieldcraft.algos.distillation import reverse_kl
 from fieldcraft.algos.logprobs import logits_grad, logp_and_entropy, score_logits
+from fieldcraft.types import UserError
 
 PIECE = 2**25  # logits of a piece
 
@@ -215,14 +217,35 @@ def _logits(
 
 def hidden_states(model: Any, **inputs: Any) -> Tensor:
     """What the output layer reads, of a transformers causal LM; shape [B, L, H]."""
-    states: Tensor = model.get_decoder()(**inputs).last_hidden_state
+    states: Tensor = decoder_of(model)(**inputs).last_hidden_state
     return states
+
+
+def decoder_of(model: Any) -> Any:
+    """All of a transformers causal LM but its output layer. Raises UserError if that is no part."""
+    for part in (model.get_decoder(), model.base_model):
+        if isinstance(part, PreTrainedModel) and part is not model:
+            return part
+    raise UserError(
+        f"{type(model).__name__} can be neither trained nor sampled from here, because it has no"
+        " decoder apart from its output layer: choose a model of an architecture that"
+        " docs/real-models.md lists."
+    )
+
+
+class _DecoderOutput(MoeModelOutputWithPast):
+    """Last hidden states, and None for all else that a causal LM asks of its decoder, such as cross
+    attentions (GPT-2)."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("_"):
+            raise AttributeError(name)
 
 
 def _own_logits(model: Any, hidden_RH: Tensor) -> Tensor:
     """The model's own forward pass behind its last hidden states."""
-    given = MoeModelOutputWithPast(last_hidden_state=hidden_RH[None])
-    with patch.object(model.get_decoder(), "forward", lambda *_, **__: given):
+    given = _DecoderOutput(last_hidden_state=hidden_RH[None])
+    with patch.object(decoder_of(model), "forward", lambda *_, **__: given):
         logits: Tensor = model(inputs_embeds=hidden_RH[None], use_cache=False).logits
     return logits[0]
 

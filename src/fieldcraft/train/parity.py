@@ -9,17 +9,12 @@ import numpy as np
 import torch
 
 from fieldcraft.config.sections import Dtype
+from fieldcraft.engine.comparison import TOLERANCE, allowed
 from fieldcraft.engine.vllm.weights import Proof, probe_ids, prove
 from fieldcraft.train.batch import Sample
 from fieldcraft.train.learning import ProbeResult, Reference
 from fieldcraft.train.model import load_model, name_of_type
 from fieldcraft.types import UserError
-
-# The mean difference of the log-probabilities, in their standard deviations, by the type in which
-# the policy computes. Another device and another kernel round otherwise; a tensor that is lost, or
-# merged into a wrong place, changes them by about as much as they vary.
-TOLERANCE: dict[Dtype, float] = {"float32": 0.002, "bfloat16": 0.2}
-LEAST = 1e-3  # nats, where they hardly vary
 
 
 def said_by_model(model: Any) -> ProbeResult:
@@ -51,7 +46,7 @@ def require_written(folder: Path, said: ProbeResult, dtype: Dtype) -> None:
     with torch.random.fork_rng(devices=[]):
         read = prove(load_model(folder, torch.device("cpu"), coarser))
     gap = said.proof.distance(read)
-    most = max(LEAST, TOLERANCE[coarser] * float(said.proof.logprobs.std()))
+    most = allowed(coarser, torch.from_numpy(said.proof.logprobs))
     if not gap <= most:  # so it is also if one of them is not a number
         raise UserError(
             "the model as it was written is another one than the policy: their log-probabilities"

@@ -13,9 +13,10 @@ from typing import Any, Protocol, final
 import torch
 from torch import Tensor, nn
 
+from fieldcraft.engine.sizes import require_within
 from fieldcraft.train.attention import NO_MASK
 from fieldcraft.train.batch import PackedBatch, Unit, micro_batches
-from fieldcraft.train.output_layer import hidden_states
+from fieldcraft.train.output_layer import OutputLayer, hidden_states
 from fieldcraft.train.weights import Weights
 
 
@@ -34,6 +35,11 @@ class Spread(Protocol):
 
     def states(self, model: Any, batch: PackedBatch, device: torch.device) -> Tensor:
         """The last hidden states that predict the trained tokens of this process; [t, H]."""
+        ...
+
+    def plain_logits(self, model: Any, layer: OutputLayer, ids_n: Tensor) -> Tensor:
+        """Logits [n, V] of a text of its own, by the model's own forward pass in every process;
+        `layer` is its output layer."""
         ...
 
     def here(self, batch: PackedBatch) -> Tensor | slice:
@@ -64,6 +70,7 @@ class Alone:
         return micro_batches(units, micro_tokens)
 
     def states(self, model: Any, batch: PackedBatch, device: torch.device) -> Tensor:
+        require_within(model.config.get_text_config(), batch.longest)
         [hidden_NH] = hidden_states(
             model,
             input_ids=batch.ids_N[None].to(device),
@@ -73,6 +80,10 @@ class Alone:
             runs=batch.runs,
         )
         return hidden_NH[batch.from_T.to(device)]
+
+    def plain_logits(self, model: Any, layer: OutputLayer, ids_n: Tensor) -> Tensor:
+        logits: Tensor = model(input_ids=ids_n[None], use_cache=False).logits[0]
+        return logits
 
     def here(self, batch: PackedBatch) -> Tensor | slice:
         return slice(None)

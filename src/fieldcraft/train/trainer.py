@@ -18,6 +18,7 @@ from fieldcraft.engine.attention import refuse_special_attention
 from fieldcraft.records.files import atomic_folder, writing
 from fieldcraft.train.attention import attend_by_runs
 from fieldcraft.train.batch import PackedBatch, Sample, Unit, as_seen, pack
+from fieldcraft.train.comparison import require_packed
 from fieldcraft.train.learning import Guide, Look, ProbeResult, Reference, nobody_looks
 from fieldcraft.train.lora import Adapter
 from fieldcraft.train.model import load_model, name_of_type
@@ -25,6 +26,7 @@ from fieldcraft.train.output_layer import OutputLayer, Predictions, Scores, scor
 from fieldcraft.train.parity import said_by_policy
 from fieldcraft.train.saving import STATE, read_state, save_model
 from fieldcraft.train.spread import ALONE, Spread
+from fieldcraft.train.train_mode import checkpoint_activations, remove_dropout, set_to_train
 from fieldcraft.train.weights import Weights, make_adamw
 from fieldcraft.types import UserError
 
@@ -123,8 +125,8 @@ class Trainer(Learner):
         spread: over which processes its weights and tokens lie.
 
     Raises:
-        UserError: the model's attention is more than plain, so packed sequences would see each
-            other.
+        UserError: the model's attention is more than plain, or a packed batch is otherwise another
+            one than the texts in it.
     """
 
     def __init__(
@@ -138,12 +140,21 @@ class Trainer(Learner):
     ) -> None:
         refuse_special_attention(model)
         attend_by_runs(model)
+        remove_dropout(model)
         self.model = model
         self.output_layer = OutputLayer(model)
         self.adapter = adapter
         if optim.activation_checkpointing:
-            model.activation_checkpointing_enable()
+            checkpoint_activations(model)
         super().__init__(spread.weights(model, dtype), optim, steps, spread)
+        self.dtype = name_of_type(model.dtype if dtype is None else dtype)
+        if spread is ALONE:  # ranks do so when all of them have their parts
+            self.compare()
+
+    def compare(self) -> None:
+        """Raises UserError if a packed batch is another one than the texts in it; see
+        `comparison.require_packed`."""
+        require_packed(self.model, self.output_layer, self.spread, self.device, self.dtype)
 
     def step(
         self,
@@ -172,7 +183,7 @@ class Trainer(Learner):
         def loss_of(batch: PackedBatch) -> tuple[Tensor, Metrics]:
             teacher = None if guide is None else self._ask(guide, batch, temperature)
             top_k = None if guide is None else guide.top_k
-            self.model.train()
+            set_to_train(self.model)
             scores = self._scores(batch, temperature, teacher, top_k)
             look(batch, scores)
             return objective(self._token_batch(batch, scores), total)

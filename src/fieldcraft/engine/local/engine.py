@@ -13,13 +13,16 @@ import torch
 from fieldcraft.engine.attention import refuse_special_attention
 from fieldcraft.engine.copies import copy_of, refresh
 from fieldcraft.engine.local.blocks import BLOCK, Ints
-from fieldcraft.engine.local.kv_cache import BlockCache, block_attention
-from fieldcraft.engine.local.plan import blocks_read, make_plan, order, to_device
+from fieldcraft.engine.local.comparison import require_cached
+from fieldcraft.engine.local.forward import forward
+from fieldcraft.engine.local.kv_cache import BlockCache
+from fieldcraft.engine.local.plan import order, to_device
 from fieldcraft.engine.local.requests import Request, Stats, turn_end
 from fieldcraft.engine.local.rows import Rows
 from fieldcraft.engine.local.sampling import uniforms
 from fieldcraft.engine.local.stops import StopStrings
 from fieldcraft.engine.local.truncation import sample_rows
+from fieldcraft.engine.sizes import session_tokens
 from fieldcraft.engine.threads import using_threads
 from fieldcraft.engine.versions import extend
 from fieldcraft.sampling import Sampling
@@ -51,12 +54,13 @@ class LocalEngine:
         max_rows: sessions that hold a cache at once. Further ones take over the row of the session
             that has been parked longest (when it returns, it finds its blocks if nobody has taken
             them, and else is computed anew) or wait.
-        max_len: tokens of a session, `config.max_position_embeddings` if None.
+        max_len: tokens of a session, as many as the model has positions if None.
         step_tokens: tokens of one forward; a longer prompt is computed in several steps.
         threads: CPU threads while it computes, those that torch is set to if None.
 
     Raises:
-        UserError: the model's attention is not plain full attention.
+        UserError: the model's attention is not plain full attention, or it computes otherwise with
+            its cache than without.
     """
 
     def __init__(
@@ -72,8 +76,10 @@ class LocalEngine:
         self.model = self._trained = model
         self.config = model.config.get_text_config()
         refuse_special_attention(model)
+        with using_threads(threads):
+            require_cached(model)
         self.max_rows = max_rows
-        self.max_len = max_len or int(self.config.max_position_embeddings)
+        self.max_len = session_tokens(self.config, max_len)
         self.step_tokens = step_tokens
         self.threads = threads
         self.version = 0
@@ -288,7 +294,7 @@ class LocalEngine:
         complete = starts + counts == lengths
         sampling = rows[complete]
         last = np.cumsum(counts)[complete] - 1
-        ids, logprobs = self._forward(rows, starts, counts, sampling, last)
+        ids, logprobs = self._forward(rows, counts, sampling, last)
         table.advance(rows, counts)
         table.add(sampling, ids, logprobs)
         self.stats.sampled += len(sampling)
@@ -305,49 +311,21 @@ class LocalEngine:
                 for token in ids[rows == row].tolist():
                     call.follow(token)
 
-    def _gather_blocks(self, rows: Ints, starts: Ints) -> None:
-        """Move the blocks of rows that decode to the front, if too many others lie between them:
-        they are read from the first to the last."""
-        readers = np.bincount(blocks_read(self._rows, rows, starts)[0])
-        alone = readers == 1
-        count = int(alone.sum())
-        if len(alone) > 1.25 * count + 16:
-            behind = count + np.flatnonzero(alone[count:])
-            gaps = np.flatnonzero(~alone[:count])
-            self._cache.exchange(behind, gaps)
-            self._rows.exchange(behind, gaps)
-
     def _ration(self, wanted: Ints) -> Ints:
         """At least one token a row, and beyond that no more than `step_tokens` in all."""
         beyond = wanted - 1
         before = np.cumsum(beyond) - beyond
         return 1 + (self.step_tokens - len(wanted) - before).clip(0, beyond)
 
-    def _forward(
-        self, rows: Ints, starts: Ints, counts: Ints, sampling: Ints, last: Ints
-    ) -> tuple[Ints, Any]:
+    def _forward(self, rows: Ints, counts: Ints, sampling: Ints, last: Ints) -> tuple[Ints, Any]:
         """One forward of the model and the samples drawn from it, on the host."""
         table, device = self._rows, self.model.device
-        # Elsewhere than on a CPU a fused kernel over copied blocks is faster. In a smaller type it
-        # is needed: products of its own would round the scores, which a fused kernel does not.
-        by_block = device.type == "cpu" and self.model.dtype == torch.float32
-        if by_block and (counts == 1).any():
-            self._gather_blocks(rows[counts == 1], starts[counts == 1])
-        self._cache.fit(table.blocks.count)
         draws = uniforms(table.seed[sampling], table.length[sampling])
         numbers = np.stack([table.temperature[sampling], draws, *table.limits[:, sampling]])
         truncated = table.truncated[sampling]
-        with torch.inference_mode(), block_attention(self.config):
-            self._cache.plan = plan = make_plan(table, rows, starts, counts, device, by_block)
-            output = self.model(
-                input_ids=plan.ids[None],
-                position_ids=plan.positions[None],
-                cache=self._cache,
-                use_cache=True,
-                logits_to_keep=to_device(last, device),
-                plan=plan,
-            )
-            ids, logprobs = sample_rows(output.logits[0], to_device(numbers, device), truncated)
+        logits = forward(self.model, self._cache, table, rows, counts, last)
+        with torch.inference_mode():
+            ids, logprobs = sample_rows(logits, to_device(numbers, device), truncated)
             # float64 holds both exactly, so that one copy, and one wait, brings them here.
             host = torch.stack([ids.double(), logprobs.double()]).cpu().numpy()
         return host[0].astype(np.int64), host[1]

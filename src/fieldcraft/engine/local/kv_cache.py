@@ -141,20 +141,22 @@ def attend(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     *,
-    plan: Plan,
+    plan: Plan | None = None,
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention of a packed step: `query` [1, Hq, T, D], `key` and `value` the layer's cache.
 
-    Raises UserError for architectures whose attention is more than softmax(q k) v over the past.
+    Raises UserError for architectures whose attention is more than softmax(q k) v over the past, or
+    whose layers do not pass on the plan.
     """
     for name in UNSUPPORTED:
         if options.get(name) is not None:
-            raise UserError(
-                f"The local engine cannot run {type(module).__name__} because it uses {name}; "
-                "choose a model with plain full attention or another engine."
-            )
+            raise _unusable(module, f"it uses {name}")
+    if attention_mask is not None:
+        raise _unusable(module, "it adds a mask of its own")
+    if plan is None:
+        raise _unusable(module, "its layers do not pass on which text a token belongs to")
     queries = query[0].transpose(0, 1)  # [T, Hq, D]
     parts = []
     if plan.readings:
@@ -164,6 +166,13 @@ def attend(
         parts.append(_attend_by_row(queries[group.tokens], key, value, group, scaling))
     out = parts[0] if len(parts) == 1 else torch.cat(parts)
     return out[None], None
+
+
+def _unusable(module: torch.nn.Module, why: str) -> UserError:
+    return UserError(
+        f"The local engine cannot run {type(module).__name__}, because {why}: choose a model with"
+        " plain full attention, or another engine."
+    )
 
 
 def _attend_by_row(

@@ -16,6 +16,7 @@ from fieldcraft.config.sections import Dtype
 from fieldcraft.engine.home import Home
 from fieldcraft.engine.local.requests import turn_end
 from fieldcraft.engine.local.stops import StopStrings
+from fieldcraft.engine.sizes import session_tokens
 from fieldcraft.engine.versions import extend
 from fieldcraft.engine.vllm.client import Choice, Gone
 from fieldcraft.engine.vllm.servers import MOST_DEATHS, Own, Remote, Servers, Serving
@@ -93,7 +94,7 @@ class VllmEngine:
             max_rows=max_rows,
             threads=threads if model.device.type != "cuda" else None,
             memory=memory,
-            max_len=max_len,
+            max_len=session_tokens(model.config.get_text_config(), max_len),
             dtype=dtype,
             tolerance=tolerance or TOLERANCE[dtype],
             timeout_seconds=timeout_seconds,
@@ -127,7 +128,7 @@ class VllmEngine:
     @property
     def max_len(self) -> int:
         """Tokens of a session: that of the servers, once they hold weights."""
-        return self._servers.max_len or int(self.config.max_position_embeddings)
+        return self._servers.max_len or session_tokens(self.config, None)
 
     @property
     def sessions(self) -> int:

@@ -36,7 +36,7 @@ class Serving:
     max_rows: int
     threads: int | None  # of a CPU; None: the model is on another device
     memory: float
-    max_len: int | None
+    max_len: int
     dtype: str
     tolerance: float
     timeout_seconds: float
@@ -305,7 +305,7 @@ class Own(Servers):
         await self.check(config)
         self.home.folder.mkdir(parents=True, exist_ok=True)
         log = self.home.folder / "vllm.log"
-        options, variables = launch(self.settings, weights, config)
+        options, variables = launch(self.settings, weights)
         process = Process(self.python, options, variables, self.place, log)
         self._process = process
         self.home.say(f"vLLM starts, which may take a minute; its log is {log}")
@@ -317,11 +317,8 @@ class Own(Servers):
         return await self._await(process.url, log, look, weights, config)
 
 
-def launch(
-    settings: Serving, weights: Weights, config: Mapping[str, Any]
-) -> tuple[list[str], dict[str, str]]:
+def launch(settings: Serving, weights: Weights) -> tuple[list[str], dict[str, str]]:
     """The options and the environment of a server that starts with these weights."""
-    longest = settings.max_len or int(config["max_position_embeddings"])
     options = {
         "--model": str(weights.folder),
         "--served-model-name": NAME,
@@ -329,7 +326,7 @@ def launch(
         "--logprobs-mode": "processed_logprobs",  # of what is sampled from, temperature and all
         "--generation-config": "vllm",  # no temperature of the model's author
         "--max-num-seqs": str(settings.max_rows),
-        "--max-model-len": str(longest),
+        "--max-model-len": str(settings.max_len),
         "--kv-cache-memory-bytes": str(int(settings.memory * GIB)),
         "--worker-extension-cls": "fieldcraft_worker.Worker",
     }
@@ -340,7 +337,7 @@ def launch(
         "HF_HUB_OFFLINE": "1",
     }
     if settings.threads is not None:
-        options["--max-num-batched-tokens"] = str(max(longest, 8192))
+        options["--max-num-batched-tokens"] = str(max(settings.max_len, 8192))
         options["--block-size"] = "32"  # tokens that sessions share a prefix by; 128 by default
         switches += ["--enforce-eager", "--no-enable-chunked-prefill"]  # see Worker's `seeds`
         variables |= {

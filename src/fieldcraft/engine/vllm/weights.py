@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fieldcraft.engine.comparison import even_ids
+from fieldcraft.engine.sizes import positions
 from fieldcraft.engine.writing import write_model, write_tokenizer
 from fieldcraft.types import UserError
 
@@ -25,7 +27,6 @@ T = TypeVar("T")
 PROBE_TOKENS = 64
 PROBE_TEMPERATURE = 0.5  # not 1, or raw log-probabilities could not be told from processed ones
 SHARED_MEMORY = Path("/dev/shm")
-STRIDE = 0.6180339887498949  # of the golden ratio: multiples of it spread evenly over [0, 1)
 
 
 @dataclass(frozen=True)
@@ -170,8 +171,8 @@ def merged_state(model: Any) -> dict[str, torch.Tensor]:
 
 def probe_ids(config: Any) -> list[int]:
     """The text of ids that a model of a configuration is asked about."""
-    count = min(PROBE_TOKENS, int(config.max_position_embeddings) - 1)
-    return [int(i * STRIDE % 1 * config.vocab_size) for i in range(1, count + 1)]
+    count = min(PROBE_TOKENS, (positions(config) or PROBE_TOKENS + 1) - 1)
+    return even_ids(1, count, int(config.vocab_size))
 
 
 @torch.no_grad()

@@ -49,8 +49,9 @@ class Rank:
         self.writer = Writer(self.mesh)
 
     def make(self, name: str, spec: Spec) -> None:
-        """Make a model. Raises UserError for a folder that cannot be read, and for settings that
-        cannot be had in shards."""
+        """Make a model. Raises UserError for a folder that cannot be read, for settings that cannot
+        be had in shards, and for a model that a packed batch computes otherwise than a plain
+        forward pass."""
         with self.mesh.in_turn():  # for a while the whole model is in memory
             match spec:
                 case PolicySpec():
@@ -64,6 +65,8 @@ class Rank:
                 case CriticSpec():
                     self.models[name] = self._critic(name, spec)
             release_memory()
+        if isinstance(made := self.models[name], Trainer):
+            made.compare()
 
     def step(
         self,

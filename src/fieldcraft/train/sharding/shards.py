@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from fieldcraft.engine.sizes import require_within
 from fieldcraft.train.attention import NO_MASK
 from fieldcraft.train.batch import PackedBatch, Sample, Unit, micro_batches, pack
+from fieldcraft.train.output_layer import OutputLayer
 from fieldcraft.train.sharding.context import Part, part_of
 from fieldcraft.train.sharding.fsdp import Root, drop_whole, shard_head
 from fieldcraft.train.sharding.mesh import Mesh
@@ -48,6 +50,7 @@ class Shards:
         return iter([*found, *(idle_batch() for _ in range(missing))])
 
     def states(self, model: Any, batch: PackedBatch, device: torch.device) -> Tensor:
+        require_within(model.config.get_text_config(), batch.longest)
         part = self._part(batch)
         [hidden_nH] = self._roots[model](
             input_ids=part.ids_n[None].to(device),
@@ -58,6 +61,11 @@ class Shards:
             part=part if self.mesh.context > 1 else None,
         )
         return hidden_nH[part.from_t.to(device)]
+
+    def plain_logits(self, model: Any, layer: OutputLayer, ids_n: Tensor) -> Tensor:
+        """By the whole weights, of which the output layer has its own."""
+        [hidden_nH] = self._roots[model](input_ids=ids_n[None], use_cache=False)
+        return layer(hidden_nH)
 
     def here(self, batch: PackedBatch) -> Tensor | slice:
         return self._part(batch).own_T

@@ -1,0 +1,50 @@
+"""Print what becomes of each causal architecture of transformers, as docs/real-models.md has it.
+
+python scripts/architecture_table.py            prints the table
+python scripts/architecture_table.py --write    writes it between the markers of docs/real-models.md
+
+Takes some minutes: a small model of each is made, trained and sampled from.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENT = ROOT / "docs" / "real-models.md"
+BEGIN, END = "<!-- architectures -->\n", "<!-- /architectures -->"
+sys.path[:0] = [str(ROOT / "tests")]
+
+architectures: Any = import_module("architectures")  # of the tests
+
+
+def table() -> str:
+    """The rows of the architectures that could be made small."""
+    rows = ["| architecture | trained and sampled |", "|---|---|"]
+    verdicts = [architectures.judge(name) for name in architectures.NAMES]
+    rows += [verdict.row for verdict in verdicts if verdict.kind != "not made"]
+    missing = [verdict.name for verdict in verdicts if verdict.kind == "not made"]
+    return "\n".join(rows) + f"\n\nNot judged: {', '.join(missing)}.\n"
+
+
+def main(arguments: list[str]) -> int:
+    if arguments not in ([], ["--write"]):
+        print(__doc__, file=sys.stderr)
+        return 2
+    fresh = table()
+    if not arguments:
+        print(fresh, end="")
+        return 0
+    before, begin, rest = DOCUMENT.read_text("utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{DOCUMENT} lacks the markers {BEGIN.strip()} and {END}")
+    DOCUMENT.write_text(before + begin + fresh + end + after, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,53 @@
+"""Every causal architecture of transformers is computed as by a plain forward pass, or refused.
+
+The table of docs/real-models.md has the verdicts: `python scripts/architecture_table.py --write`.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from architectures import NAMES, judge
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "real-models.md"
+TABLE = dict(re.findall(r"^\| (\S+) \| (equal|refused)", DOCUMENT.read_text("utf-8"), re.MULTILINE))
+# Of each kind of attention, position and verdict one; the others are slow.
+QUICK = (
+    "bert",  # reads in both directions
+    "bloom",  # biases by distance
+    "deepseek_v3",  # latent attention
+    "doge",  # a mask of its own
+    "dory",
+    "gemma2",  # bounded scores
+    "gemma3_text",  # windows
+    "gpt2",  # learnt positions
+    "gpt_bigcode",  # one head of keys
+    "gpt_oss",  # sinks
+    "jetmoe",  # experts of attention
+    "llama",
+    "mamba",  # a state
+    "modernbert-decoder",  # an output layer of two matrices
+    "nemotron",  # layers that take no further arguments
+    "opt",  # dropout
+    "phimoe",  # jitter
+    "qwen3_moe",
+)
+
+
+def test_the_table_judges_most_architectures() -> None:
+    assert len(TABLE) >= 150
+    assert set(TABLE) <= set(NAMES)
+    assert sum(verdict == "equal" for verdict in TABLE.values()) >= 70
+
+
+ALL = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_architecture_is_computed_plainly_or_refused(name: str) -> None:
+    verdict = judge(name)
+    if verdict.kind == "not made":
+        assert name not in TABLE, verdict.why
+    else:
+        assert verdict.kind == TABLE[name], verdict
