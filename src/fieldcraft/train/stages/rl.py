@@ -234,6 +234,8 @@ class RlStage(StageType):
             )
         if not any(settings.weights.values()):
             yield f"stage '{name}' gives no reward a weight: set rewards, as in {{em: 1.0}}."
+        if not settings.where and settings.cot_questions == "all":
+            return
         asked = questions_of(settings, data.training_questions())
         if not asked:
             yield (
