@@ -275,7 +275,7 @@ def test_demonstrations_that_break_the_grammar(monkeypatch: pytest.MonkeyPatch) 
     assert [problem for problem in problems_of(world()) if "grammar" in problem] == [
         # and not those of the stage base, whose texts know no tool
         "40 of 40 demonstrations of stage 'sft2' break the grammar of 'autocoa', such as that of"
-        " task '7': fix or remove them."
+        " task '7': fix or remove them, or choose another dialect."
     ]
 
 
