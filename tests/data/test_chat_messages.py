@@ -360,3 +360,44 @@ def test_more_than_the_agreed_share_stops_with_a_sentence(
         read_shown(file, most)
     agreed = float(str(error.value).rpartition("max_left_out=")[2].rstrip("."))
     assert len(read_shown(file, agreed)[0]) == good
+
+
+MARKUP = [
+    "[TOOL_CALLS] [{}]",
+    "<|python_tag|>{}",
+    "<function=f>{}</function>",
+    "<search>x</search>",
+    "<search>x</search><information>r</information>A",
+    "<code>print(1)</code><interpreter>1</interpreter>A",
+    "<tool_response>r</tool_response>A",
+    "Thought: t\nAction: f[x]\nObservation: r\nFinal Answer: A",
+    "<think>t</think><search>x</search><information>r</information><think>u</think>A",
+    "<think>t <information>r</information></think>A",
+    "[THINK]t[/THINK]A",
+    "\u25c1think\u25b7t\u25c1/think\u25b7A",
+    "<|channel|>final<|message|>A",
+    "A<|im_end|>",
+    "A</s>",
+    "A<\uff5cend\u2581of\u2581sentence\uff5c>",
+]
+
+
+@pytest.mark.parametrize("text", MARKUP)
+def test_markup_that_is_not_read_leaves_the_record_out(text: str) -> None:
+    """Else a model would learn to write results itself, and ends of turns as letters."""
+    with pytest.raises(Malformed, match="of a format that is not read"):
+        read_chat([USER, {"role": "assistant", "content": text}])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<think>I could <search>x</search></think>A",
+        "The tags <b> and <s>old</s> are of HTML",
+        "a <| b |> c",
+        "Action: none",
+        "x[INSTALL]",
+    ],
+)
+def test_texts_that_only_look_like_markup_are_read(text: str) -> None:
+    assert read_chat([USER, {"role": "assistant", "content": text}]).steps
