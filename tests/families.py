@@ -167,6 +167,16 @@ FAMILIES = {
         ("<|endoftext|>", "<|user|>"),
         "<|user|>",
     ),
+    "deepseek v3.1, not thinking": Family(
+        R1.replace("<think>\\n", "</think>").replace(
+            "<｜Assistant｜>' + m", "<｜Assistant｜></think>' + m"
+        ),
+        ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"),
+        "<｜end▁of▁sentence｜>",
+        ("<｜end▁of▁sentence｜>",),
+        "<｜end▁of▁sentence｜>",
+        "<｜begin▁of▁sentence｜>",
+    ),
     "deepseek r1": Family(
         R1,
         ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"),

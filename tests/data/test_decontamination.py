@@ -53,7 +53,7 @@ def test_signs_of_mathematics_tell_questions_apart() -> None:
 
 def test_a_question_that_is_alike_with_the_same_answer_is_a_near_duplicate() -> None:
     asked = EvaluationQuestions([task(QUESTION, "a", "Northport", "North Port"), task("Why?")])
-    near = "Where was the painter Ada Lind born, please?"
+    near = "Where was the painter Ada Lind borne?"
     assert asked.near_duplicates([task(near, "b", "the Northport")]) == [Match(near, QUESTION)]
     assert asked.near_duplicates([task(near, "b", "Southport")]) == []
     assert asked.near_duplicates([task(near, "b")]) == []
@@ -77,3 +77,19 @@ def test_all_near_duplicates_are_found(asked: list[str], trained: list[str]) -> 
         if any(alike(t, a) for a in asked)
     ]
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    "around", ["Question: {}", "Answer the question below. Think first.\n\nQuestion: {}\nAnswer:"]
+)
+def test_a_question_inside_of_a_prompt_is_a_near_duplicate(around: str) -> None:
+    asked = EvaluationQuestions([task(QUESTION, "a", "Northport")])
+    prompt = around.format(QUESTION)
+    assert asked.near_duplicates([task(prompt, "b", "Northport")]) == [Match(prompt, QUESTION)]
+    assert asked.near_duplicates([task(prompt, "b")]) == [Match(prompt, QUESTION)]
+    assert asked.near_duplicates([task(prompt, "b", "Southport")]) == []
+
+
+def test_a_short_question_is_not_looked_for_in_others() -> None:
+    asked = EvaluationQuestions([task("Where is it?", "a", "Northport")])
+    assert asked.near_duplicates([task("The town: where is it? Say.", "b", "Northport")]) == []

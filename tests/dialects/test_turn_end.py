@@ -39,7 +39,11 @@ def test_the_prompt_is_that_of_the_chat_template(family: Family) -> None:
     rendered = dialect.tokenizer.apply_chat_template(
         [{"role": "user", "content": QUESTION}], add_generation_prompt=True, tokenize=False
     )
-    for opened in ("<think>\n\n</think>\n\n", "<think>\n"):  # a dialect opens its own thoughts
+    for opened in (
+        "<think>\n\n</think>\n\n",
+        "<think>\n",
+        "</think>",
+    ):  # a dialect opens its own thoughts
         rendered = rendered.removesuffix(opened)
     written = dialect.tokenizer.decode(dialect.prompt(QUESTION, []))
     assert written.removesuffix("<think>\n") == rendered
@@ -129,7 +133,7 @@ def test_a_reply_follows_the_end_as_the_template_writes_it(family: Family) -> No
     )
     chat = Chat(dialect)
     reply = chat.write_reply("Are you sure?")
-    for opened in ("<think>\n\n</think>\n\n", "<think>\n"):
+    for opened in ("<think>\n\n</think>\n\n", "<think>\n", "</think>"):
         rendered = rendered.removesuffix(opened)
     assert rendered.endswith("Northport" + dialect.end.text + reply)
 
@@ -172,3 +176,14 @@ def test_a_template_may_ask_whether_there_is_a_clock() -> None:
     tokenizer.chat_template = asked + tokenizer.chat_template
     dialect = get_dialect("search-r1", tokenizer, "")
     assert tokenizer.decode(dialect.prompt(QUESTION, [])).startswith("It's 2024")
+
+
+CHANNELS = """{% for m in messages %}<|start|>{{ m.role }}{% if m.role == 'assistant' %}\
+<|channel|>final{% endif %}<|message|>{{ m.content }}<|end|>{% endfor %}\
+{% if add_generation_prompt %}<|start|>assistant{% endif %}"""
+
+
+def test_a_template_that_puts_special_tokens_before_an_answer_is_refused() -> None:
+    special = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>")
+    with pytest.raises(UserError, match=r"writes '<\|channel\|>final<\|message\|>' before"):
+        speak(Family(CHANNELS, special, "<|end|>", ("<|end|>",), "<|end|>"))

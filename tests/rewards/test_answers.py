@@ -87,7 +87,7 @@ def test_cover_em(prediction: str, golds: list[str], covered: float) -> None:
 
 
 def test_rules_are_named_and_versioned() -> None:
-    names = ["em/squad-4", "f1/squad-4", "cover_em/substring-4"]
+    names = ["em/squad-5", "f1/squad-5", "cover_em/substring-5"]
     assert dict(zip(names, (exact_match, f1, cover_em), strict=True)) == RULES
     assert [ExactMatch.rule, F1.rule, CoverEM.rule] == names
 
@@ -141,6 +141,24 @@ def test_an_option_is_its_letter_however_it_is_written(letter: str, way: str, go
     other = "C" if letter != "C" else "D"
     assert exact_match(answer, [other]) == 0.0
     assert exact_match("An apple", [wanted]) == 0.0
+
+
+@pytest.mark.parametrize("answer", ["A, B", "A B", "(A) (B)", "A & B", "A\nB", "a B", "B+", "B#"])
+def test_several_letters_are_no_option(answer: str) -> None:
+    """An article and a letter look like two options, so no article is taken off."""
+    assert exact_match(answer, ["B"]) == f1(answer, ["B"]) == 0.0
+
+
+@pytest.mark.parametrize("answer", ["（A）", "Ａ", "A。", "《A》", "A!", "The answer: A"])
+@pytest.mark.parametrize("letter", ["A", "B"])
+def test_an_option_in_the_punctuation_of_other_scripts(answer: str, letter: str) -> None:
+    given = answer.replace("Ａ", chr(ord(letter) + 0xFEE0)).replace("A", letter)
+    assert exact_match(given, [letter]) == 1.0
+
+
+def test_the_letter_of_an_option_is_covered_as_a_word() -> None:
+    assert cover_em("It cannot be determined", ["B"]) == cover_em("AB", ["B"]) == 0.0
+    assert cover_em("The answer is B.", ["B"]) == 1.0
 
 
 PAIRS = ['""', "''", "``", "“”", "„“", "‘’", "«»", "‹›", "()", "[]", "{}", "__", "$$", "  "]

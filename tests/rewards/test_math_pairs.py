@@ -88,6 +88,23 @@ EQUAL = [
     ("A", "\u201cA\u201d"),
     ("0", "0 cm"),
     ("18", "She makes $18 every day"),
+    ("18", "The answer is 18."),
+    ("18", "Final answer: 18"),
+    ("18", "So the total is $18.00."),
+    ("18", "Therefore, x = 18"),
+    ("-18", "Hence it equals -18."),
+    ("\\frac{3}{4}", "The probability that she wins is 3/4."),
+    ("\\frac{\\pi}{2}", "The area is pi/2"),
+    ("x + 1", "The answer is x+1."),
+    ("A", "The answer is A"),
+    ("\\frac{1}{3}", "0.(3)"),
+    ("\\frac{1}{3}", "0.\\dot{3}"),
+    ("\\frac{1}{3}", "0.333..."),
+    ("\\frac{1}{6}", "0.1666\u2026"),
+    ("\\frac{3}{5}", "3\u20445"),
+    ("e^2", "exp(2)"),
+    ("\\ln 2", "ln(2)"),
+    ("\\sin x", "sin(x)"),
 ]
 DIFFERENT = [
     ("3", "1 2"),
@@ -135,6 +152,14 @@ DIFFERENT = [
     ("1", "It is 0 or maybe 1."),
     ("0", "0 to 1"),
     ("0", "not 0"),
+    ("18", "The answer is not 18."),
+    ("18", "The answer is 17 or 18."),
+    ("18", "The answer is more than 18."),
+    ("18", "If x is 18"),
+    ("Bob is 5 years older", "Ann is 5 years older"),
+    ("18", "The answer is 180"),
+    ("\\pi", "3.1415..."),
+    ("3", "The ratio is 3:4"),
 ]
 
 

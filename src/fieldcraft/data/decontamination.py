@@ -3,7 +3,8 @@
 Questions are compared by their words and signs of mathematics (`duplicates.normal_form`) and by
 their ids. Near duplicates have a Jaccard similarity of their shingles of SIMILARITY or more. All of
 them are found, without a library: such texts share one of the rarest shingles of each, so only
-those that do are compared in full (prefix filtering, Bayardo et al. 2007).
+those that do are compared in full (prefix filtering, Bayardo et al. 2007). A question in a longer
+text is looked for by its first words.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from itertools import product
 from typing import NamedTuple
 
 from fieldcraft.data.duplicates import normal_form, shingles
+from fieldcraft.records.words import words
 from fieldcraft.rewards.answers import compared
 from fieldcraft.types import Task
 
 ASKED = "asked by an evaluation"
+LONG = 5  # words of a question that no other one holds by chance
 SIMILARITY = Fraction(4, 5)  # the default of the filter near_duplicates
 # A place in a file, which another file numbers anew: 17, train_17, dev-17.
 _PLACE = re.compile(r"(?:(?:train|dev|test|val|valid|validation)[-_]?)?\d{1,9}(?:#\d+)?", re.I)
@@ -56,11 +59,12 @@ class EvaluationQuestions:
         ]
 
     def near_duplicates(self, tasks: Iterable[Task]) -> list[Match]:
-        """Return those that are like a question of an evaluation, without being the same, and share
-        an accepted answer with it, or have none as it has none. Questions with other answers differ
-        in what matters, however alike their words are."""
-        index = _SimilarQuestions(self.tasks)
-        found = ((task, index.find(task)) for task in tasks if task not in self)
+        """Return those that are like a question of an evaluation or hold it word by word, as a
+        prompt does that has an instruction around it, without being the same. They share an
+        accepted answer with it, or have none as it has none: questions with other answers differ in
+        what matters, however alike their words are."""
+        index, parts = _SimilarQuestions(self.tasks), _HeldQuestions(self.tasks)
+        found = ((t, index.find(t) or parts.find(t)) for t in tasks if t not in self)
         return [Match(task.question, near.question) for task, near in found if near is not None]
 
 
@@ -94,6 +98,28 @@ class _SimilarQuestions:
         """Return as many as a text that is like theirs cannot lack all of."""
         count = len(some) - math.ceil(SIMILARITY * len(some)) + 1
         return sorted(some, key=lambda shingle: (self._frequency[shingle], shingle))[:count]
+
+
+class _HeldQuestions:
+    """Finds questions that hold another one of LONG words or more as a whole."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self._by_begin = defaultdict[tuple[str, ...], list[tuple[list[str], Task]]](list)
+        for task in tasks:
+            held = words(task.question)
+            if len(held) >= LONG:
+                self._by_begin[tuple(held[:LONG])].append((held, task))
+
+    def find(self, task: Task) -> Task | None:
+        """Return the first question that stands in this one, None without any. A demonstration
+        may have no accepted answers; then the words suffice."""
+        own = words(task.question)
+        for place in range(len(own) - LONG + 1):
+            for held, other in self._by_begin.get(tuple(own[place : place + LONG]), ()):
+                same = own[place : place + len(held)] == held
+                if same and (not task.answers or _answers(task) & _answers(other)):
+                    return other
+        return None
 
 
 def _answers(task: Task) -> set[str]:

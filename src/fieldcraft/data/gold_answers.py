@@ -16,13 +16,19 @@ from fieldcraft.types import UserError
 
 _LISTS = ("golden_answers", "answers", "possible_answers")  # PopQA has the last
 _ANSWERS = (*_LISTS, "answer", "Answer", "Final answer")
-_MORE = ("answer_aliases", "wellFormedAnswers")  # of MuSiQue and MS MARCO, beside the others
+# Beside the others: of MuSiQue, of MS MARCO, and what people write.
+_MORE = (
+    *("answer_aliases", "wellFormedAnswers", "aliases", "answer_alias", "alternative_answers"),
+    *("alternate_answers", "acceptable_answers", "accepted_answers", "other_answers"),
+)
 _SPLIT = "<ans_split>"  # of AutoCoA
 _SEPARATOR = re.compile(r"<ans_split>|<\|answer_split\|>")
 # GSM8K writes the whole solution, and the answer behind "####".
 SOLVED = re.compile(r"(?:\A|\s)####\s*(\S[^\n]*)\s*\Z")
 # MS MARCO's answer to a question that its passages do not answer.
 _NOTHING = ["No Answer Present."]
+_NO_VALUE = ("proof", "notfound")  # NuminaMath's answers to problems that have none
+_SEEN = ("image", "images", "audio", "video")  # what belongs to a question and is no text
 
 
 def answers_of(record: Record, where: str) -> tuple[str, ...]:
@@ -70,13 +76,25 @@ def accepted_answers(record: Record) -> tuple[str, ...]:
 
 def cannot_be_answered(record: Record) -> bool:
     """Tell whether a data set has a question on purpose that its texts do not answer: MuSiQue's
-    `answerable`, SQuAD's `is_impossible` or empty `answers`, and MS MARCO's words for it."""
+    `answerable`, SQuAD's `is_impossible` or empty `answers`, MS MARCO's words for it, and
+    NuminaMath's for problems that ask for a proof."""
     answers = record.get("answers")
     if isinstance(answers, str):
         answers = value_in(answers)
     empty = isinstance(answers, dict) and answers.get("text") == [] and "answer_start" in answers
     said = record.get("answerable") is False or record.get("is_impossible") is True
+    said = said or ("problem" in record and str(record.get("answer")).lower() in _NO_VALUE)
     return said or empty or answers == _NOTHING
+
+
+def refuse_unseen_parts(record: Record) -> None:
+    """Raises Malformed for a question about something that is no text: an image, as in HLE and
+    geometry, or a file, as in GAIA."""
+    keys = (*_SEEN, "file_name") if "Final answer" in record else _SEEN
+    for key in keys:
+        given = record.get(key)
+        if given not in (None, "", [], {}) and given == given:
+            raise Malformed(f"a question about more than its text, by its key '{key}'")
 
 
 def _listed(given: Any, key: str) -> list[Any]:

@@ -26,6 +26,7 @@ from fieldcraft.data.gold_answers import (
     cannot_be_answered,
     ground_truth,
     joined_answers,
+    refuse_unseen_parts,
     required_answers,
 )
 from fieldcraft.data.left_out import MAX_LEFT_OUT, LeftOut
@@ -90,8 +91,8 @@ def read_questions(path: Path, max_left_out: float = MAX_LEFT_OUT) -> Questions:
     agent recorded and whose answer its users know (`served.py`).
 
     A record holds its question in `question` or in verl's `prompt`, and its answers in
-    `golden_answers` (numbers of `choices`, where it has some), `answers`, `answer` and
-    `answer_aliases`, or verl's `reward_model.ground_truth`. An id is the record's own or a hash of
+    `golden_answers` (numbers of `choices`, where it has some), `answers`, `answer`, `aliases` and
+    the like, or verl's `reward_model.ground_truth`. An id is the record's own or a hash of
     the question; when one comes again, "#2", "#3", ... are added. A paragraph of SQuAD holds
     several questions. Those that a data set made unanswerable are left out, and need no consent.
 
@@ -165,6 +166,7 @@ def _asked(found: Sequence[_Found]) -> list[Any]:
 def _task(found: _Found, question: Any) -> Task:
     """The task of a record. Raises Malformed for one that lacks something."""
     record, program = found.record, found.program
+    refuse_unseen_parts(record)
     if not isinstance(question, str) or not question.strip():
         raise Malformed("no question", "there is no question; add a field 'question'.")
     try:

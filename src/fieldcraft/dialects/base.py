@@ -18,7 +18,12 @@ from itertools import accumulate
 from typing import Any, ClassVar
 
 from fieldcraft.config.sections import DATE
-from fieldcraft.dialects.templates import check_system, check_variables, render_chat
+from fieldcraft.dialects.templates import (
+    check_opening,
+    check_system,
+    check_variables,
+    render_chat,
+)
 from fieldcraft.dialects.turn_end import find_turn_end
 from fieldcraft.records.reading import reading
 from fieldcraft.sampling import TurnEnd
@@ -153,7 +158,8 @@ class BaseDialect(ABC):
         day: the date that a chat template shows.
 
     Raises UserError for a tokenizer that makes special tokens out of plain text, for a variable
-    that its chat template never mentions, and for a system prompt that the template does not show.
+    that its chat template never mentions, for a system prompt that the template does not show, and
+    for a template that puts special tokens before the text of a turn.
     """
 
     tokenizer: Tokenizer
@@ -182,6 +188,7 @@ class BaseDialect(ABC):
                 )
         if self.template:
             check_variables(self.tokenizer, self.template)
+        check_opening(self.tokenizer, special.values(), self.template)
         if self.system is not None:
             check_system(self.tokenizer, self.system, self.template)
         _ = self.end  # a mistake is found before anything is sampled
@@ -193,10 +200,10 @@ class BaseDialect(ABC):
 
     def without_think(self, text: str) -> str:
         """A generation prompt without the thinking part that a template opens at its end; where the
-        dialect writes thinking parts of its own, also without one that the template closes again,
-        as those of models that are told not to think."""
+        dialect writes thinking parts of its own, also without one that the template closes, as
+        those of models that are told not to think. DeepSeek V3.1 closes one without opening it."""
         if "<think>" in self.tags:
-            text = re.sub(r"<think>\s*</think>\s*\Z", "", text)
+            text = re.sub(r"(?:<think>\s*)?</think>\s*\Z", "", text)
         return without_think(text)
 
     @property

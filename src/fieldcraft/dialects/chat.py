@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fieldcraft.dialects.base import MARK, BaseDialect, encode_frame, encode_plain
+from fieldcraft.dialects.templates import TURN
 from fieldcraft.dialects.thoughts import reasoning_and_reply
 from fieldcraft.types import UserError
-
-TURN = "\ue001"  # holds the place of a turn of the policy while a template is rendered
 
 
 @dataclass(frozen=True)

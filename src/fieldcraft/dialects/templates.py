@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import date
 from typing import Any
 
@@ -16,6 +17,7 @@ from fieldcraft.config.sections import DATE
 from fieldcraft.records.reading import reading
 from fieldcraft.types import Tokenizer, UserError
 
+TURN = "\ue001"  # is the text of a turn while a chat template is rendered
 # What the framework or transformers gives to a template.
 GIVEN = {"messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now"}
 # transformers' own tag, which marks what an assistant wrote; it changes no text.
@@ -110,4 +112,25 @@ def check_system(tokenizer: Tokenizer, system: str, given: Mapping[str, Any]) ->
         raise UserError(
             "The chat template of the model does not show a system prompt; write its text into"
             " 'instruction'."
+        )
+
+
+def check_opening(tokenizer: Tokenizer, special: Collection[str], given: Mapping[str, Any]) -> None:
+    """Raises UserError for a chat template that writes special tokens between the start of the
+    model's turn and its text, as for models that answer in channels: they would be a part of every
+    answer, and missing in every demonstration."""
+    if tokenizer.chat_template is None:
+        return
+    asked = {"role": "user", "content": "?"}
+    said = {"role": "assistant", "content": TURN}
+    prompt = whole = ""
+    with suppress(TemplateError):  # a template may refuse such a conversation
+        prompt = render_chat(tokenizer, [asked], add_generation_prompt=True, **given)
+        whole = render_chat(tokenizer, [asked, said], **given)
+    before, shown, _ = whole.rpartition(TURN)
+    opening = before.removeprefix(prompt) if shown and before.startswith(prompt) else ""
+    if any(token in opening for token in set(special) - {"<think>", "</think>"}):
+        raise UserError(
+            f"The chat template of the model writes {opening!r} before the text of a turn, which no"
+            " dialect writes or reads; use a model whose turns begin with their text."
         )

@@ -13,11 +13,9 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from fieldcraft.dialects.templates import render_chat
+from fieldcraft.dialects.templates import TURN, render_chat
 from fieldcraft.sampling import TurnEnd
 from fieldcraft.types import Tokenizer, UserError
-
-TURN = "\ue001"  # is the text of a turn while a chat template is rendered
 
 
 def find_turn_end(

@@ -26,7 +26,7 @@ QUOTES = "\"'`‘’‚‛“”„‟«»‹›「」『』"
 SPACE = f"{string.whitespace}\u00a0\u202f"
 # What people and models put around a short answer: quotation marks, brackets, emphasis, formulas.
 WRAPPING = f"{QUOTES}{SPACE}*_$\\()[]{{}}.,:;"
-OPTION = re.compile(r"(?:(?:option|choice|answer)\b[\W_]*+)?([A-Za-z])", re.IGNORECASE)
+OPTION = re.compile(r"(?:(?:the\s+)?(?:option|choice|answer)\b[\W_]*+)?([A-Za-z])", re.IGNORECASE)
 LETTER = re.compile(rf"[{QUOTES}]?[(\[]?[A-Z][)\]]?[.:]?[{QUOTES}]?\.?")
 VERDICTS = {"yes", "no", "noanswer"}
 
@@ -56,8 +56,15 @@ def bare(text: str) -> str:
 
 def option_of(text: str) -> str | None:
     """The letter of an option, as in A, (A), A., "A", **A**, Option A; None for any other text."""
-    found = OPTION.fullmatch(bare(text))
+    found = OPTION.fullmatch(_unpunctuated(text))
     return found[1].upper() if found else None
+
+
+def _unpunctuated(text: str) -> str:
+    """An answer without what is written around it, and the punctuation of all scripts. A # stays:
+    F# is no F."""
+    whole = unicodedata.normalize("NFKC", bare(text))
+    return whole.strip("".join(s for s in set(whole) - {"#"} if unicodedata.category(s)[0] == "P"))
 
 
 def is_option(gold: str) -> bool:
@@ -78,16 +85,16 @@ def compared(text: str) -> str:
 
 def exact_match(prediction: str, golds: Sequence[str]) -> float:
     """1.0 if any gold answer equals the prediction as `compared`; an empty prediction is 0. Where a
-    gold answer is the letter of an option, only the letter counts."""
+    gold answer is the letter of an option, the prediction must be one letter: "A, B" is not B."""
     if not prediction.strip():
         return 0.0
     return float(any(_as(gold, prediction) == compared(gold) for gold in golds))
 
 
 def _as(gold: str, prediction: str) -> str:
-    """Part of a prediction that is compared with this gold answer."""
-    option = option_of(prediction) if is_option(gold) else None
-    return compared(prediction if option is None else option)
+    """Part of a prediction that is compared with this gold answer: nothing of one that names no
+    single option where an option is asked for."""
+    return compared((option_of(prediction) or "") if is_option(gold) else prediction)
 
 
 def f1(prediction: str, golds: Sequence[str]) -> float:
@@ -107,20 +114,26 @@ def _f1(predicted: str, gold: str) -> float:
 
 def cover_em(prediction: str, golds: Sequence[str]) -> float:
     """1.0 if the prediction contains a gold answer after `normalise` (FlashRAG's accuracy), for
-    answers in sentences. Yes, no and noanswer must stand as words of their own, lest "unknown"
-    cover "no"; a gold answer of which nothing is left must be the whole prediction. A prediction
-    that lists guesses passes too, so it is a lenient measure and a reward to be careful with."""
+    answers in sentences. Yes, no, noanswer and the letters of options must stand as words of their
+    own, lest "unknown" cover "no"; a gold answer of which nothing is left must be the whole
+    prediction. A prediction that lists guesses passes too, so it is a lenient measure and a reward
+    to be careful with."""
     predicted = normalise(prediction)
     words = predicted.split()
     wanted = filter(None, map(normalise, golds))
-    covered = any(gold in (words if gold in VERDICTS else predicted) for gold in wanted)
+    covered = any(gold in (words if _is_whole(gold) else predicted) for gold in wanted)
     return float(covered or exact_match(prediction, golds))
 
 
+def _is_whole(gold: str) -> bool:
+    """Tell whether a gold answer, as it is normalised, covers nothing as a part of a word."""
+    return gold in VERDICTS or (len(gold) == 1 and gold.isascii() and gold.isalpha())
+
+
 RULES: Mapping[str, Rule] = {
-    "em/squad-4": exact_match,
-    "f1/squad-4": f1,
-    "cover_em/substring-4": cover_em,
+    "em/squad-5": exact_match,
+    "f1/squad-5": f1,
+    "cover_em/substring-5": cover_em,
 }
 
 
@@ -152,17 +165,17 @@ class RuleReward(StatelessReward):
 
 class ExactMatch(RuleReward):
     name = "em"
-    rule = "em/squad-4"
+    rule = "em/squad-5"
 
 
 class F1(RuleReward):
     name = "f1"
-    rule = "f1/squad-4"
+    rule = "f1/squad-5"
 
 
 class CoverEM(RuleReward):
     name = "cover_em"
-    rule = "cover_em/substring-4"
+    rule = "cover_em/substring-5"
 
 
 class Format(StatelessReward):

@@ -15,6 +15,16 @@ _APPROXIMATE = re.compile(
     re.IGNORECASE,
 )
 
+# "The answer is 5", "Answer: 5", "So x = 5": what an answer says before its value.
+_SAID = re.compile(
+    r"(?!.*\b(?:not|never|no|if|or|either|neither)\b)(?P<said>[A-Za-z][A-Za-z,' ]*?)"
+    r"(?:\b(?:is|are|was|equals|becomes)\b:?|[:=])\s*(?P<value>\S[^:=]*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_ANSWER = re.compile(r"\b(?:answer|result)\s*\Z", re.IGNORECASE)
+_BEGINS = re.compile(r"[-+\u2212(]*\s?(?:pi(?![A-Za-z])|\$|\\(?:frac|sqrt|pi)|[\u221a\u03c0.]|\d)")
+_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
+
 _CURRENCY = r"(?:US\s?)?\\?\$|[€£¥]|(?:USD|EUR|GBP)\s"
 _NUMBER = r"[\d.,_/]*\d"
 _ORDINAL = r"(?:st|nd|rd|th)|\^\s*\{?\s*(?:\\(?:text|mathrm|textrm)\s*\{)?(?:st|nd|rd|th)\}{0,2}"
@@ -38,6 +48,17 @@ _PART = re.compile(
     r"|\$[\d.,]*\d ?(?:\b(?:or|and|to)\b|[-\u2013]) ?\$?\d|\$.*\$",
     re.IGNORECASE | re.DOTALL,
 )
+
+
+def value_of(text: str) -> str:
+    """What a sentence says that an answer is, and any other text as it is. Where the sentence names
+    no answer, only a value without words is taken: "Ann is 5 years older" stays."""
+    found = _SAID.fullmatch(text)
+    if found is None or len(found["said"].strip()) < 2:
+        return text
+    value = found["value"].strip()
+    alone = _BEGINS.match(value) and not _WORD.search(without_words(value).replace("pi", ""))
+    return value if _ANSWER.search(found["said"]) or alone else text
 
 
 def without_words(text: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from math_verify import LatexExtractionConfig, parse
 
 from fieldcraft.rewards.answers import QUOTES, closed_up
-from fieldcraft.rewards.math_quantities import without_words
+from fieldcraft.rewards.math_quantities import value_of, without_words
 
 # Where Math-Verify finds mathematics. An escaped $ is a currency.
 MARKS = re.compile(r"\\boxed|(?<!\\)\$|\\\(|\\\[")
@@ -33,6 +33,9 @@ _NO_MORE = r"(?![\w^]|\.\d)"
 _CONSTANT = r"(?:\u03c0|(?:\\pi|pi|i)(?![A-Za-z])|\\sqrt\{?\d)"
 _END = rf"(?:{_NO_MORE}|(?={_CONSTANT}))"
 _FEW = r"\d{1,99}"  # digits of a number that is computed with
+_ON = r"(?:\.\.\.|\u2026|\\(?:ldots|dots|cdots))"  # the digits go on
+# Of a program: without a sign of LaTeX they are products of letters.
+_FUNCTION = r"(?:exp|ln|log|sin|cos|tan|arc(?:sin|cos|tan))"
 _GAP = r"(?:\\[ ,;!]|[\u00a0\u2009\u202f ])"  # white space in a number, in LaTeX and in Unicode
 
 _RAISED = "\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207a\u207b"
@@ -60,9 +63,18 @@ def _whole(found: re.Match[str]) -> str:
 
 def _repeating(found: re.Match[str]) -> str:
     """A decimal whose last digits repeat, as a fraction."""
-    begin, again = found[1] + found[2], found[3]
-    above = int(begin + again) - int(begin or "0")
-    return rf"\frac{{{above}}}{{{'9' * len(again)}{'0' * len(found[2])}}}"
+    return _repeating_of(*found.groups())
+
+
+def _repeating_of(before: str, behind: str, again: str) -> str:
+    above = int(before + behind + again) - int(before + behind or "0")
+    return rf"\frac{{{above}}}{{{'9' * len(again)}{'0' * len(behind)}}}"
+
+
+def _recurring(found: re.Match[str]) -> str:
+    """A decimal whose last digit goes on and on, as a fraction."""
+    before, _, behind = found[1].rpartition(".")
+    return _repeating_of(before, behind, found[2])
 
 
 def _digit(found: re.Match[str]) -> str:
@@ -105,6 +117,7 @@ _REWRITES: tuple[_Rewrite, ...] = (
     (re.compile("[\u00b7\u22c5]"), r"\\cdot "),
     (re.compile(r"[\u20ac\u00a3\u00a5] ?(?=[\d.])|(?<=\d) ?[\u20ac\u00a3\u00a5]"), ""),
     (re.compile("[\u2212\u2013]"), "-"),
+    (re.compile("\u2044"), "/"),
     (re.compile("\u00b0"), r"^\\circ"),
     (re.compile(rf"{_ALONE}0(?:[xX][0-9a-fA-F]+|[oO][0-7]+|[bB][01]+){_NO_MORE}"), _whole),
     (re.compile(rf"{_ALONE}({_FLOAT})[eE]([-+]?\d{{1,9}}){_NO_MORE}"), _decimal),
@@ -119,7 +132,11 @@ _REWRITES: tuple[_Rewrite, ...] = (
     (re.compile(r"\*\* ?([-+]?[\d.]+|[A-Za-z]\w*)"), r"^{\1}"),
     (re.compile(r"\*\*"), "^"),
     (re.compile(r"\^ ?([-+]\d+(?:\.\d+)?)"), r"^{\1}"),
-    (re.compile(rf"{_ALONE}(\d+)\.(\d*)\\overline\{{(\d+)\}}"), _repeating),
+    (re.compile(rf"{_ALONE}(\d+)\.(\d*)\\overline ?\{{?(\d+)\}}?"), _repeating),
+    (re.compile(rf"{_ALONE}(\d+)\.(\d*)\((\d+)\)(?![\w(])"), _repeating),
+    (re.compile(rf"{_ALONE}(\d+)\.(\d*)\\dot ?\{{?(\d)\}}?(?!\d|\\dot)"), _repeating),
+    (re.compile(rf"{_ALONE}(\d+\.\d*?)(\d)\2+{_ON}"), _recurring),
+    (re.compile(rf"(?<![A-Za-z\\])(?={_FUNCTION}\()"), r"\\"),
     (re.compile("\u00d7|(?<=\\d) ?x ?(?=10\\^)"), r"\\times "),
     (re.compile(r"\\(?:mathrm|text|textrm|operatorname|rm)\s*\{\s*(e|i)\s*\}"), r"\1 "),
     (re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])"), r"\\pi "),
@@ -139,6 +156,8 @@ def read(text: str) -> list[list[Any]]:
     text = text.strip()
     if around := _EMPHASIS.fullmatch(text) or _QUOTED.fullmatch(text):
         text = around["inside"].strip()
+    if not MARKS.search(text):
+        text = value_of(text)
     plain = rewritten(without_words(text)).removeprefix("=")
     if MARKS.search(plain):
         found = [_in_text(plain)]

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from fieldcraft.data.formats.markup import refuse_markup
 from fieldcraft.data.formats.meaning import refuse_unlearned_turn
 from fieldcraft.data.formats.values import filled, parsed_json, result_text, text_of
 from fieldcraft.data.records import Malformed, first
@@ -225,6 +226,7 @@ def _said(message: Message) -> _Said:
         raise Malformed("a thought that never ends")
     begun = text[: turn.begin].removesuffix("</think>").replace("<think>", "").strip()
     rest = "".join(turn.pieces).strip()
+    refuse_markup("\n".join(t.text for t in found if isinstance(t, Thought)), f"{begun}\n{rest}")
     given = _given_calls(message)
     calls = [_action(call) for call in given] + [_readable(call) for call in turn.calls]
     found += [Thought(text) for text in (begun, rest if calls else "") if text]
