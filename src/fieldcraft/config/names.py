@@ -251,7 +251,8 @@ def load(place: str) -> Any:
     """The object at `module:Name`. Raises PartError for a module that cannot be imported, and for a
     name that it does not have."""
     module_name, _, attribute = place.partition(":")
-    if str(Path.cwd()) not in sys.path:
+    own = module_name.partition(".")[0] == "fieldcraft"
+    if not own and str(Path.cwd()) not in sys.path:  # a file there would hide one of a library
         sys.path.insert(0, str(Path.cwd()))
     try:
         found = importlib.import_module(module_name)

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from fieldcraft.engine.writing import write_model, write_tokenizer
+from fieldcraft.records.files import make_folder
 from fieldcraft.types import UserError
 
 Floats = NDArray[np.float32]
@@ -127,7 +128,7 @@ def folder_of(write: Callable[[Path], T], tokenizer: Any, place: Path) -> tuple[
     Raises UserError if the files cannot be written.
     """
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        make_folder(place)
         folder = Path(tempfile.mkdtemp(prefix="weights-", dir=place))
         told = write(folder)
         write_tokenizer(folder, tokenizer)

@@ -14,6 +14,7 @@ import httpx
 from pydantic import BaseModel
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
+from fieldcraft.config.addresses import refuse_secret, shown_address
 from fieldcraft.tools.http import LimitedClient, TooLarge, close_with_the_loop
 from fieldcraft.tools.search.passages import Passage, parse_passage
 from fieldcraft.tools.search.tool import search_function
@@ -91,9 +92,14 @@ class RemoteSearchTool:
         try:
             address = httpx.URL(self.url)
         except httpx.InvalidURL as error:
-            raise UserError(f"'{url}' is no url ({error}); write http://HOST:PORT.") from error
+            raise UserError(
+                f"'{shown_address(url)}' is no url ({error}); write http://HOST:PORT."
+            ) from error
+        refuse_secret("search.url", url)
         if address.scheme not in ("http", "https") or not address.host:
-            raise UserError(f"'{url}' is no url of a server; write http://HOST:PORT.")
+            raise UserError(
+                f"'{shown_address(url)}' is no url of a server; write http://HOST:PORT."
+            )
         self._topk = topk
         self._timeout_seconds = timeout_seconds
         self._retries = retries
