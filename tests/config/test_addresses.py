@@ -124,3 +124,13 @@ def test_any_text_can_be_shown(text: str) -> None:
 def test_no_password_is_shown(password: str, scheme: str, host: str) -> None:
     assert password not in shown_address(f"{scheme}://Z:{password}@x/").replace("x/", "")
     assert shown_address(f"{scheme}://{host}/").endswith("/")
+
+
+def test_a_key_of_a_search_server_is_for_that_server_alone(tmp_path: Path) -> None:
+    search = {"url": f"http://{HOST}", "api_key_env": "SEARCH_KEY"}
+    agent = fieldcraft.load(write_tiny_checkpoint(tmp_path / "model", "qwen2"), search=search)
+    assert agent.recipe.search.api_key_env == "SEARCH_KEY"
+    other = agent.with_options(None, None, "http://other")
+    assert (other.recipe.search.url, other.recipe.search.api_key_env) == ("http://other", None)
+    with pytest.raises(fieldcraft.UserError, match="set url, or remove api_key_env"):
+        fieldcraft.load(agent.model, search={"api_key_env": "SEARCH_KEY"})

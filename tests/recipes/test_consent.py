@@ -16,8 +16,8 @@ from fieldcraft.recipes.consent import ConsentNeeded, allowing, digest_of, requi
 from fieldcraft.recipes.exported import FILE, write_agent
 from fieldcraft.recipes.loading import build_recipe, parse_recipe
 from fieldcraft.runs.agent import find_agent
-from fieldcraft.runs.folder import find_run
 from fieldcraft.tools.search.index import build_index
+from fieldcraft.view.viewed import open_runs
 from tiny_runs import run_tiny
 
 MCP = {"name": "mcp", "mcp": "sh -c 'touch started'"}
@@ -139,14 +139,14 @@ def test_nor_does_any_way_of_loading_a_run(
     assert not Path("started").exists()
 
 
-@pytest.mark.parametrize("command", [["show"], ["view"], ["compare"]])
-def test_reading_a_run_imports_nothing_of_it(
-    command: list[str], run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stages = {"one": {"type": "evil_tools:Stage"}}
-    change(run / "recipe.json", tools=[], stages=stages)
-    with pytest.raises(ConsentNeeded, match="would import 'evil_tools:Stage'"):
-        find_run(run)
+def test_reading_a_run_imports_nothing_of_it(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change(run / "recipe.json", tools=[], stages={"one": {"type": "evil_tools:Stage"}})
+    capsys.readouterr()
+    told = [open_runs([run])[0].trouble]
+    for command in (["show", run], ["compare", run, run], ["branch", run, "--trajectory", 0]):
+        assert status(*command) == 2
+        told.append(capsys.readouterr().err)
+    assert all("would import 'evil_tools:Stage' ('stages.one.type')" in each for each in told)
     assert not Path("imported").exists()
 
 
@@ -209,9 +209,7 @@ def test_a_terminal_is_asked(
             fieldcraft.load(exported)
 
 
-def test_what_this_user_makes_asks_for_nothing(
-    made: Path, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_an_export_of_this_user_asks_for_nothing(checkpoint: Path) -> None:
     recipe = build_recipe({"recipe": "mine", "stages": {}, "tools": [MCP]})
     write_agent(checkpoint, recipe, None, met_tools=True)
     try:
@@ -230,7 +228,7 @@ def test_a_run_of_this_user_asks_for_nothing(tmp_path: Path, settings: Path) -> 
         find_agent(out)
 
 
-def test_nothing_to_allow_leaves_nothing(settings: Path, checkpoint: Path, tmp_path: Path) -> None:
+def test_nothing_to_allow_leaves_nothing(settings: Path, tmp_path: Path) -> None:
     write_agent(tmp_path, build_recipe({"recipe": "mine", "stages": {}}), None, met_tools=True)
     assert not settings.exists()
 

@@ -62,6 +62,7 @@ from fieldcraft.tools.search.tool import SearchTool
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
 from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 
+NO_KEY = {"api_key_env": None}  # that of a server is for no other one
 Tools = Sequence[Any] | Mapping[Any, Mapping[str, Any]]
 
 
@@ -164,7 +165,7 @@ class Agent:
         recipe = self.recipe.model_copy(update=changed)
         if index is not None or url is not None:
             recipe = recipe.model_copy(
-                update={"search": recipe.search.model_copy(update={"url": url})}
+                update={"search": recipe.search.model_copy(update={"url": url, **NO_KEY})}
             )
             return replace(self, recipe=recipe, index=index or self.index, inputs=None)
         return replace(self, recipe=recipe)
