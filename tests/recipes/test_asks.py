@@ -73,6 +73,11 @@ def test_what_is_inside_or_absent_is_data(tmp_path: Path) -> None:
     assert names({"index": str(tmp_path / "link")}, tmp_path) == [("file", "index")]
 
 
+def test_an_encoder_asks_wherever_it_is(tmp_path: Path) -> None:
+    (tmp_path / "encoder").mkdir()
+    assert names({"encoder": str(tmp_path / "encoder")}, tmp_path) == [("file", "encoder")]
+
+
 def test_plain_recipes_ask_for_nothing() -> None:
     texts = {"instruction": "See http://host: /etc, a:b", "system": "a:b", "template": {"x": "/"}}
     assert names(dump_recipe(Recipe(recipe="plain", stages={}, **texts))) == []
@@ -100,3 +105,15 @@ def test_links_to_the_blobs_of_a_cache_are_data(tmp_path: Path) -> None:
     (blobs / "123").write_text("{}")
     (folder / "config.json").symlink_to(blobs / "123")
     assert links_out(folder, {}) == []
+
+
+def test_a_part_of_an_installed_package_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = tmp_path / "plugin-1.0.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin\nVersion: 1.0\n")
+    (record / "entry_points.txt").write_text("[fieldcraft.tools]\nshell = plugin:Shell\n")
+    assert names({"tools": ["shell"]}) == []
+    monkeypatch.syspath_prepend(tmp_path)
+    assert names({"tools": ["shell"]}) == [("module", "tools.0")]

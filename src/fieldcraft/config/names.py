@@ -202,6 +202,12 @@ def _installed(kind: Kind, path: tuple[str, ...]) -> Mapping[str, str]:
     return {entry.name: entry.value for entry in entry_points(group=kind.group)}
 
 
+def of_packages() -> set[str]:
+    """The names of parts that installed packages bring, of all kinds."""
+    own = set(_worlds()).union(*(BUILT_IN.get(kind, ()) for kind in Kind))
+    return {name for kind in Kind for name in _installed(kind, tuple(sys.path))} - own
+
+
 def _worlds() -> dict[str, str]:
     """A world is a folder of fieldcraft/worlds; its class is named after it, as in ThisWorld."""
     package = importlib.import_module("fieldcraft.worlds")

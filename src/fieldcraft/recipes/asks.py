@@ -17,6 +17,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from fieldcraft.config.addresses import shown_address
+from fieldcraft.config.names import of_packages
 from fieldcraft.records.paths import at_home
 
 # The names of consent, and what is allowed by each; what can do most harm comes first.
@@ -81,10 +82,11 @@ class _Leaf:
 def asks_of(data: Mapping[str, Any], folder: Path) -> list[Ask]:
     """What the contents of a file in a folder ask for, what can do most harm first. Nothing is
     imported, started or contacted to find it."""
+    parts = of_packages()
     found = [
         Ask(name, ".".join(leaf.place), _detail(leaf, name))
         for leaf in _leaves(data, (), "", {})
-        if (name := _name(leaf, folder)) is not None
+        if (name := _name(leaf, folder, parts)) is not None
     ]
     return sorted(found, key=lambda ask: [*ASKS].index(ask.name))
 
@@ -131,20 +133,20 @@ def _leaves(
             yield _Leaf(place, key, value, section)
 
 
-def _name(leaf: _Leaf, folder: Path) -> str | None:
-    """By which name a text is allowed; None where it is mere data."""
+def _name(leaf: _Leaf, folder: Path, parts: Collection[str]) -> str | None:
+    """By which name a text is allowed; None where it is mere data. `parts` are of packages."""
     if (name := _by_key(leaf)) is not None:
         return name or None
     text = leaf.text
     if leaf.key == "encoder":
-        return ("file" if _outside(text, folder) else None) if _is_there(text) else "address"
+        return "file" if _is_there(text) else "address"  # inside as well: it may name modules
     if "://" in text:
         return "address"
     if leaf.place[0] in _READ and len(leaf.place) == 1 and not _is_there(text):
         return None
     if _is_path(leaf) and _outside(text, folder):
         return "file"
-    return "module" if _MODULE.fullmatch(text) else None
+    return "module" if _MODULE.fullmatch(text) or text in parts else None
 
 
 def _by_key(leaf: _Leaf) -> str | None:
