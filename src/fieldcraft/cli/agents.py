@@ -144,8 +144,8 @@ def evaluate(
         refuse_unwritable(out)
     if tasks is None and not simulator:
         raise UserError("there are no questions to grade: give a file with --tasks.")
-    check_agents(model, dialect, index, search_url)
     questions = _questions(tasks, max_left_out)[:limit] if tasks else []
+    check_agents(model, dialect, index, search_url)
     with loading():
         from fieldcraft.runs.agent import find_agent
         from fieldcraft.runs.build import open_judge

@@ -95,13 +95,12 @@ class Search(Section):
     @model_validator(mode="after")
     def _keys_are_of_servers(self) -> Self:
         if self.api_key_env is not None and self.url is None:
-            raise ValueError("api_key_env is of the server at url: set url, or remove api_key_env")
+            raise ValueError("api_key_env is of a server: set url, or remove api_key_env")
         return self
 
 
 class JudgeModel(Section):
-    """A language model that judges answers, behind an OpenAI-compatible endpoint. Evaluations ask
-    it where it is named; the reward `judge` makes reinforcement learning ask it too."""
+    """A model at an OpenAI-compatible endpoint, asked in evaluations and by the reward `judge`."""
 
     url: str | None = None
     model: str | None = None
