@@ -1,5 +1,6 @@
 """Fixtures that every test may use."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,14 @@ from hypothesis import settings
 
 settings.register_profile("no clock", deadline=None)  # a busy machine is no defect
 settings.load_profile("no clock")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def settings_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Consent that tests give, or that their runs remember, is not the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("settings")))
+        yield
 
 
 @pytest.fixture(scope="session")

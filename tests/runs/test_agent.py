@@ -93,7 +93,7 @@ def test_options_replace_what_the_run_had(run: Path) -> None:
     assert agent.recipe.search.url == "http://there"
     assert agent.recipe.search.topk == 1
     (run / "other").mkdir()
-    (run / "other" / MANIFEST).touch()
+    (run / "other" / MANIFEST).write_text('{"format": 4}')
     again = agent.with_options(None, run / "other", None)
     assert again.recipe.dialect == "hermes"
     assert (again.index, again.recipe.search.url) == (run / "other", None)

@@ -9,7 +9,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from fieldcraft.records.files import refuse_unwritable, write_json
+from fieldcraft.records.files import append_text, make_folder, refuse_unwritable, write_json
 from fieldcraft.records.jsonl import whole_lines
 from fieldcraft.records.reading import read_json, reading
 from fieldcraft.records.trajectories import from_json, to_json, write_trajectories
@@ -40,8 +40,7 @@ class Kept:
     def add(self, name: str, trajectory: Trajectory) -> None:
         """Keep one more."""
         if self.folder is not None:
-            with self._file(name).open("a", encoding="utf-8", errors="replace") as file:
-                file.write(to_json(trajectory) + "\n")
+            append_text(self._file(name), to_json(trajectory) + "\n")
 
     def write(self, name: str, record: Mapping[str, Any]) -> None:
         """What came out."""
@@ -72,7 +71,7 @@ def open_kept(folder: Path, settings: Mapping[str, Any], trajectory: Trajectory)
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists and holds no branches: choose another with --out.")
     refuse_unwritable(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     try:
         with FileLock(folder / ".lock", timeout=0):
             write_trajectories(folder / "trajectory.jsonl", [trajectory])

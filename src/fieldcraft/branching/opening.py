@@ -18,6 +18,7 @@ from fieldcraft.rollout.loop import Policy
 from fieldcraft.runs.agent import Agent
 from fieldcraft.runs.build import open_correct, with_files
 from fieldcraft.runs.folder import RunFolder, find_model, find_run
+from fieldcraft.runs.trust import require_trust
 from fieldcraft.types import Trajectory, UserError
 
 
@@ -35,7 +36,8 @@ class Chosen:
     def agent(self, model: Path | None = None) -> Agent:
         """The agent that wrote it, or the one of another model, under the settings of its run.
 
-        Raises UserError for what no model of the run wrote, and where there is no model.
+        Raises UserError for what no model of the run wrote, where there is no model, and as
+        `require_trust` does.
         """
         run = self.run
         if self.name not in run.recipe.stages and (self.name != "base" or run.recipe.model is None):
@@ -45,6 +47,7 @@ class Chosen:
             )
         own = run.model(self.name if self.name in run.recipe.stages else "start")
         _, found = find_model(own if model is None else model)
+        require_trust(run, found)
         return Agent(found, with_files(run.recipe, run.files), run.index)
 
     def folder(self, model: Path | None = None) -> Path:

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from fieldcraft.cli.app import (
+    Allow,
     Device,
     Dialect,
     Index,
@@ -22,6 +23,7 @@ from fieldcraft.cli.app import (
     refuse_used,
 )
 from fieldcraft.cli.sampling import From, MinP, Temperature, TopK, TopP, given
+from fieldcraft.config.addresses import refuse_secret
 from fieldcraft.config.names import Kind, require
 from fieldcraft.config.sections import Dtype, JudgeModel
 from fieldcraft.evals.tables import detail_tables, pairwise_table, results_table
@@ -49,6 +51,7 @@ def ask(
     min_p: MinP = None,
     sampling: From = None,
     seed: Annotated[int, typer.Option(help="Of the samples.")] = 0,
+    allow: Allow = None,
 ) -> None:
     """Watch one agent think, act and answer; greedily, unless an option says otherwise."""
     if not question.strip():
@@ -68,11 +71,13 @@ def export(
     model: Annotated[Path, typer.Argument(help="A run, a stage of it, or a checkpoint.")],
     out: Out,
     dtype: Annotated[Dtype, typer.Option(help="The type of the weights written.")] = "bfloat16",
+    allow: Allow = None,
 ) -> None:
     """Write a trained model, adapters merged, as a folder that transformers and others load."""
     refuse_used(out)
-    if find_part(model) is None:
-        find_model(model)
+    from fieldcraft.runs.trust import require_trust
+
+    require_trust(*(find_part(model) or find_model(model)))
     with loading():
         from fieldcraft.runs.exporting import export
 
@@ -126,6 +131,7 @@ def evaluate(
     sampling: From = None,
     max_left_out: MaxLeftOut = 0.1,
     out: Into = None,
+    allow: Allow = None,
 ) -> None:
     """Grade agents on a file of questions and compare each with the first; or, with --simulator,
     the search results that they write themselves, sampled as in training and by default for
@@ -133,6 +139,7 @@ def evaluate(
     settings = JudgeModel(url=judge_url, model=judge_model, votes=judge_votes)
     if (judge_url is None) != (judge_model is None):
         raise UserError("a judge needs both a url and a model: give --judge-url and --judge-model.")
+    refuse_secret("judge.url", judge_url)
     if out is not None:
         refuse_unwritable(out)
     if tasks is None and not simulator:
@@ -201,10 +208,12 @@ def check_agents(
     models: Sequence[Path], dialect: str | None, index: Path | None, search_url: str | None
 ) -> None:
     """Whatever can be wrong about them that needs no model to see."""
+    from fieldcraft.runs.trust import require_trust
     from fieldcraft.tools.search.index import require_one_search
 
     for model in models:
-        find_model(model)
+        require_trust(*find_model(model))
+    refuse_secret("search.url", search_url)
     if dialect is not None:
         require(Kind.DIALECT, dialect)
     require_one_search(index, search_url)

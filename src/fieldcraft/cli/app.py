@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from fieldcraft.recipes.asks import ASKS
+from fieldcraft.recipes.consent import allowing
 from fieldcraft.records.files import refuse_unwritable
 from fieldcraft.terminal.progress import is_live
 from fieldcraft.types import UserError
@@ -44,6 +46,21 @@ SearchUrl = Annotated[str | None, typer.Option(help="Search with this server ins
 Dialect = Annotated[str | None, typer.Option(help="The dialect of a bare checkpoint.")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where the model runs.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="At most this many of them.")]
+
+
+def _allow(context: typer.Context, names: list[str] | None) -> list[str] | None:
+    """Allow it until the command ends, whatever the command loads."""
+    context.with_resource(allowing(names or ()))
+    return names
+
+
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        callback=_allow,
+        help=f"What a folder of others may do, remembered for it: {', '.join(ASKS)}.",
+    ),
+]
 
 
 def refuse_used(out: Path) -> None:

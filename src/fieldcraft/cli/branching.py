@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from fieldcraft.cli.app import Device, app, loading
+from fieldcraft.cli.app import Allow, Device, app, loading
 from fieldcraft.runs.loop import run_async
 from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.types import UserError
@@ -44,6 +44,7 @@ def branch(
     seed: int = 0,
     device: Device = "auto",
     out: Out = None,
+    allow: Allow = None,
 ) -> None:
     """Sample how a trajectory continues from a step, as it was and with another text there; without
     --step, from every step: the value of each."""

@@ -16,6 +16,7 @@ from rich.console import Console
 from fieldcraft.cli.agents import check_agents
 from fieldcraft.cli.app import (
     AgentKeys,
+    Allow,
     Device,
     Dialect,
     Index,
@@ -53,6 +54,7 @@ def world(
     ] = False,
     host: str = "127.0.0.1",
     port: int = 8000,
+    allow: Allow = None,
 ) -> None:
     """Write a synthetic world as files: what is searched, and questions to train and to test on.
 
@@ -98,6 +100,7 @@ def synthesise(
     out: Annotated[Path | None, typer.Option(help="By default runs/RECIPE-questions.")] = None,
     depth: Annotated[int, typer.Option(min=0, help="Questions with one more hop.")] = 100,
     width: Annotated[int, typer.Option(min=0, help="Questions joined from several.")] = 100,
+    allow: Allow = None,
 ) -> None:
     """Harder questions from those of a recipe, by its world or by its teacher's model."""
     settings = load_recipe(recipe, overrides or [])
@@ -181,9 +184,13 @@ def serve(
     index: Annotated[Path, typer.Option(help="A folder that 'fieldcraft index' wrote.")],
     host: str = "127.0.0.1",
     port: int = 8000,
+    allow: Allow = None,
 ) -> None:
     """A search server with the interfaces of Search-R1 and AutoCoA: POST /retrieve."""
+    from fieldcraft.tools.search.index import require_trusted_index
     from fieldcraft.tools.search.server import serve_search
+
+    require_trusted_index(index)
 
     if (index / "manifest.json").exists():  # with an encoder it takes a while
         print(f"Opening {index} ...", file=sys.stderr, flush=True)
@@ -239,6 +246,7 @@ def serve_trained_agent(
     top_p: TopP = None,
     min_p: MinP = None,
     sampling: From = None,
+    allow: Allow = None,
 ) -> None:
     """A trained agent with its tools behind OpenAI's interfaces, and as a tool of MCP."""
     token = read_token(token_env, token_file)

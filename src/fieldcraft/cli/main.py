@@ -21,6 +21,7 @@ from fieldcraft.cli import agents, branching, data, plan, runs, show, view
 from fieldcraft.cli.app import (
     app,
 )
+from fieldcraft.recipes.consent import ConsentNeeded
 from fieldcraft.records.paths import argument_at_home
 from fieldcraft.types import UserError
 from fieldcraft.version import __version__
@@ -38,16 +39,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     if isinstance(sys.stdout, TextIOWrapper):  # a letter that it cannot write ends no command
         sys.stdout.reconfigure(errors="backslashreplace")
-    mistakes: list[UserError | OSError] = []
-    try:
-        with _no_lost_interrupt():
-            given = sys.argv[1:] if arguments is None else arguments
-            app(args=[*map(argument_at_home, given)], prog_name="fieldcraft")
-    except* (UserError, OSError) as group:  # a rollout's arrives in the group of its siblings
-        mistakes += _leaves(group)
+    given = [*map(argument_at_home, sys.argv[1:] if arguments is None else arguments)]
+    mistakes = _run(given)
+    while mistakes and _gives_consent(mistakes[0]):
+        mistakes = _run(given)
     if mistakes:
         print(f"fieldcraft: {_sentence(mistakes[0])}", file=sys.stderr)
         sys.exit(2)
+
+
+def _run(arguments: Sequence[str]) -> list[UserError | OSError]:
+    """Run a command, which exits unless it made mistakes."""
+    mistakes: list[UserError | OSError] = []
+    try:
+        with _no_lost_interrupt():
+            app(args=[*arguments], prog_name="fieldcraft")
+    except* (UserError, OSError) as group:  # a rollout's arrives in the group of its siblings
+        mistakes += _leaves(group)
+    return mistakes
+
+
+def _gives_consent(mistake: UserError | OSError) -> bool:
+    """Ask the user at a terminal for what a folder needs. It is loaded before anything else is
+    done, so that the command can begin anew."""
+    if not isinstance(mistake, ConsentNeeded) or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    print(f"{mistake.file} would", file=sys.stderr)
+    for ask in mistake.asks:
+        print(f"  {ask} ('{ask.key}')", file=sys.stderr)
+    print("Allow that, now and later? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        return False
+    mistake.give()
+    return True
 
 
 @contextmanager

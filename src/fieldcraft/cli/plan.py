@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fieldcraft.cli.app import Overrides, RecipeName, app, loading
+from fieldcraft.cli.app import Allow, Overrides, RecipeName, app, loading
 from fieldcraft.config.recipe import Recipe, refuse_idle
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.scaling.devices import CPU, Device, find_device
@@ -35,6 +35,7 @@ def plan(
     tool_seconds: Annotated[
         float, typer.Option(min=0, help="Of all calls of a rollout, in the mean.")
     ] = 0.0,
+    allow: Allow = None,
 ) -> None:
     """Which process goes where, the memory of each and the time of a run, before it starts."""
     settings = load_recipe(recipe, overrides or [])

@@ -15,12 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fieldcraft.cli.app import (
-    Overrides,
-    RecipeName,
-    app,
-    loading,
-)
+from fieldcraft.cli.app import Allow, Overrides, RecipeName, app, loading
 from fieldcraft.config.recipe import Recipe, refuse_idle
 from fieldcraft.evals.achievement import achievement
 from fieldcraft.evals.tables import (
@@ -49,6 +44,7 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="The run's folder, by default runs/RECIPE[-seedN].")
     ] = None,
+    allow: Allow = None,
 ) -> None:
     """Every stage of a recipe; what is done already is skipped."""
     settings = _load(recipe, overrides or [])
@@ -201,6 +197,7 @@ def check(
             " are trained and graded.",
         ),
     ] = 0,
+    allow: Allow = None,
 ) -> None:
     """What would go wrong with a recipe, before it costs anything."""
     settings = _load(recipe, overrides or [])

@@ -11,11 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fieldcraft.cli.app import (
-    Limit,
-    app,
-    loading,
-)
+from fieldcraft.cli.app import Allow, Limit, app, loading
 from fieldcraft.data.steps_io import as_trajectory, read_demonstrations
 from fieldcraft.evals.tables import detail_tables, pairwise_table, results_table
 from fieldcraft.records.files import refuse_unwritable
@@ -76,6 +72,7 @@ def show(
         bool, typer.Option("--mask", help="Its tokens, and which of them the stage trains.")
     ] = False,
     html: Annotated[bool, typer.Option("--html", help="Print where the report is.")] = False,
+    allow: Allow = None,
 ) -> None:
     """Trajectories of a run's evaluations: a list, or one in full."""
     if run.is_file():
@@ -143,6 +140,7 @@ def compare(
         list[Path], typer.Argument(help="Runs, or stages of them; the first is the baseline.")
     ],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("compared.html"),
+    allow: Allow = None,
 ) -> None:
     """Runs side by side: a page with their evaluations, curves and answers to each question."""
     from fieldcraft.runs.comparing import compare_runs

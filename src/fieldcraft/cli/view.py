@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fieldcraft.cli.app import app
+from fieldcraft.cli.app import Allow, app
 
 
 @app.command()
@@ -25,8 +25,10 @@ def view(
     sample: Annotated[
         bool, typer.Option("--sample", help="Let readers sample from a step of a trajectory.")
     ] = False,
+    allow: Allow = None,
 ) -> None:
     """Runs in the browser: curves, trajectories and their tokens, and who waited for whom."""
+    from fieldcraft.runs.trust import require_trust
     from fieldcraft.tools.serving import serve
     from fieldcraft.view.access import hosts_of, is_loopback
     from fieldcraft.view.branches import Sampling
@@ -35,6 +37,9 @@ def view(
     from fieldcraft.view.viewed import open_runs
 
     viewed = open_runs(runs)
+    for run in viewed if sample else ():  # the commands that sample cannot ask
+        if run.folder is not None:
+            require_trust(run.folder, run.path)
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(24)
     page = create_app(

@@ -18,6 +18,7 @@ from fieldcraft.engine.vllm.client import Gone, Server
 from fieldcraft.engine.vllm.process import Process, find_vllm
 from fieldcraft.engine.vllm.servers import MOST_DEATHS, Serving, launch
 from fieldcraft.engine.vllm.weights import Weights
+from fieldcraft.records.files import make_folder
 from fieldcraft.types import UserError
 
 
@@ -121,7 +122,7 @@ class Hosted(Wired):
     async def _start(self, number: int, weights: Weights, config: Mapping[str, Any]) -> Server:
         host = self._hosts[number]
         await answer(host.check.remote(self._python))
-        self.home.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.home.folder)
         log = (self.home.folder / f"vllm-{number}.log").absolute()
         options, variables = launch(self.settings, weights)
         options += ["--weight-transfer-config", json.dumps({"backend": "fieldcraft"})]

@@ -202,6 +202,12 @@ def _installed(kind: Kind, path: tuple[str, ...]) -> Mapping[str, str]:
     return {entry.name: entry.value for entry in entry_points(group=kind.group)}
 
 
+def of_packages() -> set[str]:
+    """The names of parts that installed packages bring, of all kinds."""
+    own = set(_worlds()).union(*(BUILT_IN.get(kind, ()) for kind in Kind))
+    return {name for kind in Kind for name in _installed(kind, tuple(sys.path))} - own
+
+
 def _worlds() -> dict[str, str]:
     """A world is a folder of fieldcraft/worlds; its class is named after it, as in ThisWorld."""
     package = importlib.import_module("fieldcraft.worlds")
@@ -251,7 +257,8 @@ def load(place: str) -> Any:
     """The object at `module:Name`. Raises PartError for a module that cannot be imported, and for a
     name that it does not have."""
     module_name, _, attribute = place.partition(":")
-    if str(Path.cwd()) not in sys.path:
+    own = module_name.partition(".")[0] == "fieldcraft"
+    if not own and str(Path.cwd()) not in sys.path:  # a file there would hide one of a library
         sys.path.insert(0, str(Path.cwd()))
     try:
         found = importlib.import_module(module_name)

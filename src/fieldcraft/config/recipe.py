@@ -56,9 +56,9 @@ from fieldcraft.config.stages import Pairs, Sft, Stage
 from fieldcraft.config.teacher import Teacher
 from fieldcraft.types import UserError
 
-# What a run that is resumed may change: how a teacher, an engine or an environment is reached, what
-# decides how much memory it takes and which processes it has, and who shows its curves. `*` is any
-# name.
+# What a run that is resumed may change: how a teacher, an engine, an environment or a search is
+# reached, what decides how much memory it takes and which processes it has, and who shows its
+# curves. `*` is any name.
 FREE_KEYS = (
     ("cluster",),
     ("max_rows",),
@@ -68,6 +68,7 @@ FREE_KEYS = (
     *(("environment", key) for key in ("python", "url", "sessions", "timeout_seconds")),
     *(("teacher", key) for key in ("url", "api_key_env", "prices")),
     *(("teacher", key) for key in ("concurrency", "timeout_seconds", "retries")),
+    ("search", "api_key_env"),
     ("collect", "max_failed"),
     ("trackers",),
 )

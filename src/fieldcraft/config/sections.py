@@ -87,14 +87,20 @@ class Search(Section):
 
     topk: PositiveInt = 3
     url: str | None = None
+    api_key_env: str | None = None  # the environment variable that holds the key of that server
     timeout_seconds: PositiveFloat = 10.0
     encoder: str | None = None  # folder or hub name of a sentence-transformers model
     ranking: Literal["bm25", "dense", "hybrid"] | None = None  # None: hybrid with an encoder
 
+    @model_validator(mode="after")
+    def _keys_are_of_servers(self) -> Self:
+        if self.api_key_env is not None and self.url is None:
+            raise ValueError("api_key_env is of a server: set url, or remove api_key_env")
+        return self
+
 
 class JudgeModel(Section):
-    """A language model that judges answers, behind an OpenAI-compatible endpoint. Evaluations ask
-    it where it is named; the reward `judge` makes reinforcement learning ask it too."""
+    """A model at an OpenAI-compatible endpoint, asked in evaluations and by the reward `judge`."""
 
     url: str | None = None
     model: str | None = None

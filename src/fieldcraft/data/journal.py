@@ -14,6 +14,7 @@ from fieldcraft.agents.prompted import Attempt, End
 from fieldcraft.data.steps_io import Record, read_steps, step_records
 from fieldcraft.data.teachers import Way
 from fieldcraft.endpoints.openai import Usage
+from fieldcraft.records.files import append_text, make_folder
 from fieldcraft.records.jsonl import whole_lines
 from fieldcraft.records.reading import reading
 from fieldcraft.types import Task, UserError
@@ -38,7 +39,7 @@ class Journal:
         self.attempts: dict[tuple[str, Way], list[Attempt]] = {}
         self.tried = 0
         self.usage = NOTHING
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         for number, line in enumerate(whole_lines(path), start=1):
             where = f"{path}, line {number}"
             with reading(where, "remove the line to make the attempt anew"):
@@ -78,8 +79,7 @@ class Journal:
             "right": attempt.right,
         }
         line = json.dumps(record)  # ASCII: half a character that a model wrote is kept as it is
-        with self.path.open("a", encoding="ascii") as file:
-            file.write(f"{line}\n")
+        append_text(self.path, f"{line}\n")
         self._remember(job.task.id, job.way, attempt)
 
     def _remember(self, identity: str, way: Way, attempt: Attempt) -> None:

@@ -21,6 +21,7 @@ from pydantic import TypeAdapter
 from fieldcraft.config.sections import Select
 from fieldcraft.data.duplicates import normal_form
 from fieldcraft.data.funnel import Cut, Example
+from fieldcraft.records.files import append_text, make_folder
 from fieldcraft.records.jsonl import parse_object, whole_lines
 from fieldcraft.records.reading import reading
 from fieldcraft.types import Task, UserError
@@ -64,7 +65,7 @@ class Tallies:
         """Read what is there. Raises UserError where that is damaged."""
         self.path = path
         self.found: dict[tuple[str, str], Tally] = {}
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         for number, text in enumerate(whole_lines(path), start=1):
             where = f"{path}, line {number}"
             record = parse_object(text, where)
@@ -73,8 +74,7 @@ class Tallies:
                 self.found[line.who, line.id] = Tally(line.right, line.of)
 
     def append(self, who: str, task: Task, tally: Tally) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(f"{json.dumps(_Line(who, task.id, *tally)._asdict())}\n")
+        append_text(self.path, f"{json.dumps(_Line(who, task.id, *tally)._asdict())}\n")
         self.found[who, task.id] = tally
 
     def of(self, who: str) -> dict[str, Tally]:

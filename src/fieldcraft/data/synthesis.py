@@ -23,6 +23,7 @@ from fieldcraft.agents.team import Seated
 from fieldcraft.data.funnel import Cut, Example
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.records import hash_of
+from fieldcraft.records.files import append_text, make_folder
 from fieldcraft.records.jsonl import parse_object, whole_lines
 from fieldcraft.records.reading import reading
 from fieldcraft.rewards.answers import compared
@@ -222,7 +223,7 @@ class Drafts:
         """Read what is there. Raises UserError where that is damaged."""
         self.path = path
         self.found: list[Draft] = []
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         for number, text in enumerate(whole_lines(path), start=1):
             where = f"{path}, line {number}"
             record = parse_object(text, where)
@@ -230,8 +231,7 @@ class Drafts:
                 self.found.append(TypeAdapter(Draft).validate_python(record))
 
     def append(self, draft: Draft) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(f"{json.dumps(draft._asdict(), ensure_ascii=False)}\n")
+        append_text(self.path, f"{json.dumps(draft._asdict(), ensure_ascii=False)}\n")
         self.found.append(draft)
 
     def kept(self, kind: str) -> list[Task]:

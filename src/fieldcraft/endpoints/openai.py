@@ -23,7 +23,9 @@ from weakref import WeakValueDictionary
 import httpx
 from pydantic import BaseModel, Field, ValidationError
 
+from fieldcraft.config.addresses import shown_address
 from fieldcraft.config.teacher import is_openai
+from fieldcraft.records.files import make_file
 from fieldcraft.sampling import WHOLE, Truncation
 from fieldcraft.tools.http import LimitedClient, TooLarge, close_with_the_loop
 from fieldcraft.types import UserError
@@ -315,7 +317,7 @@ class _ReplyFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_file(path)
         try:
             with closing(sqlite3.connect(path)) as file, file:
                 file.execute("PRAGMA journal_mode = WAL")
@@ -350,7 +352,8 @@ def _checked(url: str) -> str:
     """The url without what the client adds. One that holds a secret would end up in files."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UserError(f"'{url}' is no url of an endpoint; write http://HOST:PORT/v1.")
+        shown = shown_address(url)
+        raise UserError(f"'{shown}' is no url of an endpoint; write http://HOST:PORT/v1.")
     if parts.username or parts.password or parts.query:
         raise UserError(
             f"The url of {parts.hostname} must hold no user, password or query: put the key into"

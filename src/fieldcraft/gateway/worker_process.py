@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fieldcraft.records.files import open_log
 from fieldcraft.types import UserError
 
 LONGEST = 2**28  # bytes of an answer: a trace has the ids of all its tokens
@@ -39,7 +40,7 @@ class WorkerProcess:
     async def start(self) -> dict[str, Any]:
         """Its answer to the opening. Raises UserError if it does not begin."""
         try:
-            with self.log.open("ab") as output:
+            with open_log(self.log) as output:
                 self._process = await asyncio.create_subprocess_exec(
                     *self.command,
                     stdin=asyncio.subprocess.PIPE,

@@ -15,6 +15,8 @@ from typing import Any
 
 from fieldcraft.config.environment import of_others
 from fieldcraft.config.recipe import Recipe, dump_recipe
+from fieldcraft.recipes.asks import asks_of
+from fieldcraft.recipes.consent import remember, require_consent, require_consent_to_links
 from fieldcraft.records.files import write_json
 from fieldcraft.records.reading import Damaged, read_json
 from fieldcraft.types import UserError
@@ -31,7 +33,9 @@ def write_agent(folder: Path, recipe: Recipe, index: Path | None, *, met_tools: 
     was trained with tools."""
     place = None if index is None else str(index.absolute())
     kept = {"recipe": recipe.recipe, "dtype": recipe.policy_dtype, **handed_on(recipe)}
-    write_json(folder / FILE, {**kept, "index": place, MET_TOOLS: met_tools})
+    written = {**kept, "index": place, MET_TOOLS: met_tools}
+    write_json(folder / FILE, written)
+    remember(folder / FILE, written)
 
 
 def handed_on(recipe: Recipe) -> dict[str, Any]:
@@ -43,11 +47,14 @@ def read_agent(folder: Path) -> tuple[dict[str, Any], Path | None] | None:
     """The recipe of an exported agent, without stages, and the folder of its index; None where a
     folder holds weights alone.
 
-    Raises UserError for a file that `write_agent` did not write.
+    Raises UserError for a file that `write_agent` did not write, and ConsentNeeded for what it asks
+    for that the user has not allowed.
     """
     keys = _read(folder)
     if keys is None:
         return None
+    require_consent(folder / FILE, keys)
+    require_consent_to_links(folder, keys)
     index = keys.pop("index")
     keys.pop(MET_TOOLS, None)
     return {**keys, "stages": {}}, None if index is None else Path(index)
@@ -86,18 +93,22 @@ def filled_from_model(data: dict[str, Any]) -> dict[str, Any]:
 
     Its prompt is meant for its dialect, so a recipe with another one takes none of it. What is
     searched is the recipe's own business: only how many passages a search returns is taken.
+
+    Raises UserError as `read_agent` does; of what is not taken nothing needs consent.
     """
     model = data.get("model")
-    found = read_agent(Path(model)) if isinstance(model, str | Path) else None
-    if found is None:
+    agent = _read(Path(model)) if isinstance(model, str | Path) else None
+    if agent is None:
         return data
-    agent, _ = found
     same_dialect = data.get("dialect", agent["dialect"]) == agent["dialect"]
     tools = () if of_others(data.get("environment")) else ("tools",)
     whole = (*tools, "max_rows", *(PROMPT if same_dialect else ()))
     sections = {"search": {"topk": agent["search"]["topk"]}, "budget": agent["budget"]}
     acts = () if "tools" in data else ("environment",)
-    filled = {key: agent[key] for key in (*acts, *whole)} | data
+    taken = {key: agent[key] for key in (*acts, *whole) if key not in data}
+    file = Path(str(model), FILE)
+    require_consent(file, agent, asks_of(taken, file.parent))
+    filled = taken | data
     for name, section in sections.items():
         own = data.get(name, {})
         filled[name] = {**section, **own} if isinstance(own, Mapping) else own

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from fieldcraft.config.addresses import SecretShown, refuse_secrets
 from fieldcraft.config.complaints import first_problem
 from fieldcraft.config.names import (
     BUILT_IN,
@@ -30,7 +31,9 @@ from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import TEACHER, JudgeModel, World, fields_of
 from fieldcraft.config.stages import Stage
 from fieldcraft.config.teacher import Teacher
+from fieldcraft.recipes.asks import asks_of
 from fieldcraft.recipes.clusters import check_cluster
+from fieldcraft.recipes.consent import require_consent
 from fieldcraft.recipes.environments import check_environment
 from fieldcraft.recipes.exported import filled_from_model
 from fieldcraft.recipes.files import read_recipe
@@ -133,8 +136,9 @@ def _check_values(value: Any, place: str = "") -> None:
 
 
 def build_recipe(data: dict[str, Any]) -> Recipe:
-    """The typed recipe of a mapping. Raises UserError with the first problem."""
+    """The typed recipe of a mapping. Raises UserError with the first problem, and SecretShown."""
     data = at_home(data)
+    refuse_secrets(data)
     stages = data.get("stages")
     made = {n: _stage(n, s, stages) for n, s in stages.items()} if isinstance(stages, dict) else {}
     try:
@@ -307,16 +311,18 @@ def check_judge(judge: JudgeModel, needed: bool) -> None:
 def recipe_of_run(run: Path) -> Recipe:
     """The recipe that a run folder was made with; the files it names may be gone by now.
 
-    Raises UserError if the folder is not one run's, or one of another version's, and PartError
-    where a part of the user's cannot be imported here.
+    Raises UserError if the folder is not one run's, or one of another version's, PartError where a
+    part of the user's cannot be imported here, and ConsentNeeded for modules of others: to read a
+    recipe, and to show a run, may import what it names.
     """
     file = run / "recipe.json"
     if not file.exists():
         raise UserError(f"{run} is not a run: give a folder that 'fieldcraft run' wrote.")
     data = read_json(file, dict[str, Any], MAKE_ANEW)
+    require_consent(file, data, [ask for ask in asks_of(data, run) if ask.name == "module"])
     try:
         recipe = build_recipe(data)
-    except PartError:  # of the user's, which is not where it was when the run began
+    except (PartError, SecretShown):  # a part of the user's is not where it was when the run began
         raise
     except UserError as error:
         raise UserError(

@@ -1,4 +1,9 @@
-"""Atomic writes: files and folders appear whole or not at all."""
+"""Writes: files and folders appear whole or not at all, and are for their user alone.
+
+Questions, answers and programs of a run may be anybody's. So whatever is made here can be read by
+nobody else: folders have the permissions 0700 and files 0600, unless the umask is stricter. What is
+there already keeps its own, so that who opens a file to others does it once.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +14,41 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from fieldcraft.config.names import cause_of
 from fieldcraft.types import UserError
 
 PROBE = 4096  # bytes that must fit on the disk
+OWN_FOLDER, OWN_FILE = 0o700, 0o600
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it that are missing; one that is there stays as it is."""
+    for folder in reversed((path, *path.parents)):
+        if not folder.exists():
+            folder.mkdir(OWN_FOLDER, exist_ok=True)
+
+
+def make_file(path: Path) -> None:
+    """Make an empty file for a library that would create it readable by others, such as SQLite."""
+    make_folder(path.parent)
+    path.touch(OWN_FILE)
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Open a file, which may be new, to append bytes to it. Each write is one, whole."""
+    return cast(BinaryIO, open(path, "ab", buffering=0, opener=_own))
+
+
+def _own(name: str, flags: int) -> int:
+    return os.open(name, flags, OWN_FILE)
+
+
+def append_text(path: Path, text: str) -> None:
+    """Append to a journal, which may be new, in one write. Lone surrogates become "?"."""
+    with open_log(path) as file:
+        file.write(text.encode(errors="replace"))
 
 
 def draft_of(path: Path) -> Path:
@@ -26,10 +60,9 @@ def draft_of(path: Path) -> Path:
 def atomic_folder(target: Path) -> Iterator[Path]:
     """A temporary folder that becomes `target` (new) when the block ends, whole or not at all, and
     is on the disk then."""
-    target.parent.mkdir(parents=True, exist_ok=True)
     draft = draft_of(target)
     shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir()
+    make_folder(draft)
     yield draft
     reveal(draft, target)
 
@@ -45,8 +78,12 @@ def reveal(draft: Path, target: Path) -> None:
 def atomic_file(path: Path) -> Iterator[Path]:
     """Where to write a file that becomes `path` when the block ends, whole or not at all, and is on
     the disk then."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     draft = draft_of(path)
+    draft.unlink(missing_ok=True)  # not followed, should it be a link of somebody else's
+    draft.touch(OWN_FILE, exist_ok=False)
+    if path.exists():
+        draft.chmod(path.stat().st_mode)
     yield draft
     _sync(draft)
     draft.replace(path)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from fieldcraft.records.files import write_text
+from fieldcraft.records.files import append_text, write_text
 from fieldcraft.records.reading import Damaged, reading, whole
 
 Value = float | str | bool | None | list[Any] | dict[str, Any]
@@ -57,8 +57,7 @@ class MetricsLog:
         write_text(self.path, (f"{json.dumps(row)}\n" for row in kept))
 
     def append(self, row: dict[str, Any]) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(f"{json.dumps(row)}\n")
+        append_text(self.path, f"{json.dumps(row)}\n")
 
 
 _ROWS = TypeAdapter(list[Row])

@@ -17,6 +17,7 @@ from typing import Literal
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
+from fieldcraft.records.files import append_text
 from fieldcraft.records.reading import reading
 
 TIMELINE = "timeline.jsonl"  # the file in the folder of a stage
@@ -134,8 +135,7 @@ def occupancy(spans: Sequence[Span], begin: float, end: float) -> list[float]:
 
 def append_times(path: Path, times: StepTimes) -> None:
     """Add a step to the file of a stage."""
-    with path.open("ab") as file:
-        file.write(_ADAPTER.dump_json(times) + b"\n")
+    append_text(path, _ADAPTER.dump_json(times).decode() + "\n")
 
 
 def read_times(path: Path) -> list[StepTimes]:

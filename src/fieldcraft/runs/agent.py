@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from fieldcraft.config.addresses import refuse_secret
 from fieldcraft.config.environment import WITH_TOOLS, of_others
 from fieldcraft.config.names import LOCAL, name_of
 from fieldcraft.config.recipe import Recipe, dump_recipe
@@ -26,6 +27,7 @@ from fieldcraft.engine.served import ServedEngine
 from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.evals.metrics import summarise
 from fieldcraft.evals.run import answer_rubric, evaluate
+from fieldcraft.recipes.consent import allowing
 from fieldcraft.recipes.exported import handed_on, read_agent
 from fieldcraft.recipes.loading import build_recipe, check_names, parse_recipe
 from fieldcraft.recipes.overrides import apply_override
@@ -54,12 +56,14 @@ from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.runs.sampling import Decoding, make_sampling, resolve_sampling
 from fieldcraft.runs.sources import Inputs
+from fieldcraft.runs.trust import require_trust
 from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.tools.search.index import require_one_search
 from fieldcraft.tools.search.tool import SearchTool
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
 from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 
+NO_KEY = {"api_key_env": None}  # that of a server is for no other one
 Tools = Sequence[Any] | Mapping[Any, Mapping[str, Any]]
 
 
@@ -170,14 +174,15 @@ class Agent:
         self, dialect: str | None, index: Path | None, url: str | None, device: str | None = None
     ) -> Agent:
         """The same agent with what the user wishes to be different. Raises UserError for two
-        searches at once, and for a folder without an index."""
+        searches at once, for a folder without an index, and for a url with a password."""
         require_one_search(index, url)
+        refuse_secret("search.url", url)
         wishes = {"dialect": dialect, "device": device}
         changed = {key: wish for key, wish in wishes.items() if wish is not None}
         recipe = self.recipe.model_copy(update=changed)
         if index is not None or url is not None:
             recipe = recipe.model_copy(
-                update={"search": recipe.search.model_copy(update={"url": url})}
+                update={"search": recipe.search.model_copy(update={"url": url, **NO_KEY})}
             )
             return replace(self, recipe=recipe, index=index or self.index, inputs=None)
         return replace(self, recipe=recipe)
@@ -302,19 +307,25 @@ class Agent:
         return []
 
 
-def load(path: Path | str, *, tools: Tools | None = None, **settings: Any) -> Agent:
+def load(
+    path: Path | str, *, tools: Tools | None = None, allow: Sequence[str] = (), **settings: Any
+) -> Agent:
     """The agent in a run, one of its stages, or a checkpoint folder.
 
     Args:
         path: its folder.
         tools: what it may call, in place of its own: functions with `@tool`, classes, names as in a
             recipe; or a mapping of such to their settings.
+        allow: what a folder of others may do, by the names of `recipes.asks.ASKS`, such as "mcp";
+            it is remembered.
         settings: other keys of a recipe, such as dialect="hermes" or budget={"max_calls": 4}.
 
     Raises:
         UserError: there is no agent, or a setting is wrong.
+        ConsentNeeded: the folder asks for more than to be read, and that is not allowed.
     """
-    agent = find_agent(at_home(Path(path)))
+    with allowing(allow):
+        agent = find_agent(at_home(Path(path)))
     if tools is not None:
         settings["tools"] = _choices(tools)
     return agent.with_settings(**settings) if settings else agent
@@ -363,7 +374,9 @@ def find_agent(path: Path) -> Agent:
 
 
 def agent_in(run: RunFolder | None, model: Path) -> Agent:
-    """The agent that a model is: in its run, exported, or bare."""
+    """The agent that a model is: in its run, exported, or bare. Raises ConsentNeeded as
+    `require_trust` does."""
+    require_trust(run, model)
     if run is not None:
         recipe = with_files(run.recipe, run.files).as_evaluated
         return Agent(model, recipe, run.index, make_inputs(run.recipe))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.config.recipe import FREE_KEYS, Recipe, dump_recipe
+from fieldcraft.recipes.consent import remember
 from fieldcraft.records.files import draft_of, refuse_unwritable, write_json
 from fieldcraft.records.reading import MAKE_ANEW, read_json
 from fieldcraft.runs.folder import RunFolder
@@ -24,6 +25,7 @@ def open_run(path: Path, recipe: Recipe) -> RunFolder:
     manifest, wanted = path / "recipe.json", dump_recipe(recipe)
     if not manifest.exists() or read_json(manifest, dict[str, Any], MAKE_ANEW) != wanted:
         write_json(manifest, wanted)
+    remember(manifest, wanted)
     return RunFolder(path, recipe)
 
 

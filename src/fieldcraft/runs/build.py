@@ -55,6 +55,7 @@ async def open_search(recipe: Recipe, index: Path) -> Tool:
         timeout_seconds=settings.timeout_seconds,
         # before the limit of a call, which does not know whose fault it is
         total_seconds=0.9 * recipe.budget.call_seconds,
+        api_key_env=settings.api_key_env,
     )
     await remote.check()
     return remote

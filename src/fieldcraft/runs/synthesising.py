@@ -14,6 +14,7 @@ from fieldcraft.data.sources import write_tasks
 from fieldcraft.data.synthesis import DEPTH, WIDTH, ChatMaker, Drafts, Maker, WorldMaker, synthesise
 from fieldcraft.evals.cards import write_card
 from fieldcraft.records.events import Events, JobsDone, during
+from fieldcraft.records.files import make_folder
 from fieldcraft.runs.context import Context, open_context
 from fieldcraft.runs.inputs import WorldInputs
 from fieldcraft.runs.loop import run_async
@@ -96,7 +97,7 @@ async def _maker(context: Context) -> Maker:
     if not context.tools:
         raise UserError("questions are synthesised with a tool: add search to tools.")
     folder = context.folder.path / FOLDER
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     chat = await make_chat(context, recipe.teacher, folder)
     how = teacher_sampling(context, recipe.teacher)
 

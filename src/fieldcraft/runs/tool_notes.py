@@ -39,7 +39,9 @@ def _server_note(choice: ToolChoice, made: Sequence[AnyTool]) -> str:
 def _search_notes(recipe: Recipe, draft: Path) -> Iterator[str]:
     search = recipe.search
     if search.url is not None:
-        remote = RemoteSearchTool(search.url, search.topk, search.timeout_seconds)
+        remote = RemoteSearchTool(
+            search.url, search.topk, search.timeout_seconds, api_key_env=search.api_key_env
+        )
         run_async(remote.check())
         yield f"{search.url} answers"
         return

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fieldcraft.data.served import DEMONSTRATIONS, FEEDBACK, TRAJECTORIES, Feedback
 from fieldcraft.data.steps_io import demonstration_record
-from fieldcraft.records.files import refuse_unwritable
+from fieldcraft.records.files import append_text, make_folder, refuse_unwritable
 from fieldcraft.records.jsonl import read_json_lines, whole_lines
 from fieldcraft.records.trajectories import to_json
 from fieldcraft.types import Step, Trajectory
@@ -20,7 +20,7 @@ class Recording:
     def __init__(self, folder: Path) -> None:
         """Raises UserError for a folder that cannot be written, or that holds something else."""
         refuse_unwritable(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for name in (TRAJECTORIES, DEMONSTRATIONS, FEEDBACK):
             whole_lines(folder / name)  # what a kill cut short is removed
         self.folder = folder
@@ -43,5 +43,4 @@ class Recording:
         self._append(FEEDBACK, feedback.model_dump_json(exclude_none=True))
 
     def _append(self, name: str, line: str) -> None:
-        with (self.folder / name).open("ab", buffering=0) as journal:
-            journal.write(f"{line}\n".encode(errors="replace"))
+        append_text(self.folder / name, f"{line}\n")

@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager
 from dataclasses import astuple, fields
 from pathlib import Path
 
+from fieldcraft.records.files import make_file, make_folder
 from fieldcraft.types import UserError
 from fieldcraft.view.lines import Columns, columns, read_line, text
 from fieldcraft.view.viewed import TrajectoryFile
@@ -45,7 +46,7 @@ def index_path() -> Path:
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(caches, "fieldcraft")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         with tempfile.TemporaryFile(dir=folder):
             return folder / f"view-{FORMAT}.sqlite"
     except OSError:
@@ -57,6 +58,7 @@ class Index:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        make_file(path)
         with self.open() as database:
             database.executescript(f"PRAGMA journal_mode=WAL; {_TABLES}")
 

@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 
 from pydantic import BaseModel, ConfigDict
 
+from fieldcraft.records.files import make_file
 from fieldcraft.tools.threads import in_thread
 from fieldcraft.types import ToolError, ToolUnavailable, UserError
 
@@ -97,7 +98,8 @@ class Kept:
                 f"{folder} holds no recorded answers: record a run with 'record: {folder}' first."
             )
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            if keeping is not Keeping.REPLAY:
+                make_file(self._path)
             with closing(self._connect()) as file, file:
                 if keeping is not Keeping.REPLAY:
                     file.execute(

@@ -13,6 +13,7 @@ import httpx
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
+from fieldcraft.config.addresses import shown_address
 from fieldcraft.tools.base import FunctionTool
 from fieldcraft.tools.http import NO_SITES, LimitedClient, Sites
 from fieldcraft.tools.search.index import SearchIndex
@@ -274,7 +275,10 @@ def _server(url: str, provider: str) -> str:
     try:
         address = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise UserError(f"'{url}' is no url ({error}); write http://HOST:PORT.") from error
+        raise UserError(
+            f"'{shown_address(url)}' is no url ({error}); write http://HOST:PORT."
+        ) from error
     if address.scheme not in ("http", "https") or not address.host or address.userinfo:
-        raise UserError(f"'{url}' is no url of a search engine; write http://HOST:PORT.")
+        shown = shown_address(url)
+        raise UserError(f"'{shown}' is no url of a search engine; write http://HOST:PORT.")
     return url.rstrip("/").removesuffix("/search")

@@ -214,3 +214,22 @@ def test_a_bad_url_is_named(url):
 def test_bad_numbers_are_named():
     with pytest.raises(UserError, match="timeout_seconds=0 and retries=-1"):
         RemoteSearchTool("http://host", timeout_seconds=0, retries=-1)
+
+
+def test_a_key_is_sent_and_never_a_part_of_the_address(monkeypatch: pytest.MonkeyPatch):
+    asked = []
+
+    async def retrieve(request):
+        asked.append(request.headers.get("authorization"))
+        return FOUND
+
+    monkeypatch.setenv("SEARCH_KEY", "secret")
+    app = Starlette(routes=[Route("/retrieve", retrieve, methods=["POST"])])
+    with serving(app) as url:
+        ask(RemoteSearchTool(url, api_key_env="SEARCH_KEY"), "a")
+        ask(RemoteSearchTool(url), "a")
+        with pytest.raises(UserError, match="holds a user or a password"):
+            RemoteSearchTool(url.replace("//", "//ada:secret@"))
+    assert asked == ["Bearer secret", None]
+    with pytest.raises(UserError, match="NO_SUCH_KEY, which is not set"):
+        RemoteSearchTool(url, api_key_env="NO_SUCH_KEY")

@@ -26,12 +26,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from checkpoints import tiny_tokenizer
 from cli_parts import sentence, status
 from fieldcraft.algos.losses import CrossEntropy
-from fieldcraft.config.recipe import dump_recipe
 from fieldcraft.config.rl import Critic
 from fieldcraft.config.sections import Lora, Optim
 from fieldcraft.config.stages import Sft
 from fieldcraft.recipes.loading import build_recipe
-from fieldcraft.records.files import write_json
+from fieldcraft.runs.beginning import open_run
 from fieldcraft.train.learning import Learning
 from fieldcraft.train.sharding.policies import read_policy
 from fieldcraft.train.stages.base import Material, Row
@@ -163,8 +162,8 @@ def write_run(folder: Path, asked: Wish) -> Path:
     stage = {"type": "sft", "data": "d", "steps": 20, "optim": {"lr": 1e-3, "micro_tokens": 120}}
     keys = {"model": str(asked.start), "lora": lora, "stages": {"only": stage}, "tools": []}
     recipe = build_recipe({"recipe": "mine", "tasks": "t", "demonstrations": "d", **keys})
-    (folder / "only").mkdir(parents=True)
-    write_json(folder / "recipe.json", dump_recipe(recipe))
+    open_run(folder, recipe)
+    (folder / "only").mkdir()
     return folder
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fieldcraft.config.pythons import version_in
 from fieldcraft.engine.vllm.client import SUPPORTED, versions
+from fieldcraft.records.files import open_log
 from fieldcraft.tools.serving import free_port
 from fieldcraft.types import UserError
 
@@ -69,7 +70,7 @@ class Process:
         server = [str(python), str(WORKER / "fieldcraft_server.py"), str(scratch)]
         address = ["--host", host, "--port", str(port)]
         environment = {**os.environ, **variables, "PYTHONPATH": str(WORKER)}
-        with log.open("ab") as output:
+        with open_log(log) as output:
             self._process = subprocess.Popen(
                 [*server, *address, *options],
                 stdin=subprocess.PIPE,  # it ends with this process, however that ends

@@ -20,6 +20,7 @@ from fieldcraft.engine.home import Home
 from fieldcraft.engine.vllm.client import Gone, Server
 from fieldcraft.engine.vllm.process import Process, find_vllm
 from fieldcraft.engine.vllm.weights import Origin, Weights, write_weights
+from fieldcraft.records.files import make_folder
 from fieldcraft.types import Tokenizer, UserError
 
 NAME = "policy"  # what a server that is started here calls its model
@@ -274,7 +275,7 @@ class Own(Servers):
     @property
     def place(self) -> Path:
         if self._scratch is None:
-            self._exchange.mkdir(parents=True, exist_ok=True)
+            make_folder(self._exchange)
             self._scratch = Path(tempfile.mkdtemp(prefix="fieldcraft-", dir=self._exchange))
         return self._scratch
 
@@ -303,7 +304,7 @@ class Own(Servers):
 
     async def _start(self, weights: Weights, config: Mapping[str, Any]) -> Server:
         await self.check(config)
-        self.home.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.home.folder)
         log = self.home.folder / "vllm.log"
         options, variables = launch(self.settings, weights)
         process = Process(self.python, options, variables, self.place, log)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fieldcraft.engine.comparison import even_ids
 from fieldcraft.engine.sizes import positions
 from fieldcraft.engine.writing import write_model, write_tokenizer
+from fieldcraft.records.files import make_folder
 from fieldcraft.types import UserError
 
 Floats = NDArray[np.float32]
@@ -128,7 +129,7 @@ def folder_of(write: Callable[[Path], T], tokenizer: Any, place: Path) -> tuple[
     Raises UserError if the files cannot be written.
     """
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        make_folder(place)
         folder = Path(tempfile.mkdtemp(prefix="weights-", dir=place))
         told = write(folder)
         write_tokenizer(folder, tokenizer)

@@ -7,6 +7,7 @@ import shlex
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from fieldcraft.config.addresses import shown_address
 from fieldcraft.types import UserError
 
 
@@ -53,7 +54,8 @@ class Address:
         parts = urlsplit(self.place)
         if not parts.hostname:
             raise UserError(
-                f"'{self.place}' is no URL of an MCP server: write http://HOST:PORT/PATH."
+                f"'{shown_address(self.place)}' is no URL of an MCP server: write"
+                " http://HOST:PORT/PATH."
             )
         if parts.username or parts.password:
             raise UserError(

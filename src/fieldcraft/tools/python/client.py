@@ -8,6 +8,7 @@ import httpx
 from pydantic import ValidationError
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
+from fieldcraft.config.addresses import refuse_secret, shown_address
 from fieldcraft.sandbox.limits import Limits, Run
 from fieldcraft.tools.http import LimitedClient
 from fieldcraft.tools.python.protocol import Response, request_for, understand
@@ -27,9 +28,14 @@ class RemoteSandbox:
         try:
             address = httpx.URL(self.url)
         except httpx.InvalidURL as error:
-            raise UserError(f"'{url}' is no url ({error}); write http://HOST:PORT.") from error
+            raise UserError(
+                f"'{shown_address(url)}' is no url ({error}); write http://HOST:PORT."
+            ) from error
+        refuse_secret("url", url)
         if address.scheme not in ("http", "https") or not address.host:
-            raise UserError(f"'{url}' is no url of a server; write http://HOST:PORT.")
+            raise UserError(
+                f"'{shown_address(url)}' is no url of a server; write http://HOST:PORT."
+            )
         self._limits = limits
 
     async def run(

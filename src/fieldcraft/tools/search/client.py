@@ -7,6 +7,7 @@ one it is shows when it refuses the other's question.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import httpx
 from pydantic import BaseModel
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
+from fieldcraft.config.addresses import refuse_secret, shown_address
 from fieldcraft.tools.http import LimitedClient, TooLarge, close_with_the_loop
 from fieldcraft.tools.search.passages import Passage, parse_passage
 from fieldcraft.tools.search.tool import search_function
@@ -70,6 +72,7 @@ class RemoteSearchTool:
         timeout_seconds: float = 10.0,
         retries: int = 3,
         total_seconds: float = 60.0,
+        api_key_env: str | None = None,
     ) -> None:
         """
         Args:
@@ -78,9 +81,10 @@ class RemoteSearchTool:
             timeout_seconds: for each attempt, from connecting to the end of the answer.
             retries: attempts after the first, each after twice the wait of the one before.
             total_seconds: for all attempts together.
+            api_key_env: the environment variable whose value is sent as a bearer token.
 
         Raises:
-            UserError: a bad url or number.
+            UserError: a bad url or number, or a variable that is not set.
         """
         if topk < 1 or timeout_seconds <= 0 or retries < 0:
             raise UserError(
@@ -91,14 +95,20 @@ class RemoteSearchTool:
         try:
             address = httpx.URL(self.url)
         except httpx.InvalidURL as error:
-            raise UserError(f"'{url}' is no url ({error}); write http://HOST:PORT.") from error
+            raise UserError(
+                f"'{shown_address(url)}' is no url ({error}); write http://HOST:PORT."
+            ) from error
+        refuse_secret("search.url", url)
         if address.scheme not in ("http", "https") or not address.host:
-            raise UserError(f"'{url}' is no url of a server; write http://HOST:PORT.")
+            raise UserError(
+                f"'{shown_address(url)}' is no url of a server; write http://HOST:PORT."
+            )
         self._topk = topk
         self._timeout_seconds = timeout_seconds
         self._retries = retries
         self._total_seconds = total_seconds
         self._protocols: tuple[_Protocol, _Protocol] = (_SearchR1, _AutoCoA)  # the right one first
+        self._headers = _headers(api_key_env)
         self._client: httpx.AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._function = search_function(self._retrieve_or_tell)
@@ -183,10 +193,22 @@ class RemoteSearchTool:
                 self._timeout_seconds,
                 # budget.concurrent_calls is the limit
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+                headers=self._headers,
                 trust_env=False,  # search servers stand inside; a proxy would not find them
             )
             await close_with_the_loop(self._client)
         return self._client
+
+
+def _headers(api_key_env: str | None) -> dict[str, str]:
+    if api_key_env is None:
+        return {}
+    if not (key := os.environ.get(api_key_env)):
+        raise UserError(
+            f"search.api_key_env names the environment variable {api_key_env}, which is not set:"
+            " set it, or remove api_key_env."
+        )
+    return {"Authorization": f"Bearer {key}"}
 
 
 def _may_pass(error: BaseException) -> bool:

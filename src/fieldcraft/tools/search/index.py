@@ -8,7 +8,6 @@ it is built in memory that does not grow with the corpus.
 from __future__ import annotations
 
 import hashlib
-import json
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
@@ -17,7 +16,8 @@ from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel
 
-from fieldcraft.records.files import sync_folder
+from fieldcraft.recipes.consent import remember, require_consent
+from fieldcraft.records.files import make_folder, sync_folder, write_json
 from fieldcraft.records.reading import read_json, reading
 from fieldcraft.tools.search.bm25 import LIBRARY, Bm25, write_bm25
 from fieldcraft.tools.search.dense import Dense, Encoder, write_dense
@@ -73,6 +73,13 @@ def require_index(folder: Path) -> None:
         raise UserError(f"{folder} holds no search index; build one with 'fieldcraft index'.")
 
 
+def require_trusted_index(folder: Path) -> None:
+    """Raises ConsentNeeded for an index of others whose encoder is fetched, or is in another
+    folder, unless the user allows that. A folder without an index asks for nothing."""
+    if (folder / MANIFEST).exists():
+        require_consent(folder / MANIFEST, read_manifest(folder))
+
+
 def require_one_search(index: Path | None, url: str | None) -> None:
     """For a search that is asked for in place of an agent's own. Raises UserError if it is over an
     index and by a server at once, or over a folder without an index."""
@@ -80,6 +87,7 @@ def require_one_search(index: Path | None, url: str | None) -> None:
         raise UserError("there can be one search: give --index or --search-url, not both.")
     if index is not None:
         require_index(index)
+        require_trusted_index(index)
 
 
 class SearchIndex:
@@ -164,12 +172,14 @@ def build_index(
     if found is None and out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise UserError(f"{out} exists and is no search index; choose another place for the index.")
 
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out.parent)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
         new = Path(temporary) / "new"
-        new.mkdir()
+        make_folder(new)
         passages = _write(corpus, new, wanted)
-        (new / MANIFEST).write_text(json.dumps(wanted | {"passages": passages}, indent=1))
+        manifest = wanted | {"passages": passages}
+        write_json(new / MANIFEST, manifest)
+        remember(out / MANIFEST, manifest)
         sync_folder(new)
         if out.exists():
             out.rename(Path(temporary) / "old")

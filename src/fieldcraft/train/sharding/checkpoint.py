@@ -20,6 +20,7 @@ from fieldcraft.records.files import reveal, writing
 from fieldcraft.records.reading import reading
 from fieldcraft.records.remedies import remedy
 from fieldcraft.train.sharding.mesh import Mesh
+from fieldcraft.train.sharding.reader import ShardReader
 from fieldcraft.train.sharding.state import Kept
 
 
@@ -53,7 +54,7 @@ class Writer:
         with reading(folder, remedy(folder, f"delete the folder {folder}")), causes():
             load(
                 {name: each.tensors() for name, each in kept.items()},
-                checkpoint_id=folder,
+                storage_reader=ShardReader(folder),
                 process_group=self.mesh.beside,
             )
 

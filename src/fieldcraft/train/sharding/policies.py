@@ -15,6 +15,7 @@ from fieldcraft.records.remedies import remedy
 from fieldcraft.train.lora import Adapter
 from fieldcraft.train.model import load_model
 from fieldcraft.train.sharding.checkpoint import causes
+from fieldcraft.train.sharding.reader import ShardReader
 
 CPU = torch.device("cpu")
 
@@ -44,5 +45,5 @@ def read_policy(
     advice = remedy(checkpoint, "choose another checkpoint of the policy")
     with reading(checkpoint, advice), causes(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")  # so it is meant
-        load({name: {"weights": trained}}, checkpoint_id=checkpoint, no_dist=True)
+        load({name: {"weights": trained}}, storage_reader=ShardReader(checkpoint), no_dist=True)
     return model, adapter

@@ -11,7 +11,7 @@ import torch
 
 from fieldcraft.algos.losses import Objective
 from fieldcraft.engine.writing import write_tokenizer
-from fieldcraft.records.files import draft_of, writing
+from fieldcraft.records.files import draft_of, make_folder, writing
 from fieldcraft.train.batch import Unit
 from fieldcraft.train.learning import Guide, Look, ProbeResult, Reference, nobody_looks
 from fieldcraft.train.model import load_config
@@ -127,7 +127,7 @@ class ShardedTrainer(ShardedReader):
             return
         draft = draft_of(target)
         shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
+        make_folder(draft)
         state = {"trainer": {"done": self.done, "rng": torch.get_rng_state()}, "extra": extra}
         with writing(target):
             torch.save(state, draft / STATE)

@@ -1,0 +1,28 @@
+"""What an agent does that is loaded from a folder, before any of it is done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fieldcraft.recipes.consent import require_consent, require_consent_to_links
+from fieldcraft.recipes.exported import read_agent
+from fieldcraft.records.reading import MAKE_ANEW, read_json
+from fieldcraft.runs.folder import RunFolder
+from fieldcraft.tools.search.index import require_trusted_index
+
+
+def require_trust(run: RunFolder | None, model: Path) -> None:
+    """Raises ConsentNeeded unless the user allows what an agent does: that of a run, or, without
+    one, that of an exported model. Bare checkpoints are data."""
+    if run is None:
+        exported = read_agent(model)
+        index = None if exported is None else exported[1]
+    else:
+        file = run.path / "recipe.json"
+        data = read_json(file, dict[str, Any], MAKE_ANEW)
+        require_consent(file, data)
+        require_consent_to_links(run.path, data)
+        index = run.index
+    if index is not None:
+        require_trusted_index(index)

@@ -1,0 +1,58 @@
+"""Reads checkpoints of shards as data: torch's own reader would run whatever their index names."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+
+INDEX = ".metadata"
+# All that the index of a checkpoint names, besides types of tensors. Without BytesStorageMetadata
+# it lists tensors alone: what is listed as bytes, torch would unpickle, too.
+_NAMES: Mapping[str, frozenset[str]] = {
+    "torch": frozenset({"Size"}),
+    "torch.serialization": frozenset({"_get_layout"}),
+    "torch.distributed.checkpoint.filesystem": frozenset({"_StorageInfo"}),
+    "torch.distributed.checkpoint.metadata": frozenset(
+        {"Metadata", "MetadataIndex", "StorageMeta", "_MEM_FORMAT_ENCODING"}
+        | {"TensorStorageMetadata", "TensorProperties", "ChunkStorageMetadata"}
+    ),
+    "pathlib": frozenset({"PosixPath", "PurePosixPath"}),
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """Raises UnpicklingError for whatever is no part of an index."""
+        of_tensors = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if not of_tensors and name not in _NAMES.get(module, ()):
+            raise pickle.UnpicklingError(f"its index names {module}.{name}, which may run anything")
+        return super().find_class(module, name)
+
+
+@final
+class ShardReader(FileSystemReader):
+    """Reads a folder, of others as well, without running anything of it.
+
+    Raises UnpicklingError for an index that names what it does not need: torch would report one
+    that it meets later as a file that is missing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        with (folder / INDEX).open("rb") as file:
+            self._found = _Unpickler(file).load()
+        if not isinstance(self._found, Metadata):
+            raise pickle.UnpicklingError("its index lists no tensors")
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """The index, as torch asks for it."""
+        found = self._found
+        found.storage_meta = found.storage_meta or StorageMeta()
+        found.storage_meta.load_id = self.load_id
+        return found

@@ -1,0 +1,83 @@
+"""What is written appears whole, and is for its user alone."""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fieldcraft.endpoints.openai import ChatEndpoint
+from fieldcraft.records.files import (
+    append_text,
+    atomic_file,
+    atomic_folder,
+    make_folder,
+    write_text,
+)
+from fieldcraft.view.index import Index
+from tiny_runs import run_tiny
+
+
+@pytest.fixture(autouse=True)
+def usual_umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_everything_of_a_run_is_for_its_user(tmp_path: Path) -> None:
+    out = run_tiny(tmp_path)
+    assert mode(out) == 0o700
+    own = [path for path in out.rglob("*") if path.suffix in (".json", ".jsonl", ".html")]
+    weights = [path for path in own if "model" in path.parts[len(out.parts) :]]
+    assert {mode(path) for path in own if path not in weights} == {0o600}
+    assert {mode(path) for path in out.rglob("*") if path.is_dir() and path != out} <= {
+        0o700,
+        0o755,  # of libraries, inside of what nobody else enters
+    }
+
+
+def test_new_folders_and_files_are_for_their_user(tmp_path: Path) -> None:
+    write_text(tmp_path / "a" / "b" / "file", ["text"])
+    append_text(tmp_path / "a" / "journal", "one\n")
+    append_text(tmp_path / "a" / "journal", "\ud800two\n")
+    assert (tmp_path / "a" / "journal").read_bytes() == b"one\n?two\n"
+    with atomic_folder(tmp_path / "c" / "folder"):
+        pass
+    with atomic_file(tmp_path / "d") as draft:
+        assert mode(draft) == 0o600
+        draft.write_bytes(b"of a library")
+    assert mode(tmp_path / "d") == mode(tmp_path / "a" / "journal") == 0o600
+    assert mode(tmp_path / "a" / "b" / "file") == 0o600
+    for name in ("a", "a/b", "c", "c/folder"):
+        assert mode(tmp_path / name) == 0o700
+
+
+def test_what_is_there_keeps_its_permissions(tmp_path: Path) -> None:
+    folder, file = tmp_path / "shared", tmp_path / "shared" / "page.html"
+    folder.mkdir(0o755)
+    write_text(file, ["one"])
+    file.chmod(0o644)
+    write_text(file, ["two"])
+    make_folder(folder)
+    assert (file.read_text(), mode(file), mode(folder)) == ("two", 0o644, 0o755)
+
+
+def test_databases_are_for_their_user(tmp_path: Path) -> None:
+    ChatEndpoint("http://127.0.0.1:1/v1", "m", cache=tmp_path / "judge.sqlite")
+    Index(tmp_path / "view.sqlite")
+    for path in tmp_path.glob("*.sqlite*"):
+        assert mode(path) == 0o600
+
+
+def test_a_draft_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / ".page.draft").symlink_to(tmp_path / "precious")
+    write_text(tmp_path / "page", ["text"])
+    assert (tmp_path / "precious").read_text() == "precious"
+    assert (tmp_path / "page").read_text() == "text"
