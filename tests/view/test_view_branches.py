@@ -53,7 +53,7 @@ def until(found: Any) -> None:
 
 def client(run: Path, sampling: Sampling | None = None) -> TestClient:
     index = Index(run.parent / "i.sqlite")
-    app = create_app(open_runs([run]), index, hosts=["127.0.0.1"], sampling=sampling)
+    app = create_app(open_runs([run]), index, sampling=sampling)
     return TestClient(app, "http://127.0.0.1")
 
 

@@ -21,7 +21,7 @@ from fieldcraft.runs.sampling import GREEDY, Decoding
 from fieldcraft.serving.app import create_app
 from fieldcraft.serving.recording import Recording
 from fieldcraft.serving.service import Limits, Service
-from fieldcraft.tools.serving import bound
+from fieldcraft.tools.serving import bound, config_of
 from fieldcraft.types import UserError
 
 CLOSING_SECONDS = 5  # for connections whose requests have ended
@@ -72,8 +72,12 @@ async def _serve(
     try:
         service = await open_service(agent, name, limits, home, how, recording)
         app = create_app(service, address.token, address.host)
-        config = uvicorn.Config(
-            app, access_log=False, log_level="warning", timeout_graceful_shutdown=CLOSING_SECONDS
+        config = config_of(
+            app,
+            address.host,
+            address.token,
+            log_level="warning",
+            timeout_graceful_shutdown=CLOSING_SECONDS,
         )
         await _Server(config, service, limits.grace).serve([listener])
     finally:

@@ -15,7 +15,6 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
@@ -41,13 +40,11 @@ def create_app(
     runs: Sequence[Viewed],
     index: Index,
     *,
-    hosts: Sequence[str],
     token: str | None = None,
     sampling: Sampling | None = None,
 ) -> Starlette:
-    """The page as an ASGI application; call its `state.end` before it ends. Browsers may call it by
-    these `hosts` only: a page from elsewhere whose name was pointed here (DNS rebinding) is
-    refused. With `sampling` readers may have trajectories continued."""
+    """The page as an ASGI application; call its `state.end` before it ends. With
+    `sampling` readers may have trajectories continued."""
     page = _Page(runs, index, sampling)
 
     @asynccontextmanager
@@ -92,7 +89,6 @@ def create_app(
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         middleware=[
-            Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
             Middleware(Guard, token=token, writable={route.path for route in writing}),
         ],
         exception_handlers={UserError: _mistake, HTTPException: _missing},
