@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from fieldcraft.cli.app import (
     Device,
@@ -28,6 +27,7 @@ from fieldcraft.evals.tables import detail_tables, pairwise_table, results_table
 from fieldcraft.records.files import refuse_unwritable, write_json
 from fieldcraft.runs.folder import find_model, find_part
 from fieldcraft.runs.loop import run_async
+from fieldcraft.terminal.console import CleanConsole, say
 from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.terminal.trajectories import print_trajectory
 from fieldcraft.types import Task, UserError
@@ -60,7 +60,7 @@ def ask(
     agent = find_agent(model).with_options(dialect, index, search_url, device)
     keys = given(temperature, top_k, top_p, min_p, sampling)
     trajectory = agent.ask(question, seed=seed, **keys)
-    print_trajectory(trajectory, Console())
+    print_trajectory(trajectory, CleanConsole())
 
 
 @app.command()
@@ -77,7 +77,7 @@ def export(
         from fieldcraft.runs.exporting import export
 
     export(model, out, dtype)
-    print(out)
+    say(out)
 
 
 Models = Annotated[
@@ -160,7 +160,7 @@ def evaluate(
     if out is not None:
         record |= {"judge": settings.model_dump()} if judge else {}
         write_json(out / "eval.json", record)
-        print(out / "eval.json")
+        say(out / "eval.json")
 
 
 def _questions(file: Path, max_left_out: float) -> list[Task]:
@@ -169,7 +169,7 @@ def _questions(file: Path, max_left_out: float) -> list[Task]:
 
     tasks, left_out = read_questions(file, max_left_out)
     for reason, count in left_out.most_common():
-        print(f"{count} left out: {reason}")
+        say(f"{count} left out: {reason}")
     return with_source(tasks, file)
 
 
@@ -179,7 +179,7 @@ def _graded(agents: Mapping[str, Any], questions: Sequence[Task], judge: Any) ->
     from fieldcraft.evals.pairwise import against_first
     from fieldcraft.records.events import nobody
 
-    console = Console()
+    console = CleanConsole()
     split = next(iter(agents.values())).recipe.evaluation.leading
     done, found = {}, {}
     terminal = TerminalSink(console)
@@ -225,7 +225,7 @@ def _evaluate_simulators(
     from fieldcraft.evals.fidelity import fidelity_table
     from fieldcraft.runs.simulating import measure_simulator
 
-    console = Console()
+    console = CleanConsole()
     terminal = TerminalSink(console)
     found = {
         name: run_async(measure_simulator(agent, questions, name, terminal))
@@ -234,4 +234,4 @@ def _evaluate_simulators(
     console.print(fidelity_table(found))
     if out is not None:
         write_json(out / "simulator.json", {"n": len(questions), "simulators": found})
-        print(out / "simulator.json")
+        say(out / "simulator.json")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from fieldcraft.cli.agents import check_agents
 from fieldcraft.cli.app import (
@@ -35,6 +34,7 @@ from fieldcraft.records.events import Events
 from fieldcraft.records.files import atomic_folder, refuse_unwritable
 from fieldcraft.records.reading import reading
 from fieldcraft.runs.beginning import refuse_other_run
+from fieldcraft.terminal.console import CleanConsole, say
 from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.types import UserError
 
@@ -88,7 +88,7 @@ def _write_world(recipe: Recipe, out: Path, model: bool) -> None:
         if model:
             write_first_model(inputs, draft / "model")
     for line in (*inputs.remarks(), *sorted(out.iterdir())):
-        print(line)
+        say(line)
 
 
 @app.command()
@@ -107,10 +107,10 @@ def synthesise(
     with loading():
         from fieldcraft.runs.synthesising import synthesise_for
 
-    events = Events([TerminalSink(Console())])
+    events = Events([TerminalSink(CleanConsole())])
     made = synthesise_for(settings, folder, depth, width, events)
     for name in ("tasks.jsonl", "card.html"):
-        print(made / name)
+        say(made / name)
 
 
 @app.command()
@@ -137,8 +137,8 @@ def convert(
     refuse_unwritable(out)
     written, reasons = formats.convert(source, to, out, max_left_out)
     for reason, count in reasons.most_common():
-        print(f"{count} left out: {reason}")
-    print(f"{out}: {written} written")
+        say(f"{count} left out: {reason}")
+    say(f"{out}: {written} written")
 
 
 @app.command("index")
@@ -167,7 +167,7 @@ def build(
         index = build_index(
             passages, out, ranking=ranking, encoder=encoder, approximate=approximate
         )
-    print(f"{out}: {len(index)} passages")
+    say(f"{out}: {len(index)} passages")
 
 
 @serve_app.command("search")
@@ -180,7 +180,7 @@ def serve(
     from fieldcraft.tools.search.server import serve_search
 
     if (index / "manifest.json").exists():  # with an encoder it takes a while
-        print(f"Opening {index} ...", file=sys.stderr, flush=True)
+        say(f"Opening {index} ...", file=sys.stderr)
     serve_search(index, host, port)
 
 
@@ -253,7 +253,7 @@ def serve_trained_agent(
     agent = agent.overridden(overrides or ())
     limits = Limits(concurrency=concurrency, queue=queue, seconds=seconds, grace=grace)
     address = Address(host=host, port=port, token=token)
-    sink = TerminalSink(Console())
+    sink = TerminalSink(CleanConsole())
     keys = make_sampling(**given(temperature, top_k, top_p, min_p, sampling))
     how = resolve_sampling(keys, agent.model, sink)
     serve_agent(agent, name or model.resolve().name, address, limits, how, record, sink)
@@ -287,7 +287,7 @@ def bench(
         raise UserError("bench/ is not part of the installed package: run it from a checkout.")
     if name not in scripts:
         raise UserError(f"there is no comparison '{name}': use one of {', '.join(scripts)}.")
-    print(f"Running bench/{name}.py ...", file=sys.stderr, flush=True)
+    say(f"Running bench/{name}.py ...", file=sys.stderr)
     sys.argv = [str(scripts[name]), *context.args]
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")

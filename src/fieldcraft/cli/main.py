@@ -22,6 +22,7 @@ from fieldcraft.cli.app import (
     app,
 )
 from fieldcraft.records.paths import argument_at_home
+from fieldcraft.terminal.console import forget_impossible_sizes, say
 from fieldcraft.types import UserError
 from fieldcraft.version import __version__
 
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     if isinstance(sys.stdout, TextIOWrapper):  # a letter that it cannot write ends no command
         sys.stdout.reconfigure(errors="backslashreplace")
+    forget_impossible_sizes()
     mistakes: list[UserError | OSError] = []
     try:
         with _no_lost_interrupt():
@@ -46,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except* (UserError, OSError) as group:  # a rollout's arrives in the group of its siblings
         mistakes += _leaves(group)
     if mistakes:
-        print(f"fieldcraft: {_sentence(mistakes[0])}", file=sys.stderr)
+        say(f"fieldcraft: {_sentence(mistakes[0])}", file=sys.stderr)
         sys.exit(2)
 
 
@@ -92,5 +94,5 @@ def version(
     show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if show:
-        print(f"fieldcraft {__version__}")
+        say(f"fieldcraft {__version__}")
         raise typer.Exit

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from fieldcraft.config.environment import WITH_TOOLS, of_others
 from fieldcraft.config.names import LOCAL, name_of
@@ -53,6 +52,7 @@ from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.runs.sampling import Decoding, make_sampling, resolve_sampling
 from fieldcraft.runs.sources import Inputs
+from fieldcraft.terminal.console import CleanConsole
 from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.tools.search.index import require_one_search
 from fieldcraft.tools.search.tool import SearchTool
@@ -144,7 +144,7 @@ class Agent:
             recipe = parse_recipe({**keys, "tasks": str(file)})
             if not (folder / "recipe.json").exists():
                 refuse_unsound(recipe)
-        run_recipe(recipe, folder, Events([write_metrics, TerminalSink(Console()), follow]))
+        run_recipe(recipe, folder, Events([write_metrics, TerminalSink(CleanConsole()), follow]))
         return find_agent(folder)
 
     # -- for commands ---------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
+from fieldcraft.terminal.console import say
 from fieldcraft.tools.access import OwnRequests
 from fieldcraft.types import UserError
 
@@ -97,7 +98,7 @@ def bound(name: str, host: str, port: int, path: str = "") -> socket.socket:
             f"Cannot listen on {host}:{port} ({error}); stop what uses it or choose another port."
         ) from error
     # uvicorn is silent about a socket that it is given.
-    print(f"{name} server at http://{host}:{listener.getsockname()[1]}{path}", flush=True)
+    say(f"{name} server at http://{host}:{listener.getsockname()[1]}{path}")
     return listener
 
 

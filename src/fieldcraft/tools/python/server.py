@@ -28,6 +28,7 @@ from starlette.routing import Route
 
 from fieldcraft.sandbox.limits import RunStatus
 from fieldcraft.sandbox.sandbox import Sandbox
+from fieldcraft.terminal.console import say
 from fieldcraft.tools.bodies import complaint
 from fieldcraft.tools.python.protocol import Request, respond
 from fieldcraft.tools.serving import serve
@@ -130,5 +131,5 @@ def serve_sandbox(
     if queue < 0:
         raise UserError(f"The queue of a sandbox server has 0 places or more, not {queue}.")
     with Sandbox(waive=waive, concurrent=concurrent) as sandbox:
-        print(f"isolated by {', '.join(sandbox.layers)}", flush=True)
+        say(f"isolated by {', '.join(sandbox.layers)}")
         serve(create_app(sandbox, queue), "sandbox", host, port)
