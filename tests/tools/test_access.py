@@ -1,6 +1,8 @@
 """Who may ask a server that wants no token."""
 
 import asyncio
+import socket
+import threading
 
 import httpx
 import pytest
@@ -13,7 +15,7 @@ from starlette.testclient import TestClient
 from fieldcraft.gateway.completions import completions_app
 from fieldcraft.gateway.serving import serving_here
 from fieldcraft.serving.app import create_app
-from fieldcraft.tools.serving import config_of, serving
+from fieldcraft.tools.serving import KEEP_ALIVE, config_of, serving
 from serving_parts import scripted
 
 
@@ -69,3 +71,29 @@ def test_the_servers_of_the_project_refuse_them() -> None:
             return (await client.post(f"{url}/a/reward", headers=EVIL)).status_code
 
     assert asyncio.run(gateway()) == 403
+
+
+@pytest.mark.parametrize("token", [None, "token"])
+def test_a_client_that_hangs_up_is_no_failure(
+    token: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = threading.Event()
+
+    async def reads(request: Request) -> PlainTextResponse:
+        try:
+            return PlainTextResponse(await request.body())
+        finally:
+            left.set()
+
+    config = config_of(Starlette(routes=[Route("/", reads, methods=["POST"])]), "127.0.0.1", token)
+    with serving(config.app) as url:
+        at = httpx.URL(url)
+        with socket.create_connection((at.host, at.port)) as connection:
+            head = f"POST / HTTP/1.1\r\nhost: {at.host}\r\ncontent-length: 99\r\n\r\nhalf"
+            connection.sendall(head.encode())
+        assert left.wait(60)
+    assert capsys.readouterr().err == ""
+
+
+def test_idle_connections_are_kept_as_long_everywhere() -> None:
+    assert config_of(HELLO, "127.0.0.1").timeout_keep_alive == KEEP_ALIVE == 75

@@ -195,11 +195,14 @@ def sandbox(
     waive: Annotated[
         list[str] | None, typer.Option(help="Do without this layer of isolation; repeat.")
     ] = None,
+    memory_mb: Annotated[
+        int, typer.Option(min=1, help="The most that a process of a program may get.")
+    ] = 512,
 ) -> None:
     """A sandbox server with the interface of SandboxFusion, Python only: POST /run_code."""
     from fieldcraft.tools.python.server import serve_sandbox
 
-    serve_sandbox(host, port, concurrent, queue, waive or [])
+    serve_sandbox(host, port, concurrent, queue, waive or [], memory_mb)
 
 
 @serve_app.command("agent")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -54,9 +54,14 @@ def serve_agent(
     folder that cannot be written.
     """
     recording = Recording(record) if record else None
-    home = Home(Path(tempfile.gettempdir(), f"fieldcraft-serve-{os.getpid()}"), say)
     with bound("agent", address.host, address.port) as listener:
-        run_async(_serve(agent, name, address, limits, how, recording, listener, home))
+        folder = Path(tempfile.mkdtemp(prefix="fieldcraft-serve-"))  # nobody else's, and no guess
+        home = Home(folder, say)
+        try:
+            run_async(_serve(agent, name, address, limits, how, recording, listener, home))
+        finally:
+            with suppress(OSError):  # logs of engines are left to be read
+                folder.rmdir()
 
 
 async def _serve(

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fieldcraft.terminal.console import say
 from fieldcraft.tools.access import OwnRequests
@@ -42,8 +43,18 @@ def free_port(host: str) -> int:
 def config_of(app: ASGIApp, host: str, token: str | None = None, **more: Any) -> uvicorn.Config:
     """How an application is served at an address. Pages from elsewhere are refused, but where a
     `token` is wanted: they do not know it."""
-    door = app if token else OwnRequests(app, host)
+    door = _patient(app) if token else OwnRequests(_patient(app), host)
     return uvicorn.Config(door, access_log=False, timeout_keep_alive=KEEP_ALIVE, **more)
+
+
+def _patient(app: ASGIApp) -> ASGIApp:
+    """An application for which a client that hangs up in the middle of a request is no failure."""
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        with contextlib.suppress(ClientDisconnect):
+            await app(scope, receive, send)
+
+    return call
 
 
 class _Server(uvicorn.Server):
