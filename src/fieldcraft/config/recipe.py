@@ -42,6 +42,7 @@ from fieldcraft.config.sections import (
     Endpoint,
     Evaluation,
     Fold,
+    FolderName,
     JudgeModel,
     Limits,
     Lora,
@@ -87,7 +88,7 @@ class Recipe(Section):
     the run ends with these.
     """
 
-    recipe: str
+    recipe: FolderName
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     lora: Lora | None = None  # None: all weights are trained

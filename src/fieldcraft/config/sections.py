@@ -23,7 +23,7 @@ from pydantic.fields import FieldInfo
 
 from fieldcraft.config.complaints import first_problem
 from fieldcraft.config.filters import Filters, QuestionFilters
-from fieldcraft.config.names import Kind, require, suggestion
+from fieldcraft.config.names import Kind, folder_name, require, suggestion
 from fieldcraft.config.sampling import (
     DEFAULT,
     SAME_SAMPLES,
@@ -35,6 +35,8 @@ from fieldcraft.types import Task
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 Rate = Annotated[float, Field(ge=0)]
+Beta = Annotated[float, Field(ge=0, lt=1)]  # of the mean before that a mean keeps
+FolderName = Annotated[str, Field(max_length=100), AfterValidator(folder_name)]
 DATE = date(2024, 7, 26)  # of a recipe that names none: prompts do not depend on the clock
 DEFAULT_COST = 1.0  # of a call, so that without prices a cost is a number of calls
 Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -208,9 +210,9 @@ class Optim(Section):
     # steps before the full rate; below 1 the share that they are of the stage's steps
     warmup: Annotated[float, Field(ge=0), AfterValidator(_steps_or_share)] = 0.0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    weight_decay: Rate = 0.0
-    beta1: Rate = 0.9
-    beta2: Rate = 0.95
+    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
+    beta1: Beta = 0.9
+    beta2: Beta = 0.95
     clip_norm: PositiveFloat = 1.0
     micro_tokens: PositiveInt = 4096  # tokens of a micro-batch
     # AdamW's moments: 8bit takes a quarter of the memory; host moves them out of a GPU that is full
