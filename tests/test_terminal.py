@@ -2,6 +2,8 @@ import ast
 import io
 import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -121,6 +123,33 @@ def test_all_that_is_shown_goes_one_way():
         and node.func.id in ("print", "Console")
     }
     assert found == {"console.py"}
+
+
+GOES_ON = """
+import sys
+from rich.table import Table
+from fieldcraft.terminal.console import CleanConsole, say
+sys.stdin.read()  # until the reader has gone
+if sys.argv[2] == "say":
+    say("a" * 10**6)
+else:
+    CleanConsole().print("word " * 20_000, highlight=False)
+say("more")
+CleanConsole().print("more")
+open(sys.argv[1], "w").close()
+"""
+
+
+@pytest.mark.parametrize("first", ["say", "print"])
+def test_what_is_under_way_goes_on_when_nobody_reads_any_more(first, tmp_path):
+    command = [sys.executable, "-c", GOES_ON, str(tmp_path / "written"), first]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, **pipes) as process:
+        process.stdout.close()
+        process.stdin.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+    assert (tmp_path / "written").exists()
 
 
 @pytest.mark.parametrize(

@@ -156,10 +156,13 @@ def evaluate(
     if simulator:
         _evaluate_simulators(agents, questions or _own_questions(agents, limit), out)
         return
-    record = {"tasks": str(tasks), "n": len(questions)} | _graded(agents, questions, judge)
+    graded = _graded(agents, questions, judge)
     if out is not None:
+        record = {"tasks": str(tasks), "n": len(questions)} | graded
         record |= {"judge": settings.model_dump()} if judge else {}
         write_json(out / "eval.json", record)
+    _print_graded(graded)
+    if out is not None:
         say(out / "eval.json")
 
 
@@ -174,15 +177,14 @@ def _questions(file: Path, max_left_out: float) -> list[Task]:
 
 
 def _graded(agents: Mapping[str, Any], questions: Sequence[Task], judge: Any) -> dict[str, Any]:
-    """What the agents came to, which is printed as well."""
+    """What the agents came to."""
     from fieldcraft.evals.metrics import summarise
     from fieldcraft.evals.pairwise import against_first
     from fieldcraft.records.events import nobody
 
-    console = CleanConsole()
     split = next(iter(agents.values())).recipe.evaluation.leading
     done, found = {}, {}
-    terminal = TerminalSink(console)
+    terminal = TerminalSink(CleanConsole())
     for name, agent in agents.items():
         began = time.perf_counter()
         done[name] = run_async(agent.answer(questions, judge, name, terminal))
@@ -190,11 +192,14 @@ def _graded(agents: Mapping[str, Any], questions: Sequence[Task], judge: Any) ->
             "seconds": time.perf_counter() - began,
             "sampling": agent.decoding(nobody).as_record(),
         }
-    compared = against_first(done, split)
-    console.print(results_table(found, {}), *detail_tables(found))
-    if compared:
-        console.print(pairwise_table(compared))
-    return {"evals": found, "pairwise": compared}
+    return {"evals": found, "pairwise": against_first(done, split)}
+
+
+def _print_graded(graded: Mapping[str, Any]) -> None:
+    console = CleanConsole()
+    console.print(results_table(graded["evals"], {}), *detail_tables(graded["evals"]))
+    if graded["pairwise"]:
+        console.print(pairwise_table(graded["pairwise"]))
 
 
 def check_agents(

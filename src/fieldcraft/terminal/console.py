@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -34,10 +34,27 @@ class CleanConsole(Console):
             text, style, control = segment
             yield segment if control else Segment(clean(text), style)
 
+    def on_broken_pipe(self) -> None:
+        """Go on without a reader, such as `head`: what is under way writes files, too."""
+        self.quiet = True
+        _read_by_nobody(self.file)
+
 
 def say(*shown: object, file: TextIO | None = None) -> None:
-    """Print a line at once, without control characters; on standard output by default."""
-    print(clean(" ".join(map(str, shown))), file=file or sys.stdout, flush=True)
+    """Print a line at once, without control characters; on standard output by default. Where
+    nobody reads any more, the line is lost."""
+    file = file or sys.stdout
+    try:
+        print(clean(" ".join(map(str, shown))), file=file, flush=True)
+    except BrokenPipeError:
+        _read_by_nobody(file)
+
+
+def _read_by_nobody(file: IO[str]) -> None:
+    """Have what else is written to a file, as at the end of this process, go nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, file.fileno())
+    os.close(nowhere)
 
 
 def forget_impossible_sizes() -> None:
