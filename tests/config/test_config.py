@@ -314,9 +314,13 @@ def test_a_recipe_has_a_world_or_questions_of_the_users(tmp_path: Path, path: st
         in complaint(bare, "world.name=atals")
     )
     assert load_recipe(bare, [f"tasks={path}"]).world is None
-    both = load_recipe(bare, [f"tasks={path}", "world.name=atlas"])
-    assert both.world is not None
-    assert both.tasks == Path(path)
+    unread = "the world 'atlas' would not be read, because the questions are those of tasks=FILE"
+    assert unread in complaint(bare, f"tasks={path}", "world.name=atlas")
+    assert unread in complaint("autocoa-mini", f"tasks={path}", "world.people=40")
+    (tmp_path / "y.yaml").write_text(
+        f"recipe: y\nstages: {{}}\ntasks: {path}\nworld: {{name: atlas}}"
+    )
+    assert unread in complaint(str(tmp_path / "y.yaml"))
 
 
 def test_the_world_is_written_down_whole(path: str) -> None:
