@@ -232,19 +232,6 @@ def test_an_unknown_key_is_answered_with_the_nearest(path: str, override: str, m
         ("seed.x=3", ["'seed'"]),
         ("seed=99999999999999999999", ["'seed'", "below 4294967296"]),
         ("stages.rl1.optim.lr=.inf", ["'stages.rl1.optim.lr'", "below 4294967296"]),
-        ("stages.rl1.optim.beta1=1.5", ["'stages.rl1.optim.beta1'", "less than 1"]),
-        ("stages.rl1.optim.beta2=1", ["'stages.rl1.optim.beta2'", "less than 1"]),
-        ("stages.rl1.optim.beta1=-0.1", ["'stages.rl1.optim.beta1'", "or more, not -"]),
-        ("stages.rl1.optim.weight_decay=1.1", ["optim.weight_decay'", "or less, not 1.1"]),
-        ("stages.rl1.optim.weight_decay=-1", ["optim.weight_decay'", "or more, not -"]),
-        ("stages.rl1.optim.warmup=-1", ["optim.warmup'", "or more, not -"]),
-        ("recipe=../evil", ["'recipe'", "it becomes the name of a folder"]),
-        ("recipe=/evil", ["'recipe'", "it becomes the name of a folder"]),
-        ('recipe="..\\\\evil"', ["'recipe'", "it becomes the name of a folder"]),
-        ("recipe=.", ["'recipe'", "it becomes the name of a folder"]),
-        ('recipe=" "', ["'recipe'", "it becomes the name of a folder"]),
-        ('recipe="a\\x1b[2Jb"', ["'recipe'", "it becomes the name of a folder"]),
-        (f"recipe={'a' * 101}", ["'recipe'", "at most 100"]),
         ("scratch.heads=3", ["'scratch'", "width=64", "twice heads=3"]),
         ("dialect=klingon", ["dialect 'klingon'", "use one of these"]),
         ("zzz=1", ["unknown key 'zzz'; use one of recipe, seed,"]),
@@ -314,38 +301,7 @@ def test_a_recipe_has_a_world_or_questions_of_the_users(tmp_path: Path, path: st
         in complaint(bare, "world.name=atals")
     )
     assert load_recipe(bare, [f"tasks={path}"]).world is None
-    unread = "the world 'atlas' would not be read, because the questions are those of tasks=FILE"
-    assert unread in complaint(bare, f"tasks={path}", "world.name=atlas")
-    assert unread in complaint("autocoa-mini", f"tasks={path}", "world.people=40")
-    (tmp_path / "y.yaml").write_text(
-        f"recipe: y\nstages: {{}}\ntasks: {path}\nworld: {{name: atlas}}"
-    )
-    assert unread in complaint(str(tmp_path / "y.yaml"))
 
-
-def test_the_world_is_written_down_whole(path: str) -> None:
-    world = load_recipe(path, ["world.people=40"]).world
-    assert world is not None
-    shares = {"taught": 0.4, "heldout": 0.5, "mistakes": 0.25, "reading_share": 0.3}
-    shares |= {"article_share": 1.0}
-    counts = {"people": 40, "variants": 400, "reserved_chains": 0}
-    counts |= {"reading_syllables": None, "site": None, "article_readings": 0}
-    counts |= {"snippet_parts": None}
-    assert (world.name, world.settings) == ("atlas", counts | shares)
-
-
-def test_the_first_split_with_questions_leads(path: str) -> None:
-    assert load_recipe(path, []).evaluation.leading == "heldout"
-    splits = "evaluation.splits={mixed: 0, known: 2, heldout: 3}"
-    assert load_recipe(path, [splits]).evaluation.leading == "known"
-    for given, meant in (("four_hop", "four_hops"), ("mixd", "mixed")):
-        sentence = complaint(path, f"evaluation.splits.{given}=1")
-        assert sentence == (
-            f"unknown key 'evaluation.splits.{given}'; did you mean 'evaluation.splits.{meant}'?"
-        )
-
-
-def test_questions_of_the_users_have_one_split(tmp_path: Path, path: str) -> None:
     (tmp_path / "x.yaml").write_text(f"recipe: x\nstages: {{}}\ntasks: {path}")
     bare = str(tmp_path / "x.yaml")
     assert complaint(bare, "evaluation.splits.known=1").endswith(
