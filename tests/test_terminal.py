@@ -1,12 +1,25 @@
+import ast
 import io
 import itertools
+import os
 import re
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from fieldcraft.records.events import Evaluated, TrajectoryDone, during
+from fieldcraft.evals.tables import results_table
+from fieldcraft.records.events import (
+    Evaluated,
+    PartEnded,
+    PartStarted,
+    Said,
+    TrajectoryDone,
+    during,
+)
+from fieldcraft.terminal.console import CleanConsole, forget_impossible_sizes, say
 from fieldcraft.terminal.progress import StageProgress, TerminalSink
 from fieldcraft.terminal.trajectories import print_mask, print_trajectory, print_trajectory_list
 from fieldcraft.types import Author, Call, Outcome, Segment, Status, Task, Trajectory
@@ -41,7 +54,7 @@ class Screen(io.StringIO):
 
 def console(*, terminal=False, width=100):
     file, colours = (Screen(), "standard") if terminal else (io.StringIO(), None)
-    return Console(file=file, width=width, force_terminal=terminal, color_system=colours)
+    return CleanConsole(file=file, width=width, force_terminal=terminal, color_system=colours)
 
 
 def test_a_trajectory_is_shown_in_order_without_its_prompt():
@@ -67,6 +80,90 @@ def test_untrusted_text_brings_no_escape_of_its_own():
     assert "\x07" not in text
     assert "[bold]Bar[/bold]!" in text  # markup is text
     assert "\x1b[33m[bold]Bar" in text  # in the colour of an observation
+
+
+SUMMARY = {"em": 0.5, "em_ci95": [0.25, 0.75], "calls_mean": 1.5, "known": None}
+EVIL = f"a[/b]{HOSTILE}"
+
+
+def test_no_name_brings_an_escape_of_its_own(capsys):
+    """Of rewards, splits, stages and tools, in tables, lines, bars and sentences."""
+    out = console(terminal=True)
+    graded = trajectory()
+    graded.rewards[EVIL] = 0.25
+    graded.task.meta["split"] = EVIL
+    print_trajectory(graded, out)
+    summary = {**SUMMARY, "calls_optimal_mean": None}
+    out.print(results_table({EVIL: summary}, {EVIL: 1.0}))
+    sink = TerminalSink(out)
+    for event in (PartStarted(EVIL, 2, "questions"), Evaluated(EVIL, summary), Said(EVIL)):
+        sink(event)
+    sink(PartEnded(EVIL))
+    shown = out.file.getvalue()
+    say(EVIL, file=out.file)
+    for text in (shown, out.file.getvalue()[len(shown) :]):
+        assert not re.search(r"\x1b\[2J|\x07", text)
+        assert "[/b][bold]Bar[/bold]!" in text
+    assert shown.count("[/b][bold]Bar[/bold]!") >= 4
+
+
+PACKAGE = Path(__file__).parents[1] / "src/fieldcraft"
+
+
+def test_all_that_is_shown_goes_one_way():
+    """Whoever prints elsewhere shows what nobody has cleaned."""
+    folders = ("cli", "terminal", "tools", "runs", "evals", "branching", "serving", "view")
+    files = [file for folder in folders for file in (PACKAGE / folder).rglob("*.py")]
+    found = {
+        file.name
+        for file in files
+        if not file.name.endswith("_worker.py")  # what these print is read by a program
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("print", "Console")
+    }
+    assert found == {"console.py"}
+
+
+GOES_ON = """
+import sys
+from rich.table import Table
+from fieldcraft.terminal.console import CleanConsole, say
+sys.stdin.read()  # until the reader has gone
+if sys.argv[2] == "say":
+    say("a" * 10**6)
+else:
+    CleanConsole().print("word " * 20_000, highlight=False)
+say("more")
+CleanConsole().print("more")
+open(sys.argv[1], "w").close()
+"""
+
+
+@pytest.mark.parametrize("first", ["say", "print"])
+def test_what_is_under_way_goes_on_when_nobody_reads_any_more(first, tmp_path):
+    command = [sys.executable, "-c", GOES_ON, str(tmp_path / "written"), first]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, **pipes) as process:
+        process.stdout.close()
+        process.stdin.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+    assert (tmp_path / "written").exists()
+
+
+@pytest.mark.parametrize(
+    "size", ["0", "-1", "1", "19", "eighty", "", "1e9", "9" * 30, "²", "10001"]
+)
+def test_an_impossible_size_is_forgotten(size, monkeypatch):
+    for name in ("COLUMNS", "LINES", "TERMINAL_WIDTH"):
+        monkeypatch.setenv(name, size)
+    forget_impossible_sizes()
+    assert not {"COLUMNS", "LINES", "TERMINAL_WIDTH"} & os.environ.keys()
+    monkeypatch.setenv("COLUMNS", "132")
+    forget_impossible_sizes()
+    assert os.environ["COLUMNS"] == "132"
 
 
 def test_the_list_has_one_line_for_each_trajectory():
@@ -130,7 +227,7 @@ def test_the_mask_of_each_chain_stands_alone():
 
 def test_the_mask_in_plain_ascii():
     file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    print_mask(trajectory(), Words(), {Author.TOOL}, Console(file=file, width=100))
+    print_mask(trajectory(), Words(), {Author.TOOL}, CleanConsole(file=file, width=100))
     file.seek(0)
     assert file.read() == (
         "w1|w2|w3|w4[[[x]\\n\n]]w6|w7|w8\n"
@@ -141,7 +238,7 @@ def test_the_mask_in_plain_ascii():
 
 def test_the_mask_is_told_without_colours(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    out = Console(file=io.StringIO(), width=100, force_terminal=True)
+    out = CleanConsole(file=io.StringIO(), width=100, force_terminal=True)
     print_mask(trajectory(), Words(), {Author.POLICY}, out)
     assert "⟦" in out.file.getvalue()
     assert not re.search(r"\x1b\[[\d;]*[34]\d", out.file.getvalue())  # bold and dim are no colours
@@ -212,7 +309,7 @@ def test_a_bar_shows_the_figures_that_there_is_room_for(width, figures):
 
 def test_a_file_gets_no_bar_though_colours_are_forced(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
-    out = Console(file=io.StringIO(), width=80)
+    out = CleanConsole(file=io.StringIO(), width=80)
     assert out.is_terminal
     progress = StageProgress("rl1", 2, out)
     progress.start()

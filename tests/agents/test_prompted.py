@@ -24,6 +24,7 @@ from fieldcraft.types import (
     Thought,
     Tool,
     ToolError,
+    ToolUnavailable,
     UserError,
 )
 from virtual_time import virtually
@@ -40,7 +41,9 @@ async def search(query: str) -> str:
         query: what to look for.
     """
     if query == "down":
-        raise ToolError("Search failed.")
+        raise ToolUnavailable("Search failed.")
+    if query == "odd":
+        raise ToolError("Odd queries are refused.")
     return f"about {query}\n{EVIL}"
 
 
@@ -138,8 +141,28 @@ def test_what_ends_an_attempt() -> None:
     assert found.usage.prompt_tokens == 10  # what was paid counts
     found, _ = play('Action: search {"query": "down"}')
     assert (found.end, found.detail, found.failed) == (End.TOOL_FAILED, "Search failed.", True)
+    assert len(found.steps) == 1
     found, _ = play("I would rather talk about something else.")
     assert (found.end, found.failed) == (End.MALFORMED, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ('{"query": 3}', "Wrong arguments for search: query: Input should be a valid string."),
+        ("{}", "Wrong arguments for search: query: Field required"),
+        ('{"topic": "Zavr"}', "Wrong arguments for search: query: Field required"),
+        ('{"query": "Zavr", "k": 3}', "Wrong arguments for search: k: Extra inputs are not"),
+        ('{"query": "odd"}', "Odd queries are refused."),
+    ],
+)
+def test_a_model_is_told_why_a_call_failed(arguments: str, told: str) -> None:
+    found, script = play(f"Action: search {arguments}", SEARCH, "Answer: Zavrazhye")
+    assert (found.end, found.answer) == (End.ANSWERED, "Zavrazhye")
+    [error, good] = [step.text for step in found.steps if isinstance(step, Observation)]
+    assert error.startswith(told)
+    assert script.asked[1]["messages"][-1]["content"] == f"Observation: {error}"
+    assert not good.startswith(told)
 
 
 def test_tools_are_opened_for_an_attempt_and_have_a_time_limit() -> None:
@@ -230,8 +253,6 @@ def test_actions(text: str) -> None:
         'Action: search {"query": "Oslo"',
         'Action: search ["Oslo"]',
         'Action: browse {"query": "Oslo"}',
-        "Action: search {}",
-        'Action: search {"query": "Oslo", "k": 3}',
         'Action: search {"query": NaN}',
         'Action: search {"query": "\\ud800"}',
         'Observation: Oslo\nAction: search {"query": "Oslo"}',

@@ -87,7 +87,6 @@ def test_a_model_that_goes_on_is_stopped_and_reads_what_the_tool_returned() -> N
             "An action is a tool's name and its arguments as a json object",
         ),
         ('\nAction: find {"query": "x"}', "There is no such tool"),
-        ('\nAction: search {"q": "x"}', "The arguments are not those of the tool"),
         ("\nObservation: Evil", "It made up an observation"),
     ],
 )

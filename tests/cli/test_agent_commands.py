@@ -15,7 +15,7 @@ from fieldcraft.rollout.loop import rollout
 from fieldcraft.runs import agent, evaluating
 from fieldcraft.tools.serving import serving
 from fieldcraft.train import sampler
-from fieldcraft.types import Status, Task, Trajectory
+from fieldcraft.types import Status, Task, Trajectory, UserError
 
 
 def test_ask_shows_what_the_last_stage_writes(
@@ -89,6 +89,18 @@ def test_eval_says_which_questions_are_left_out(
     assert "1 of the 2 records of" in sentence(capsys)
     assert status("eval", *given, "--max-left-out", 0.5) == 0
     assert f"1 of {file} left out: no answer" in capsys.readouterr().out
+
+
+def test_an_evaluation_is_kept_before_it_is_shown(
+    done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*tables: object) -> None:
+        raise UserError("it cannot be shown.")
+
+    monkeypatch.setattr("fieldcraft.cli.agents.results_table", broken)
+    given = ["--model", done / "rl2", "--tasks", done / "world" / "evaluation.jsonl", "--limit", 1]
+    assert status("eval", *given, "--out", tmp_path) == 2
+    assert json.loads((tmp_path / "eval.json").read_text())["n"] == 1
 
 
 def test_eval_compares_models(

@@ -301,34 +301,7 @@ def test_a_recipe_has_a_world_or_questions_of_the_users(tmp_path: Path, path: st
         in complaint(bare, "world.name=atals")
     )
     assert load_recipe(bare, [f"tasks={path}"]).world is None
-    both = load_recipe(bare, [f"tasks={path}", "world.name=atlas"])
-    assert both.world is not None
-    assert both.tasks == Path(path)
 
-
-def test_the_world_is_written_down_whole(path: str) -> None:
-    world = load_recipe(path, ["world.people=40"]).world
-    assert world is not None
-    shares = {"taught": 0.4, "heldout": 0.5, "mistakes": 0.25, "reading_share": 0.3}
-    shares |= {"article_share": 1.0}
-    counts = {"people": 40, "variants": 400, "reserved_chains": 0}
-    counts |= {"reading_syllables": None, "site": None, "article_readings": 0}
-    counts |= {"snippet_parts": None}
-    assert (world.name, world.settings) == ("atlas", counts | shares)
-
-
-def test_the_first_split_with_questions_leads(path: str) -> None:
-    assert load_recipe(path, []).evaluation.leading == "heldout"
-    splits = "evaluation.splits={mixed: 0, known: 2, heldout: 3}"
-    assert load_recipe(path, [splits]).evaluation.leading == "known"
-    for given, meant in (("four_hop", "four_hops"), ("mixd", "mixed")):
-        sentence = complaint(path, f"evaluation.splits.{given}=1")
-        assert sentence == (
-            f"unknown key 'evaluation.splits.{given}'; did you mean 'evaluation.splits.{meant}'?"
-        )
-
-
-def test_questions_of_the_users_have_one_split(tmp_path: Path, path: str) -> None:
     (tmp_path / "x.yaml").write_text(f"recipe: x\nstages: {{}}\ntasks: {path}")
     bare = str(tmp_path / "x.yaml")
     assert complaint(bare, "evaluation.splits.known=1").endswith(

@@ -8,6 +8,25 @@ from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.types import UserError
 
 
+def test_a_world_beside_the_questions_of_a_file_is_refused(tmp_path: Path) -> None:
+    file, own = tmp_path / "file.jsonl", tmp_path / "own.yaml"
+    file.touch()
+    bare = "recipe: own\nstages: {}\n"
+    for written, name, overrides in (
+        (bare, str(own), [f"tasks={file}", "world.name=atlas"]),
+        (f"{bare}tasks: {file}\nworld: {{name: atlas}}\n", str(own), []),
+        (bare, "autocoa-mini", [f"tasks={file}", "world.people=40"]),
+    ):
+        own.write_text(written)
+        with pytest.raises(
+            UserError, match=r"^the world 'atlas' would not be read, .*: remove one"
+        ):
+            load_recipe(name, overrides)
+    own.write_text(f"{bare}tasks: {file}\nworld: {{name: atlas}}\n")
+    assert load_recipe(str(own), ["world=null"]).world is None
+    assert load_recipe("autocoa-mini", [f"tasks={file}"]).tasks == file  # other questions
+
+
 @pytest.mark.parametrize("key", ["corpus", "demonstrations", "pairs"])
 def test_a_file_beside_a_world_is_refused(key: str, tmp_path: Path) -> None:
     file = tmp_path / "file.jsonl"

@@ -1,10 +1,11 @@
 import pytest
 from pydantic import ValidationError
 
+from fieldcraft.config.collection import Select
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sampling import count_samples, sample_notes
-from fieldcraft.config.sections import Evaluation, Select
+from fieldcraft.config.sections import Evaluation
 from fieldcraft.config.teacher import Teacher
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.types import Task, UserError

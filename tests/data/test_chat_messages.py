@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fieldcraft.data.formats.chat import messages_of, read_chat
@@ -344,6 +344,7 @@ def test_steps_in_an_impossible_order_leave_one_record_out(tmp_path: Path) -> No
 
 
 @given(st.integers(1, 30), st.integers(0, 30), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+@example(21, 29, 0.0)  # 0.58 * 50 < 29
 def test_more_than_the_agreed_share_stops_with_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, good: int, bad: int, most: float
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fieldcraft.agents.prompted import Attempt, End
-from fieldcraft.config.sections import Collect
+from fieldcraft.config.collection import Collect
 from fieldcraft.data.collect import Collection
 from fieldcraft.data.contrast import contrast
 from fieldcraft.data.grading import Grader

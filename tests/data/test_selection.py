@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldcraft.config.sections import Select
+from fieldcraft.config.collection import Select
 from fieldcraft.data.duplicates import normal_form
 from fieldcraft.data.selection import (
     KNOWN,

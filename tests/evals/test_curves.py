@@ -160,6 +160,20 @@ def test_learning_curves_tell_their_values_and_have_ticks():
         assert f">{tick}</text>" in exact.svg
 
 
+@pytest.mark.parametrize(
+    ("low", "high"), [(1.0, 1.0), (2.1, 4.9), (3.0, 31.0), (0.001, 9.0), (1e-6, 1e5), (2.0, 2.001)]
+)
+def test_ticks_of_losses_are_plain_numbers(low, high):
+    rows = [{"step": step, "loss": low + (high - low) * step / 4} for step in range(5)]
+    [chart] = learning_curves({"sft": rows}, {"sft": 0})
+    assert "mathdefault" not in chart.svg
+    assert "$" not in chart.svg
+    shown = re.findall(r">([^<>]+)</text>", chart.svg)
+    ticks = [float(text) for text in shown[shown.index("step") + 1 : -1]]
+    assert 1 <= len(ticks) <= 12
+    assert all(low / 10 <= tick <= 10 * high for tick in ticks)
+
+
 def test_long_stages_are_thinned_to_means():
     rows = [{"step": step, "grad_norm": float(step % 2)} for step in range(4_800)]
     [chart] = learning_curves({"sft": rows}, {"sft": 0})

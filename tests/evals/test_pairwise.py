@@ -17,7 +17,7 @@ from fieldcraft.evals.pairwise import (
     one_after_another,
     sign_flip_test,
 )
-from fieldcraft.types import Author, Call, Outcome, Segment, Task, Trajectory
+from fieldcraft.types import Author, Call, Outcome, Segment, Task, Trajectory, UserError
 
 
 def made(name, em, calls=0, *, tokens=10, seconds=1.0, refused=0, **meta):
@@ -97,10 +97,14 @@ def test_one_split_leads():
 
 
 def test_other_questions_cannot_be_compared():
-    with pytest.raises(ValueError, match="same tasks"):
+    with pytest.raises(
+        UserError, match="'baseline' and 'model' are of other questions, or in anoth"
+    ):
         compare([made("a", 1.0), made("b", 1.0)], [made("b", 1.0), made("a", 1.0)])
-    with pytest.raises(ValueError, match="same tasks"):
-        compare([made("a", 1.0)], [])
+    with pytest.raises(UserError, match="'sft' and 'rl' are of other questions"):
+        against_first({"sft": [made("a", 1.0)], "rl": []})
+    with pytest.raises(UserError, match="'x' and 'y' are of other questions"):
+        compare_over_seeds([([made("a", 1.0)], [made("A", 1.0)])], names=("x", "y"))
 
 
 def test_nothing_gradable():

@@ -267,3 +267,8 @@ async def partners(task: fc.Task, base_url: str) -> float:
             history = done.all_messages()
             right += done.output.startswith(PARTNERS[letter])
     return right / len(task.question)
+
+
+def pays(task: fc.Task, base_url: str) -> float:
+    """The reward that the question names."""
+    return float(task.question)

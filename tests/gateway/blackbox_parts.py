@@ -51,6 +51,7 @@ def play(
     slow: bool = False,
     broken: Exception | None = None,
     tokenizer: Tokenizer = TOKENIZER,
+    task: Task = TASK,
     **budget: Any,
 ) -> tuple[Trajectory, InOrder]:
     name = None if agent is None else f"blackbox_agents:{agent}"
@@ -61,7 +62,7 @@ def play(
 
     async def one() -> Trajectory:
         async with opened(environment, get_dialect("hermes", tokenizer), limits) as go:
-            return await go(TASK, Policy(engine=engine), "k")
+            return await go(task, Policy(engine=engine), "k")
 
     done = asyncio.run(one())
     assert engine.sessions == set()

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import select
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from fieldcraft.gateway.refusals import Refused
 from fieldcraft.gateway.scribe import Scribe
 from fieldcraft.records.chains import chains
 from fieldcraft.rollout.environments import opened
-from fieldcraft.types import Author, Outcome, Status, UserError
+from fieldcraft.types import Author, Outcome, Status, Task, UserError
 
 END = TOKENIZER.eos_token
 
@@ -330,3 +332,46 @@ def test_its_task_is_json_for_a_program() -> None:
         "answers": ["Ada"],
         "meta": {},
     }
+
+
+@pytest.mark.parametrize("reward", ["nan", "inf", "-inf", "1e300"])
+def test_what_is_no_reward_ends_its_rollout_alone(reward: str) -> None:
+    done, _ = play("pays", [], task=Task("q", reward, ()))
+    assert (done.status, done.rewards) == (Status.ERROR, {})
+    assert "EnvironmentDefect: its reward is " in done.error
+
+
+LEAVES_A_PROCESS = """\
+import os, subprocess, sys
+held = os.open(sys.argv[1], os.O_WRONLY)
+subprocess.Popen(["sleep", "1000"], pass_fds=[held])
+print("done")
+"""
+
+
+@pytest.mark.parametrize("ends", ["", "import time; time.sleep(1000)"])
+def test_what_a_program_has_started_ends_with_its_rollout(tmp_path: Path, ends: str) -> None:
+    held = tmp_path / "held"
+    os.mkfifo(held)
+    reader = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
+    command = [sys.executable, "-c", LEAVES_A_PROCESS + ends, str(held)]
+    done, _ = play(None, [], {"command": command, "timeout_seconds": 2 if ends else 60})
+    assert (done.answer, done.status) == (
+        (None, Status.ERROR) if ends else ("done", Status.NO_ANSWER)
+    )
+    ready, _, _ = select.select([reader], [], [], 30)
+    assert ready, "a process still holds it open"
+    assert os.read(reader, 1) == b""
+    os.close(reader)
+
+
+def test_a_program_that_prints_without_end_is_ended() -> None:
+    code = "import sys\nfor _ in range(40): sys.std{}.write('a' * 2**16)\n"
+    for more, told in (
+        (code.format("out") + "while True: pass", "the agent printed more than 1048576 bytes"),
+        (code.format("err") + "raise SystemExit('bye')", "bye"),
+    ):
+        done, _ = play(None, [], {"command": [sys.executable, "-c", more]})
+        assert done.status is Status.ERROR
+        assert done.error.endswith(told)
+        assert len(done.error) < 300

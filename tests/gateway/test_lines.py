@@ -10,11 +10,11 @@ from bandit import letters
 from fieldcraft.config.sections import Limits
 from fieldcraft.engine.base import Engine
 from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.gateway.games import EnvironmentDefect
 from fieldcraft.gateway.generate import GenerateRequest, Refused
 from fieldcraft.gateway.lines import Line, Said
 from fieldcraft.gateway.traces import Reader
 from fieldcraft.records.chains import check_folds
+from fieldcraft.rollout.environments import EnvironmentDefect
 from fieldcraft.rollout.turns import Policy
 from fieldcraft.sampling import Sampling
 from fieldcraft.types import Author, Completion, StopReason, Task, Trajectory

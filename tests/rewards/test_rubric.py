@@ -84,10 +84,16 @@ def test_group_of_errors_only() -> None:
     assert reward.seen == 0
 
 
-@pytest.mark.parametrize("scores", [[], [1.0, 1.0], [math.nan], [math.inf]])
+@pytest.mark.parametrize("scores", [[], [1.0, 1.0], [math.nan], [math.inf], [-1e300]])
 def test_broken_rewards_are_errors(scores: list[float]) -> None:
     with pytest.raises(UserError, match="the reward 'a' "):
         Rubric([(Fixed("a", scores), 1.0)]).score([Trajectory(TASK)])
+
+
+def test_a_sum_that_is_no_number_is_a_sentence() -> None:
+    rubric = Rubric([(Fixed("a", [1e14]), 1e308), (Fixed("b", [1.0]), 1.0)])
+    with pytest.raises(UserError, match="the weighted sum of the rewards a, b is inf"):
+        rubric.score([Trajectory(TASK)])
 
 
 def test_state_goes_round() -> None:

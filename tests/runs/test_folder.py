@@ -1,5 +1,6 @@
 """The run folder, killed at the worst moments."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,9 @@ def test_json_cut_short_leaves_what_was_there(tmp_path: Path) -> None:
     write_json(path, {"a": [1, 2.5, None, "ä"]})
     with pytest.raises(TypeError):
         write_json(path, {"first": 1, "second": object()})  # fails in the middle of the file
+    with pytest.raises(UserError, match=r"would hold a\.1\.mean = inf, which is no finite number"):
+        write_json(path, {"a": [1.0, {"mean": math.inf}]})
+    assert list(path.parent.iterdir()) == [path]
     assert read_json(path, Any, "") == {"a": [1, 2.5, None, "ä"]}
 
 

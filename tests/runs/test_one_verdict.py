@@ -19,9 +19,10 @@ import fieldcraft
 from chat_server import completion
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from fieldcraft.agents.prompted import Attempt, End
+from fieldcraft.config.collection import Collect
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import Collect, JudgeModel
+from fieldcraft.config.sections import JudgeModel
 from fieldcraft.data.collect import Collection
 from fieldcraft.data.filters import apply_filters
 from fieldcraft.data.grading import Grader

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -19,6 +20,7 @@ from checkpoints import write_tiny_checkpoint
 from cli_parts import sentence, status
 from fieldcraft.engine.home import Home
 from fieldcraft.runs.agent import Agent, find_agent
+from fieldcraft.serving import server
 from fieldcraft.serving.app import create_app
 from fieldcraft.serving.server import open_service
 from fieldcraft.serving.service import Limits, Service
@@ -52,6 +54,23 @@ async def hang_up(url: str, body: dict[str, object]) -> None:
     writer.write(f"{head}\r\ncontent-type: application/json\r\n\r\n".encode() + data)
     await reader.readuntil(b"data: ")
     writer.close()
+
+
+def test_its_folder_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []
+
+    async def serving(*arguments: Any) -> None:
+        [home] = [one for one in arguments if isinstance(one, Home)]
+        made.append(home.folder)
+        assert home.folder.stat().st_mode & 0o777 == 0o700
+
+    monkeypatch.setattr(server, "_serve", serving)
+    where = server.Address(host="127.0.0.1", port=0, token=None)
+    for _ in range(2):
+        server.serve_agent(None, "a", where, Limits())  # type: ignore[arg-type]
+    first, second = made
+    assert first != second
+    assert not first.exists()  # nothing was written there
 
 
 def test_it_answers_as_the_agent_does(agent: Agent) -> None:

@@ -106,6 +106,14 @@ def test_targets_are_layers_by_name(tmp_path: Path) -> None:
         lora_trainer(tmp_path / "b", lora=Lora(targets=("q_prj",)))
 
 
+def test_a_rank_beyond_the_width_of_the_model_is_refused() -> None:
+    model = tied_model()
+    width = model.config.hidden_size
+    with pytest.raises(UserError, match=rf"lora\.rank=100000 is beyond .* are {width} wide: give"):
+        Adapter(model, Lora(rank=100_000), seed=0)
+    assert not any("lora_" in name for name, _ in model.named_parameters())
+
+
 @pytest.mark.parametrize(
     "targets", [("lm_head",), ("embed_tokens",), ("q_proj", "lm_head"), ("lm_head", "embed_tokens")]
 )

@@ -1,10 +1,16 @@
 """The chat template of models that are made here."""
 
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fieldcraft.dialects import get_dialect
-from fieldcraft.train.scratch import new_tokenizer, tool_texts
-from fieldcraft.types import Action
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.runs.first_model import write_first_model
+from fieldcraft.runs.inputs import make_inputs
+from fieldcraft.train.scratch import count_parameters, new_model, new_tokenizer, tool_texts
+from fieldcraft.types import Action, UserError
 
 SEARCH: dict[str, Any] = {
     "type": "function",
@@ -49,3 +55,20 @@ def test_a_name_is_copied_by_its_syllables() -> None:
     """So a name that no training shows consists of tokens that training shows."""
     ids = TOKENIZER.encode('"BanBer"', add_special_tokens=False)
     assert [TOKENIZER.decode([i]) for i in ids] == ['"', "Ban", "Ber", '"']
+
+
+@pytest.mark.parametrize(("layers", "width", "heads"), [(2, 16, 1), (5, 48, 2)])
+def test_parameters_are_counted_before_they_are_made(layers: int, width: int, heads: int) -> None:
+    model = new_model(TOKENIZER, layers=layers, width=width, heads=heads, seed=0)
+    found = sum(parameter.numel() for parameter in model.parameters())
+    assert count_parameters(len(TOKENIZER), layers, width) == found
+
+
+@pytest.mark.parametrize("shape", ["width=1000000", "layers=1000000000"])
+def test_a_model_larger_than_the_memory_is_refused_before_it_is_made(
+    shape: str, tmp_path: Path
+) -> None:
+    recipe = load_recipe("smoke", [f"scratch.{shape}"])
+    with pytest.raises(UserError, match=rf"scratch\.{shape}.* GB: lower them\."):
+        write_first_model(make_inputs(recipe), tmp_path / "model")
+    assert not (tmp_path / "model").exists()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,7 +54,7 @@ def until(found: Any) -> None:
 
 def client(run: Path, sampling: Sampling | None = None) -> TestClient:
     index = Index(run.parent / "i.sqlite")
-    app = create_app(open_runs([run]), index, hosts=["127.0.0.1"], sampling=sampling)
+    app = create_app(open_runs([run]), index, sampling=sampling)
     return TestClient(app, "http://127.0.0.1")
 
 
@@ -94,6 +95,11 @@ def test_steps_are_turns_and_a_summary_is_none() -> None:
     assert steps_of(folded) == ["search Kelm", "search Kelm", "answer Sor"]
 
 
+RUN: Any = SimpleNamespace(  # a run of which one stage is finished
+    path=Path("/r"), folder=SimpleNamespace(finished_stages=lambda: ["sft1"])
+)
+
+
 @pytest.mark.parametrize(
     ("wish", "options"),
     [
@@ -106,7 +112,7 @@ def test_steps_are_turns_and_a_summary_is_none() -> None:
     ],
 )
 def test_a_wish_becomes_options(wish: dict[str, Any], options: list[str]) -> None:
-    assert [*parse_wish(json.dumps(wish).encode()).options(Path("/r"))] == options
+    assert [*parse_wish(json.dumps(wish).encode()).options(RUN)] == options
 
 
 @pytest.mark.parametrize(
@@ -116,6 +122,8 @@ def test_a_wish_becomes_options(wish: dict[str, Any], options: list[str]) -> Non
         (b'{"at": -1}', "at is wrong"),
         (b'{"samples": 0}', "samples is wrong"),
         (b'{"out": "/tmp"}', "out is wrong"),
+        (b'{"text": "a\\u0000b"}', "text is wrong"),
+        (b'{"text": "\\ud800"}', "is wrong"),
     ],
 )
 def test_another_wish_is_a_sentence(wish: bytes, sentence: str) -> None:
@@ -126,7 +134,15 @@ def test_another_wish_is_a_sentence(wish: bytes, sentence: str) -> None:
 def test_an_edit_needs_a_step_and_a_text() -> None:
     for wish in (Wish(edit="thought", text="x"), Wish(at=1, edit="thought", text=" ")):
         with pytest.raises(UserError, match="another thought needs a step and a text"):
-            list(wish.options(Path("/r")))
+            list(wish.options(RUN))
+
+
+@pytest.mark.parametrize("model", ["/etc", "../other/sft1", "sft1/", "", "sft2", "sft1\0"])
+def test_only_a_finished_stage_of_the_run_is_sampled_from(model: str) -> None:
+    if model:
+        with pytest.raises(UserError, match=r"no such model: choose one of its stages \(sft1\)"):
+            list(Wish(model=model).options(RUN))
+    assert "--model" not in list(Wish().options(RUN))
 
 
 def test_what_came_of_branches(run: Path, page: TestClient) -> None:

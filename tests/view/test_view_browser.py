@@ -54,7 +54,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def url(runs: tuple[Path, Path]) -> Iterator[str]:
-    app = create_app(open_runs(runs), Index(runs[0].parent / "index.sqlite"), hosts=["127.0.0.1"])
+    app = create_app(open_runs(runs), Index(runs[0].parent / "index.sqlite"))
     with serving(app, on_end=app.state.end) as address:
         yield address
 
@@ -218,7 +218,7 @@ def test_a_long_list_is_scrolled_without_holding_it(visit: Open, tmp_path: Path)
     run.mkdir()
     for number in range(MANY):
         append(run / "trajectories.jsonl", trajectory(f"t{number}", question=f"Who is {number}?"))
-    app = create_app(open_runs([run]), Index(tmp_path / "index.sqlite"), hosts=["127.0.0.1"])
+    app = create_app(open_runs([run]), Index(tmp_path / "index.sqlite"))
     with serving(app, on_end=app.state.end) as address:
         page = visit("?view=trajectories", at=address)
         until(page, f"document.querySelector('output').textContent.startsWith('{MANY:,}')")
@@ -301,7 +301,7 @@ def test_the_timeline_says_who_waited(visit: Open) -> None:
 def test_a_page_follows_a_run_while_it_trains(visit: Open, tmp_path: Path) -> None:
     run = write_run(tmp_path / "live")
     write_metrics(run, "rl1", 3)
-    app = create_app(open_runs([run]), Index(tmp_path / "index.sqlite"), hosts=["127.0.0.1"])
+    app = create_app(open_runs([run]), Index(tmp_path / "index.sqlite"))
     with serving(app, on_end=app.state.end) as address:
         page = visit("?view=timeline&steps=all", at=address)
         until(page, "document.querySelectorAll('.figures tbody tr').length === 5")

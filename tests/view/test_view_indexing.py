@@ -85,7 +85,7 @@ def test_the_worker_ends_with_its_input(tmp_path: Path) -> None:
 
 
 def test_the_first_request_has_rows_and_the_others_follow(tmp_path: Path, run: Path) -> None:
-    page = create_app(open_runs([run]), Index(tmp_path / "i.sqlite"), hosts=["testserver"])
+    page = create_app(open_runs([run]), Index(tmp_path / "i.sqlite"))
     with TestClient(page) as client:
         first = client.get("/api/rows").json()
         assert 5 < len(first["rows"]) <= first["total"]

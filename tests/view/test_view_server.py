@@ -11,8 +11,9 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from fieldcraft.cli.main import app as commands
+from fieldcraft.tools.access import is_loopback
+from fieldcraft.tools.serving import config_of
 from fieldcraft.types import UserError
-from fieldcraft.view.access import hosts_of, is_loopback
 from fieldcraft.view.index import Index
 from fieldcraft.view.server import create_app
 from fieldcraft.view.viewed import open_runs
@@ -23,7 +24,7 @@ TOKEN = "a-token"
 
 def client(*runs: Path, token: str | None = None, host: str = "127.0.0.1") -> TestClient:
     index = Index(runs[0].parent / "index.sqlite")
-    page = create_app(open_runs(runs), index, hosts=hosts_of(host, token), token=token)
+    page = config_of(create_app(open_runs(runs), index, token=token), host, token).app
     return TestClient(page, base_url=f"http://{host}:8001", follow_redirects=False)
 
 
@@ -167,7 +168,7 @@ def test_only_what_belongs_to_the_page_is_served(page: TestClient, path: str) ->
 
 def test_another_name_of_this_machine_is_refused(page: TestClient) -> None:
     """A page from elsewhere could let its own name point to the loopback."""
-    assert page.get("/api/runs", headers={"host": "evil.example"}).status_code == 400
+    assert page.get("/api/runs", headers={"host": "evil.example"}).status_code == 403
     assert page.get("/api/runs", headers={"host": "localhost:8001"}).status_code == 200
 
 

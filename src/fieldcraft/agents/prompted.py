@@ -39,6 +39,7 @@ from fieldcraft.types import (
     Thought,
     Tool,
     ToolError,
+    ToolUnavailable,
 )
 
 WITHOUT_TOOLS = """\
@@ -142,8 +143,8 @@ class Prompted:
     async def attempt(self, task: Task, key: str) -> Attempt:
         """Let the model think, act and answer. `key` fixes the seeds of its requests.
 
-        A request or a tool that fails ends the attempt with its cause. The result of a tool is
-        shown to the model and never parsed.
+        A request that fails, or a tool that is not there, ends the attempt with its cause. What a
+        tool answers, also to a call with wrong arguments, is shown to the model and never parsed.
         """
         try:
             async with open_tools(self.tools, task, self.call_seconds) as tools:
@@ -187,8 +188,10 @@ class Prompted:
             try:
                 asked_tool = tools[action.tool](**action.arguments)
                 observed = await guarded(asked_tool, self.call_seconds)
-            except (ToolError, TooSlow) as error:
+            except (ToolUnavailable, TooSlow) as error:
                 return ended(End.TOOL_FAILED, str(error))
+            except ToolError as error:  # as in rollouts: it may correct itself
+                observed = str(error)
             steps.append(Observation(observed))
             messages += [
                 {"role": "assistant", "content": turn.kept},
@@ -258,14 +261,9 @@ def _read_action(text: str, schemas: Sequence[Schema]) -> tuple[Action | Malform
         json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return Malformed("the arguments are not JSON"), 0
-    functions = {schema["function"]["name"]: schema["function"] for schema in schemas}
-    if named[1] not in functions:
+    if named[1] not in {schema["function"]["name"] for schema in schemas}:
         return Malformed("there is no such tool"), 0
-    parameters = functions[named[1]]["parameters"]
-    required, known = set(parameters.get("required", [])), set(parameters["properties"])
-    if not required <= set(arguments) <= known:
-        return Malformed("the arguments are not those of the tool"), 0
-    return Action(named[1], arguments), end
+    return Action(named[1], arguments), end  # the tool itself says what is wrong with them
 
 
 def _read_answer(text: str) -> Answer | Malformed:

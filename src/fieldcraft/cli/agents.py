@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from fieldcraft.cli.app import (
     Allow,
@@ -30,6 +29,7 @@ from fieldcraft.evals.tables import detail_tables, pairwise_table, results_table
 from fieldcraft.records.files import refuse_unwritable, write_json
 from fieldcraft.runs.folder import find_model, find_part
 from fieldcraft.runs.loop import run_async
+from fieldcraft.terminal.console import CleanConsole, say
 from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.terminal.trajectories import print_trajectory
 from fieldcraft.types import Task, UserError
@@ -63,7 +63,7 @@ def ask(
     agent = find_agent(model).with_options(dialect, index, search_url, device)
     keys = given(temperature, top_k, top_p, min_p, sampling)
     trajectory = agent.ask(question, seed=seed, **keys)
-    print_trajectory(trajectory, Console())
+    print_trajectory(trajectory, CleanConsole())
 
 
 @app.command()
@@ -82,7 +82,7 @@ def export(
         from fieldcraft.runs.exporting import export
 
     export(model, out, dtype)
-    print(out)
+    say(out)
 
 
 Models = Annotated[
@@ -163,11 +163,14 @@ def evaluate(
     if simulator:
         _evaluate_simulators(agents, questions or _own_questions(agents, limit), out)
         return
-    record = {"tasks": str(tasks), "n": len(questions)} | _graded(agents, questions, judge)
+    graded = _graded(agents, questions, judge)
     if out is not None:
+        record = {"tasks": str(tasks), "n": len(questions)} | graded
         record |= {"judge": settings.model_dump()} if judge else {}
         write_json(out / "eval.json", record)
-        print(out / "eval.json")
+    _print_graded(graded)
+    if out is not None:
+        say(out / "eval.json")
 
 
 def _questions(file: Path, max_left_out: float) -> list[Task]:
@@ -176,20 +179,19 @@ def _questions(file: Path, max_left_out: float) -> list[Task]:
 
     read = read_questions(file, max_left_out)
     for line in read.remarks(file):
-        print(line)
+        say(line)
     return with_source(read.tasks, file)
 
 
 def _graded(agents: Mapping[str, Any], questions: Sequence[Task], judge: Any) -> dict[str, Any]:
-    """What the agents came to, which is printed as well."""
+    """What the agents came to."""
     from fieldcraft.evals.metrics import summarise
     from fieldcraft.evals.pairwise import against_first
     from fieldcraft.records.events import nobody
 
-    console = Console()
     split = next(iter(agents.values())).recipe.evaluation.leading
     done, found = {}, {}
-    terminal = TerminalSink(console)
+    terminal = TerminalSink(CleanConsole())
     for name, agent in agents.items():
         began = time.perf_counter()
         done[name] = run_async(agent.answer(questions, judge, name, terminal))
@@ -197,11 +199,14 @@ def _graded(agents: Mapping[str, Any], questions: Sequence[Task], judge: Any) ->
             "seconds": time.perf_counter() - began,
             "sampling": agent.decoding(nobody).as_record(),
         }
-    compared = against_first(done, split)
-    console.print(results_table(found, {}), *detail_tables(found))
-    if compared:
-        console.print(pairwise_table(compared))
-    return {"evals": found, "pairwise": compared}
+    return {"evals": found, "pairwise": against_first(done, split)}
+
+
+def _print_graded(graded: Mapping[str, Any]) -> None:
+    console = CleanConsole()
+    console.print(results_table(graded["evals"], {}), *detail_tables(graded["evals"]))
+    if graded["pairwise"]:
+        console.print(pairwise_table(graded["pairwise"]))
 
 
 def check_agents(
@@ -234,7 +239,7 @@ def _evaluate_simulators(
     from fieldcraft.evals.fidelity import fidelity_table
     from fieldcraft.runs.simulating import measure_simulator
 
-    console = Console()
+    console = CleanConsole()
     terminal = TerminalSink(console)
     found = {
         name: run_async(measure_simulator(agent, questions, name, terminal))
@@ -243,4 +248,4 @@ def _evaluate_simulators(
     console.print(fidelity_table(found))
     if out is not None:
         write_json(out / "simulator.json", {"n": len(questions), "simulators": found})
-        print(out / "simulator.json")
+        say(out / "simulator.json")

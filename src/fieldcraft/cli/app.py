@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from fieldcraft.recipes.asks import ASKS
 from fieldcraft.recipes.consent import allowing
 from fieldcraft.records.files import refuse_unwritable
+from fieldcraft.terminal.console import CleanConsole, say
 from fieldcraft.terminal.progress import is_live
 from fieldcraft.types import UserError
 
@@ -72,12 +72,12 @@ def refuse_used(out: Path) -> None:
 @contextmanager
 def loading() -> Iterator[None]:
     """Around the imports of a command that runs a model: they take seconds, so say so first."""
-    console, message = Console(stderr=True), "Loading torch and transformers ..."
+    console, message = CleanConsole(stderr=True), "Loading torch and transformers ..."
     if "torch" in sys.modules:
         yield
     elif is_live(console):
         with console.status(message):
             yield
     else:
-        print(message, file=sys.stderr, flush=True)
+        say(message, file=sys.stderr)
         yield

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from fieldcraft.cli.app import Allow, Device, app, loading
 from fieldcraft.runs.loop import run_async
+from fieldcraft.terminal.console import CleanConsole, say
 from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.types import UserError
 
@@ -64,7 +65,7 @@ def branch(
     chosen = choose(run, stage, trajectory, training)
     agent = chosen.agent(model).with_options(None, None, None, device)
     folder = out or chosen.folder(model)
-    console = Console()
+    console = CleanConsole()
 
     async def work() -> list[str]:
         settings = chosen.settings(agent, seed, temperature)
@@ -86,8 +87,8 @@ def branch(
 
     differences = run_async(work())
     for sentence in differences:
-        console.print(f"A tool does not repeat itself: {sentence}.", markup=False)
-    print(folder)
+        console.print(f"A tool does not repeat itself: {sentence}.")
+    say(folder)
 
 
 def _edits(observation: str | None, thought: str | None) -> list[tuple[EditKind, str]]:
@@ -103,6 +104,6 @@ async def _show_values(sampler: Any, chosen: Any, folder: Path, console: Console
     values = await sampler.values(chosen.trajectory)
     labels = step_labels(chosen.trajectory, sampler.steps(chosen.trajectory))
     console.print(values_table(values, labels))
-    print(write_values(folder, values, labels, chosen.trajectory, f"{chosen.name} {chosen.number}"))
+    say(write_values(folder, values, labels, chosen.trajectory, f"{chosen.name} {chosen.number}"))
     differences: list[str] = values.differences
     return differences

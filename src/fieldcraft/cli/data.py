@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from fieldcraft.cli.agents import check_agents
 from fieldcraft.cli.app import (
@@ -36,6 +35,7 @@ from fieldcraft.records.events import Events
 from fieldcraft.records.files import atomic_folder, refuse_unwritable
 from fieldcraft.records.reading import reading
 from fieldcraft.runs.beginning import refuse_other_run
+from fieldcraft.terminal.console import CleanConsole, say
 from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.types import UserError
 
@@ -90,7 +90,7 @@ def _write_world(recipe: Recipe, out: Path, model: bool) -> None:
         if model:
             write_first_model(inputs, draft / "model")
     for line in (*inputs.remarks(), *inputs.remarks_on_corpus(), *sorted(out.iterdir())):
-        print(line)
+        say(line)
 
 
 @app.command()
@@ -110,10 +110,10 @@ def synthesise(
     with loading():
         from fieldcraft.runs.synthesising import synthesise_for
 
-    events = Events([TerminalSink(Console())])
+    events = Events([TerminalSink(CleanConsole())])
     made = synthesise_for(settings, folder, depth, width, events)
     for name in ("tasks.jsonl", "card.html"):
-        print(made / name)
+        say(made / name)
 
 
 @app.command()
@@ -140,8 +140,8 @@ def convert(
     refuse_unwritable(out)
     written, reasons = formats.convert(source, to, out, max_left_out)
     for reason, count in reasons.most_common():
-        print(f"{count} left out: {reason}")
-    print(f"{out}: {written} written")
+        say(f"{count} left out: {reason}")
+    say(f"{out}: {written} written")
 
 
 @app.command("index")
@@ -171,12 +171,12 @@ def build(
     with tempfile.TemporaryDirectory() as draft, loading() if encoder else nullcontext():
         source = Corpus(corpus, max_left_out)
         for line in source.remarks():
-            print(line)
+            say(line)
         passages = source.ensure(Path(draft, "corpus.jsonl"))
         index = build_index(
             passages, out, ranking=ranking, encoder=encoder, approximate=approximate
         )
-    print(f"{out}: {len(index)} passages")
+    say(f"{out}: {len(index)} passages")
 
 
 @serve_app.command("search")
@@ -193,7 +193,7 @@ def serve(
     require_trusted_index(index)
 
     if (index / "manifest.json").exists():  # with an encoder it takes a while
-        print(f"Opening {index} ...", file=sys.stderr, flush=True)
+        say(f"Opening {index} ...", file=sys.stderr)
     serve_search(index, host, port)
 
 
@@ -208,11 +208,14 @@ def sandbox(
     waive: Annotated[
         list[str] | None, typer.Option(help="Do without this layer of isolation; repeat.")
     ] = None,
+    memory_mb: Annotated[
+        int, typer.Option(min=1, help="The most that a process of a program may get.")
+    ] = 512,
 ) -> None:
     """A sandbox server with the interface of SandboxFusion, Python only: POST /run_code."""
     from fieldcraft.tools.python.server import serve_sandbox
 
-    serve_sandbox(host, port, concurrent, queue, waive or [])
+    serve_sandbox(host, port, concurrent, queue, waive or [], memory_mb)
 
 
 @serve_app.command("agent")
@@ -267,7 +270,7 @@ def serve_trained_agent(
     agent = agent.overridden(overrides or ())
     limits = Limits(concurrency=concurrency, queue=queue, seconds=seconds, grace=grace)
     address = Address(host=host, port=port, token=token)
-    sink = TerminalSink(Console())
+    sink = TerminalSink(CleanConsole())
     keys = make_sampling(**given(temperature, top_k, top_p, min_p, sampling))
     how = resolve_sampling(keys, agent.model, sink)
     serve_agent(agent, name or model.resolve().name, address, limits, how, record, sink)
@@ -301,7 +304,7 @@ def bench(
         raise UserError("bench/ is not part of the installed package: run it from a checkout.")
     if name not in scripts:
         raise UserError(f"there is no comparison '{name}': use one of {', '.join(scripts)}.")
-    print(f"Running bench/{name}.py ...", file=sys.stderr, flush=True)
+    say(f"Running bench/{name}.py ...", file=sys.stderr)
     sys.argv = [str(scripts[name]), *context.args]
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")

@@ -23,6 +23,7 @@ from fieldcraft.cli.app import (
 )
 from fieldcraft.recipes.consent import ConsentNeeded
 from fieldcraft.records.paths import argument_at_home
+from fieldcraft.terminal.console import forget_impossible_sizes, say
 from fieldcraft.types import UserError
 from fieldcraft.version import __version__
 
@@ -39,12 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     if isinstance(sys.stdout, TextIOWrapper):  # a letter that it cannot write ends no command
         sys.stdout.reconfigure(errors="backslashreplace")
+    forget_impossible_sizes()
     given = [*map(argument_at_home, sys.argv[1:] if arguments is None else arguments)]
     mistakes = _run(given)
     while mistakes and _gives_consent(mistakes[0]):
         mistakes = _run(given)
     if mistakes:
-        print(f"fieldcraft: {_sentence(mistakes[0])}", file=sys.stderr)
+        say(f"fieldcraft: {_sentence(mistakes[0])}", file=sys.stderr)
         sys.exit(2)
 
 
@@ -64,10 +66,10 @@ def _gives_consent(mistake: UserError | OSError) -> bool:
     done, so that the command can begin anew."""
     if not isinstance(mistake, ConsentNeeded) or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    print(f"{mistake.file} would", file=sys.stderr)
+    say(f"{mistake.file} would", file=sys.stderr)
     for ask in mistake.asks:
-        print(f"  {ask} ('{ask.key}')", file=sys.stderr)
-    print("Allow that, now and later? [y/N] ", end="", file=sys.stderr, flush=True)
+        say(f"  {ask} ('{ask.key}')", file=sys.stderr)
+    say("Allow that, now and later? [y/N]", file=sys.stderr)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         return False
     mistake.give()
@@ -116,5 +118,5 @@ def version(
     show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if show:
-        print(f"fieldcraft {__version__}")
+        say(f"fieldcraft {__version__}")
         raise typer.Exit

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from fieldcraft.cli.app import Allow, Overrides, RecipeName, app, loading
 from fieldcraft.config.recipe import Recipe, refuse_idle
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.scaling.devices import CPU, Device, find_device
+from fieldcraft.terminal.console import CleanConsole, say
 from fieldcraft.terminal.figures import Figures
 
 if TYPE_CHECKING:
@@ -50,21 +50,21 @@ def plan(
     device = measure_cpu() if gpu == CPU else find_device(gpu)
     usual = Usual(tokens or settings.budget.total_tokens / 2, written, tool_seconds)
     found = make_plan(setup, device, gpus, usual)
-    print(f"{settings.recipe}: {setup.parameters:,} parameters on {gpus} {_device(device)}")
+    say(f"{settings.recipe}: {setup.parameters:,} parameters on {gpus} {_device(device)}")
     if found.chosen:
-        print(f"The recipe names no processes; fastest by the formulas: {_keys(found, settings)}")
+        say(f"The recipe names no processes; fastest by the formulas: {_keys(found, settings)}")
     for line in placed(found):
-        print(line)
+        say(line)
     times = _times(
         found,
         f"Seconds of a step, of texts with {usual.tokens:g} tokens in the mean"
         f" ({written:.0%} of a rollout written by the policy).",
     )
-    Console().print(_memory(found, device), times)
+    CleanConsole().print(_memory(found, device), times)
     rest = f", without {', '.join(found.unknown)}" if found.unknown else ""
     longest = found.longest
-    print(f"All stages: {_long(found.seconds)}{rest}. Evaluations are not counted.")
-    print(f"The limit of {longest.name}: {longest.limit}. Faster: {FASTER[longest.limit]}.")
+    say(f"All stages: {_long(found.seconds)}{rest}. Evaluations are not counted.")
+    say(f"The limit of {longest.name}: {longest.limit}. Faster: {FASTER[longest.limit]}.")
 
 
 def _keys(found: Plan, recipe: Recipe) -> str:

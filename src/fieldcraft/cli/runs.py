@@ -32,6 +32,7 @@ from fieldcraft.records.files import refuse_unwritable
 from fieldcraft.records.reading import MAKE_ANEW, read_json, reading
 from fieldcraft.runs.beginning import open_run, refuse_other_run
 from fieldcraft.runs.folder import RunFolder, find_run
+from fieldcraft.terminal.console import CleanConsole, say
 from fieldcraft.terminal.figures import Figures
 from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.terminal.trajectories import print_collection
@@ -51,7 +52,7 @@ def run(
     seed = f"-seed{settings.seed}" if settings.seed else ""
     folder = out or Path("runs", f"{settings.recipe}{seed}")
     refuse_other_run(folder, settings)
-    console = Console()
+    console = CleanConsole()
     try:
         if settings.collect is not None:
             _collect(settings, folder, console)
@@ -62,12 +63,12 @@ def run(
         shown = _report(settings, folder, console)
     except KeyboardInterrupt:
         again = ["fieldcraft", "run", recipe, *(overrides or []), "--out", str(folder)]
-        print(f"fieldcraft: stopped; resume with: {shlex.join(again)}", file=sys.stderr)
+        say(f"fieldcraft: stopped; resume with: {shlex.join(again)}", file=sys.stderr)
         raise typer.Exit(130) from None
     console.print(*shown)
     one = folder / f"seed-{settings.seeds[0]}" if settings.seeds else folder
-    print(f"{folder / 'report.json'}\n{folder / 'report.html'}")
-    print(f"fieldcraft ask --model {shlex.quote(str(one))} {shlex.quote(_question(one))}")
+    say(f"{folder / 'report.json'}\n{folder / 'report.html'}")
+    say(f"fieldcraft ask --model {shlex.quote(str(one))} {shlex.quote(_question(one))}")
 
 
 def _summary(report: dict[str, Any]) -> list[Figures | str]:
@@ -138,8 +139,8 @@ def _collect(settings: Recipe, folder: Path, console: Console) -> None:
     if settings.collect.filters:
         names += ["filtered/demonstrations.jsonl", "filtered/card.html"]
     for path in (*(folder / "collect" / name for name in names), folder / "report.html"):
-        print(path)
-    print(f"fieldcraft show {shlex.quote(str(folder))}")
+        say(path)
+    say(f"fieldcraft show {shlex.quote(str(folder))}")
 
 
 def _select(settings: Recipe, folder: Path, console: Console) -> None:
@@ -154,7 +155,7 @@ def _select(settings: Recipe, folder: Path, console: Console) -> None:
 
         select(settings, folder, Events([TerminalSink(console)]))
     for name in ("select/tasks.jsonl", "select/card.html"):
-        print(folder / name)
+        say(folder / name)
 
 
 def _look_first(recipe: Recipe) -> None:
@@ -171,7 +172,7 @@ def _look_first(recipe: Recipe) -> None:
 def _refuse(problems: Sequence[str]) -> None:
     """Print every problem, and exit with 2 if there is one."""
     for problem in problems:
-        print(f"fieldcraft: {problem}", file=sys.stderr)
+        say(f"fieldcraft: {problem}", file=sys.stderr)
     if problems:
         raise typer.Exit(2)
 
@@ -201,7 +202,7 @@ def check(
 ) -> None:
     """What would go wrong with a recipe, before it costs anything."""
     settings = _load(recipe, overrides or [])
-    console = Console()
+    console = CleanConsole()
     with loading():
         from fieldcraft.runs.check import check_recipe
         from fieldcraft.runs.examples import DataOfRun
@@ -235,4 +236,4 @@ def recipes() -> None:
         comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
         first = " ".join(line.strip("# ") for line in comment).partition(". ")[0].rstrip(".")
         table.add_row(Text(name, "bold"), Text(first))
-    Console().print(table)
+    CleanConsole().print(table)

@@ -17,6 +17,7 @@ from fieldcraft.evals.tables import detail_tables, pairwise_table, results_table
 from fieldcraft.records.files import refuse_unwritable
 from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.runs.folder import RunFolder, find_run
+from fieldcraft.terminal.console import CleanConsole, say
 from fieldcraft.terminal.trajectories import (
     print_mask,
     print_trajectory,
@@ -82,9 +83,9 @@ def show(
     if html:
         if not folder.report_html.exists():
             raise UserError(f"{run} has no report yet: let 'fieldcraft run' resume it.")
-        print(folder.report_html)
+        say(folder.report_html)
         return
-    console = Console()
+    console = CleanConsole()
     wanted = Filter(right, split, status, calls, known)
     name = ""
     everything: Callable[[], Iterable[tuple[int, Trajectory]]]
@@ -123,7 +124,7 @@ def show(
 
 def _show_file(path: Path, wanted: Filter, limit: int | None, number: int | None) -> None:
     """Trajectories that are in no evaluation, such as those of a branch."""
-    console = Console()
+    console = CleanConsole()
     everything = dict(enumerate(read_trajectories(path)))
     listed = {at: trajectory for at, trajectory in everything.items() if wanted(trajectory)}
     if number is None:
@@ -149,13 +150,13 @@ def compare(
         raise UserError(f"{out} is a folder: give --out the name of a page in it.")
     refuse_unwritable(out.parent)
     report = compare_runs(runs, out)
-    console = Console()
+    console = CleanConsole()
     console.print(results_table(report["evals"], {}), *detail_tables(report["evals"]))
     if report["pairwise"]:
         console.print(pairwise_table(report["pairwise"]))
     else:
-        print("The runs were asked different questions, so no answers are compared.")
-    print(out)
+        say("The runs were asked different questions, so no answers are compared.")
+    say(out)
 
 
 def _one(number: int | None, found: Iterable[tuple[int, Trajectory]]) -> Trajectory | None:

@@ -29,8 +29,8 @@ def view(
 ) -> None:
     """Runs in the browser: curves, trajectories and their tokens, and who waited for whom."""
     from fieldcraft.runs.trust import require_trust
+    from fieldcraft.tools.access import is_loopback
     from fieldcraft.tools.serving import serve
-    from fieldcraft.view.access import hosts_of, is_loopback
     from fieldcraft.view.branches import Sampling
     from fieldcraft.view.index import Index, index_path
     from fieldcraft.view.server import create_app
@@ -45,9 +45,8 @@ def view(
     page = create_app(
         viewed,
         Index(index_path()),
-        hosts=hosts_of(host, token),
         token=token,
         sampling=Sampling() if sample else None,
     )
     path = "/" if token is None else f"/?token={token}"
-    serve(page, "view", host, port, path, page.state.end)
+    serve(page, "view", host, port, path, page.state.end, token)

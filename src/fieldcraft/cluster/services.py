@@ -28,7 +28,7 @@ from fieldcraft.sandbox.sandbox import Sandbox
 from fieldcraft.tools.python.server import create_app as sandbox_app
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.server import create_app as search_app
-from fieldcraft.tools.serving import free_port, listen
+from fieldcraft.tools.serving import config_of, free_port, listen
 from fieldcraft.types import Tool, ToolUnavailable
 
 Kind = Literal["search", "sandbox"]
@@ -55,7 +55,7 @@ class ServiceHost:
     def __init__(
         self, kind: Kind, index: Path | None, sandbox: Mapping[str, Any], at: tuple[str, int]
     ):
-        config = uvicorn.Config(_app(kind, index, sandbox), log_level="error")
+        config = config_of(_app(kind, index, sandbox), at[0], log_level="error")
         server = uvicorn.Server(config)
         run = {"sockets": [listen(*at)]}
         threading.Thread(target=server.run, kwargs=run, daemon=True).start()

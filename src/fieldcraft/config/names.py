@@ -314,6 +314,13 @@ def short(name: str) -> str:
     return name.rpartition(":")[2]
 
 
+def folder_name(name: str) -> str:
+    """The name, if a folder can have it. Raises ValueError for a path, and what cannot be read."""
+    if not name.strip() or not name.isprintable() or name.startswith(".") or {*"/\\"} & {*name}:
+        raise ValueError("it becomes the name of a folder: give it letters, digits, - and _")
+    return name
+
+
 def suggestion(name: str, names: Collection[str], prefix: str = "") -> str:
     """A question after the most similar name or, where none is similar, all names there are. The
     prefix stands before each."""

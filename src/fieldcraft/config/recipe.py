@@ -26,6 +26,7 @@ from fieldcraft.config.choices import (
     TrackerChoice,
 )
 from fieldcraft.config.cluster import Cluster
+from fieldcraft.config.collection import TEACHER, ClosedBook, Collect, Select
 from fieldcraft.config.distil import Distil, Scorer
 from fieldcraft.config.environment import fill_in, of_others
 from fieldcraft.config.names import AUTO, Kind, PartError, find, known, require, settings_of, short
@@ -34,14 +35,12 @@ from fieldcraft.config.sampling import SamplingConfig
 from fieldcraft.config.sections import (
     DATE,
     DEFAULT_COST,
-    TEACHER,
-    ClosedBook,
-    Collect,
     Dtype,
     During,
     Endpoint,
     Evaluation,
     Fold,
+    FolderName,
     JudgeModel,
     Limits,
     Lora,
@@ -49,7 +48,6 @@ from fieldcraft.config.sections import (
     Scratch,
     Search,
     Section,
-    Select,
     World,
 )
 from fieldcraft.config.stages import Pairs, Sft, Stage
@@ -88,7 +86,7 @@ class Recipe(Section):
     the run ends with these.
     """
 
-    recipe: str
+    recipe: FolderName
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     lora: Lora | None = None  # None: all weights are trained

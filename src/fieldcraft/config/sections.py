@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -22,8 +22,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from fieldcraft.config.complaints import first_problem
-from fieldcraft.config.filters import Filters, QuestionFilters
-from fieldcraft.config.names import Kind, require, suggestion
+from fieldcraft.config.names import Kind, folder_name, require, suggestion
 from fieldcraft.config.sampling import (
     DEFAULT,
     SAME_SAMPLES,
@@ -35,6 +34,8 @@ from fieldcraft.types import Task
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 Rate = Annotated[float, Field(ge=0)]
+Beta = Annotated[float, Field(ge=0, lt=1)]  # of the mean before that a mean keeps
+FolderName = Annotated[str, Field(max_length=100), AfterValidator(folder_name)]
 DATE = date(2024, 7, 26)  # of a recipe that names none: prompts do not depend on the clock
 DEFAULT_COST = 1.0  # of a call, so that without prices a cost is a number of calls
 Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -214,9 +215,9 @@ class Optim(Section):
     # steps before the full rate; below 1 the share that they are of the stage's steps
     warmup: Annotated[float, Field(ge=0), AfterValidator(_steps_or_share)] = 0.0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    weight_decay: Rate = 0.0
-    beta1: Rate = 0.9
-    beta2: Rate = 0.95
+    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
+    beta1: Beta = 0.9
+    beta2: Beta = 0.95
     clip_norm: PositiveFloat = 1.0
     micro_tokens: PositiveInt = 4096  # tokens of a micro-batch
     # AdamW's moments: 8bit takes a quarter of the memory; host moves them out of a GPU that is full
@@ -316,85 +317,3 @@ class Evaluation(SamplingConfig):
     def leading(self) -> str:
         """The split that a report's headline is of: the first one with questions."""
         return next(name for name, size in self.sizes.items() if size != 0)
-
-
-TEACHER = "teacher"
-
-
-class Select(SamplingConfig):
-    """The questions that stages of reinforcement learning draw from; see data/selection.py."""
-
-    usual_temperature: ClassVar[float] = 1.0
-
-    questions: PositiveInt = 1000  # at most, that are looked at
-    filters: QuestionFilters = Field(default={})  # of the questions, before any is sampled
-    # samples without tools: a stage, `start` or `teacher`; None: nobody, so the rule is left out
-    toolless: str | None = "start"
-    samples: PositiveInt = 32  # of each question, without tools
-    most: Annotated[float, Field(ge=0, le=1)] = 0.3  # of these may be right
-    solver: str | None = None  # a stage, or `start`: not all its rollouts may be right
-    rollouts: PositiveInt = 8  # of each question, with tools
-    overlap: Literal["drop", "keep"] = "drop"  # with questions of supervised training
-
-    @model_validator(mode="after")
-    def _samples_differ(self) -> Self:
-        if self.is_greedy:
-            raise ValueError(SAME_SAMPLES)
-        return self
-
-    @property
-    def reads(self) -> set[str]:
-        """The models of the run that it samples."""
-        return {name for name in (self.toolless, self.solver) if name is not None} - {TEACHER}
-
-    @model_validator(mode="after")
-    def _selects_by_something(self) -> Self:
-        rules = (self.toolless, self.solver, *self.filters)
-        if not any(rules) and self.overlap == "keep":
-            raise ValueError(
-                "it keeps every question: set toolless, solver, filters or overlap: drop"
-            )
-        return self
-
-
-class ClosedBook(Section):
-    """How often a model answers right without tools, measured once; see runs/closed_book.py. It
-    says which questions are known where their source does not."""
-
-    model: str | None = None  # a stage, or `start`; None: the model before any training to act
-    samples: PositiveInt = 4  # of each question
-    temperature: PositiveFloat = 0.7
-    # so many of the questions of training, the first ones, are measured beside those of evaluation
-    questions: int = Field(default=0, ge=0)
-
-
-class Collect(Section):
-    """Demonstrations and pairs from a teacher; see fieldcraft.data.collect."""
-
-    # at most; one half is answered without tools, one with; a team answers all of them with tools
-    questions: PositiveInt = 20_000
-    contrast: int = Field(default=3_000, ge=0)  # of them, at most, tried both ways, for pairs
-    tries: PositiveInt = 4  # of a question, until one is right
-    # how many are kept, after which the teacher is asked no more; None: all that are right
-    coa: NonNegativeInt | None = None  # demonstrations with tools
-    cot: NonNegativeInt | None = None  # demonstrations without
-    pairs: NonNegativeInt | None = None
-    think_share: Share = 0.25  # of the pairs, at most, choose thinking; the others choose an action
-    max_failed: Share = 0.2  # of the attempts; more stop the run
-    filters: Filters = Field(default={})  # of the demonstrations
-
-    @model_validator(mode="after")
-    def _pairs_can_be_found(self) -> Self:
-        if self.pairs and not self.contrast:
-            raise ValueError("pairs are of questions that are tried both ways: set contrast")
-        return self
-
-    @property
-    def targets(self) -> dict[str, int | None]:
-        """How many are kept: demonstrations of each way, pairs that choose each; None: all."""
-        if self.pairs is None:
-            thinking = acting = None
-        else:
-            thinking = round(self.pairs * self.think_share)
-            acting = self.pairs - thinking
-        return {"coa": self.coa, "cot": self.cot, "acting": acting, "thinking": thinking}

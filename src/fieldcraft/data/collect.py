@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.agents.prompted import Attempt, End
-from fieldcraft.config.sections import Collect
+from fieldcraft.config.collection import Collect
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.journal import Failures, Job, Journal, of_seats
 from fieldcraft.data.steps_io import RIGHT as VERDICT

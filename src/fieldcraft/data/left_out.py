@@ -48,7 +48,7 @@ def refuse_much_left_out(
             f"no record of {path} can be read ({why}; such as {first}): correct the file, or"
             " give another one."
         )
-    if reasons.total() > most * total:
+    if total and reasons.total() / total > most:  # the share that is named below is agreed to
         share = math.ceil(100 * reasons.total() / total) / 100
         raise UserError(
             f"{reasons.total()} of the {total} records of {path} would be left out ({why}; such as"

@@ -6,18 +6,18 @@ it, or columns as pandas writes them, {"query": {"0": ...}, "answers": {"0": ...
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
 
+from fieldcraft.data.foreign import open_packed, refuse_foreign, refuse_other_encoding
 from fieldcraft.data.formats.tables import folder_records, is_folder
 from fieldcraft.data.written import opened
 from fieldcraft.records.files import write_text
@@ -54,6 +54,7 @@ def _as_written(path: Path) -> Iterator[tuple[str, Record]]:
             yield f"{path}, row {number}", row
         return
     require_file(path, "give a .jsonl, .json, .parquet, .csv or .tsv file")
+    refuse_foreign(path)
     kind = kind_of(path)
     if kind in _TABLES:
         for number, row in enumerate(_rows(path), start=1):
@@ -73,10 +74,6 @@ def kind_of(path: Path) -> str:
     return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
 
 
-def _open(path: Path) -> IO[bytes]:
-    return cast(IO[bytes], gzip.open(path) if path.suffix == ".gz" else path.open("rb"))
-
-
 # -- tables ------------------------------------------------------------------------------------
 
 _TABLES = (".parquet", ".csv", ".tsv")
@@ -88,6 +85,8 @@ def _rows(path: Path) -> Iterator[Record]:
     """The rows of a table, of which a part at a time becomes objects of Python."""
     kind = kind_of(path)
     with reading(path, f"give a whole {kind[1:]} file"):
+        if kind != ".parquet":
+            refuse_other_encoding(path)
         table = pyarrow.parquet.read_table(path) if kind == ".parquet" else _cells(path, kind)
     for batch in table.to_batches():
         yield from batch.to_pylist()
@@ -119,7 +118,7 @@ def _cells(path: Path, kind: str) -> pyarrow.Table:
 
 def _has_no_header(path: Path) -> bool:
     """Tell whether a TSV is MS MARCO's, a number and a text a line, in which nothing is quoted."""
-    with _open(path) as file:
+    with open_packed(path) as file:
         first_cell, *others = file.readline().decode("utf-8-sig").rstrip("\r\n").split("\t")
     return len(others) == 1 and first_cell.isdecimal()
 
@@ -128,7 +127,7 @@ def _quotes_nothing(path: Path) -> bool:
     """Tell whether the quotation marks of a TSV are those of its texts: something follows the mark
     that should end a cell, and yet each line has a cell for each column. Read as quoted, a cell
     that begins with a mark would swallow the records behind it."""
-    with _open(path) as file:
+    with open_packed(path) as file:
         text = file.read().decode("utf-8-sig")
     columns = {line.count("\t") for line in text.split("\n") if line.strip("\r")}
     return len(columns) == 1 and _QUOTED.fullmatch(text) is None
@@ -141,7 +140,7 @@ _WRAPPERS = ("data", "Data")  # of SQuAD and TriviaQA, beside a version
 
 def _is_whole(path: Path) -> bool:
     """Tell whether a .json file is one value, and not a line for each record."""
-    with _open(path) as file:
+    with open_packed(path) as file:
         line = file.readline().lstrip(b"\xef\xbb\xbf")
         while line and not line.strip():
             line = file.readline()
@@ -157,7 +156,7 @@ def _is_whole(path: Path) -> bool:
 
 def _elements(path: Path) -> list[Any]:
     """The records of a JSON value: an array, or what one object wraps."""
-    with reading(path, "fix the file"), _open(path) as file:
+    with reading(path, "fix the file"), open_packed(path) as file:
         value = json.loads(file.read().decode("utf-8-sig"))
     if isinstance(value, dict):
         return _wrapped(value, path)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
-from fieldcraft.config.sections import Select
+from fieldcraft.config.collection import Select
 from fieldcraft.data.duplicates import normal_form
 from fieldcraft.data.funnel import Cut, Example
 from fieldcraft.records.files import append_text, make_folder

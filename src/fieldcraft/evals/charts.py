@@ -19,7 +19,13 @@ import numpy as np
 from markupsafe import escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import (
+    FormatStrFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    PercentFormatter,
+)
 
 Row = Mapping[str, Any]
 Rates = Sequence[tuple[int, float, bool]]  # calls, value, whether it rests on few trajectories
@@ -58,6 +64,18 @@ STYLE: Any = {
 }
 SIZE = (4.2, 2.5)  # inches; the page scales a chart to its column
 DASHES = (0, (4, 3))
+
+
+def scale_by_logarithm(axis: Axes, low: float, high: float) -> None:
+    """Have equal ratios of y look equal. Ticks are plain numbers: those that matplotlib would write
+    itself are formulas, which nothing reads here. Within a decade they are spaced evenly."""
+    axis.set_yscale("log")
+    by_ratio = LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000 * low else (1.0,))
+    axis.yaxis.set_major_locator(MaxNLocator(4) if low < high < 10 * low else by_ratio)
+    axis.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
+
+
 MOST_POINTS = 480  # over all panels: a line never needs more than the pixels it crosses
 
 

@@ -11,7 +11,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FormatStrFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from fieldcraft.evals.charts import (
     CARD,
@@ -25,6 +25,7 @@ from fieldcraft.evals.charts import (
     Row,
     Series,
     drawn,
+    scale_by_logarithm,
     short,
     smooth,
     stage_colour,
@@ -122,8 +123,7 @@ def _panels(rows: Mapping[str, Rows], curve: Curve, slots: Mapping[str, int]) ->
         axis.xaxis.set_major_formatter("{x:,.0f}")
     values = [y for part in rows.values() for _, y in _points(curve, part)]
     if curve.supervised and min(values) > 0:
-        axes[0].set_yscale("log")
-        axes[0].yaxis.set_major_formatter(FormatStrFormatter("%g"))
+        scale_by_logarithm(axes[0], min(values), max(values))
     elif min(values) >= 0:
         axes[0].set_ylim(0, 1.05 * (curve.top or max(values)) or 1.0)
     axes[0].set_xlabel("step", loc="left")

@@ -22,13 +22,16 @@ import numpy as np
 from fieldcraft.evals.intervals import Interval, effective_size, paired_interval, seeds_interval
 from fieldcraft.evals.metrics import cluster_of, leading
 from fieldcraft.records.costs import acting_cost, policy_tokens
-from fieldcraft.types import Trajectory
+from fieldcraft.types import Trajectory, UserError
 
 Pair = tuple[Trajectory, Trajectory]  # the baseline's and the model's
 
 
 def compare(
-    baseline: Sequence[Trajectory], model: Sequence[Trajectory], split: str | None = None
+    baseline: Sequence[Trajectory],
+    model: Sequence[Trajectory],
+    split: str | None = None,
+    names: tuple[str, str] = ("baseline", "model"),
 ) -> dict[str, Any]:
     """`model` against `baseline`; both hold the trajectories of the same tasks in the same order.
 
@@ -38,9 +41,9 @@ def compare(
     seconds are those that a question took among all that ran beside it. `p_value` is that of
     `sign_flip_test` on the clusters of questions.
 
-    Raises ValueError if the tasks differ.
+    Raises UserError if the tasks differ, by the `names` of the two.
     """
-    pairs = _paired(baseline, model, split)
+    pairs = _paired(baseline, model, split, names)
     graded = _graded(pairs)
     gained = [(b, m) for b, m in graded if m.right and not b.right]
     lost = [(b, m) for b, m in graded if b.right and not m.right]
@@ -77,15 +80,17 @@ def compare(
 
 
 def compare_over_seeds(
-    seeds: Sequence[tuple[Sequence[Trajectory], Sequence[Trajectory]]], split: str | None = None
+    seeds: Sequence[tuple[Sequence[Trajectory], Sequence[Trajectory]]],
+    split: str | None = None,
+    names: tuple[str, str] = ("baseline", "model"),
 ) -> dict[str, Any]:
     """One row of a table against another: (baseline, model) of every seed, as in `compare`.
 
     The interval is `seeds_interval`, which asks what another seed would give. `p_value` asks less:
     whether these models differ, on all questions of all seeds, in clusters of one seed each.
-    Without a gradable question in every seed the difference is None.
+    Without a gradable question in every seed the difference is None. Raises UserError as `compare`.
     """
-    graded = [_graded(_paired(baseline, model, split)) for baseline, model in seeds]
+    graded = [_graded(_paired(baseline, model, split, names)) for baseline, model in seeds]
     changes = [_change(pair) for pair in chain.from_iterable(graded)]
     known = all(graded)
     means = [fmean(map(_change, part)) for part in graded] if known else []
@@ -132,10 +137,17 @@ def fisher_test(first: tuple[int, int], second: tuple[int, int]) -> float:
 
 
 def _paired(
-    baseline: Sequence[Trajectory], model: Sequence[Trajectory], split: str | None
+    baseline: Sequence[Trajectory],
+    model: Sequence[Trajectory],
+    split: str | None,
+    names: tuple[str, str],
 ) -> list[Pair]:
     if [t.task.id for t in baseline] != [t.task.id for t in model]:
-        raise ValueError("only trajectories of the same tasks, in the same order, can be compared")
+        raise UserError(
+            f"the evaluations '{names[0]}' and '{names[1]}' are of other questions, or in another"
+            " order, so they cannot be compared: delete the one that was changed, and run the same"
+            " command again."
+        )
     return list(zip(leading(baseline, split), leading(model, split), strict=True))
 
 
@@ -188,4 +200,5 @@ def _named(
     evaluated: Mapping[str, Sequence[Trajectory]], baseline: str, model: str, split: str | None
 ) -> dict[str, Any]:
     names = {"baseline": baseline, "model": model}
-    return names | compare(evaluated[baseline], evaluated[model], split)
+    found = compare(evaluated[baseline], evaluated[model], split, (baseline, model))
+    return names | found

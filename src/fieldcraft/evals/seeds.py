@@ -46,6 +46,7 @@ def compare_rows(
         | compare_over_seeds(
             [(answers(seed, rows[before]), answers(seed, rows[after])) for seed in recipe.seeds],
             recipe.evaluation.leading,
+            (rows[before], rows[after]),
         )
         for title, (before, after) in recipe.comparisons.items()
     ]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
-import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -19,18 +17,17 @@ from fieldcraft.config.names import load, shown
 from fieldcraft.config.sections import Limits
 from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.envs.guards import TooSlow, guarded
+from fieldcraft.gateway.command import output_of
 from fieldcraft.gateway.completions import completions_app
-from fieldcraft.gateway.games import EnvironmentDefect
 from fieldcraft.gateway.scribe import Scribe
 from fieldcraft.gateway.serving import serving_here
 from fieldcraft.gateway.talks import Talk
 from fieldcraft.gateway.text import call
-from fieldcraft.rollout.environments import Play, reward_of
+from fieldcraft.rollout.environments import EnvironmentDefect, Play, reward_of
 from fieldcraft.rollout.turns import Policy, session_of
 from fieldcraft.types import Status, Task, Trajectory, UserError
 
 Run = Callable[[Task, str], Awaitable[Any]]  # an agent, given a task and a base_url
-LAST = 200  # characters of what a program says at its end
 
 
 class BlackBox:
@@ -40,7 +37,8 @@ class BlackBox:
         agent: a function, as `module:name`: agent(task, base_url). What it returns is the reward if
             it is a number, the answer if it is text.
         command: a program and its arguments instead. It reads the task as JSON, and its output is
-            the answer. OPENAI_BASE_URL says where the model is.
+            the answer. OPENAI_BASE_URL says where the model is. The processes that it starts end
+            with it.
         max_turns: turns of the policy in a rollout; None: budget.max_calls.
         timeout_seconds: of a rollout.
 
@@ -167,22 +165,6 @@ def _function(name: str) -> Run:
 
 
 async def _run_command(command: Sequence[str], task: Task, base_url: str) -> str:
-    """What a program prints. Raises EnvironmentDefect for one that fails; it is killed when the
-    rollout ends."""
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "none"},
-    )
-    try:
-        printed, complained = await process.communicate(json.dumps(asdict(task)).encode())
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
-        said = complained.decode(errors="replace").strip()[-LAST:]
-        raise EnvironmentDefect(f"the agent ended with {process.returncode}: {said}")
-    return printed.decode(errors="replace").strip()
+    """What a program prints, which reads the task."""
+    variables = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "none"}
+    return await output_of(command, json.dumps(asdict(task)).encode(), variables)

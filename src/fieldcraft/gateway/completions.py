@@ -23,9 +23,10 @@ from fieldcraft.gateway.messages import TurnRequest, read_turn_request
 from fieldcraft.gateway.protocol import Json, read_body
 from fieldcraft.gateway.refusals import Refused
 from fieldcraft.gateway.talks import Reply, Talk
-from fieldcraft.tools.bodies import RequestBody
+from fieldcraft.tools.bodies import BodyTooLong, RequestBody, body_of
 
 MODEL = "policy"
+MOST_BODY = 16 * 2**20  # bytes; far more than a context of any model
 _numbers = itertools.count()
 
 
@@ -59,7 +60,11 @@ def completions_app(talks: Mapping[str, Talk]) -> Starlette:
             talk = talks.get(http.path_params["rollout"])
             if talk is None:
                 raise Refused(404, "There is no such rollout, or it is over.")
-            return await answer(talk, await http.body())
+            try:
+                body = await body_of(http, MOST_BODY)
+            except BodyTooLong as error:
+                raise Refused(413, str(error)) from error
+            return await answer(talk, body)
 
         return handle
 

@@ -12,16 +12,12 @@ from fieldcraft.config.sections import Limits
 from fieldcraft.dialects.chat import Chat
 from fieldcraft.envs.guards import Gate, TooSlow, guarded, shorten
 from fieldcraft.records.timeline import at_work
-from fieldcraft.rollout.environments import reward_of
+from fieldcraft.rollout.environments import EnvironmentDefect, reward_of
 from fieldcraft.rollout.turns import Policy, session_of, write_turn
 from fieldcraft.types import Author, Call, Outcome, Segment, Status, StopReason, Task, Trajectory
 
 T = TypeVar("T")
 STEP = "step"  # the name of a move in the record
-
-
-class EnvironmentDefect(Exception):
-    """An environment did what none may do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,10 +30,11 @@ from fieldcraft.engine.base import Engine
 from fieldcraft.gateway.fields import FIELDS, is_neutral
 from fieldcraft.gateway.refusals import Refused
 from fieldcraft.sampling import Sampling
-from fieldcraft.tools.bodies import RequestBody
+from fieldcraft.tools.bodies import BodyTooLong, RequestBody, body_of
 from fieldcraft.types import Completion, StopReason, Tokenizer
 
 PATH = "/inference/v1/generate"
+MOST_BODY = 16 * 2**20  # bytes
 SESSION = "x-session-id"  # the header that names a conversation, whose cache is kept
 MAX_TOKENS = 16  # of a request that names no number, as in vLLM
 REASONS = {StopReason.EOS: "stop", StopReason.STOP: "stop", StopReason.LENGTH: "length"}
@@ -91,12 +92,12 @@ def generate_app(ask: Ask) -> Starlette:
 
     async def generate(request: Request) -> JSONResponse:
         try:
-            asked = GenerateRequest.model_validate_json(await request.body())
+            asked = GenerateRequest.model_validate_json(await body_of(request, MOST_BODY))
             done = await ask(asked, request.headers.get(SESSION))
         except ValidationError as error:
             _, clause, place = first_problem(error)
             return _refusal(f"'{'.'.join(map(str, place))}' is wrong: {clause}.")
-        except Refused as error:
+        except (Refused, BodyTooLong) as error:
             return _refusal(str(error))
         return JSONResponse(_answer(asked, done))
 

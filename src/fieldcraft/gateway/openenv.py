@@ -21,9 +21,9 @@ from fieldcraft.config.sections import Limits
 from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.dialects.chat import Chat
 from fieldcraft.envs.guards import guarded
-from fieldcraft.gateway.games import EnvironmentDefect, Moved, Table
+from fieldcraft.gateway.games import Moved, Table
 from fieldcraft.gateway.text import GAMES, seed_of, seeds
-from fieldcraft.rollout.environments import Play
+from fieldcraft.rollout.environments import EnvironmentDefect, Play
 from fieldcraft.types import Task, UserError
 
 

@@ -17,8 +17,8 @@ from fieldcraft.config.sections import Limits
 from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.dialects.chat import Chat
 from fieldcraft.envs.guards import guarded
-from fieldcraft.gateway.games import EnvironmentDefect, Moved, Table, closing
-from fieldcraft.rollout.environments import Play
+from fieldcraft.gateway.games import Moved, Table, closing
+from fieldcraft.rollout.environments import EnvironmentDefect, Play
 from fieldcraft.tools.threads import in_thread
 from fieldcraft.types import Task, UserError
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from fieldcraft.gateway.games import EnvironmentDefect
 from fieldcraft.gateway.lines import Said
+from fieldcraft.rollout.environments import EnvironmentDefect
 from fieldcraft.types import Author, Segment, Tokenizer, Trajectory
 
 Node = Mapping[str, Any]

@@ -23,14 +23,13 @@ from pydantic import PositiveFloat, PositiveInt
 from fieldcraft.config.pythons import version_in
 from fieldcraft.config.sections import Limits
 from fieldcraft.dialects.base import BaseDialect
-from fieldcraft.gateway.games import EnvironmentDefect
 from fieldcraft.gateway.generate import GenerateRequest, generate_app
 from fieldcraft.gateway.lines import Line
 from fieldcraft.gateway.refusals import Refused
 from fieldcraft.gateway.serving import serving_here
 from fieldcraft.gateway.traces import Reader
 from fieldcraft.gateway.worker_process import WorkerProcess
-from fieldcraft.rollout.environments import Play, reward_of
+from fieldcraft.rollout.environments import EnvironmentDefect, Play, reward_of
 from fieldcraft.rollout.turns import Policy, session_of
 from fieldcraft.types import Author, Completion, Status, Task, Tokenizer, Trajectory, UserError
 

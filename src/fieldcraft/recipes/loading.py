@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -9,6 +10,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from fieldcraft.config.addresses import SecretShown, refuse_secrets
+from fieldcraft.config.collection import TEACHER
 from fieldcraft.config.complaints import first_problem
 from fieldcraft.config.names import (
     BUILT_IN,
@@ -28,7 +30,7 @@ from fieldcraft.config.recipe import (
     world_settings,
 )
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import TEACHER, JudgeModel, World, fields_of
+from fieldcraft.config.sections import JudgeModel, World, fields_of
 from fieldcraft.config.stages import Stage
 from fieldcraft.config.teacher import Teacher
 from fieldcraft.recipes.asks import asks_of
@@ -58,9 +60,17 @@ def load_recipe(name: str, overrides: list[str]) -> Recipe:
     Raises UserError for an unknown name or key (naming the nearest) and for bad values.
     """
     data = read_recipe(name)
+    given = {re.split("[.=]", override)[0] for override in overrides}
+    unread = "world" in given or {"world", "tasks"} <= data.keys()
     for override in overrides:
         apply_override(data, override)
-    return parse_recipe(data)
+    recipe = parse_recipe(data)
+    if unread and recipe.asks_files and recipe.world is not None:
+        raise UserError(
+            f"the world '{recipe.world.name}' would not be read, because the questions are those of"
+            " tasks=FILE: remove one of the two."
+        )
+    return recipe
 
 
 def load_world(name: str, recipe: str, overrides: list[str]) -> Recipe:

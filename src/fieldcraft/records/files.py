@@ -8,6 +8,7 @@ there already keeps its own, so that who opens a file to others does it once.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -150,5 +151,24 @@ def write_text(path: Path, pieces: Iterable[str]) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file, whole or not at all."""
-    write_text(path, json.JSONEncoder(indent=1, ensure_ascii=False).iterencode(value))
+    """Write a JSON file, whole or not at all. Raises UserError for a number that is not finite:
+    JSON has none, so the file could not be read again."""
+    encoder = json.JSONEncoder(indent=1, ensure_ascii=False, allow_nan=False)
+    try:
+        write_text(path, encoder.iterencode(value))
+    except ValueError as error:
+        draft_of(path).unlink(missing_ok=True)
+        raise UserError(
+            f"{path} would hold {_not_finite(value)}, which is no finite number: correct the reward"
+            " or the setting that it comes from."
+        ) from error
+
+
+def _not_finite(value: Any, place: str = "") -> str | None:
+    """The first number that is not finite, after the keys that lead to it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{place.lstrip('.')} = {value}"
+    parts = dict(enumerate(value)) if isinstance(value, list | tuple) else value
+    inside = parts.items() if isinstance(parts, dict) else ()
+    found = (_not_finite(part, f"{place}.{key}") for key, part in inside)
+    return next(filter(None, found), None)

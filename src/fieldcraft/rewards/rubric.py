@@ -16,6 +16,9 @@ from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.rewards.grading import recorded_as
 from fieldcraft.types import VERDICT, Reward, Status, Trajectory, UserError
 
+# Squares of rewards, and sums of these over a step, are finite in float32.
+MOST_REWARD = 1e15
+
 
 class AskingReward(StatelessReward, ABC):
     """A reward that has to ask somebody else, such as a judge. `Rubric.prepare` asks about many
@@ -52,10 +55,10 @@ def _scores(reward: Reward, group: Sequence[Trajectory]) -> list[float | None]:
             f" {len(group)} rollouts that it is given, not {shown(found)}: correct it."
         )
     for score in found:
-        if score is not None and not (isinstance(score, Real) and math.isfinite(score)):
+        if score is not None and not (isinstance(score, Real) and abs(float(score)) <= MOST_REWARD):
             raise UserError(
-                f"the reward '{reward.name}' gave {shown(score)}, which is no score: return finite"
-                " numbers, and None where a rollout cannot be graded."
+                f"the reward '{reward.name}' gave {shown(score)}, which is no score: return"
+                f" numbers up to {MOST_REWARD:g}, and None where a rollout cannot be graded."
             )
     return [None if score is None else float(score) for score in found]
 
@@ -123,7 +126,8 @@ class Rubric:
 
         One that ended in an error is not graded and no reward sees it; `reward` is also None where
         a part with a weight is None. Raises UserError if a reward fails, returns the wrong number
-        of scores, or one that is no finite number, and if `correct` gives one outside 0 to 1.
+        of scores, if one of them or their sum is no number up to MOST_REWARD, and if `correct`
+        gives one outside 0 to 1.
         """
         for trajectory in group:
             trajectory.correct = recorded_as(self.correct, trajectory.task)
@@ -159,6 +163,11 @@ class Rubric:
             if score is None:
                 return None
             total += weight * score
+        if not abs(total) <= MOST_REWARD:
+            raise UserError(
+                f"the weighted sum of the rewards {', '.join(self.names)} is {total:g}, and none"
+                f" may be beyond {MOST_REWARD:g}: lower their weights in rewards."
+            )
         return total
 
     def state_dict(self) -> dict[str, Any]:

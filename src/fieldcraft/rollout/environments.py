@@ -11,6 +11,7 @@ from fieldcraft.config.environment import REWARD
 from fieldcraft.config.sections import Limits
 from fieldcraft.dialects.base import BaseDialect
 from fieldcraft.records.costs import Costs
+from fieldcraft.rewards.rubric import MOST_REWARD
 from fieldcraft.rollout.turns import Policy
 from fieldcraft.types import Status, Task, Trajectory, UserError
 
@@ -77,6 +78,12 @@ async def opened(
         yield guarded
 
 
+class EnvironmentDefect(Exception):
+    """An environment did what none may do."""
+
+
 def reward_of(trajectory: Trajectory, reward: float) -> None:
-    """Keep what the environment gave."""
+    """Keep what the environment gave. Raises EnvironmentDefect for what is no reward."""
+    if not abs(reward) <= MOST_REWARD:
+        raise EnvironmentDefect(f"its reward is {reward:g}, and none is beyond {MOST_REWARD:g}")
     trajectory.rewards[REWARD] = reward

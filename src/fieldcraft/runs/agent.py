@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from fieldcraft.config.addresses import refuse_secret
 from fieldcraft.config.environment import WITH_TOOLS, of_others
@@ -57,6 +56,7 @@ from fieldcraft.runs.run import run_recipe
 from fieldcraft.runs.sampling import Decoding, make_sampling, resolve_sampling
 from fieldcraft.runs.sources import Inputs
 from fieldcraft.runs.trust import require_trust
+from fieldcraft.terminal.console import CleanConsole
 from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.tools.search.index import require_one_search
 from fieldcraft.tools.search.tool import SearchTool
@@ -116,7 +116,7 @@ class Agent:
             return summarise(run_async(self.answer(tasks, None, "evaluation", nobody)))
         file = Path(tasks)
         read = read_questions(file, max_left_out)
-        tell = TerminalSink(Console())
+        tell = TerminalSink(CleanConsole())
         for line in read.remarks(file):
             tell(Said(line))
         entry = self.evaluate(with_source(read.tasks, file))
@@ -165,7 +165,7 @@ class Agent:
             recipe = parse_recipe({**keys, "tasks": str(file)})
             if not (folder / "recipe.json").exists():
                 refuse_unsound(recipe)
-        run_recipe(recipe, folder, Events([write_metrics, TerminalSink(Console()), follow]))
+        run_recipe(recipe, folder, Events([write_metrics, TerminalSink(CleanConsole()), follow]))
         return find_agent(folder)
 
     # -- for commands ---------------------------------------------------------------------------

@@ -14,11 +14,11 @@ from functools import partial
 from operator import itemgetter
 from pathlib import Path
 
+from fieldcraft.config.collection import TEACHER
 from fieldcraft.config.filters import Filters
 from fieldcraft.config.names import BUILT_IN, Kind
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import TEACHER
 from fieldcraft.config.stages import Stage
 from fieldcraft.dialects.naming import offered_with
 from fieldcraft.endpoints.opening import open_endpoint

@@ -54,11 +54,11 @@ def memory_problems(setup: Sizes, notes: list[str]) -> Iterator[str]:
     sizes = memory_sizes(setup)
     name = max(sizes, key=sizes.__getitem__)
     there = free_memory(setup.device)
-    notes.append(f"about {_giga(sizes[name])} of {_giga(there)}")
+    notes.append(f"about {giga(sizes[name])} of {giga(there)}")
     if sizes[name] > there and setup.has_weights:
         yield (
-            f"{name} needs about {_giga(sizes[name])} of memory and {setup.device} has"
-            f" {_giga(there)}: lower optim.micro_tokens, max_rows or budget.total_tokens, or set"
+            f"{name} needs about {giga(sizes[name])} of memory and {setup.device} has"
+            f" {giga(there)}: lower optim.micro_tokens, max_rows or budget.total_tokens, or set"
             " optim.activation_checkpointing or lora."
         )
 
@@ -196,14 +196,14 @@ def disk_problems(setup: Sizes, out: Path, notes: list[str]) -> Iterator[str]:
     in_checkpoint = (setup.trained + setup.parameters * critics) * CHECKPOINT_BYTES
     needed = setup.parameters * len(stages) * FLOAT + checkpoints * in_checkpoint
     free = shutil.disk_usage(out).free
-    more = f", and {_giga(in_checkpoint)} for each checkpoint that is kept" if "all" in kept else ""
-    notes.append(f"about {_giga(needed)} of {_giga(free)}{more}")
+    more = f", and {giga(in_checkpoint)} for each checkpoint that is kept" if "all" in kept else ""
+    notes.append(f"about {giga(needed)} of {giga(free)}{more}")
     if needed > free and setup.has_weights:
         yield (
-            f"the run writes about {_giga(needed)} and {out} has {_giga(free)} free: make room or"
+            f"the run writes about {giga(needed)} and {out} has {giga(free)} free: make room or"
             " choose a folder on another disk."
         )
 
 
-def _giga(size: int) -> str:
+def giga(size: int) -> str:
     return f"{size / 1e9:.3g} GB"

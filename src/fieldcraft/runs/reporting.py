@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from fieldcraft.config.lineage import lineage
-from fieldcraft.config.recipe import Recipe, dump_recipe
+from fieldcraft.config.recipe import Recipe, dump_recipe, evaluations
 from fieldcraft.evals.browsing import Source
 from fieldcraft.evals.metrics import summarise
 from fieldcraft.evals.pairwise import one_after_another
@@ -19,17 +19,23 @@ from fieldcraft.runs.closed_book import closed_book_report
 from fieldcraft.runs.context import Context
 from fieldcraft.runs.folder import StageFolder
 from fieldcraft.train.stages.base import Row
-from fieldcraft.types import Author, Trajectory
+from fieldcraft.types import Author, Trajectory, UserError
 
 
 def write_run_report(context: Context, stopped: str | None = None) -> dict[str, Any]:
     """Write `report.json` and `report.html`; returns the content of the first.
 
     `stopped` is why the run ended before its time: the report then has what there is by now, the
-    curves of the stage under way included.
+    curves of the stage under way included. Raises UserError for a run that is over and has lost an
+    evaluation.
     """
     folder, recipe = context.folder, context.recipe
     names = folder.evaluations()
+    if lost := [name for name in evaluations(recipe) if name not in names and not stopped]:
+        raise UserError(
+            f"{folder.evaluation(lost[0]).summary} was deleted while the run went on: run the same"
+            " command again, which evaluates anew."
+        )
     found = {name: folder.evaluation(name).read() for name in names}
     samples = {name: trajectories for name, (trajectories, _) in found.items()}
     seconds = {name: taken for name, (_, taken) in found.items()}

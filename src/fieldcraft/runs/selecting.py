@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fieldcraft.config.collection import TEACHER, Select
 from fieldcraft.config.recipe import Recipe, acts, dump_recipe, toolless
-from fieldcraft.config.sections import TEACHER, Select
 from fieldcraft.config.stages import Pairs, Sft
 from fieldcraft.data.duplicates import normal_form
 from fieldcraft.data.filters import apply_filters

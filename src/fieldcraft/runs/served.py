@@ -13,6 +13,7 @@ from fieldcraft.engine.home import Home
 from fieldcraft.runs.build import PYTHON, open_search
 from fieldcraft.tools.http import NO_SITES
 from fieldcraft.tools.named import make_tool
+from fieldcraft.tools.python.tool import limits_of
 from fieldcraft.types import Tool
 
 OF_WORKERS = {"waive", "concurrent", "libraries"}  # settings of the tool python that workers obey
@@ -38,6 +39,7 @@ async def open_served(
     if settings.sandbox_workers:
         [choice] = [tool for tool in recipe.tools if tool.name == PYTHON]
         theirs = {key: choice.settings[key] for key in OF_WORKERS & choice.settings.keys()}
+        theirs["limits"] = limits_of(choice.settings.get("limits", {}))
         count = settings.sandbox_workers
         make = partial(Services, session, home, "sandbox", count, None, theirs)
         workers = home.once("sandbox workers", make)

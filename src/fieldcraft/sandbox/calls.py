@@ -53,11 +53,13 @@ class _Answer:
     files: Mapping[str, bytes]
 
 
-def _answer(message: Mapping[str, Any]) -> _Answer | None:
+def _answer(message: Mapping[str, Any], fetch: Sequence[str]) -> _Answer | None:
+    """What was asked for of a message: of its files, those that are to be fetched."""
     match message:
         case {"exit_code": int(code), "value": str() | None as value, "files": dict(files)}:
+            asked = {name: files[name] for name in fetch if name in files}
             try:
-                found = {str(n): base64.b64decode(data, validate=True) for n, data in files.items()}
+                found = {n: base64.b64decode(data, validate=True) for n, data in asked.items()}
             except (TypeError, ValueError, binascii.Error):
                 return None
             return _Answer(code, value, found)
@@ -77,7 +79,7 @@ async def call(
     for pipe in worker.outputs:
         pipe.start(limits.output_bytes)
     message = await _message(worker, request.message(limits, once), limits.wall_seconds)
-    answer = _answer(message or {})
+    answer = _answer(message or {}, request.fetch)
     if once or answer is None:
         kill(worker)
     if answer is None:

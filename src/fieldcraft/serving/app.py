@@ -31,6 +31,7 @@ from fieldcraft.serving.asked import Asked, read_chat, read_response
 from fieldcraft.serving.chat import Record
 from fieldcraft.serving.mcp import mcp_app
 from fieldcraft.serving.service import Running, Service
+from fieldcraft.tools.bodies import BodyTooLong, body_of
 
 MOST_BODY = 4 * 2**20
 OPEN = ("/health", "/metrics")
@@ -142,12 +143,10 @@ class _Token:
 
 
 async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MOST_BODY:
-            raise Refused(413, f"The body has more than {MOST_BODY} bytes; send a shorter one.")
-    return bytes(body)
+    try:
+        return await body_of(request, MOST_BODY)
+    except BodyTooLong as error:
+        raise Refused(413, str(error)) from error
 
 
 async def _whole(request: Request, running: Running, work: Awaitable[Record]) -> Response:

@@ -21,7 +21,7 @@ from fieldcraft.runs.sampling import GREEDY, Decoding
 from fieldcraft.serving.app import create_app
 from fieldcraft.serving.recording import Recording
 from fieldcraft.serving.service import Limits, Service
-from fieldcraft.tools.serving import bound
+from fieldcraft.tools.serving import bound, config_of
 from fieldcraft.types import UserError
 
 CLOSING_SECONDS = 5  # for connections whose requests have ended
@@ -54,13 +54,14 @@ def serve_agent(
     folder that cannot be written.
     """
     recording = Recording(record) if record else None
-    home = Home(Path(tempfile.mkdtemp(prefix="fieldcraft-serve-")), say)
-    try:
-        with bound("agent", address.host, address.port) as listener:
+    with bound("agent", address.host, address.port) as listener:
+        folder = Path(tempfile.mkdtemp(prefix="fieldcraft-serve-"))  # nobody else's, and no guess
+        home = Home(folder, say)
+        try:
             run_async(_serve(agent, name, address, limits, how, recording, listener, home))
-    finally:
-        with suppress(OSError):  # it holds logs, which say why a server ended
-            home.folder.rmdir()
+        finally:
+            with suppress(OSError):  # logs of engines are left to be read
+                folder.rmdir()
 
 
 async def _serve(
@@ -76,8 +77,12 @@ async def _serve(
     try:
         service = await open_service(agent, name, limits, home, how, recording)
         app = create_app(service, address.token, address.host)
-        config = uvicorn.Config(
-            app, access_log=False, log_level="warning", timeout_graceful_shutdown=CLOSING_SECONDS
+        config = config_of(
+            app,
+            address.host,
+            address.token,
+            log_level="warning",
+            timeout_graceful_shutdown=CLOSING_SECONDS,
         )
         await _Server(config, service, limits.grace).serve([listener])
     finally:

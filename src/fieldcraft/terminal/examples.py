@@ -12,6 +12,7 @@ from rich.text import Text
 
 from fieldcraft.records.examples import DemonstrationExample, Examples, QuestionExample
 from fieldcraft.records.files import write_text
+from fieldcraft.terminal.console import CleanConsole
 from fieldcraft.terminal.trajectories import print_field, print_mask
 from fieldcraft.types import Tokenizer
 
@@ -51,7 +52,7 @@ def print_examples(examples: Examples, console: Console) -> None:
 
 def write_examples(examples: Examples, path: Path) -> None:
     """Write what `print_examples` shows as a page without network access."""
-    console = Console(
+    console = CleanConsole(
         record=True, file=io.StringIO(), width=_WIDTH, force_terminal=True, color_system="truecolor"
     )
     print_examples(examples, console)

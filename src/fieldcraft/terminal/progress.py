@@ -85,7 +85,7 @@ class TerminalSink:
                 self.bars.pop(part).stop()
             case Evaluated(part, summary):
                 for line in headline(part, summary, _line_width(self.console)):
-                    self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+                    self.console.print(line, highlight=False, soft_wrap=True)
             case Said(text):
                 self.console.print(text, style="dim")
 
@@ -197,4 +197,4 @@ class StageProgress:
         elapsed = time.monotonic() - self._started
         left = f"  {elapsed / done * (self.total - step):.0f} s left" if done else ""
         line = f"{self.stage}  {step}/{self.total}  {figures}{left}".rstrip()
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(line, highlight=False, soft_wrap=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import BaseModel, ValidationError, model_validator
+from starlette.requests import Request
 
 from fieldcraft.config.complaints import first_problem
 
@@ -19,6 +20,20 @@ class RequestBody(BaseModel):
         if not isinstance(given, dict):
             return given
         return {key: value for key, value in given.items() if value is not None}
+
+
+class BodyTooLong(Exception):
+    """A request has more bytes than its server reads; the message is a sentence."""
+
+
+async def body_of(request: Request, most: int) -> bytes:
+    """The body of a request. Raises BodyTooLong beyond `most` bytes, and reads no further."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > most:
+            raise BodyTooLong(f"The body has more than {most} bytes; send a shorter one.")
+    return bytes(body)
 
 
 def complaint(error: ValidationError) -> tuple[str, str]:

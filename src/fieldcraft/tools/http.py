@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import httpx
+
+from fieldcraft.tools.unpacking import ACCEPTED, unpacked
 
 # Web sites that are in this process, by their addresses, as `mounts` of httpx.
 Sites = Mapping[str, httpx.AsyncBaseTransport]
@@ -50,6 +52,7 @@ class LimitedClient(httpx.AsyncClient):
 
     def __init__(self, seconds: float, **settings: Any) -> None:
         super().__init__(timeout=httpx.Timeout(seconds, pool=None), **settings)
+        self.headers["accept-encoding"] = ACCEPTED
         self.seconds = seconds
 
     async def send(
@@ -75,7 +78,7 @@ class LimitedClient(httpx.AsyncClient):
         async def read(response: httpx.Response) -> httpx.Response:
             if response.is_error:
                 return await _whole(response)
-            async for line in response.aiter_lines():
+            async for line in _lines(response):
                 hear(line)
             return response
 
@@ -99,15 +102,17 @@ class LimitedClient(httpx.AsyncClient):
             if not limit.expired():
                 raise
             raise httpx.ReadTimeout("the answer took too long", request=request) from error
+        except httpx.InvalidURL as error:  # httpx reads `location` even where it does not follow
+            told = "the answer redirects to no address"
+            raise httpx.RemoteProtocolError(told, request=request) from error
 
 
 async def _whole(response: httpx.Response) -> httpx.Response:
     """The response with its content, which is read piece by piece, as it is unpacked."""
     content = bytearray()
-    async for piece in response.aiter_bytes():
+    async for piece in unpacked(response):
         content += piece
-        if len(content) > MOST_BYTES:
-            raise TooLarge(f"the answer is longer than {MOST_BYTES} bytes")
+        _limit(content)
     headers = [(k, v) for k, v in response.headers.multi_items() if k not in _OF_TRANSFER]
     return httpx.Response(
         response.status_code,
@@ -117,3 +122,22 @@ async def _whole(response: httpx.Response) -> httpx.Response:
         extensions=response.extensions,
         history=response.history,
     )
+
+
+async def _lines(response: httpx.Response) -> AsyncIterator[str]:
+    """The lines of the response, without their ends."""
+    line = bytearray()
+    async for piece in unpacked(response):
+        *whole, rest = piece.split(b"\n")
+        for end in whole:
+            yield (line + end).decode(errors="replace").removesuffix("\r")
+            line.clear()
+        line += rest
+        _limit(line)
+    if line:
+        yield line.decode(errors="replace")
+
+
+def _limit(content: bytearray) -> None:
+    if len(content) > MOST_BYTES:
+        raise TooLarge(f"the answer is longer than {MOST_BYTES} bytes")

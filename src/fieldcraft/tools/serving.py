@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from fieldcraft.terminal.console import say
+from fieldcraft.tools.access import OwnRequests
 from fieldcraft.types import UserError
 
 
@@ -37,6 +40,23 @@ def free_port(host: str) -> int:
     return port
 
 
+def config_of(app: ASGIApp, host: str, token: str | None = None, **more: Any) -> uvicorn.Config:
+    """How an application is served at an address. Pages from elsewhere are refused, but where a
+    `token` is wanted: they do not know it."""
+    door = _patient(app) if token else OwnRequests(_patient(app), host)
+    return uvicorn.Config(door, access_log=False, timeout_keep_alive=KEEP_ALIVE, **more)
+
+
+def _patient(app: ASGIApp) -> ASGIApp:
+    """An application for which a client that hangs up in the middle of a request is no failure."""
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        with contextlib.suppress(ClientDisconnect):
+            await app(scope, receive, send)
+
+    return call
+
+
 class _Server(uvicorn.Server):
     """Calls `on_end` before it waits for answers under way: those that go on until they are told,
     as streams of events do, end then."""
@@ -55,19 +75,20 @@ def nothing() -> None:
 
 
 def serve(
-    app: Starlette,
+    app: ASGIApp,
     name: str,
     host: str,
     port: int,
     path: str = "",
     on_end: Callable[[], None] = nothing,
+    token: str | None = None,
 ) -> None:
-    """Serve until Ctrl-C. For address and path see `bound`.
+    """Serve until Ctrl-C. For address and path see `bound`, for the token `config_of`.
 
     Raises:
         UserError: the address cannot be listened on.
     """
-    server = _Server(uvicorn.Config(app, access_log=False, timeout_keep_alive=KEEP_ALIVE), on_end)
+    server = _Server(config_of(app, host, token), on_end)
     with bound(name, host, port, path) as listener, contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[listener])
 
@@ -88,18 +109,16 @@ def bound(name: str, host: str, port: int, path: str = "") -> socket.socket:
             f"Cannot listen on {host}:{port} ({error}); stop what uses it or choose another port."
         ) from error
     # uvicorn is silent about a socket that it is given.
-    print(f"{name} server at http://{host}:{listener.getsockname()[1]}{path}", flush=True)
+    say(f"{name} server at http://{host}:{listener.getsockname()[1]}{path}")
     return listener
 
 
 @contextlib.contextmanager
-def serving(app: Any, port: int = 0, on_end: Callable[[], None] = nothing) -> Iterator[str]:
+def serving(app: ASGIApp, port: int = 0, on_end: Callable[[], None] = nothing) -> Iterator[str]:
     """Serve an ASGI application on the loopback, in a thread; gives its url. Port 0 takes a free
     one. Raises OSError if the port is taken."""
     with listen("127.0.0.1", port) as listener:
-        server = _Server(
-            uvicorn.Config(app, log_level="error", timeout_keep_alive=KEEP_ALIVE), on_end
-        )
+        server = _Server(config_of(app, "127.0.0.1", log_level="error"), on_end)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

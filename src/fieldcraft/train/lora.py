@@ -45,6 +45,12 @@ class Adapter:
 
     def __init__(self, model: Any, settings: Lora, seed: int, folder: Path | None = None) -> None:
         self.package = _import_peft()
+        width = model.config.get_text_config().hidden_size
+        if settings.rank > width:
+            raise UserError(
+                f"lora.rank={settings.rank} is beyond the model, whose layers are {width} wide:"
+                " give a smaller one, such as 16, or train all weights without lora."
+            )
         self.config = self.package.LoraConfig(
             r=settings.rank,
             lora_alpha=settings.alpha,

@@ -89,6 +89,12 @@ def tool_texts(tools: Iterable[dict[str, Any]]) -> Iterator[str]:
         yield f": {tool['function']['description']}\n"
 
 
+def count_parameters(vocabulary: int, layers: int, width: int) -> int:
+    """How many numbers a model of `new_model` has, before it is made."""
+    attention = 4 * width**2 + 3 * width  # queries, keys and values have biases
+    return vocabulary * width + layers * (attention + 9 * width**2 + 2 * width) + width
+
+
 def new_model(
     tokenizer: PreTrainedTokenizerFast, *, layers: int, width: int, heads: int, seed: int
 ) -> PreTrainedModel:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import secrets
 from collections.abc import Collection
 from urllib.parse import urlsplit
@@ -31,14 +30,6 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server at this address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class Guard:
@@ -88,10 +79,3 @@ class Guard:
     def _fits(self, given: str) -> bool:
         assert self.token is not None
         return secrets.compare_digest(given.encode(), self.token.encode())
-
-
-def hosts_of(host: str, token: str | None) -> list[str]:
-    """The names by which browsers may call a server. Without a token it is only those of this
-    machine: a page from elsewhere could give itself a name that points here (DNS rebinding), but it
-    has no token."""
-    return ["*"] if token is not None else ["localhost", "127.0.0.1", "[::1]", host]

@@ -35,12 +35,17 @@ class Wish(BaseModel):
 
     at: Annotated[int, Field(ge=0)] | None = None
     edit: Literal["", "observation", "thought"] = ""
-    text: Annotated[str, Field(max_length=100_000)] = ""
+    text: Annotated[str, Field(max_length=100_000, pattern=r"^[^\x00]*$")] = ""  # an argument
     samples: Annotated[int, Field(ge=1, le=4096)] = 32
     model: str = ""  # another stage of the run
 
-    def options(self, run: Path) -> Iterator[str]:
-        """Of the command. Raises UserError for an edit without a step or a text."""
+    def options(self, run: Viewed) -> Iterator[str]:
+        """Of the command. Raises UserError for an edit without a step or a text, and for a model
+        that is no finished stage of the run."""
+        finished = [] if run.folder is None else run.folder.finished_stages()
+        if self.model and self.model not in finished:
+            stages = ", ".join(finished) or "none"
+            raise UserError(f"the run has no such model: choose one of its stages ({stages}).")
         if self.at is not None:
             yield from ("--step", str(self.at))
         if self.edit and (self.at is None or not self.text.strip()):
@@ -48,7 +53,7 @@ class Wish(BaseModel):
         if self.edit:
             yield from (f"--{self.edit}={self.text}",)
         if self.model:
-            yield from ("--model", str(run / self.model))
+            yield from ("--model", str(run.path / self.model))
         yield from ("--samples", str(self.samples))
 
 

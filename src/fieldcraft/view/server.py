@@ -15,12 +15,12 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from fieldcraft.tools.bodies import BodyTooLong, body_of
 from fieldcraft.types import Trajectory, UserError
 from fieldcraft.view.access import Guard
 from fieldcraft.view.branches import Sampling, Wish, parse_wish, place_of, results, steps_of
@@ -33,6 +33,7 @@ from fieldcraft.view.summaries import differences, summary
 from fieldcraft.view.viewed import Viewed
 
 STATIC = Path(__file__).parent / "static"
+MOST_BODY = 2**20  # bytes of a wish
 MOST_BESIDE = 120  # rollouts of a question on one page
 TOLD = 0.5  # seconds between two looks for something to tell a page
 
@@ -41,13 +42,11 @@ def create_app(
     runs: Sequence[Viewed],
     index: Index,
     *,
-    hosts: Sequence[str],
     token: str | None = None,
     sampling: Sampling | None = None,
 ) -> Starlette:
-    """The page as an ASGI application; call its `state.end` before it ends. Browsers may call it by
-    these `hosts` only: a page from elsewhere whose name was pointed here (DNS rebinding) is
-    refused. With `sampling` readers may have trajectories continued."""
+    """The page as an ASGI application; call its `state.end` before it ends. With
+    `sampling` readers may have trajectories continued."""
     page = _Page(runs, index, sampling)
 
     @asynccontextmanager
@@ -92,10 +91,9 @@ def create_app(
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         middleware=[
-            Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
             Middleware(Guard, token=token, writable={route.path for route in writing}),
         ],
-        exception_handlers={UserError: _mistake, HTTPException: _missing},
+        exception_handlers={UserError: _mistake, BodyTooLong: _mistake, HTTPException: _missing},
         lifespan=lifespan,
     )
     app.state.end = page.end
@@ -180,7 +178,7 @@ class _Page:
         }
 
     async def branch(self, request: Request) -> Response:
-        wish = parse_wish(await request.body())
+        wish = parse_wish(await body_of(request, MOST_BODY))
         return await asyncio.to_thread(self._branch, request, wish)
 
     def _branch(self, request: Request, wish: Wish) -> Response:
@@ -188,7 +186,7 @@ class _Page:
         run, place, _ = self._branching(request)
         if place is None:
             raise UserError("nothing can go on from this trajectory: choose one of a run's models.")
-        self.sampling.start(["branch", *place, *wish.options(run.path)])
+        self.sampling.start(["branch", *place, *wish.options(run)])
         return _json(self.sampling.state, 202)
 
     def stop_branch(self, request: Request) -> Any:

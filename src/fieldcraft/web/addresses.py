@@ -14,6 +14,19 @@ import httpx
 from fieldcraft.tools.threads import in_thread
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: the last 32 bits are an IPv4 address
+_UNICAST = ipaddress.IPv6Network("2000::/3")  # all that is given to the public internet
+# What Pythons do not know of, or only the newer ones.
+_SPECIAL = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "192.0.0.0/24",  # RFC 6890: protocols
+            "192.88.99.0/24",  # RFC 7526: relays to IPv6, withdrawn
+            "2001::/23",  # RFC 2928: protocols; Teredo stands for an IPv4 address
+            "3fff::/20",  # RFC 9637: documents
+        ),
+    )
+)
 
 
 @cache
@@ -37,7 +50,10 @@ def is_public(address: str) -> bool:
             inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(str(inner))
-    return ip.is_global and not (ip.is_multicast or ip.is_reserved)
+        if ip not in _UNICAST:
+            return False
+    special = ip.is_multicast or ip.is_reserved or any(ip in network for network in _SPECIAL)
+    return ip.is_global and not special
 
 
 def is_allowed(url: httpx.URL, allow: Collection[str]) -> bool:

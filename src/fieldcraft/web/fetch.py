@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from dataclasses import dataclass, field
 
 import httpx
 
 from fieldcraft.tools.http import Sites
+from fieldcraft.tools.unpacking import ACCEPTED, unpacked
 from fieldcraft.types import ToolError
 from fieldcraft.version import __version__
 from fieldcraft.web.addresses import NotPublic, PinnedTransport, is_allowed
@@ -20,10 +20,10 @@ BLOCKED = "The page may not be read here."
 _HEADERS = {
     "user-agent": f"fieldcraft/{__version__}",
     "accept": "text/html,application/xhtml+xml,application/pdf,text/plain,*/*;q=0.5",
-    "accept-encoding": "gzip",  # what `_Unpacker` unpacks within its limit
+    "accept-encoding": ACCEPTED,
 }
+_LOCATION = "fieldcraft_location"  # among the extensions of a response
 _REDIRECTS = (301, 302, 303, 307, 308)
-_GZIP = 16 + zlib.MAX_WBITS
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Fetcher:
             timeout=None,  # `left` limits everything together
             trust_env=False,
             headers=_HEADERS,
+            event_hooks={"response": [_take_location]},
         ) as client:
             try:
                 while True:
@@ -101,8 +102,9 @@ class Fetcher:
     async def _once(self, client: httpx.AsyncClient, url: httpx.URL) -> Answer | httpx.URL:
         """The page at an address, or the address that it redirects to."""
         async with client.stream("GET", url) as response:
-            if response.status_code in _REDIRECTS and "location" in response.headers:
-                return url.join(response.headers["location"]).copy_with(fragment=None)
+            location = response.extensions.get(_LOCATION)
+            if response.status_code in _REDIRECTS and location is not None:
+                return _redirected(url, location)
             if response.status_code in (404, 410):
                 raise ToolError(f"There is no such page (status {response.status_code}).")
             if response.status_code != 200:
@@ -112,47 +114,27 @@ class Fetcher:
 
     async def _content(self, response: httpx.Response) -> bytes:
         """The body, read and unpacked piece by piece, up to the limit."""
-        unpacker = _Unpacker(response.headers.get("content-encoding", ""))
         content = bytearray()
-        async for piece in response.aiter_raw():
-            content += unpacker.unpack(piece, self.most_bytes + 1 - len(content))
+        async for piece in unpacked(response):
+            content += piece
             if len(content) > self.most_bytes:
                 raise ToolError(self._too_large)
-            if unpacker.ended:
-                return bytes(content)  # whatever follows is no part of the page
-        if unpacker.packed:
-            raise ToolError("The page is damaged: its packed form ends too early.")
         return bytes(content)
 
 
-class _Unpacker:
-    """Unpacks gzip without ever holding more than asked for; httpx would unpack whole pieces, and a
-    piece of 64 KiB can hold 64 MiB."""
+async def _take_location(response: httpx.Response) -> None:
+    """Keep a redirection from httpx, which makes a request of it at once and fails at addresses
+    that only `_redirected` has a sentence for."""
+    response.extensions[_LOCATION] = response.headers.pop("location", None)
 
-    def __init__(self, encoding: str) -> None:
-        encoding = encoding.strip().lower()
-        if encoding not in ("", "identity", "gzip", "x-gzip"):
-            raise ToolError(
-                f"The page is packed in a form that was not asked for ({encoding[:20]})."
-            )
-        self._gzip = zlib.decompressobj(_GZIP) if encoding.endswith("gzip") else None
 
-    def unpack(self, piece: bytes, most: int) -> bytes:
-        if self._gzip is None:
-            return piece[:most]
-        try:
-            return self._gzip.decompress(piece, most)
-        except zlib.error as error:
-            raise ToolError("The page is damaged: it is not packed as its header says.") from error
-
-    @property
-    def packed(self) -> bool:
-        return self._gzip is not None
-
-    @property
-    def ended(self) -> bool:
-        """Whether the packed page is complete."""
-        return self._gzip is not None and self._gzip.eof
+def _redirected(url: httpx.URL, location: str) -> httpx.URL:
+    try:
+        return url.join(location).copy_with(fragment=None)
+    except (httpx.InvalidURL, ValueError) as error:
+        raise ToolError(
+            f"The page redirects to '{location[:100]}', which is no address of a web page."
+        ) from error
 
 
 def whole_characters(text: str) -> str:
@@ -165,7 +147,7 @@ def parse_url(text: str) -> httpx.URL:
     text = whole_characters(text).strip()
     try:
         url = httpx.URL(text if "://" in text else f"https://{text}").copy_with(fragment=None)
-    except httpx.InvalidURL as error:
+    except (httpx.InvalidURL, ValueError) as error:
         raise ToolError(_no_address(text)) from error
     check_url(url, text)
     return url
@@ -193,6 +175,8 @@ def _reason(error: httpx.HTTPError, url: httpx.URL) -> str:
             return _not_public(url)
         case httpx.ConnectError():
             return f"{url.host} cannot be reached."
+        case httpx.DecodingError():
+            return f"The page is damaged: {error}."
         case httpx.RemoteProtocolError() | httpx.ReadError():
             return f"{url.host} did not answer as a web server does, or ended too early."
     return f"The page could not be read ({type(error).__name__})."

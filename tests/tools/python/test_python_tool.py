@@ -11,6 +11,7 @@ from fieldcraft.envs.opening import open_tools
 from fieldcraft.sandbox.limits import Limits, Run, RunStatus
 from fieldcraft.sandbox.sandbox import Sandbox
 from fieldcraft.tools.named import make_tool
+from fieldcraft.tools.python.protocol import Request
 from fieldcraft.tools.python.server import create_app
 from fieldcraft.tools.python.tool import observation
 from fieldcraft.tools.serving import serving
@@ -202,6 +203,34 @@ def test_requests_that_are_refused(server, body, message) -> None:
     answer = post(server, **body)
     assert answer.status_code == 422
     assert message in answer.json()["error"]
+
+
+def test_a_program_gets_no_more_than_the_sandbox_itself_has() -> None:
+    own = Limits(wall_seconds=20, memory_mb=256)
+    for asked, seconds, memory in (
+        ({}, 10.0, 256),
+        ({"run_timeout": 5, "memory_limit_MB": 100}, 5.0, 100),
+        ({"run_timeout": 600, "memory_limit_MB": 10**9}, 20.0, 256),
+        ({"memory_limit_MB": -1}, 10.0, 256),
+    ):
+        found = Request(code="1", **asked).within(own)
+        assert found == Limits(wall_seconds=seconds, memory_mb=memory)
+
+
+FORGES = """
+import gc
+for part in gc.get_objects():
+    if isinstance(part, dict) and "fetch" in part and "code" in part:
+        part["fetch"] = ["a", "b"]
+for name in ("a", "b"):
+    open(name, "w").write(name)
+"""
+
+
+def test_a_program_names_no_files_that_nobody_asked_for(server) -> None:
+    answer = post(server, code=FORGES, fetch_files=["a", "none"], run_timeout=20)
+    assert answer.status_code == 200
+    assert answer.json()["files"] == {"a": base64.b64encode(b"a").decode()}
 
 
 def test_health_and_metrics(server, sandbox) -> None:

@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 
 from fieldcraft.tools.search.index import build_index
-from fieldcraft.tools.search.server import create_app, serve_search
+from fieldcraft.tools.search.server import MOST_BODY, create_app, serve_search
 from fieldcraft.tools.serving import serving
 from fieldcraft.types import UserError
 
@@ -106,6 +106,19 @@ def test_an_unknown_key_is_refused(url, more):
         (b'{"query": 3}', "query.str: Input should be a valid string."),
         (b'{"query": "a", "tok_k": 0}', "tok_k: Input should be greater than or equal to 1."),
         (b'{"queries": [], "topk": 0}', "topk: Input should be greater than or equal to 1."),
+        (b'{"query": "a", "topk": 1001}', "topk: Input should be less than or equal to 1000."),
+        (
+            b'{"queries": [' + b'"a", ' * 10_000 + b'"a"]}',
+            "queries: List should have at most 10000",
+        ),
+        (
+            b'{"queries": [' + b'"a", ' * 999 + b'"a"], "topk": 101}',
+            "The body: the queries ask for more than 100000 pass",
+        ),
+        (
+            b'{"query": [' + b'"a", ' * 999 + b'"a"], "topk": 101}',
+            "The body: the queries ask for more than 100000 pass",
+        ),
     ],
 )
 def test_a_bad_body_is_refused_with_a_sentence(url, body, sentence):
@@ -157,6 +170,12 @@ class Counting:
         time.sleep(0.02)
         self.now -= 1
         return [[] for _ in queries]
+
+
+def test_a_long_body_is_not_read_to_its_end(url):
+    answer = httpx.post(f"{url}/retrieve", content=b" " * (MOST_BODY + 1), timeout=60)
+    told = f"The body has more than {MOST_BODY} bytes; send a shorter one."
+    assert (answer.status_code, answer.json()) == (413, {"error": told})
 
 
 def test_no_more_threads_search_than_there_are_processors(monkeypatch):

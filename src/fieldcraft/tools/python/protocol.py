@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
@@ -34,6 +35,15 @@ class Request(RequestBody):
     memory_limit_MB: int = -1  # that of the server
     files: dict[FileName, str | None] = Field(default_factory=dict)  # base64
     fetch_files: list[FileName] = Field(default_factory=list)
+
+    def within(self, own: Limits) -> Limits:
+        """The limits that it asks for, as far as those of the sandbox go."""
+        memory = self.memory_limit_MB if self.memory_limit_MB > 0 else own.memory_mb
+        return replace(
+            own,
+            wall_seconds=min(self.run_timeout, own.wall_seconds),
+            memory_mb=min(memory, own.memory_mb),
+        )
 
     def contents(self) -> dict[str, bytes]:
         """Raises ValueError for what is no base64."""

@@ -9,7 +9,8 @@
     GET /health     -> {"status": "ok", "layers": [...]}
     GET /metrics    -> counters in Prometheus' text format
 
-A request that finds the queue full gets status 503 and the header Retry-After. What the sandbox
+No program gets more time or memory than the sandbox itself has. A request that finds the queue full
+gets status 503 and the header Retry-After. What the sandbox
 does not cover is in the docstring of `fieldcraft.sandbox`; the server itself asks nobody for a
 password, so it belongs on a private address.
 """
@@ -18,7 +19,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 from pydantic import ValidationError
 from starlette.applications import Starlette
@@ -26,10 +26,11 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from fieldcraft.sandbox.limits import RunStatus
+from fieldcraft.sandbox.limits import Limits, RunStatus
 from fieldcraft.sandbox.sandbox import Sandbox
-from fieldcraft.tools.bodies import complaint
-from fieldcraft.tools.python.protocol import Request, respond
+from fieldcraft.terminal.console import say
+from fieldcraft.tools.bodies import BodyTooLong, body_of, complaint
+from fieldcraft.tools.python.protocol import MOST_SECONDS, Request, respond
 from fieldcraft.tools.serving import serve
 from fieldcraft.types import UserError
 
@@ -80,21 +81,16 @@ def create_app(sandbox: Sandbox, queue: int = DEFAULT_QUEUE) -> Starlette:
             counters.under_way -= 1
 
     async def answer(http: HttpRequest) -> Response:
-        body = bytearray()
-        async for piece in http.stream():
-            body += piece
-            if len(body) > MOST_BODY:
-                return JSONResponse({"error": "the body is too long"}, status_code=413)
         try:
-            asked = Request.model_validate_json(bytes(body))
+            asked = Request.model_validate_json(await body_of(http, MOST_BODY))
             files = asked.contents()
+        except BodyTooLong as error:
+            return JSONResponse({"error": str(error)}, status_code=413)
         except ValidationError as error:
             return JSONResponse({"error": complaint(error)[1]}, status_code=422)
         except ValueError as error:
             return JSONResponse({"error": f"{error}."}, status_code=422)
-        limits = replace(sandbox.limits, wall_seconds=asked.run_timeout)
-        if asked.memory_limit_MB > 0:
-            limits = replace(limits, memory_mb=asked.memory_limit_MB)
+        limits = asked.within(sandbox.limits)
         run = await sandbox.run(asked.code, asked.stdin, files, limits, asked.fetch_files)
         counters.runs[run.status] += 1
         counters.seconds += run.seconds
@@ -121,14 +117,16 @@ def serve_sandbox(
     concurrent: int | None = None,
     queue: int = DEFAULT_QUEUE,
     waive: Sequence[str] = (),
+    memory_mb: int = Limits.memory_mb,
 ) -> None:
-    """Serve a sandbox until Ctrl-C.
+    """Serve a sandbox until Ctrl-C. No program gets more memory than `memory_mb` in a process.
 
     Raises:
         UserError: the system lacks a layer of isolation, or the address cannot be listened on.
     """
     if queue < 0:
         raise UserError(f"The queue of a sandbox server has 0 places or more, not {queue}.")
-    with Sandbox(waive=waive, concurrent=concurrent) as sandbox:
-        print(f"isolated by {', '.join(sandbox.layers)}", flush=True)
+    most = Limits(wall_seconds=MOST_SECONDS, memory_mb=memory_mb)
+    with Sandbox(most, waive, concurrent) as sandbox:
+        say(f"isolated by {', '.join(sandbox.layers)}")
         serve(create_app(sandbox, queue), "sandbox", host, port)

@@ -102,7 +102,7 @@ def make_python(
     Raises:
         UserError: the settings do not fit together, or the system lacks a layer of isolation.
     """
-    checked = _limits(limits or {})
+    checked = limits_of(limits or {})
     beside = {} if files is None else _contents(files)
     read = partial(observation, wall_seconds=checked.wall_seconds, errors=errors)
     if url is not None:
@@ -135,7 +135,8 @@ def _sandbox(
     return Sandbox(limits, waive, concurrent, libraries)
 
 
-def _limits(given: Mapping[str, float]) -> Limits:
+def limits_of(given: Mapping[str, float]) -> Limits:
+    """The limits of the setting `limits`. Raises UserError for others."""
     unknown = [name for name in given if name not in Limits.__dataclass_fields__]
     if unknown:
         known = ", ".join(Limits.__dataclass_fields__)

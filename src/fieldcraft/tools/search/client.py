@@ -233,6 +233,6 @@ def _reason(error: Exception) -> str:
         return "the server's answer is too large"
     if isinstance(error, httpx.TimeoutException | TimeoutError):
         return "the server did not answer in time"
-    if isinstance(error, httpx.HTTPError):
+    if isinstance(error, httpx.HTTPError) and not isinstance(error, httpx.DecodingError):
         return "the server cannot be reached"
     return "the server's answer is not in the format of /retrieve"

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from rich.console import Console
 from rich.progress import track
 
 from fieldcraft.records.jsonl import read_json_lines
 from fieldcraft.records.reading import reading
+from fieldcraft.terminal.console import CleanConsole
 from fieldcraft.types import UserError
 
 NO_RESULT = "No result."
@@ -130,7 +130,7 @@ def read_results(text: str) -> list[tuple[str, str]] | None:
 
 def progress(items: Iterable[T], doing: str) -> Iterable[T]:
     """The items, with a bar in a terminal while they are worked on."""
-    console = Console(stderr=True)
+    console = CleanConsole(stderr=True)
     return track(items, doing, console=console, transient=True, disable=not console.is_terminal)
 
 

@@ -10,14 +10,16 @@ Which of the two is meant is told by `queries` or `query`. Search-R1 leaves scor
 are asked for: its inner lists then hold the documents themselves. AutoCoA returns them unless they
 are declined; `tok_k` is its spelling. Either may write `topk`, `top_k` or `tok_k`, and
 `return_scores` or `return_score`; any other key is refused. A key that is null counts as absent.
+A request has limits: MOST_BODY, MOST_QUERIES, MOST_TOPK and MOST_FOUND.
 """
 
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import anyio
 from pydantic import AliasChoices, ConfigDict, Field, ValidationError, model_validator
@@ -26,15 +28,19 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from fieldcraft.tools.bodies import RequestBody, complaint
+from fieldcraft.tools.bodies import BodyTooLong, RequestBody, body_of, complaint
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.passages import Passage
 from fieldcraft.tools.serving import serve
 
+MOST_BODY = 16 * 2**20  # bytes
+MOST_QUERIES, MOST_TOPK = 10_000, 1_000
+MOST_FOUND = 100_000  # passages of all queries together
 _DEFAULT_TOPK = 3
 
 
-_Count = Annotated[int, Field(ge=1)]
+_Count = Annotated[int, Field(ge=1, le=MOST_TOPK)]
+_Queries = Annotated[list[str], Field(max_length=MOST_QUERIES)]
 _COUNTS = ("topk", "top_k", "tok_k")  # for one thing; clients write any of them
 _SCORES = ("return_scores", "return_score")
 
@@ -46,10 +52,25 @@ class _Asked(RequestBody):
 
     topk: Annotated[_Count, Field(validation_alias=AliasChoices(*_COUNTS))] = _DEFAULT_TOPK
 
+    @model_validator(mode="after")
+    def _asks_for_less_than_a_library(self) -> Self:
+        if len(self.each) * self.topk > MOST_FOUND:
+            raise ValueError(f"the queries ask for more than {MOST_FOUND} passages together")
+        return self
+
+    @property
+    @abstractmethod
+    def each(self) -> Sequence[str]:
+        """The queries, also where there is one."""
+
 
 class _SearchR1(_Asked):
-    queries: list[str]
+    queries: _Queries
     scored: Annotated[bool, Field(validation_alias=AliasChoices(*_SCORES))] = False
+
+    @property
+    def each(self) -> Sequence[str]:
+        return self.queries
 
     def answer(self, index: SearchIndex) -> object:
         found = index.search(self.queries, self.topk)
@@ -61,12 +82,15 @@ class _SearchR1(_Asked):
 
 
 class _AutoCoA(_Asked):
-    query: str | list[str]
+    query: str | _Queries
     scored: Annotated[bool, Field(validation_alias=AliasChoices(*_SCORES))] = True
 
+    @property
+    def each(self) -> Sequence[str]:
+        return [self.query] if isinstance(self.query, str) else self.query
+
     def answer(self, index: SearchIndex) -> object:
-        queries = [self.query] if isinstance(self.query, str) else self.query
-        answers = [self._answer(passages) for passages in index.search(queries, self.topk)]
+        answers = [self._answer(passages) for passages in index.search(self.each, self.topk)]
         return answers[0] if isinstance(self.query, str) else answers
 
     def _answer(self, passages: Sequence[Passage]) -> object:
@@ -102,7 +126,9 @@ def create_app(index: SearchIndex) -> Starlette:
 
     async def retrieve(request: Request) -> JSONResponse:
         try:
-            asked = _asked(await request.body())
+            asked = _asked(await body_of(request, MOST_BODY))
+        except BodyTooLong as error:
+            return JSONResponse({"error": str(error)}, status_code=413)
         except ValidationError as error:
             return JSONResponse({"error": complaint(error)[1]}, status_code=422)
         found = await anyio.to_thread.run_sync(asked.answer, index, limiter=at_once)

@@ -1,0 +1,92 @@
+"""The sections of a recipe that ask models before anything is trained on what they answer."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from fieldcraft.config.filters import Filters, QuestionFilters
+from fieldcraft.config.sampling import SAME_SAMPLES, SamplingConfig
+from fieldcraft.config.sections import Section, Share
+
+TEACHER = "teacher"
+
+
+class Select(SamplingConfig):
+    """The questions that stages of reinforcement learning draw from; see data/selection.py."""
+
+    usual_temperature: ClassVar[float] = 1.0
+
+    questions: PositiveInt = 1000  # at most, that are looked at
+    filters: QuestionFilters = Field(default={})  # of the questions, before any is sampled
+    # samples without tools: a stage, `start` or `teacher`; None: nobody, so the rule is left out
+    toolless: str | None = "start"
+    samples: PositiveInt = 32  # of each question, without tools
+    most: Annotated[float, Field(ge=0, le=1)] = 0.3  # of these may be right
+    solver: str | None = None  # a stage, or `start`: not all its rollouts may be right
+    rollouts: PositiveInt = 8  # of each question, with tools
+    overlap: Literal["drop", "keep"] = "drop"  # with questions of supervised training
+
+    @model_validator(mode="after")
+    def _samples_differ(self) -> Self:
+        if self.is_greedy:
+            raise ValueError(SAME_SAMPLES)
+        return self
+
+    @property
+    def reads(self) -> set[str]:
+        """The models of the run that it samples."""
+        return {name for name in (self.toolless, self.solver) if name is not None} - {TEACHER}
+
+    @model_validator(mode="after")
+    def _selects_by_something(self) -> Self:
+        rules = (self.toolless, self.solver, *self.filters)
+        if not any(rules) and self.overlap == "keep":
+            raise ValueError(
+                "it keeps every question: set toolless, solver, filters or overlap: drop"
+            )
+        return self
+
+
+class ClosedBook(Section):
+    """How often a model answers right without tools, measured once; see runs/closed_book.py. It
+    says which questions are known where their source does not."""
+
+    model: str | None = None  # a stage, or `start`; None: the model before any training to act
+    samples: PositiveInt = 4  # of each question
+    temperature: PositiveFloat = 0.7
+    # so many of the questions of training, the first ones, are measured beside those of evaluation
+    questions: int = Field(default=0, ge=0)
+
+
+class Collect(Section):
+    """Demonstrations and pairs from a teacher; see fieldcraft.data.collect."""
+
+    # at most; one half is answered without tools, one with; a team answers all of them with tools
+    questions: PositiveInt = 20_000
+    contrast: int = Field(default=3_000, ge=0)  # of them, at most, tried both ways, for pairs
+    tries: PositiveInt = 4  # of a question, until one is right
+    # how many are kept, after which the teacher is asked no more; None: all that are right
+    coa: NonNegativeInt | None = None  # demonstrations with tools
+    cot: NonNegativeInt | None = None  # demonstrations without
+    pairs: NonNegativeInt | None = None
+    think_share: Share = 0.25  # of the pairs, at most, choose thinking; the others choose an action
+    max_failed: Share = 0.2  # of the attempts; more stop the run
+    filters: Filters = Field(default={})  # of the demonstrations
+
+    @model_validator(mode="after")
+    def _pairs_can_be_found(self) -> Self:
+        if self.pairs and not self.contrast:
+            raise ValueError("pairs are of questions that are tried both ways: set contrast")
+        return self
+
+    @property
+    def targets(self) -> dict[str, int | None]:
+        """How many are kept: demonstrations of each way, pairs that choose each; None: all."""
+        if self.pairs is None:
+            thinking = acting = None
+        else:
+            thinking = round(self.pairs * self.think_share)
+            acting = self.pairs - thinking
+        return {"coa": self.coa, "cot": self.cot, "acting": acting, "thinking": thinking}

@@ -1,0 +1,31 @@
+"""Numbers and names of a recipe that nothing could be made of."""
+
+import pytest
+
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.types import UserError
+
+
+@pytest.mark.parametrize(
+    ("override", "parts"),
+    [
+        ("stages.rl2.optim.beta1=1.5", ["'stages.rl2.optim.beta1'", "less than 1"]),
+        ("stages.rl2.optim.beta2=1", ["'stages.rl2.optim.beta2'", "less than 1"]),
+        ("stages.rl2.optim.beta1=-0.1", ["'stages.rl2.optim.beta1'", "or more, not -"]),
+        ("stages.rl2.optim.weight_decay=1.1", ["optim.weight_decay'", "or less, not 1.1"]),
+        ("stages.rl2.optim.weight_decay=-1", ["optim.weight_decay'", "or more, not -"]),
+        ("stages.rl2.optim.warmup=-1", ["optim.warmup'", "or more, not -"]),
+        ("recipe=../evil", ["'recipe'", "it becomes the name of a folder"]),
+        ("recipe=/evil", ["'recipe'", "it becomes the name of a folder"]),
+        ('recipe="..\\\\evil"', ["'recipe'", "it becomes the name of a folder"]),
+        ("recipe=.", ["'recipe'", "it becomes the name of a folder"]),
+        ('recipe=" "', ["'recipe'", "it becomes the name of a folder"]),
+        ('recipe="a\\x1b[2Jb"', ["'recipe'", "it becomes the name of a folder"]),
+        (f"recipe={'a' * 101}", ["'recipe'", "at most 100"]),
+    ],
+)
+def test_what_is_out_of_range_is_named(override: str, parts: list[str]) -> None:
+    with pytest.raises(UserError) as refused:
+        load_recipe("smoke", [override])
+    for part in parts:
+        assert part in str(refused.value)

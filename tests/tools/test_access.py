@@ -1,0 +1,99 @@
+"""Who may ask a server that wants no token."""
+
+import asyncio
+import socket
+import threading
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from fieldcraft.gateway.completions import completions_app
+from fieldcraft.gateway.serving import serving_here
+from fieldcraft.serving.app import create_app
+from fieldcraft.tools.serving import KEEP_ALIVE, config_of, serving
+from serving_parts import scripted
+
+
+async def _hello(request: Request) -> PlainTextResponse:
+    return PlainTextResponse("hello")
+
+
+HELLO = Starlette(routes=[Route("/", _hello, methods=["GET", "POST"])])
+EVIL = {"origin": "http://evil.example"}
+REBOUND = {"host": "evil.example:8000"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "local", "beyond"),
+    [
+        ({}, 200, 200),
+        ({"host": "LOCALHOST:8000"}, 200, 200),
+        ({"host": "[::1]:8000"}, 200, 200),
+        ({"host": "sandbox.internal"}, 403, 200),  # nobody knows how others call a machine
+        (REBOUND, 403, 200),
+        (REBOUND | {"origin": "http://evil.example:8000"}, 403, 403),
+        ({"host": "localhost.evil.example"}, 403, 200),
+        ({"host": "evil.example@127.0.0.1"}, 200, 200),  # no browser writes a name there
+        ({"host": "["}, 403, 200),
+        ({"host": ""}, 403, 200),
+        (EVIL, 403, 403),
+        ({"origin": "null"}, 403, 403),
+        ({"origin": "http://["}, 403, 403),
+        ({"origin": "http://localhost:3000"}, 200, 200),  # a page of this machine
+    ],
+)
+def test_pages_from_elsewhere_are_refused(headers: dict[str, str], local: int, beyond: int) -> None:
+    for host, status in (("127.0.0.1", local), ("::1", local), ("0.0.0.0", beyond)):
+        client = TestClient(config_of(HELLO, host).app, "http://127.0.0.1:8000")
+        assert client.post("/", headers=headers).status_code == status, host
+
+
+def test_a_token_keeps_them_out_by_itself() -> None:
+    client = TestClient(config_of(HELLO, "127.0.0.1", "token").app, "http://proxy.example")
+    assert client.post("/", headers=EVIL).text == "hello"
+
+
+def test_the_servers_of_the_project_refuse_them() -> None:
+    service, engine = scripted()
+    with serving(create_app(service)) as url:
+        for headers in (EVIL, REBOUND):
+            got = httpx.post(f"{url}/v1/chat/completions", headers=headers, content=b"{}")
+            assert (got.status_code, "This server" in got.text) == (403, True)
+    assert engine.prompts == []
+
+    async def gateway() -> int:
+        async with serving_here(completions_app({})) as url, httpx.AsyncClient() as client:
+            return (await client.post(f"{url}/a/reward", headers=EVIL)).status_code
+
+    assert asyncio.run(gateway()) == 403
+
+
+@pytest.mark.parametrize("token", [None, "token"])
+def test_a_client_that_hangs_up_is_no_failure(
+    token: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = threading.Event()
+
+    async def reads(request: Request) -> PlainTextResponse:
+        try:
+            return PlainTextResponse(await request.body())
+        finally:
+            left.set()
+
+    config = config_of(Starlette(routes=[Route("/", reads, methods=["POST"])]), "127.0.0.1", token)
+    with serving(config.app) as url:
+        at = httpx.URL(url)
+        with socket.create_connection((at.host, at.port)) as connection:
+            head = f"POST / HTTP/1.1\r\nhost: {at.host}\r\ncontent-length: 99\r\n\r\nhalf"
+            connection.sendall(head.encode())
+        assert left.wait(60)
+    assert capsys.readouterr().err == ""
+
+
+def test_idle_connections_are_kept_as_long_everywhere() -> None:
+    assert config_of(HELLO, "127.0.0.1").timeout_keep_alive == KEEP_ALIVE == 75

@@ -1,0 +1,107 @@
+"""Answers that are packed, and redirections to nowhere, for every client of a server."""
+
+import asyncio
+import socket
+import tracemalloc
+import zlib
+
+import httpx
+import pytest
+
+from bad_servers import Behaviour, raw_server
+from fieldcraft.tools.http import MOST_BYTES, LimitedClient, TooLarge
+
+HEAD = b"HTTP/1.1 200 OK\r\nconnection: close\r\n"
+TEXT = b'{"a": 1}\nsecond\r\n\nlast \xe2\x80\xa8 one'
+
+
+def packed(body: bytes) -> bytes:
+    packer = zlib.compressobj(9, wbits=31)
+    return packer.compress(body) + packer.flush()
+
+
+def bomb() -> bytes:
+    """64 MiB of zero bytes in 64 KiB."""
+    packer = zlib.compressobj(9, wbits=31)
+    return b"".join(packer.compress(bytes(2**22)) for _ in range(16)) + packer.flush()
+
+
+def says(body: bytes, encoding: bytes = b"gzip") -> Behaviour:
+    def behave(connection: socket.socket) -> None:
+        connection.sendall(HEAD + b"content-encoding: " + encoding + b"\r\n\r\n" + body)
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(65536):
+            pass
+
+    return behave
+
+
+def get(url: str) -> bytes:
+    async def got() -> bytes:
+        async with LimitedClient(30, trust_env=False) as client:
+            return (await client.get(url)).content
+
+    return asyncio.run(got())
+
+
+def lines_of(url: str) -> list[str]:
+    async def got() -> list[str]:
+        lines: list[str] = []
+        async with LimitedClient(30, trust_env=False) as client:
+            await client.follow("GET", url, lines.append)
+        return lines
+
+    return asyncio.run(got())
+
+
+def test_packed_answers_are_unpacked() -> None:
+    lines = ['{"a": 1}', "second", "", "last \u2028 one"]
+    for behave in (says(packed(TEXT)), says(packed(TEXT), b"X-GZIP"), says(TEXT, b"identity")):
+        with raw_server(behave) as (url, asked):
+            assert get(url) == TEXT
+            assert lines_of(url) == lines
+            assert b"accept-encoding: gzip\r\n" in asked[0].lower()
+    with raw_server(says(b"")) as (url, _):
+        assert get(url) == b""
+
+
+@pytest.mark.parametrize("read", [get, lines_of])
+def test_a_small_answer_that_unpacks_to_a_huge_one_is_left_at_the_limit(read) -> None:
+    small = bomb()
+    assert len(small) < 2**17
+    with raw_server(says(small)) as (url, _):
+        tracemalloc.start()
+        with pytest.raises(TooLarge):
+            read(url)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert most < 4 * MOST_BYTES  # of the 64 MiB
+
+
+@pytest.mark.parametrize(
+    ("behave", "told"),
+    [
+        (says(TEXT, b"br"), "not asked for"),
+        (says(TEXT, b"zstd"), "not asked for"),
+        (says(TEXT, b"gzip, gzip"), "not asked for"),
+        (says(TEXT), "not packed as its header says"),
+        (says(packed(TEXT)[:-9]), "ends too early"),
+    ],
+)
+def test_an_answer_that_is_packed_otherwise_is_a_failure(behave: Behaviour, told: str) -> None:
+    with raw_server(behave) as (url, _):
+        for read in (get, lines_of):
+            with pytest.raises(httpx.DecodingError, match=told):
+                read(url)
+
+
+@pytest.mark.parametrize(
+    "location", [b"javascript:1", b"mailto:a@b", b"http://[::1", b"http://a:x/"]
+)
+def test_a_redirection_to_no_address_is_a_failure_of_the_server(location: bytes) -> None:
+    def behave(connection: socket.socket) -> None:
+        head = b"HTTP/1.1 302 A\r\ncontent-length: 0\r\nconnection: close\r\nlocation: "
+        connection.sendall(head + location + b"\r\n\r\n")
+
+    with raw_server(behave) as (url, _), pytest.raises(httpx.RemoteProtocolError):
+        get(url)
