@@ -1,5 +1,4 @@
-"""One verdict for every use: a mixed file of questions, and answers that only its own grader tells
-right from wrong, through evaluation, selection, collection, filters, training and import."""
+"""One verdict for every use: answers that only a question's own grader tells right from wrong."""
 
 import ast
 import asyncio
