@@ -69,6 +69,7 @@ FREE_KEYS = (
     *(("teacher", key) for key in ("url", "api_key_env", "prices")),
     *(("teacher", key) for key in ("concurrency", "timeout_seconds", "retries")),
     ("collect", "max_failed"),
+    ("evaluation", "max_broken"),
     ("trackers",),
 )
 

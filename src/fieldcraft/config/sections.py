@@ -34,6 +34,7 @@ from fieldcraft.config.sampling import (
 from fieldcraft.types import Task
 
 Share = Annotated[float, Field(gt=0, lt=1)]
+MAX_BROKEN = 0.02  # by so much the exact match of an evaluation may be wrong
 Rate = Annotated[float, Field(ge=0)]
 DATE = date(2024, 7, 26)  # of a recipe that names none: prompts do not depend on the clock
 DEFAULT_COST = 1.0  # of a call, so that without prices a cost is a number of calls
@@ -248,6 +249,8 @@ class Evaluation(SamplingConfig):
     splits: dict[str, NonNegativeInt] = Field(default={"heldout": 500})
     workflows: tuple[str, ...] = ("workflow",)  # around the first model
     concurrency: PositiveInt = 256
+    # share of the questions that may meet a tool or an engine that failed; more stop it
+    max_broken: Annotated[float, Field(ge=0, le=1)] = MAX_BROKEN
     samples: Samples = Field(default={DEFAULT: 1})  # of each question, or by split or data source
     verifier: str | None = None  # picks one of the samples of a question: best of n
     # who else answers: `team` is that of the section teacher, `lone` one model of it (ReAct)

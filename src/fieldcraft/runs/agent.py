@@ -281,6 +281,7 @@ class Agent:
                 name,
                 emit,
                 settings.samples_of,
+                settings.max_broken,
             )
 
     async def _tools(self) -> list[AnyTool]:
