@@ -17,6 +17,7 @@ from fieldcraft.config.environment import of_others
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.records.files import write_json
 from fieldcraft.records.reading import Damaged, read_json
+from fieldcraft.records.remedies import put_aside
 from fieldcraft.types import UserError
 
 FILE = "fieldcraft.json"
@@ -75,8 +76,8 @@ def _read(folder: Path) -> dict[str, Any] | None:
 
 def _no_agent(file: Path) -> str:
     return (
-        f"{file} is not what 'fieldcraft export' writes: export the agent again, or delete the file"
-        " and say yourself how the model is to act."
+        f"{file} is not what 'fieldcraft export' writes: export the agent again, or"
+        f" {put_aside(file)} and say yourself how the model is to act."
     )
 
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from fieldcraft.records.files import write_text
 from fieldcraft.records.reading import Damaged, reading, whole
+from fieldcraft.records.remedies import put_aside
 
 Value = float | str | bool | None | list[Any] | dict[str, Any]
 
@@ -45,7 +46,7 @@ class MetricsLog:
 
     @property
     def _advice(self) -> str:
-        return f"delete the folder {self.path.parent} to train this stage again"
+        return f"{put_aside(self.path.parent)} to train this stage again"
 
     def rewind(self, step: int) -> None:
         """Drop the rows of steps that will be repeated. Raises UserError if one is missing of the

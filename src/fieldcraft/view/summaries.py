@@ -12,6 +12,7 @@ from fieldcraft.evals.achievement import achieved_so_far, achievement
 from fieldcraft.evals.broken import broken_sentences
 from fieldcraft.records.metrics import broken_rollouts
 from fieldcraft.records.reading import read_json
+from fieldcraft.records.remedies import put_aside
 from fieldcraft.runs.folder import StageFolder
 from fieldcraft.types import UserError
 from fieldcraft.view.viewed import Viewed
@@ -68,7 +69,7 @@ def _summaries(run: Viewed, notes: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in sorted(run.path.glob("evaluations/*.json")):
         try:
-            record = read_json(path, dict[str, Any], "delete it to evaluate again")
+            record = read_json(path, dict[str, Any], f"{put_aside(path)} to evaluate again")
         except UserError as error:
             notes.append(str(error))
             continue
