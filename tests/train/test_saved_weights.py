@@ -181,6 +181,6 @@ def test_a_lack_of_memory_is_no_damage(tmp_path: Path, monkeypatch: pytest.Monke
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried")
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lacks)
-    with pytest.raises(UserError, match="needs more memory than is free .* dtype: bfloat16") as it:
+    with pytest.raises(UserError, match=r"needs more memory than is free .* dtype: bfloat16") as it:
         load_model(tmp_path / "model", CPU)
     assert "damaged" not in str(it.value)

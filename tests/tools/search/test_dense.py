@@ -111,7 +111,7 @@ def test_vectors_that_do_not_fit_are_named(tmp_path, encoder, approximate, name)
     with pytest.raises(UserError, match=r"2 vectors of 3 passages.*; rename "):
         SearchIndex.load(tmp_path / "i")
     (tmp_path / "i" / name).write_bytes(b"")
-    with pytest.raises(UserError, match="rename .*damaged and build it anew"):
+    with pytest.raises(UserError, match=r"rename .*damaged and build it anew"):
         SearchIndex.load(tmp_path / "i")
 
 
