@@ -73,7 +73,8 @@ def attend(
                 " with plain full attention."
             )
     if part is not None:
-        key, value = part.gather(torch.stack([key, value]))
+        sizes = [key.shape[-1], value.shape[-1]]  # which differ in multi-head latent attention
+        key, value = part.gather(torch.cat([key, value], -1)).split(sizes, -1)
     share = query.shape[1] // key.shape[1]
     if share > 1:
         key, value = key.repeat_interleave(share, 1), value.repeat_interleave(share, 1)
