@@ -71,6 +71,7 @@ class Outcome(StrEnum):
     OK = "ok"
     FAILED = "failed"  # the tool itself failed (ToolError); the model was told
     UNAVAILABLE = "unavailable"  # no answer (ToolUnavailable, or too slow); the model was told
+    BROKEN = "broken"  # the tool raised something else, which ended the rollout
     MALFORMED = "malformed"  # unreadable, of no known tool, or with wrong arguments; not executed
     REFUSED = "refused"  # over the budget; not executed
 
@@ -82,7 +83,7 @@ class Outcome(StrEnum):
     @property
     def failed(self) -> bool:
         """Whether nothing came of asking it, for a reason that is not the form of the call."""
-        return self in (Outcome.FAILED, Outcome.UNAVAILABLE)
+        return self in (Outcome.FAILED, Outcome.UNAVAILABLE, Outcome.BROKEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,8 @@ class Segment:
 @dataclass(slots=True)
 class Call:
     """One tool call of a trajectory and what came back. `observation` is what the model reads;
-    `cut` counts the characters of the tool's text that were left out of it, `cost` is its price."""
+    `cut` counts the characters of the tool's text that were left out of it, `cost` is its price.
+    Of a broken one it is the cause, which nobody read."""
 
     tool: str
     arguments: dict[str, Any]

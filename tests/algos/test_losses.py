@@ -121,6 +121,7 @@ def test_what_the_surrogate_reports() -> None:
             "entropy": math.log(4),
             "ratio": 2.5 / 2,
             "clip_fraction": 1 / 2,
+            "log_ratio_abs": math.log(1.5) / 2,
             "sampler_gap": math.log(1.5) / 2,
         }
     )

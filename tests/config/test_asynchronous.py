@@ -46,8 +46,8 @@ def test_python_has_another_word_for_it() -> None:
     [
         ([], None),
         ([f"{KEY}=0"], None),
-        ([f"{KEY}=1"], 5.0),
-        ([f"{KEY}=1", "dtype=bfloat16"], 5.0),
+        ([f"{KEY}=1"], 2.0),
+        ([f"{KEY}=1", "dtype=bfloat16"], 2.0),
         ([f"{KEY}=1", "stages.rl2.importance_cap=null"], None),
         ([f"{KEY}=1", "stages.rl2.reject=token"], None),
         ([f"{KEY}=1", "stages.rl2.importance_cap=3"], 3.0),

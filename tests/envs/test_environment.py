@@ -8,6 +8,7 @@ import pytest
 from checkpoints import tiny_tokenizer
 from fieldcraft.config.sections import Limits
 from fieldcraft.dialects import get_dialect
+from fieldcraft.envs.defects import BrokenToolError
 from fieldcraft.envs.environment import LIMIT_REACHED, ToolEnvironment
 from fieldcraft.tools.base import tool
 from fieldcraft.types import Action, Call, Malformed, Outcome, Task, ToolError
@@ -65,8 +66,11 @@ def test_the_model_is_told_what_the_tool_says_of_its_failure() -> None:
 
 
 def test_another_exception_is_a_defect() -> None:
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(BrokenToolError, match="ZeroDivisionError") as raised:
         execute(Action("search", {"query": "defect"}))
+    call = raised.value.call
+    assert (call.tool, call.outcome) == ("search", Outcome.BROKEN)
+    assert re.search(r"\(tests/envs/test_environment\.py:\d+\)$", call.observation)
 
 
 def test_over_the_budget_nothing_is_run() -> None:
@@ -109,7 +113,7 @@ def test_what_is_no_call_meets_the_limit_too() -> None:
 
 
 def test_only_what_a_tool_was_asked_is_executed() -> None:
-    failed = {Outcome.FAILED, Outcome.UNAVAILABLE}
+    failed = {Outcome.FAILED, Outcome.UNAVAILABLE, Outcome.BROKEN}
     assert {outcome for outcome in Outcome if outcome.executed} == {Outcome.OK, *failed}
     assert {outcome for outcome in Outcome if outcome.failed} == failed
 

@@ -61,6 +61,8 @@ def test_the_summary_of_a_small_set_by_hand():
         "judge_ungradable": 0,
         "correct": 3,
         "offered": None,
+        "broken_rate": 0.2,  # e
+        "broken_cause": "",
         "forced_answer_rate": 0.0,
         "attempt_rate": 0.8,
         "call_named_rate": None,  # nothing says what is wrong with the malformed call

@@ -8,7 +8,7 @@ from rich.console import Console
 from fieldcraft.evals.report import StageRecord, build_report, write_html, write_report
 from fieldcraft.evals.tables import detail_tables
 from fieldcraft.records.costs import Costs
-from fieldcraft.types import Call, Outcome
+from fieldcraft.types import Call, Outcome, Status, Trajectory
 from report_parts import ATTACK, SAMPLES, run, trajectory, unpacked
 
 
@@ -240,3 +240,13 @@ def test_why_a_run_has_stopped_is_said_first(tmp_path):
     sentence = "stage &#39;rl1&#39; has collapsed: &lt;b&gt;lower&lt;/b&gt; lr."
     assert f"<strong>Stopped:</strong> {sentence}" in page
     assert "<summary>stopped</summary>" not in page
+
+
+def test_what_failed_in_an_evaluation_is_said(tmp_path):
+    cause = "KeyError: 'city' (weather.py:12)"
+    fine = trajectory("a", right=True)
+    call = Call("search", {}, cause, Outcome.BROKEN, 0.0)
+    broken = Trajectory(fine.task, calls=[call], status=Status.ERROR, error=cause)
+    _, page = run(tmp_path / "r.html", {"rl1": [fine, broken]})
+    said = "50.0% of the answers of 'rl1' met a tool or an engine that failed, the last with"
+    assert f"{said} '{cause}'." in unescape(page)

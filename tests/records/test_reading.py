@@ -77,7 +77,10 @@ def test_metrics_of_another_form_are_refused(tmp_path: Path, text: str) -> None:
     log = MetricsLog(tmp_path / "sft" / "metrics.jsonl")
     log.path.parent.mkdir()
     log.path.write_text(text)
-    with pytest.raises(UserError, match=rf"{log.path} .*delete the folder {log.path.parent} to"):
+    with pytest.raises(
+        UserError,
+        match=rf"{log.path} .*rename {log.path.parent} to {log.path.parent.name}.damaged to",
+    ):
         log.rows()
 
 

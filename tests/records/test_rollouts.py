@@ -45,7 +45,9 @@ def test_a_damaged_file_is_named(tmp_path: Path, line: str) -> None:
     write_rollouts(tmp_path, [Kept(3, None, rollout("a"))])
     file = tmp_path / "000003.jsonl"
     file.write_text(f"{file.read_text()}{line}\n")
-    with pytest.raises(UserError, match=f"{file}, line 2 .*; delete the file, and the report"):
+    with pytest.raises(
+        UserError, match=f"{file}, line 2 .*; rename {file} to {file.name}.damaged, and the report"
+    ):
         list(read_rollouts(tmp_path))
 
 

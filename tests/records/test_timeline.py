@@ -102,5 +102,8 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "timeline.jsonl"
     append_times(path, times(0))
     path.write_text(path.read_text() + '{"step": 1}\n')
-    with pytest.raises(UserError, match=f"{path}, line 2 .*; delete the file, and the timeline"):
+    with pytest.raises(
+        UserError,
+        match=f"{path}, line 2 .*; rename {path} to {path.name}.damaged, and the timeline",
+    ):
         read_times(path)

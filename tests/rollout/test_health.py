@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from fieldcraft.evals.run import answer_rubric, evaluate
-from fieldcraft.records.events import nobody
-from fieldcraft.rollout.health import EvaluationWatch, ToolWatch, check_rollouts
+from fieldcraft.records.events import Event, Said, Sink, nobody
+from fieldcraft.rollout.health import EvaluationWatch, ToolWatch, broken_by, check_rollouts
 from fieldcraft.types import (
     Author,
     Call,
@@ -21,6 +21,7 @@ from fieldcraft.types import (
 
 TASK = Task("t", "Who?", ("Ada",))
 OK, FAILED, GONE = Outcome.OK, Outcome.FAILED, Outcome.UNAVAILABLE
+BROKEN = Outcome.BROKEN
 
 
 def made(
@@ -33,13 +34,16 @@ def made(
 
 
 def raised(last: Author = Author.POLICY) -> Trajectory:
-    return made(error="KeyError: 'city'", last=last)
+    calls = (BROKEN,) if last is Author.POLICY else ()
+    return made(*calls, error="KeyError: 'city'", last=last)
 
 
 # -- evaluations --------------------------------------------------------------------------------
 
 
-def graded(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+def graded(
+    trajectories: Sequence[Trajectory], emit: Sink = nobody, most_broken: float = 0.02
+) -> list[Trajectory]:
     """An evaluation whose rollouts are given."""
     left = iter(trajectories)
 
@@ -47,7 +51,10 @@ def graded(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
         return next(left)
 
     tasks = [TASK] * len(trajectories)
-    return asyncio.run(evaluate(tasks, run, answer_rubric(), 1, "sft: evaluation", nobody))
+    grading = evaluate(
+        tasks, run, answer_rubric(), 1, "sft: evaluation", emit, most_broken=most_broken
+    )
+    return asyncio.run(grading)
 
 
 @pytest.mark.parametrize(
@@ -66,17 +73,38 @@ def test_an_evaluation_bears_one_outage_or_defect_in_fifty(bad: Trajectory, caus
         graded([*[fine] * 20, bad, bad, *[fine] * 28])
     assert str(stopped.value) == (
         "'sft: evaluation' was stopped, because 2 of its 50 questions met a tool or an engine that"
-        f" failed, the last with '{cause}': correct that and run the same command again; nothing"
-        " of this evaluation was kept."
+        f" failed, the last with '{cause}': correct that and run the same command again, or allow"
+        " more of them with a higher evaluation.max_broken (now 0.02); nothing of this evaluation"
+        " was kept."
     )
 
 
 def test_it_stops_as_soon_as_it_is_sure() -> None:
-    watch = EvaluationWatch("sft: evaluation", 100)
+    watch = EvaluationWatch("sft: evaluation", 100, 0.02)
     for _ in range(2):
         watch.add(made(GONE))
     with pytest.raises(UserError, match="3 of its 100 questions"):
         watch.add(made(GONE))
+
+
+def test_an_evaluation_tells_the_rate_of_what_failed_and_stops_above_its_bound() -> None:
+    said: list[Event] = []
+    assert len(graded([raised(), *[made(OK)] * 9], said.append, most_broken=0.1)) == 10
+    assert [event.text for event in said if isinstance(event, Said)] == [
+        "10.0% of the answers of 'sft: evaluation' met a tool or an engine that failed, the last"
+        " with 'KeyError: 'city''."
+    ]
+    with pytest.raises(UserError, match="2 of its 10 questions"):
+        graded([raised(), raised(), *[made(OK)] * 8], most_broken=0.1)
+
+
+def test_a_long_cause_keeps_its_place() -> None:
+    long = made(error=f"KeyError: '{'city ' * 90}' (weather.py:12)")
+    cause = broken_by(long)
+    assert cause is not None
+    assert cause.startswith("KeyError")
+    assert cause.endswith("(weather.py:12)")
+    assert len(cause) == 200
 
 
 def test_a_tool_may_refuse_much_of_what_a_policy_asks() -> None:

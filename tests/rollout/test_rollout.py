@@ -158,7 +158,10 @@ def test_a_defect_ends_this_trajectory_and_no_other() -> None:
 
     done = asyncio.run(rollouts([(TASK, key) for key in ("good", "bad", "fine")], run, 3))
     assert [t.status for t in done] == [Status.ANSWERED, Status.ERROR, Status.ANSWERED]
-    assert done[1].error == "ZeroDivisionError: a defect"
+    assert done[1].error.startswith("ZeroDivisionError: a defect (tests/rollout/test_rollout.py:")
+    [call] = done[1].calls
+    assert (call.outcome, call.observation) == (Outcome.BROKEN, done[1].error)
+    assert call.cost == 1
     assert len(done[1].segments) == 2  # what was written before is kept
     assert not done[1].well_formed
 

@@ -107,7 +107,7 @@ def test_rows_of_finished_steps_that_are_missing_are_told(tmp_path: Path) -> Non
     with pytest.raises(UserError) as caught:
         log.rewind(2)
     assert str(caught.value) == (
-        f"{log.path} holds 1 rows for 2 finished steps; delete the folder {tmp_path / 'sft'} to"
+        f"{log.path} holds 1 rows for 2 finished steps; rename {tmp_path / 'sft'} to sft.damaged to"
         " train this stage again."
     )
 

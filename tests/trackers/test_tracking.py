@@ -160,6 +160,6 @@ def test_a_missing_package_is_a_sentence(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_damaged_file_is_a_sentence(tmp_path: Path) -> None:
     folder = open_folder(tmp_path / "out", [LINES])
     folder.trackers.write_text('{"id": 3}')
-    with pytest.raises(UserError, match=r"trackers\.json .* delete it to begin new curves"):  # noqa: SIM117
+    with pytest.raises(UserError, match=r"trackers\.json .* rename .* to begin new curves"):  # noqa: SIM117
         with tracking(folder, Played(folder).events):
             pass

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fieldcraft.train.rollout_metrics import SILENT, rollout_metrics, silence
+from fieldcraft.train.rollout_metrics import SILENT, failures, rollout_metrics, silence
 from fieldcraft.types import (
     Author,
     Call,
@@ -31,6 +31,7 @@ def test_rates_by_hand() -> None:
             [Call("search", {"query": "Ada"}, "", outcome, 0.5) for outcome in calls],
             status,
             well_formed=reward == 1,
+            error="KeyError: 'city' (weather.py:12)" if status is Status.ERROR else "",
             rewards={"em": reward},
             reward=None if reward is None else 2 * reward,
         )
@@ -80,7 +81,27 @@ def test_rates_by_hand() -> None:
         "status/no_answer": 0,
         "status/truncated": 0.25,
         "status/error": 0.25,
+        "last_error": "KeyError: 'city' (weather.py:12)",
     }
+
+
+# -- rollouts that ended in an exception ----------------------------------------------------------
+
+
+def test_exceptions_are_told_at_their_first_step_and_in_the_end() -> None:
+    rates, cause = [0.0, 0.25, 0.0, 0.75], "KeyError: 'city' (weather.py:12)"
+    rows = [
+        {"step": step, "status/error": rate, "last_error": cause if rate else None}
+        for step, rate in enumerate(rates)
+    ]
+    told = {n: failures(rows[: n + 1], 4, "rl") for n in range(4)}
+    assert [n for n, text in told.items() if text] == [1, 3]
+    assert told[3] == (
+        "25.0% of the rollouts of stage 'rl' in the 4 steps so far ended in an exception, the last"
+        " in 'KeyError: 'city' (weather.py:12)': correct the tool, the reward or the engine that it"
+        " comes from, because they teach nothing."
+    )
+    assert failures(rows[:1], 1, "rl") is None
 
 
 # -- steps without a signal -----------------------------------------------------------------------

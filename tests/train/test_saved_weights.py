@@ -104,8 +104,11 @@ def test_a_state_of_the_optimiser_that_is_cut_off(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path / "model")
     file = save_checkpoint(tmp_path, trainer, tiny_tokenizer(), {}) / "trainer.pt"
     file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(UserError, match=f"{file} .*; delete the folder {file.parent}"):
+    aside = f"{file.parent.name}.damaged"
+    with pytest.raises(UserError, match=f"{file} .*; rename {file.parent} to {aside}"):
         restore_checkpoint(tmp_path, trainer)
+    file.parent.rename(tmp_path / aside)
+    assert restore_checkpoint(tmp_path, trainer) == {}
 
 
 @pytest.mark.parametrize("damage", ["missing", "not finite", "of another shape", "cut off"])
@@ -161,3 +164,23 @@ def test_a_model_that_says_it_is_not_quantised_loads(neutral: Any, tmp_path: Pat
     file = write_tiny_checkpoint(tmp_path / "model", "qwen2") / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"quantization_config": neutral}))
     load_config(file.parent)
+
+
+def test_weights_have_the_mode_of_the_umask(tmp_path: Path) -> None:
+    """safetensors would keep them from every other user and container."""
+    trainer = make_trainer(tmp_path / "model")
+    saved = save_checkpoint(tmp_path, trainer, tiny_tokenizer(), {})
+    modes = {file.name: file.stat().st_mode for file in saved.iterdir()}
+    assert modes["model.safetensors"] == modes["config.json"]
+
+
+def test_a_lack_of_memory_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_trainer(tmp_path / "model")
+
+    def lacks(*_: object, **__: object) -> None:
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried")
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lacks)
+    with pytest.raises(UserError, match=r"needs more memory than is free .* dtype: bfloat16") as it:
+        load_model(tmp_path / "model", CPU)
+    assert "damaged" not in str(it.value)

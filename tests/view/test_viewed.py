@@ -43,6 +43,25 @@ def test_an_evaluation_of_one_split_has_its_name(
     assert list(summary(found)["evaluations"]["rl1"]) == [name]
 
 
+def test_what_failed_is_told_with_its_rate_and_cause(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "one")
+    rows = (run / "rl1" / "metrics.jsonl").read_text().splitlines()
+    cause = "KeyError: 'city' (weather.py:12)"
+    rows[0] = json.dumps(json.loads(rows[0]) | {"status/error": 0.5, "last_error": cause})
+    (run / "rl1" / "metrics.jsonl").write_text("\n".join(rows) + "\n")
+    file = run / "evaluations" / "rl1.json"
+    record = json.loads(file.read_text())
+    record["summary"] |= {"broken_rate": 0.25, "broken_cause": cause}
+    file.write_text(json.dumps(record))
+    [found] = open_runs([run])
+    trained, evaluated = summary(found)["notes"]
+    assert trained.startswith("10.0% of the rollouts of stage 'rl1' in the 5 steps so far ended")
+    assert evaluated == (
+        f"25.0% of the answers of 'rl1' met a tool or an engine that failed, the last with"
+        f" '{cause}'."
+    )
+
+
 def test_what_cannot_be_read_is_a_sentence_and_the_rest_goes_on(tmp_path: Path) -> None:
     run = write_run(tmp_path / "one")
     (run / "evaluations" / "sft1.json").write_text('{"seconds"')

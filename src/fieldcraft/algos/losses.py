@@ -136,6 +136,7 @@ class Surrogate:
             "entropy": w_T * batch.entropy_T,
             "ratio": w_T * ratio_T,
             "clip_fraction": w_T * clipped_T,
+            "log_ratio_abs": w_T * (batch.logp_T - batch.sampled_logp_T).abs(),
             "sampler_gap": w_T * _sampler_gap(batch),
         }
         if self.kl_coef:

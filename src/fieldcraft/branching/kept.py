@@ -12,6 +12,7 @@ from filelock import FileLock, Timeout
 from fieldcraft.records.files import append_text, make_folder, refuse_unwritable, write_json
 from fieldcraft.records.jsonl import whole_lines
 from fieldcraft.records.reading import read_json, reading
+from fieldcraft.records.remedies import put_aside
 from fieldcraft.records.trajectories import from_json, to_json, write_trajectories
 from fieldcraft.types import Trajectory, UserError
 
@@ -32,7 +33,7 @@ class Kept:
         path = self._file(name)
         found = {}
         for number, line in enumerate(whole_lines(path), start=1):
-            with reading(f"{path}, line {number}", "delete the file to sample it again"):
+            with reading(f"{path}, line {number}", f"{put_aside(path)} to sample it again"):
                 trajectory = from_json(line)
                 found[int(trajectory.task.meta[SAMPLE])] = trajectory
         return found
@@ -61,7 +62,7 @@ def open_kept(folder: Path, settings: Mapping[str, Any], trajectory: Trajectory)
     """
     file = folder / SETTINGS
     if file.exists():
-        there = read_json(file, dict[str, Any], f"delete {folder} to begin anew")
+        there = read_json(file, dict[str, Any], f"{put_aside(folder)} to begin anew")
         for key in settings:
             if there.get(key) != settings[key]:
                 raise UserError(

@@ -18,6 +18,7 @@ from rich.text import Text
 from fieldcraft.cli.app import Allow, Overrides, RecipeName, app, loading
 from fieldcraft.config.recipe import Recipe, refuse_idle
 from fieldcraft.evals.achievement import achievement
+from fieldcraft.evals.broken import broken_sentences
 from fieldcraft.evals.tables import (
     comparisons_table,
     detail_tables,
@@ -75,7 +76,8 @@ def _summary(report: dict[str, Any]) -> list[Figures | str]:
     """What a report shows in the terminal: a sentence and the tables of one run, or of several
     seeds."""
     achieved = achievement(report)
-    return [*([f"{achieved}\n"] if achieved else []), *_tables(report)]
+    broken = broken_sentences(report.get("evals", {}))
+    return [*(f"{line}\n" for line in (achieved, *broken) if line), *_tables(report)]
 
 
 def _tables(report: dict[str, Any]) -> list[Figures]:

@@ -68,12 +68,12 @@ FREE_KEYS = (
     *(("teacher", key) for key in ("concurrency", "timeout_seconds", "retries")),
     ("search", "api_key_env"),
     ("collect", "max_failed"),
+    ("evaluation", "max_broken"),
     ("trackers",),
 )
 
 
-ROUNDING_CAP = 2.0  # of the usual truncated importance sampling (verl, TRL)
-STALE_CAP = 5.0  # of AReaL: what a policy learns in a few steps multiplies probabilities
+MISMATCH_CAP = 2.0  # of the usual truncated importance sampling (verl, TRL)
 
 # The settings of the stage types that are built in: those of others are found with the type.
 STAGES: dict[str, type[Stage]] = {"sft": Sft, "contrastive": Pairs, "rl": Rl, "distil": Distil}
@@ -182,10 +182,8 @@ class Recipe(Section):
         for name, stage in self.stages.items():
             if not isinstance(stage, Rl) or {"importance_cap", "reject"} & stage.model_fields_set:
                 continue
-            if stage.asynchronous.max_staleness:
-                self.stages[name] = stage.model_copy(update={"importance_cap": STALE_CAP})
-            elif self.dtype != "float32":
-                self.stages[name] = stage.model_copy(update={"importance_cap": ROUNDING_CAP})
+            if stage.asynchronous.max_staleness or self.dtype != "float32":
+                self.stages[name] = stage.model_copy(update={"importance_cap": MISMATCH_CAP})
         return self
 
     @model_validator(mode="after")

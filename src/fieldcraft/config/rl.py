@@ -178,8 +178,8 @@ class Rl(Stage):
     llds_coef: Rate = 0.0
     # between sampler and trainer
     importance: Literal["token", "sequence"] = "token"
-    # None: no weight. Where nothing is said, a recipe sets 5 if the sampler may be older, and 2 if
-    # only rounding differs
+    # None: no weight. Where nothing is said, a recipe sets 2 if the sampler may be older or round
+    # otherwise than the trainer
     importance_cap: PositiveFloat | None = None
     reject: Literal["token", "sequence", "geometric"] | None = None
     reject_low: Share = 0.5

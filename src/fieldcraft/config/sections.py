@@ -33,6 +33,7 @@ from fieldcraft.config.sampling import (
 from fieldcraft.types import Task
 
 Share = Annotated[float, Field(gt=0, lt=1)]
+MAX_BROKEN = 0.02  # by so much the exact match of an evaluation may be wrong
 Rate = Annotated[float, Field(ge=0)]
 Beta = Annotated[float, Field(ge=0, lt=1)]  # of the mean before that a mean keeps
 FolderName = Annotated[str, Field(max_length=100), AfterValidator(folder_name)]
@@ -255,6 +256,8 @@ class Evaluation(SamplingConfig):
     splits: dict[str, NonNegativeInt] = Field(default={"heldout": 500})
     workflows: tuple[str, ...] = ("workflow",)  # around the first model
     concurrency: PositiveInt = 256
+    # share of the questions that may meet a tool or an engine that failed; more stop it
+    max_broken: Annotated[float, Field(ge=0, le=1)] = MAX_BROKEN
     samples: Samples = Field(default={DEFAULT: 1})  # of each question, or by split or data source
     verifier: str | None = None  # picks one of the samples of a question: best of n
     # who else answers: `team` is that of the section teacher, `lone` one model of it (ReAct)

@@ -13,9 +13,9 @@ MAX_LEFT_OUT = 0.1  # of the records of a file, without consent
 
 
 class LeftOut:
-    """Records that are left out of the file `path`, and the first of them."""
+    """Records that are left out of the file `path`, or of what else holds them, and the first."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
         self.path = path
         self.reasons = Counter[str]()
         self._first = ""
@@ -38,7 +38,7 @@ class LeftOut:
 
 
 def refuse_much_left_out(
-    path: Path, total: int, reasons: Counter[str], most: float, first: str
+    path: Path | str, total: int, reasons: Counter[str], most: float, first: str
 ) -> None:
     """Raises UserError if more than the share `most` of the records of a file are left out: then
     most likely the file is not understood. `first` says of one record what is wrong."""

@@ -66,7 +66,7 @@ class Questions(NamedTuple):
     tasks: list[Task]
     left_out: Counter[str]
 
-    def remarks(self, path: Path) -> list[str]:
+    def remarks(self, path: Path | str) -> list[str]:
         """Return a sentence for each reason to leave records of the file `path` out."""
         return [
             f"{count} of {path} left out: {reason}" for reason, count in self.left_out.most_common()
@@ -111,9 +111,17 @@ def read_questions(path: Path, max_left_out: float = MAX_LEFT_OUT) -> Questions:
     path = at_home(path)
     if is_served(path):
         return Questions(served_tasks(path), Counter())
+    return questions_of(records(path), path, max_left_out)
+
+
+def questions_of(
+    given_records: Iterable[tuple[str, Record]], path: Path | str, max_left_out: float
+) -> Questions:
+    """The questions of records, each with where it stands; `path` is what holds them. Raises
+    UserError as `read_questions` does."""
     left_out = LeftOut(path)
     found: list[_Found] = []
-    for where, given in records(path):
+    for where, given in given_records:
         try:
             for record in questions_in(given):
                 plain = _plain(record)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fieldcraft.engine.legacy import mend_config, mend_tokenizer
 from fieldcraft.engine.recommended import FILE, read_ends
-from fieldcraft.records.files import write_json, writing
+from fieldcraft.records.files import open_to_readers, write_json, writing
 from fieldcraft.records.reading import read_json
 
 
@@ -21,6 +21,7 @@ def write_model(folder: Path, model: Any, state: Mapping[str, Tensor] | None = N
     dtype = max(floats, key=Tensor.numel).dtype
     with writing(folder):
         model.save_pretrained(folder, state_dict=state)  # which empties the state
+    open_to_readers(folder, folder / "config.json")
     mend_config(folder, source_of(model), dtype, model.config.attribute_map)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from fieldcraft.config.sections import Limits
 from fieldcraft.dialects.folding import request
+from fieldcraft.envs.defects import breaking_calls
 from fieldcraft.envs.guards import Gate, ToolDefect, TooSlow, guarded, shorten
 from fieldcraft.envs.opening import open_tools
 from fieldcraft.records.costs import Costs
@@ -50,9 +51,9 @@ class Episode:
         """Run the calls of one turn side by side; what came back, in their order.
 
         `ToolError` becomes text for the model, and so does a time limit that passed; every other
-        exception is a defect of the tool, stops the other calls, and is raised. `calls_before`
-        counts every earlier attempt, so that a policy that never manages a proper call meets the
-        limit too.
+        exception is a defect of the tool, stops the other calls, and is raised as a
+        BrokenToolError. `calls_before` counts every earlier attempt, so that a policy that never
+        manages a proper call meets the limit too.
         """
         if len(moves) == 1:  # a task would let other rollouts go first
             return [await self._execute(moves[0], calls_before)]
@@ -86,7 +87,8 @@ class Episode:
         async with self.gate.here():
             clock = asyncio.get_running_loop().time
             start = clock()
-            text, outcome = await self._run(tool, arguments)
+            with breaking_calls(move.tool, arguments):
+                text, outcome = await self._run(tool, arguments)
             seconds = clock() - start
         fault: Fault | None = "arguments" if outcome is Outcome.MALFORMED else None
         return self.observed(Call(move.tool, arguments, text, outcome, seconds, fault=fault))

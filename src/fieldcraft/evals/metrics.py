@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from fieldcraft.dialects.naming import offered_with
+from fieldcraft.evals.broken import broken_figures
 from fieldcraft.evals.intervals import effective_size, wilson_interval
 from fieldcraft.evals.samples import pass_rates
 from fieldcraft.evals.spending import Prices, spending
@@ -133,6 +134,7 @@ def _figures(trajectories: Sequence[Trajectory], prices: Prices | None) -> dict[
         **tool_use(trajectories),
         "answered_rate": _rate(trajectories, lambda t: t.status is Status.ANSWERED),
         **program_figures(trajectories),
+        **broken_figures(trajectories),
         "forced_answer_rate": _rate(trajectories, lambda t: t.forced),
         "format_rate": _rate(trajectories, lambda t: t.well_formed),
         "tokens_mean": sum(map(policy_tokens, trajectories)) / n,

@@ -18,6 +18,7 @@ from markupsafe import Markup
 from fieldcraft.config.sampling import LIMITS
 from fieldcraft.evals import charts
 from fieldcraft.evals.achievement import achievement
+from fieldcraft.evals.broken import broken_sentences
 from fieldcraft.evals.browsing import Source, pack
 from fieldcraft.evals.curves import course, course_keys, learning_curves
 from fieldcraft.evals.downloads import downloads
@@ -124,6 +125,7 @@ def write_html(
         stages=len(names),
         evaluation=next((s for s in report["stages"] if s["name"] == EVALUATION), None),
         final=_final(report),
+        broken=broken_sentences(report["evals"]),
         achieved=None if "runs" in report else achievement(report),
         behaviours=_BEHAVIOURS,
         terms=TERMS,

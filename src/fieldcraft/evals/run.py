@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from fieldcraft.records.events import Sink, TrajectoryDone, during
+from fieldcraft.config.sections import MAX_BROKEN
+from fieldcraft.evals.broken import broken_figures, broken_sentence
+from fieldcraft.records.events import Said, Sink, TrajectoryDone, during
 from fieldcraft.rewards.answers import F1, CoverEM, ExactMatch, Format
 from fieldcraft.rewards.rubric import AskingReward, Rubric
 from fieldcraft.rollout.health import EvaluationWatch
@@ -36,15 +38,16 @@ async def evaluate(
     name: str,
     emit: Sink,
     samples: Callable[[Task], int] = once,
+    most_broken: float = MAX_BROKEN,
 ) -> list[Trajectory]:
     """Run and grade every task `samples(task)` times; trajectories in the order of the tasks, those
     of a task together. `name` is that of the part in events.
 
-    Raises UserError with the cause when tools or the engine fail so often that the score would be
-    theirs.
+    A rollout that met a tool or an engine that failed has a rate of its own, which the events tell
+    at the end. Raises UserError with the cause when they are more than the share `most_broken`.
     """
     jobs = [(task, f"eval/{i}/{s}") for i, task in enumerate(tasks) for s in range(samples(task))]
-    watch = EvaluationWatch(name, len(jobs))
+    watch = EvaluationWatch(name, len(jobs), most_broken)
 
     async def run_and_ask(task: Task, key: str) -> Trajectory:
         trajectory = await run(task, key)
@@ -58,4 +61,6 @@ async def evaluate(
 
     with during(emit, name, len(jobs), "questions"):
         done = await rollouts(jobs, run_and_ask, concurrency, on_done)
+    if sentence := broken_sentence(name, broken_figures(done)):
+        emit(Said(sentence))
     return done

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from fieldcraft.config.sections import Limits
 from fieldcraft.dialects.chat import Chat
+from fieldcraft.envs.defects import breaking_calls
 from fieldcraft.envs.guards import Gate, TooSlow, guarded, shorten
 from fieldcraft.records.timeline import at_work
 from fieldcraft.rollout.environments import EnvironmentDefect, reward_of
@@ -82,7 +83,7 @@ class Table:
                 return
             action = self.chat.action(trajectory.segments[-1].text)
             start = time.perf_counter()
-            with at_work("tools"):
+            with at_work("tools"), breaking_calls(STEP, {"action": action}):
                 moved = await self._asked(game.step(action), STEP)
             seconds = time.perf_counter() - start
             text, cut = self._cut(moved.observation)

@@ -19,6 +19,7 @@ from fieldcraft.recipes.asks import asks_of
 from fieldcraft.recipes.consent import remember, require_consent, require_consent_to_links
 from fieldcraft.records.files import write_json
 from fieldcraft.records.reading import Damaged, read_json
+from fieldcraft.records.remedies import put_aside
 from fieldcraft.types import UserError
 
 FILE = "fieldcraft.json"
@@ -82,8 +83,8 @@ def _read(folder: Path) -> dict[str, Any] | None:
 
 def _no_agent(file: Path) -> str:
     return (
-        f"{file} is not what 'fieldcraft export' writes: export the agent again, or delete the file"
-        " and say yourself how the model is to act."
+        f"{file} is not what 'fieldcraft export' writes: export the agent again, or"
+        f" {put_aside(file)} and say yourself how the model is to act."
     )
 
 

@@ -122,6 +122,13 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
+def open_to_readers(folder: Path, like: Path) -> None:
+    """Give the weights in a folder the mode of the file `like`, which is that of the umask: the
+    library safetensors keeps them from everyone but the user who writes them."""
+    for file in folder.glob("*.safetensors"):
+        shutil.copymode(like, file)
+
+
 def refuse_unwritable(path: Path) -> None:
     """Raises UserError if nothing can be written at `path`, or below it; nothing is left there."""
     path = path.absolute()

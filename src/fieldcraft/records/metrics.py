@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from fieldcraft.records.files import append_text, write_text
 from fieldcraft.records.reading import Damaged, reading, whole
+from fieldcraft.records.remedies import put_aside
 
 Value = float | str | bool | None | list[Any] | dict[str, Any]
 
@@ -44,7 +46,7 @@ class MetricsLog:
 
     @property
     def _advice(self) -> str:
-        return f"delete the folder {self.path.parent} to train this stage again"
+        return f"{put_aside(self.path.parent)} to train this stage again"
 
     def rewind(self, step: int) -> None:
         """Drop the rows of steps that will be repeated. Raises UserError if one is missing of the
@@ -58,6 +60,23 @@ class MetricsLog:
 
     def append(self, row: dict[str, Any]) -> None:
         append_text(self.path, f"{json.dumps(row)}\n")
+
+
+def broken_rollouts(rows: Sequence[Mapping[str, Any]], stage: str) -> str | None:
+    """Return a sentence about the rollouts of a stage that ended in an exception; None without.
+
+    `rows` are those of the steps so far; the shares of their rollouts are averaged over steps.
+    """
+    rates = [row.get("status/error", 0.0) for row in rows]
+    causes = [row["last_error"] for row in rows if row.get("last_error")]
+    if not any(rates) or not causes:
+        return None
+    steps = f"step {rows[0]['step']}" if len(rows) == 1 else f"the {len(rows)} steps so far"
+    return (
+        f"{sum(rates) / len(rates):.1%} of the rollouts of stage '{stage}' in {steps} ended in an"
+        f" exception, the last in '{causes[-1]}': correct the tool, the reward or the engine that"
+        " it comes from, because they teach nothing."
+    )
 
 
 _ROWS = TypeAdapter(list[Row])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 HOME = "~/"
+CHECKPOINTS = "step-*[0-9]"  # in the folder of a stage; one that was put aside ends otherwise
 _OPTION = re.compile(r"(--?[\w-]+=|[\w.]+=|)(~/.*)", re.DOTALL)
 
 T = TypeVar("T")

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fieldcraft.config.complaints import first_problem
 from fieldcraft.config.names import cause_of
+from fieldcraft.records.remedies import obstacle
 from fieldcraft.types import UserError
 
 MOST_SHOWN = 160  # characters of what a parser says
@@ -29,13 +30,17 @@ class Damaged(UserError):
 def reading(what: Path | str, advice: str) -> Iterator[None]:
     """Read the file `what` in the block, and make of it what it is for, but nothing else.
 
-    Raises Damaged for whatever is raised there: what is wrong, and the advice what to do.
+    Raises Damaged for whatever is raised there: what is wrong, and the advice what to do. A file
+    that may not be read, or that the machine does not give, is not damaged: a UserError has its own
+    remedy.
     """
     try:
         yield
     except (UserError, MemoryError):
         raise
     except Exception as error:  # parsers raise what they like: that of tokenizers, Exception itself
+        if sentence := obstacle(what, error):
+            raise UserError(sentence) from error
         raise Damaged(f"{what} {fault(error)}; {advice}.") from error
 
 

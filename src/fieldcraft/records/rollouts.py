@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from fieldcraft.records.files import write_text
 from fieldcraft.records.reading import reading
+from fieldcraft.records.remedies import put_aside
 from fieldcraft.records.trajectories import checked, to_json
 from fieldcraft.types import Trajectory
 
@@ -54,7 +55,7 @@ def read_rollouts(folder: Path) -> Iterator[Kept]:
     """What `write_rollouts` wrote, in the order of the steps. Raises UserError naming the file and
     the line."""
     for path in sorted(folder.glob("*.jsonl")):
-        advice = "delete the file, and the report leaves it out"
+        advice = f"{put_aside(path)}, and the report leaves it out"
         with reading(path, advice):
             lines = path.read_bytes().splitlines()
         for number, line in enumerate(lines, start=1):

@@ -19,6 +19,7 @@ from pydantic.dataclasses import dataclass
 
 from fieldcraft.records.files import append_text
 from fieldcraft.records.reading import reading
+from fieldcraft.records.remedies import put_aside
 
 TIMELINE = "timeline.jsonl"  # the file in the folder of a stage
 SLOTS = 60
@@ -146,7 +147,7 @@ def read_times(path: Path) -> list[StepTimes]:
     """
     if not path.exists():
         return []
-    advice = "delete the file, and the timeline is left out"
+    advice = f"{put_aside(path)}, and the timeline is left out"
     with reading(path, advice):
         text = path.read_bytes()
     steps = {}

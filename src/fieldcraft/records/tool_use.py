@@ -1,8 +1,8 @@
 """How a set of trajectories used its tools: what was written, what was run, what was needed.
 
 These kinds of calls are counted separately: written (all), executed (the tool was called), failed
-(the tool failed or was unavailable), malformed (the policy failed), refused (over the limit). A
-duplicate is an executed call that repeats one that was answered.
+(the tool failed, was unavailable or raised), malformed (the policy failed), refused (over the
+limit). A duplicate is an executed call that repeats one that was answered.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def call_counts(trajectories: Iterable[Trajectory]) -> dict[str, int]:
     return {
         "written": outcomes.total(),
         "executed": sum(t.executed_calls for t in found),
-        "failed": outcomes[Outcome.FAILED] + outcomes[Outcome.UNAVAILABLE],
+        "failed": sum(call.outcome.failed for t in found for call in t.calls),
         "malformed": outcomes[Outcome.MALFORMED],
         "refused": outcomes[Outcome.REFUSED],
         "duplicate": sum(map(duplicate_calls, found)),

@@ -10,6 +10,7 @@ from typing import Protocol
 from fieldcraft.config.environment import REWARD
 from fieldcraft.config.sections import Limits
 from fieldcraft.dialects.base import BaseDialect
+from fieldcraft.envs.defects import describe_defect
 from fieldcraft.records.costs import Costs
 from fieldcraft.rewards.rubric import MOST_REWARD
 from fieldcraft.rollout.turns import Policy
@@ -72,8 +73,7 @@ async def opened(
             except UserError:
                 raise
             except Exception as error:  # noqa: BLE001 - a bad rollout is data
-                cause = f"{type(error).__name__}: {error}"
-                return Trajectory(task, status=Status.ERROR, error=cause)
+                return Trajectory(task, status=Status.ERROR, error=describe_defect(error))
 
         yield guarded
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fieldcraft.types import Author, Outcome, Status, Trajectory, UserError
+from fieldcraft.types import Outcome, Status, Trajectory, UserError
 
-MOST_SPOILED = 0.02  # of an evaluation's questions: by so much its exact match may be wrong
 MOST_BROKEN = 0.9  # of a step's rollouts
 CAUSE_CHARACTERS = 200
+_END = 80  # of these at its end, where the file and the line are
 
 
 def check_rollouts(trajectories: Sequence[Trajectory], number: int) -> None:
@@ -69,29 +69,37 @@ class EvaluationWatch:
 
     part: str  # the evaluation's name
     questions: int
+    most: float  # share of the questions that may meet a defect or an outage
     spoiled: int = 0
 
     def add(self, trajectory: Trajectory) -> None:
         """Raises UserError as soon as too many questions met a defect or an outage."""
-        cause = _spoiled_by(trajectory)
+        cause = broken_by(trajectory)
         if cause is None:
             return
         self.spoiled += 1
-        if self.spoiled > MOST_SPOILED * self.questions:
+        if self.spoiled > self.most * self.questions:
             raise UserError(
                 f"'{self.part}' was stopped, because {self.spoiled} of its {self.questions}"
                 f" questions met a tool or an engine that failed, the last with '{cause}': correct"
-                " that and run the same command again; nothing of this evaluation was kept."
+                " that and run the same command again, or allow more of them with a higher"
+                f" evaluation.max_broken (now {self.most:g}); nothing of this evaluation was kept."
             )
 
 
-def _spoiled_by(trajectory: Trajectory) -> str | None:
-    """The defect or the outage that a trajectory met; None where whatever went wrong may be the
-    policy's own doing."""
+def broken_by(trajectory: Trajectory) -> str | None:
+    """Return the defect or the outage that a trajectory met; None where whatever went wrong may be
+    the policy's own doing."""
     if trajectory.status is Status.ERROR:
         return _short(trajectory.error)
     missed = [c for c in trajectory.calls if c.outcome is Outcome.UNAVAILABLE]
     return _short(missed[-1].observation) if missed else None
+
+
+def last_error(trajectories: Sequence[Trajectory]) -> str | None:
+    """Return what ended the last rollout that ended in an exception; None without one."""
+    errors = [t.error for t in trajectories if t.status is Status.ERROR]
+    return _short(errors[-1]) if errors else None
 
 
 def _calls(trajectories: Sequence[Trajectory], simulated_too: bool) -> tuple[int, int, str]:
@@ -102,16 +110,7 @@ def _calls(trajectories: Sequence[Trajectory], simulated_too: bool) -> tuple[int
     calls = [c for t in trajectories for c in t.calls if c.outcome.executed]
     calls = [call for call in calls if simulated_too or not call.simulated]
     failed = [call.observation for call in calls if call.outcome.failed]
-    raised = [t.error for t in trajectories if _broke_in_a_call(t)]
-    causes = [*failed, *raised]
-    return len(calls) + len(raised), len(causes), _short(causes[-1]) if causes else ""
-
-
-def _broke_in_a_call(trajectory: Trajectory) -> bool:
-    """Whether a rollout ended in an exception after the policy's turn: its tool raised it, and the
-    call was never recorded."""
-    written = trajectory.segments and trajectory.segments[-1].author is Author.POLICY
-    return trajectory.status is Status.ERROR and bool(written)
+    return len(calls), len(failed), _short(failed[-1]) if failed else ""
 
 
 def _judge(asked: int, failed: int, most: float, place: str, cause: str) -> None:
@@ -123,5 +122,8 @@ def _judge(asked: int, failed: int, most: float, place: str, cause: str) -> None
 
 
 def _short(cause: str) -> str:
-    """A cause on one line."""
-    return " ".join(cause.split()).rstrip(".")[:CAUSE_CHARACTERS]
+    """A cause on one line; of a long one the beginning and the end."""
+    line = " ".join(cause.split()).rstrip(".")
+    if len(line) <= CAUSE_CHARACTERS:
+        return line
+    return f"{line[: CAUSE_CHARACTERS - _END - 3]} … {line[-_END:]}"

@@ -15,6 +15,7 @@ from fieldcraft.dialects import folding
 from fieldcraft.dialects.base import encode_written
 from fieldcraft.dialects.naming import Names
 from fieldcraft.engine.base import Engine
+from fieldcraft.envs.defects import BrokenToolError, describe_defect
 from fieldcraft.envs.environment import Episode, ToolEnvironment, refused
 from fieldcraft.records.chains import chains, context, turns_of
 from fieldcraft.records.timeline import at_work
@@ -253,6 +254,21 @@ async def continue_conversation(
     simulator: Simulator | None = None,
 ) -> Trajectory:
     """The same for a trajectory that has begun; one without segments begins with its prompt."""
+    try:
+        await _continue(trajectory, policy, env, key, play, simulator)
+    finally:
+        env.costs.price(trajectory)
+    return trajectory
+
+
+async def _continue(
+    trajectory: Trajectory,
+    policy: Policy,
+    env: ToolEnvironment,
+    key: str,
+    play: Callable[[Conversation], Awaitable[None]],
+    simulator: Simulator | None,
+) -> None:
     async with session_of(trajectory, policy.engine, key) as session:
         if not trajectory.segments:
             append_prompt(trajectory, trajectory.task.question, env)
@@ -268,15 +284,14 @@ async def continue_conversation(
                 )
                 await play(conversation)
         finally:
-            env.costs.price(trajectory)
             if simulator is not None:
                 simulator.release(session)
-    return trajectory
 
 
 @asynccontextmanager
 async def session_of(trajectory: Trajectory, engine: Engine, key: str) -> AsyncIterator[str]:
-    """A session of the engine's in which the trajectory grows; a defect in it ends it there."""
+    """A session of the engine's in which the trajectory grows; a defect in it ends it there. The
+    call of a tool that raised is its last one."""
     session = f"{key}#{next(_sessions)}"
     start = time.perf_counter()
     try:
@@ -285,7 +300,9 @@ async def session_of(trajectory: Trajectory, engine: Engine, key: str) -> AsyncI
         raise
     except Exception as error:  # noqa: BLE001 - the one boundary: a bad rollout is data
         trajectory.status = Status.ERROR
-        trajectory.error = f"{type(error).__name__}: {error}"
+        trajectory.error = describe_defect(error)
+        if isinstance(error, BrokenToolError):
+            trajectory.calls.append(error.call)
     finally:
         engine.release(session)
         trajectory.seconds += time.perf_counter() - start

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,12 +13,12 @@ import torch
 
 from fieldcraft.config.addresses import refuse_secret
 from fieldcraft.config.environment import WITH_TOOLS, of_others
-from fieldcraft.config.names import LOCAL, name_of
+from fieldcraft.config.names import LOCAL
 from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.config.sampling import LIMITS
-from fieldcraft.config.stages import Stage
+from fieldcraft.data.given import GIVEN
 from fieldcraft.data.left_out import MAX_LEFT_OUT
-from fieldcraft.data.sources import read_questions, read_tasks, with_source, write_tasks
+from fieldcraft.data.sources import Questions
 from fieldcraft.dialects import BaseDialect
 from fieldcraft.engine.home import Home
 from fieldcraft.engine.local.engine import LocalEngine
@@ -35,6 +35,16 @@ from fieldcraft.records.paths import at_home
 from fieldcraft.rewards.rubric import AskingReward
 from fieldcraft.rollout.environments import opened
 from fieldcraft.rollout.loop import Policy, rollout
+from fieldcraft.runs.arguments import (
+    Stages,
+    Tools,
+    choose_tools,
+    name_stages,
+    questions_file,
+    read_given,
+    require_path,
+    require_question,
+)
 from fieldcraft.runs.beginning import refuse_other
 from fieldcraft.runs.build import (
     SEARCH,
@@ -61,10 +71,9 @@ from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.tools.search.index import require_one_search
 from fieldcraft.tools.search.tool import SearchTool
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
-from fieldcraft.types import AnyTool, Task, Trajectory, UserError
+from fieldcraft.types import AnyTool, Task, Trajectory
 
 NO_KEY = {"api_key_env": None}  # that of a server is for no other one
-Tools = Sequence[Any] | Mapping[Any, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -95,37 +104,32 @@ class Agent:
         Raises:
             UserError: wrong keys, or a tool or a search server that cannot be used.
         """
+        task = Task("asked", require_question(question), ())
         how = resolve_sampling(make_sampling(**sampling), self.model, nobody)
-        return run_async(self.trajectory(Task("asked", question, ()), how, seed))
+        return run_async(self.trajectory(task, how, seed))
 
-    def evaluate(
-        self, tasks: Path | str | Sequence[Task], *, max_left_out: float = MAX_LEFT_OUT
-    ) -> dict[str, Any]:
+    def evaluate(self, tasks: Any, *, max_left_out: float = MAX_LEFT_OUT) -> dict[str, Any]:
         """Answer questions, sampled as its recipe does, and grade them: `em`, `f1`, `calls_mean`
-        and the other entries of a report, see `evals.metrics.summarise`. Of a file, `left_out` has
-        the reasons for which records are not asked, with their counts; they are printed, too.
+        and the other entries of a report, see `evals.metrics.summarise`. Of a file or of records,
+        `left_out` has the reasons for which some are not asked, with their counts; they are
+        printed, too.
 
         Args:
-            tasks: questions or a file of them.
-            max_left_out: the share of the file's records that may be left out.
+            tasks: questions as `train` takes them.
+            max_left_out: the share of the records that may be left out.
 
         Raises:
-            UserError: no file of questions, or more of it would be left out.
+            UserError: no questions, or more of them would be left out.
         """
-        if not isinstance(tasks, str | Path):
-            return summarise(run_async(self.answer(tasks, None, "evaluation", nobody)))
-        file = Path(tasks)
-        read = read_questions(file, max_left_out)
-        tell = TerminalSink(CleanConsole())
-        for line in read.remarks(file):
-            tell(Said(line))
-        entry = self.evaluate(with_source(read.tasks, file))
-        return entry | {"left_out": dict(read.left_out)}
+        read = self._questions(tasks, max_left_out)
+        entry = summarise(run_async(self.answer(read.tasks, None, "evaluation", nobody)))
+        told = isinstance(tasks, str | Path) or read.left_out
+        return entry | ({"left_out": dict(read.left_out)} if told else {})
 
     def train(
         self,
-        tasks: Path | str | Sequence[Task],
-        stages: Mapping[str, Stage],
+        tasks: Any,
+        stages: Stages,
         *,
         out: Path | str,
         follow: Sink = nobody,
@@ -137,9 +141,11 @@ class Agent:
         every command of the command line reads it.
 
         Args:
-            tasks: questions with accepted answers, or a file of them. A part of them is kept out of
-                training and evaluated after every stage.
-            stages: settings of stages by name, in their order, such as `Rl(...)` and `Sft(...)`.
+            tasks: questions with accepted answers: a file, or a list of tasks or dicts, a
+                `datasets.Dataset` or a `pandas.DataFrame`, see `data.given`. A part of them is kept
+                out of training and evaluated after every stage.
+            stages: settings such as `Rl(...)` and `Sft(...)` in their order: by name, as a list, in
+                which types are the names, or one alone.
             out: the run's folder.
             follow: is told of every event of the run, see `records.events`.
             settings: other keys of a recipe, such as corpus="passages.jsonl" or seed=1.
@@ -148,25 +154,42 @@ class Agent:
             UserError: for whatever `fieldcraft check` finds, in one sentence, before anything is
                 written, and for what stops a run.
         """
-        folder = at_home(Path(out))
+        folder, named = require_path(out, "out"), name_stages(stages)
         searches = any(tool.name == SEARCH for tool in self.recipe.tools)
         keys = {
             "recipe": folder.name,
             "model": str(self.model),
             "evaluation": {} if searches else {"workflows": []},
-            "stages": {name: stage.model_dump(mode="json") for name, stage in stages.items()},
+            "stages": {name: stage.model_dump(mode="json") for name, stage in named.items()},
             **handed_on(self.recipe),
             **settings,
         }
         if of_others(settings.get("environment")):  # the tools of this agent are none of it
             keys = {key: keys[key] for key in keys if key in settings or key not in WITH_TOOLS}
         refuse_other(folder)
-        with _file_of(tasks, folder) as file:
+        with self._file_of(tasks, folder) as file:
             recipe = parse_recipe({**keys, "tasks": str(file)})
             if not (folder / "recipe.json").exists():
                 refuse_unsound(recipe)
         run_recipe(recipe, folder, Events([write_metrics, TerminalSink(CleanConsole()), follow]))
         return find_agent(folder)
+
+    @contextmanager
+    def _file_of(self, tasks: Any, folder: Path) -> Iterator[Path]:
+        """The file of the questions to train on."""
+        if isinstance(tasks, str | Path):
+            yield at_home(Path(tasks))
+            return
+        with questions_file(self._questions(tasks, MAX_LEFT_OUT).tasks, folder) as file:
+            yield file
+
+    def _questions(self, tasks: Any, max_left_out: float) -> Questions:
+        """Questions that a program gives; what is left out of them is printed."""
+        read, file = read_given(tasks, max_left_out)
+        tell = TerminalSink(CleanConsole())
+        for line in read.remarks(file or GIVEN):
+            tell(Said(line))
+        return read
 
     # -- for commands ---------------------------------------------------------------------------
 
@@ -286,6 +309,7 @@ class Agent:
                 name,
                 emit,
                 settings.samples_of,
+                settings.max_broken,
             )
 
     async def _tools(self) -> list[AnyTool]:
@@ -325,43 +349,10 @@ def load(
         ConsentNeeded: the folder asks for more than to be read, and that is not allowed.
     """
     with allowing(allow):
-        agent = find_agent(at_home(Path(path)))
+        agent = find_agent(require_path(path, "path"))
     if tools is not None:
-        settings["tools"] = _choices(tools)
+        settings["tools"] = choose_tools(tools)
     return agent.with_settings(**settings) if settings else agent
-
-
-def _choices(tools: Tools) -> list[dict[str, Any]]:
-    """Tools as a recipe names them."""
-    chosen = tools if isinstance(tools, Mapping) else {tool: {} for tool in tools}
-    return [
-        {**settings, "name": tool if isinstance(tool, str) else name_of(tool)}
-        for tool, settings in chosen.items()
-    ]
-
-
-@contextmanager
-def _file_of(tasks: Path | str | Sequence[Task], folder: Path) -> Iterator[Path]:
-    """The file of the questions; those that are given as objects are kept in the run's folder,
-    unless the run is refused before it begins.
-
-    Raises UserError if the run in that folder is about other questions.
-    """
-    if isinstance(tasks, str | Path):
-        yield at_home(Path(tasks))
-        return
-    file, begun = RunFolder.questions_in(folder), (folder / "recipe.json").exists()
-    if begun and (not file.exists() or read_tasks(file) != list(tasks)):
-        raise UserError(f"{folder} holds a run about other questions: choose another folder.")
-    if not begun:
-        write_tasks(tasks, file)
-    try:
-        yield file
-    except UserError:
-        if not begun:
-            file.unlink()
-            folder.rmdir()  # nothing else can be in it
-        raise
 
 
 def find_agent(path: Path) -> Agent:

@@ -28,6 +28,7 @@ from fieldcraft.envs.environment import ToolEnvironment
 from fieldcraft.records.events import Events, Said
 from fieldcraft.records.files import write_json
 from fieldcraft.records.reading import read_json
+from fieldcraft.records.remedies import put_aside
 from fieldcraft.rewards.answers import RULES
 from fieldcraft.rewards.judge import JUDGE_RULES, Judge
 from fieldcraft.rollout.environments import Play, opened
@@ -158,9 +159,10 @@ class Context:
     def use_threads(self, model: Any) -> None:
         """Threads are measured once a run: with another number a run that is resumed would add up
         its floats in another order, and end with other numbers."""
-        if not self.folder.threads.exists():
-            write_json(self.folder.threads, asdict(fastest_threads(model)))
-        found = read_json(self.folder.threads, _Threads, "delete it to measure again")
+        file = self.folder.threads
+        if not file.exists():
+            write_json(file, asdict(fastest_threads(model)))
+        found = read_json(file, _Threads, f"{put_aside(file)} to measure again")
         self.threads = Threads(found["training"], found["sampling"])
         torch.set_num_threads(self.threads.training)
 

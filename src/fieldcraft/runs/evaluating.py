@@ -135,6 +135,7 @@ async def _grade(
         f"{name}: evaluation",
         context.emit,
         settings.samples_of,
+        settings.max_broken,
     )
     if settings.verifier is not None:
         counts = map(settings.samples_of, tasks)

@@ -31,7 +31,9 @@ from pydantic import BaseModel, Field
 from fieldcraft.config.recipe import Recipe, evaluations
 from fieldcraft.recipes.loading import recipe_of_run
 from fieldcraft.records.files import atomic_folder
+from fieldcraft.records.paths import CHECKPOINTS
 from fieldcraft.records.reading import Damaged, read_json
+from fieldcraft.records.remedies import put_aside
 from fieldcraft.records.rollouts import ROLLOUTS
 from fieldcraft.records.timeline import TIMELINE
 from fieldcraft.records.trajectories import read_trajectories
@@ -86,7 +88,7 @@ class StageFolder:
 
     def read_record(self) -> dict[str, Any]:
         """`seconds` and `metrics`. Raises UserError for a file that is damaged."""
-        advice = f"delete the folder {self.path} to train this stage again"
+        advice = f"{put_aside(self.path)} to train this stage again"
         found: dict[str, Any] = read_json(self.record, _StageRecord, advice)
         return found
 
@@ -137,7 +139,7 @@ class EvaluationFiles:
 
     @property
     def _advice(self) -> str:
-        return f"delete {self.summary} to evaluate it again"
+        return f"{put_aside(self.summary)} to evaluate it again"
 
 
 class _Part(BaseModel):
@@ -248,7 +250,7 @@ class RunFolder:
     @property
     def report_advice(self) -> str:
         """What to do where the report is damaged."""
-        return f"delete {self.report_html} and run the recipe again, which writes both anew"
+        return f"{put_aside(self.report_html)} and run the recipe again, which writes both anew"
 
     def stage(self, name: str) -> StageFolder:
         return StageFolder(self.path / name)
@@ -373,7 +375,7 @@ def _in_stage(path: Path) -> Path:
     it is no stage."""
     if (path / "model" / "config.json").exists():
         return path / "model"
-    return max(path.glob("step-*"), default=path)  # six digits, so by name is by steps
+    return max(path.glob(CHECKPOINTS), default=path)  # six digits, so by name is by steps
 
 
 def _last_finished(run: RunFolder) -> str:

@@ -27,6 +27,7 @@ from fieldcraft.runs.folder import RunFolder
 from fieldcraft.runs.loop import run_async
 from fieldcraft.types import Trajectory, UserError
 
+ANEW = "rename the folder of that seed to seed-N.damaged to run it again"
 RUN = (sys.executable, "-m", "fieldcraft", "run")
 
 
@@ -40,7 +41,7 @@ def sweep(recipe: Recipe, out: Path, console: Console) -> dict[str, Any]:
     with folder.alone():
         run_async(_run_all(folder, console))
         runs = {seed: folder.seed(seed) for seed in recipe.seeds}
-        with reading(f"a report.json of {out}", "delete the folder of that seed to run it again"):
+        with reading(f"a report.json of {out}", ANEW):
             reports = {seed: run.read_report() for seed, run in runs.items()}
             curves = _curves(recipe, list(runs.values()))
             table = build_table(recipe, reports, compare_rows(recipe, _answers(runs)), curves)

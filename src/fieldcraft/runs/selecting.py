@@ -163,7 +163,7 @@ def rolled_out(
         engine=engine, temperature=how.temperature, truncation=how.truncation, seed=seed
     )
     rubric = answer_rubric(context.judge, context.correct)
-    watch = EvaluationWatch(part, count)
+    watch = EvaluationWatch(part, count, recipe.evaluation.max_broken)
 
     async def is_right(task: Task, key: str) -> bool | None:
         trajectory = await rollout(task, policy, env, key)

@@ -46,6 +46,7 @@ async def measure_simulator(
             agent.recipe.evaluation.concurrency,
             f"{name}: {kind}",
             emit,
+            most_broken=agent.recipe.evaluation.max_broken,
         )
 
     dreamt = await sampled("simulated", PolicySimulator(writer))

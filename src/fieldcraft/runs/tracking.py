@@ -24,6 +24,7 @@ from fieldcraft.records.events import Evaluated, Event, Events, Said, StepDone
 from fieldcraft.records.files import write_json
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.reading import read_json
+from fieldcraft.records.remedies import put_aside
 from fieldcraft.runs.folder import RunFolder
 from fieldcraft.trackers.base import TrackedRun, Tracker
 from fieldcraft.trackers.following import Follower, Told
@@ -129,7 +130,7 @@ class Trackers:
         path = self.folder.trackers
         if not path.exists():
             return _File(id=uuid.uuid4().hex[:16])
-        return _File(**read_json(path, _File, "delete it to begin new curves"))
+        return _File(**read_json(path, _File, f"{put_aside(path)} to begin new curves"))
 
     def _write(self) -> None:
         write_json(self.folder.trackers, self.file.model_dump(mode="json"))
@@ -172,5 +173,5 @@ def _group(path: Path) -> str | None:
     recipe = path.parent / "recipe.json"
     if not path.name.startswith("seed-") or not recipe.exists():
         return None
-    found = read_json(recipe, dict[str, Any], "delete it to run all seeds again")
+    found = read_json(recipe, dict[str, Any], f"{put_aside(recipe)} to run all seeds again")
     return path.parent.name if found.get("seeds") else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import ctypes
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -42,3 +43,11 @@ async def in_thread(function: Callable[[], T]) -> T:
     if error is not None:
         raise error
     return result  # type: ignore[return-value]
+
+
+def interrupt_thread(thread: threading.Thread) -> None:
+    """Raise KeyboardInterrupt in another thread, as Ctrl-C does in the main one: between two steps
+    of Python, so a single call of a library is finished first. One that has ended is left alone."""
+    if thread.is_alive() and thread.ident is not None:
+        raised = ctypes.py_object(KeyboardInterrupt)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), raised)

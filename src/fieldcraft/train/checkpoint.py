@@ -11,6 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal
 
+from fieldcraft.records.paths import CHECKPOINTS
 from fieldcraft.train.learning import Learning
 
 
@@ -27,7 +28,7 @@ def save_checkpoint(folder: Path, trainer: Learning, tokenizer: Any, extra: dict
 
 def saved_steps(folder: Path) -> list[int]:
     """How many steps each checkpoint has behind it, ascending: the last one is the newest."""
-    return sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
+    return sorted(int(path.name.removeprefix("step-")) for path in folder.glob(CHECKPOINTS))
 
 
 def checkpoint_folder(folder: Path, done: int) -> Path:

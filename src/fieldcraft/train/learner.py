@@ -17,6 +17,7 @@ from fieldcraft.records.chains import chains, ids_of
 from fieldcraft.records.tool_use import is_void
 from fieldcraft.train.batch import Floats, Sample, Unit, to_samples
 from fieldcraft.train.credit import Scored, assign_advantages
+from fieldcraft.train.drift import LOG_RATIO
 from fieldcraft.train.learning import Learning, Reference, Valuing, note
 from fieldcraft.train.sampler import Group, equal
 from fieldcraft.train.stages.base import Row
@@ -25,7 +26,7 @@ from fieldcraft.types import Author, Status, Trajectory
 # Metrics that are means over the tokens trained on; those of equal groups have no part in them.
 OF_TRAINED = (
     *("entropy", "ratio", "clip_fraction", "kl_ref", "llds"),
-    *("importance", "rejected", "teacher_kl"),
+    *("importance", "rejected", "teacher_kl", LOG_RATIO),
 )
 GAP = "sampler_gap"
 
@@ -162,10 +163,10 @@ class PolicyLearner:
         self.trainer.drop_gradients()
         if self.critic is not None:
             self.critic.drop_gradients()
-        names = [name for name in rows[0] if name != GAP]
+        names = [name for name in rows[0] if name not in (GAP, LOG_RATIO)]
         means = {name: sum(row[name] for row in rows) / len(rows) for name in names}
         # Later ones compare with weights that have changed.
-        return means | {name: rows[0][name] for name in {GAP} & rows[0].keys()}
+        return means | {name: rows[0][name] for name in {GAP, LOG_RATIO} & rows[0].keys()}
 
     def _step(self, part: Sequence[Unit], divisor: float) -> Row:
         """One optimiser step of the policy."""

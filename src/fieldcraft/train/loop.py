@@ -13,6 +13,7 @@ from fieldcraft.config.stages import Stage
 from fieldcraft.records.events import Said, Sink, StepDone, during
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.reading import reading
+from fieldcraft.records.remedies import put_aside
 from fieldcraft.train.checkpoint import (
     checkpoint_folder,
     drop_checkpoints,
@@ -65,7 +66,8 @@ async def run_steps(
     _stop_if_collapsed(watch, log.rows(), folder)
     extra = restore_checkpoint(folder, trainer)
     if extra:
-        with reading(f"the newest checkpoint in {folder}", "delete it to resume from before it"):
+        newest = checkpoint_folder(folder, trainer.done)
+        with reading(newest, f"{put_aside(newest)} to resume from before it"):
             stage.load_state_dict(extra["state"])
     log.rewind(trainer.done)
     rows = log.rows()

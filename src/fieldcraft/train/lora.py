@@ -17,7 +17,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from fieldcraft.config.sections import Lora
-from fieldcraft.records.remedies import remedy
+from fieldcraft.records.files import open_to_readers
+from fieldcraft.records.remedies import remedy, require_readable
 from fieldcraft.types import UserError
 
 OTHER = "give the folder of another one"  # what to do about an adapter of no run
@@ -81,12 +82,14 @@ class Adapter:
         self.peft.save_pretrained(
             folder, state_dict=state, selected_adapters=[TRAINED], save_embedding_layers=False
         )
+        open_to_readers(folder, folder / "adapter_config.json")
 
     def load(self, folder: Path) -> None:
         """Take over the weights of an adapter that was saved.
 
         Raises UserError if they are not just those that this one has, or not finite.
         """
+        require_readable(folder)
         file = folder / "adapter_model.safetensors"
         try:
             weights = load_file(file)

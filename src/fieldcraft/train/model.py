@@ -27,7 +27,7 @@ from transformers.utils.logging import disable_progress_bar, get_verbosity, set_
 
 from fieldcraft.config.sections import Dtype
 from fieldcraft.engine.local.requests import configured_ends
-from fieldcraft.records.remedies import remedy
+from fieldcraft.records.remedies import remedy, require_readable
 from fieldcraft.types import Tokenizer, UserError
 
 # "Loading weights" and "Writing model shards" at every stage would bury the run's own progress.
@@ -72,6 +72,7 @@ def load_tokenizer(folder: Path) -> Any:
     if not (folder / "tokenizer.json").exists() and not (folder / "tokenizer_config.json").exists():
         copy = "copy tokenizer.json and tokenizer_config.json of the model there"
         raise UserError(f"{folder} holds no tokenizer: {remedy(folder, copy)}.")
+    require_readable(folder)
     plain = (folder / "tokenizer.json").exists()
     loader = PreTrainedTokenizerFast if plain else AutoTokenizer
     try:
@@ -102,6 +103,7 @@ def load_config(folder: Path) -> PreTrainedConfig:
     Raises UserError if there is none, if it cannot be read, if its weights are quantised, or if it
     needs code of its own.
     """
+    require_readable(folder)
     file = folder / "config.json"
     if not file.exists():
         raise UserError(
@@ -235,6 +237,11 @@ def _others(names: set[Any]) -> str:
 
 def _unreadable(folder: Path, error: Exception) -> str:
     """Why the weights of a folder cannot be read, with the file that is to blame."""
+    if _is_lack_of_memory(error):
+        return (
+            f"{folder} needs more memory than is free ({_first_line(error)}): close other programs,"
+            " or set dtype: bfloat16, which takes half of it."
+        )
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, "pt"):
@@ -242,6 +249,12 @@ def _unreadable(folder: Path, error: Exception) -> str:
         except (SafetensorError, OSError) as broken:
             return f"{file} is damaged or cut off ({_first_line(broken)}): {remedy(folder, COPY)}."
     return f"{folder} cannot be loaded ({_first_line(error)}): {remedy(folder, COPY)}."
+
+
+def _is_lack_of_memory(error: Exception) -> bool:
+    """torch has a type for that of a GPU; that of the host is a RuntimeError which says so."""
+    lacks = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return lacks or "allocate memory" in str(error)
 
 
 def _broken_tensor(folder: Path) -> str:

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from math import isfinite
 
 from fieldcraft.records.costs import policy_tokens
+from fieldcraft.records.metrics import broken_rollouts
 from fieldcraft.records.tool_use import tool_use
 from fieldcraft.rewards.programs import program_figures
+from fieldcraft.rollout.health import last_error
 from fieldcraft.train.stages.base import Row
 from fieldcraft.types import VERDICT, Author, Status, Trajectory
 
@@ -59,6 +61,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> Row:
         "tool_failure_rate": use["call_failed_rate"] or 0.0,
         **use,
         **{f"status/{s.value}": status[s] / count for s in Status},
+        "last_error": last_error(trajectories),
     }
 
 
@@ -78,6 +81,16 @@ def staleness(groups: Iterable[Sequence[Trajectory]], number: int) -> Row:
         "staleness_mean": ages / max(tokens, 1),
         "staleness_max": max((number - version for version, _ in spans), default=0),
     }
+
+
+def failures(rows: Sequence[Row], steps: int, stage: str) -> str | None:
+    """What to tell after the last of the rows about rollouts that ended in an exception: at the
+    first step that has any, and in the end."""
+    struck = [row["step"] for row in rows if row["status/error"]]
+    last = rows[-1]["step"]
+    if not struck or (struck[0] != last and len(rows) < steps):
+        return None
+    return broken_rollouts(rows, stage)
 
 
 def silence(rows: Sequence[Row], steps: int, stage: str) -> str | None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fieldcraft.engine.writing import write_model, write_tokenizer
 from fieldcraft.records.reading import reading
-from fieldcraft.records.remedies import remedy
+from fieldcraft.records.remedies import put_aside, remedy
 from fieldcraft.train.learning import ProbeResult
 from fieldcraft.train.model import name_of_type
 from fieldcraft.train.parity import require_written, said_by_model
@@ -48,5 +48,5 @@ def save_model(
 def read_state(folder: Path, device: torch.device) -> Iterator[dict[str, Any]]:
     """What a checkpoint keeps beside the weights, to be taken over inside the block. Raises
     UserError if it is damaged."""
-    with reading(folder / STATE, remedy(folder, f"delete the folder {folder}")):
+    with reading(folder / STATE, remedy(folder, put_aside(folder))):
         yield torch.load(folder / STATE, map_location=device, weights_only=True)

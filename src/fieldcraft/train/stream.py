@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -30,6 +31,7 @@ from typing import Any
 import torch
 
 from fieldcraft.records.events import TrajectoryDone
+from fieldcraft.tools.threads import interrupt_thread
 from fieldcraft.train.epochs import draw
 from fieldcraft.train.rollout_metrics import staleness
 from fieldcraft.train.sampler import Group, Sampled, Sampler, T, simulates
@@ -74,6 +76,8 @@ class Stream(Sampler):
     useless: list[Running] = field(default_factory=list)  # groups since then that teach nothing
     moved: asyncio.Event = field(default_factory=asyncio.Event)  # a rollout or a group has ended
 
+    _busy: threading.Thread | None = None  # that of the learner while it works
+
     async def open(self) -> None:
         await self.engine.separate()
         # torch has a number of threads for each thread that calls it.
@@ -112,7 +116,14 @@ class Stream(Sampler):
 
     async def train(self, learn: Callable[[], T]) -> T:
         """Let the learner work in its thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._trainer, learn)
+        return await asyncio.get_running_loop().run_in_executor(self._trainer, self._learned, learn)
+
+    def _learned(self, learn: Callable[[], T]) -> T:
+        self._busy = threading.current_thread()
+        try:
+            return learn()
+        finally:
+            self._busy = None
 
     async def publish(self, version: int) -> None:
         await super().publish(version)
@@ -120,11 +131,13 @@ class Stream(Sampler):
         self._fill()
 
     async def close(self) -> None:
-        """Give up all rollouts. Waits for the learner, which cannot be interrupted."""
+        """Give up all rollouts, and a step that is being trained: nothing of it is kept."""
         playing = [running.playing for running in self.line]
         for task in playing:
             task.cancel()
         await asyncio.gather(*playing, return_exceptions=True)
+        if self._busy is not None:
+            interrupt_thread(self._busy)
         self._trainer.shutdown()
 
     def state_dict(self) -> dict[str, Any]:

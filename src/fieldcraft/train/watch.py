@@ -58,6 +58,7 @@ class Signal:
 
 
 _FEWER = "take fewer minibatches or epochs, or a lower optim.lr"
+_FRESHER = "lower async.max_staleness or optim.lr, or set importance: sequence"
 _HOLD = "hold the policy back with a lower optim.lr or kl_coef: 0.001"
 _GRADIENT = "lower optim.lr or optim.clip_norm"
 _RIGHT = "set kl_coef: 0.001, or llds_coef: 0.1 with minibatches: 2"
@@ -71,6 +72,7 @@ SIGNALS = (
     Signal(
         "sampler_gap", "gap between sampler and trainer", "rose", 3, 0.05, "set importance_cap: 2"
     ),
+    Signal("log_ratio_abs", "log-ratio to the sampler", "rose", 3, 0.1, _FRESHER),
     Signal("ratio", "policy ratio", "rose", 1.0, 0.1, _FEWER),
     Signal("ratio", "policy ratio", "fell", 1.1, 0.1, _FEWER),
     Signal("grad_norm", "gradient norm", "rose", 5.0, 0.5, _GRADIENT),

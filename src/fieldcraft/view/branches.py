@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fieldcraft.records.reading import read_json
+from fieldcraft.records.remedies import put_aside
 from fieldcraft.records.rollouts import ROLLOUTS
 from fieldcraft.records.transcript import clean
 from fieldcraft.types import Author, Trajectory, UserError
@@ -165,7 +166,7 @@ def results(run: Viewed, place: Sequence[str]) -> list[dict[str, Any]]:
             if path.name == "branch.json":
                 continue
             try:
-                record = read_json(path, dict[str, Any], "delete it")
+                record = read_json(path, dict[str, Any], put_aside(path))
             except UserError:
                 continue
             found.append({"folder": folder.name, "name": path.stem, **record})

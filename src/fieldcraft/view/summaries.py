@@ -9,7 +9,10 @@ from typing import Any
 
 from fieldcraft.config.recipe import dump_recipe
 from fieldcraft.evals.achievement import achieved_so_far, achievement
+from fieldcraft.evals.broken import broken_sentences
+from fieldcraft.records.metrics import broken_rollouts
 from fieldcraft.records.reading import read_json
+from fieldcraft.records.remedies import put_aside
 from fieldcraft.runs.folder import StageFolder
 from fieldcraft.types import UserError
 from fieldcraft.view.viewed import Viewed
@@ -43,7 +46,10 @@ def _stage(run: Viewed, name: str, notes: list[str]) -> dict[str, Any]:
     settings, folder = run.recipe.stages[name], StageFolder(run.path / name)
     steps, seconds = 0, None
     try:
-        steps = len(run.metrics(name))
+        rows = run.metrics(name)
+        steps = len(rows)
+        if sentence := broken_rollouts(rows, name):
+            notes.append(sentence)
         seconds = folder.read_record()["seconds"] if folder.done else None
     except UserError as error:
         notes.append(str(error))
@@ -63,11 +69,12 @@ def _summaries(run: Viewed, notes: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in sorted(run.path.glob("evaluations/*.json")):
         try:
-            record = read_json(path, dict[str, Any], "delete it to evaluate again")
+            record = read_json(path, dict[str, Any], f"{put_aside(path)} to evaluate again")
         except UserError as error:
             notes.append(str(error))
             continue
         found[path.stem] = record.get("summary", {})
+    notes += broken_sentences(found)
     order = [*run.stages, *found]
     return {name: found[name] for name in dict.fromkeys(order) if name in found}
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.records.metrics import MetricsLog
+from fieldcraft.records.remedies import DAMAGED
 from fieldcraft.records.rollouts import ROLLOUTS
 from fieldcraft.records.timeline import StepTimes, read_times
 from fieldcraft.runs.folder import RunFolder, StageFolder, find_run
@@ -61,6 +62,7 @@ class Viewed:
                 yield TrajectoryFile(path, self.name, path.stem, "other")
         evaluated = {path.stem: path for path in sorted(self.path.glob("evaluations/*.jsonl"))}
         trained = {path.parent.name for path in self.path.glob(f"*/{ROLLOUTS}")}
+        trained = {name for name in trained if not name.endswith(DAMAGED)}
         for part in dict.fromkeys([*self.stages, *sorted(trained), *evaluated]):
             for path in sorted((self.path / part / ROLLOUTS).glob("*.jsonl")):
                 yield TrajectoryFile(path, self.name, part, "training")

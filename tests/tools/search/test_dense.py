@@ -108,10 +108,10 @@ def test_vectors_that_do_not_fit_are_named(tmp_path, encoder, approximate, name)
         settings = {"ranking": "dense", "encoder": encoder, "approximate": approximate}
         build_index(corpus, tmp_path / folder, **settings)
     (tmp_path / "other" / name).replace(tmp_path / "i" / name)
-    with pytest.raises(UserError, match=r"2 vectors of 3 passages.*; delete the folder"):
+    with pytest.raises(UserError, match=r"2 vectors of 3 passages.*; rename "):
         SearchIndex.load(tmp_path / "i")
     (tmp_path / "i" / name).write_bytes(b"")
-    with pytest.raises(UserError, match="delete the folder of the index to build it anew"):
+    with pytest.raises(UserError, match=r"rename .*damaged and build it anew"):
         SearchIndex.load(tmp_path / "i")
 
 

@@ -157,5 +157,5 @@ def test_a_damaged_index_is_named(tmp_path, pattern, damage):
     build_index(corpus, tmp_path / "index")
     [path] = (tmp_path / "index").glob(pattern)
     damage(path)
-    with pytest.raises(UserError, match=r"index .*; delete the folder of the index to build it"):
+    with pytest.raises(UserError, match=r"index .*; rename .* to .*damaged and build it anew"):
         SearchIndex.load(tmp_path / "index").search(["w1"], 3)

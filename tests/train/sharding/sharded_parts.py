@@ -9,7 +9,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from safetensors.torch import load_file
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from checkpoints import tiny_tokenizer
 from fieldcraft.config.rl import Critic as CriticSettings
@@ -24,7 +31,7 @@ from fieldcraft.train.sharding.trainer import ShardedCritic, ShardedTrainer, mak
 from fieldcraft.train.trainer import Trainer
 from rank_processes import Pool
 
-Kind = Literal["qwen3", "llama"]
+Kind = Literal["qwen3", "llama", "mla"]
 WORDS = 48
 CPU = torch.device("cpu")
 SHAPE: dict[str, Any] = {
@@ -46,13 +53,20 @@ def write_model(folder: Path, kind: Kind = "qwen3", tied: bool = False, seed: in
     """A tiny random model. Rows of its weights do not divide evenly among four ranks."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = (
-            Qwen3ForCausalLM(Qwen3Config(**SHAPE, tie_word_embeddings=tied, head_dim=6))
-            if kind == "qwen3"
-            else LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=tied))
-        )
+        model = _made(kind, tied)
     model.save_pretrained(folder)
     return folder
+
+
+def _made(kind: Kind, tied: bool) -> Any:
+    if kind == "qwen3":
+        return Qwen3ForCausalLM(Qwen3Config(**SHAPE, tie_word_embeddings=tied, head_dim=6))
+    if kind == "llama":
+        return LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=tied))
+    shape = SHAPE | {"num_key_value_heads": SHAPE["num_attention_heads"]}
+    ranks = {"q_lora_rank": 10, "kv_lora_rank": 6, "first_k_dense_replace": 2}
+    heads = {"qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 6}  # keys are wider
+    return DeepseekV3ForCausalLM(DeepseekV3Config(**shape, **ranks, **heads))
 
 
 def units(seed: int, groups: int = 3, group: int = 3, prompt: int = 20) -> list[Unit]:

@@ -64,6 +64,7 @@ class Case:
 CASES = {
     "sft": Case(objective=CrossEntropy()),
     "sft-tied": Case(objective=CrossEntropy(), kind="llama", tied=True),
+    "sft-mla": Case(objective=CrossEntropy(), kind="mla"),
     "contrastive": Case(objective=Contrastive(alpha=0.2), units=pairs),
     "rl-tokens": Case(
         objective=TOKENS, kind="llama", wish={"reference": True, "critic": Critic(backbone="own")}
@@ -160,6 +161,7 @@ LAYOUTS = {"2": (2, 1), "1x2": (1, 2), "4": (4, 1), "2x2": (2, 2), "1": (1, 1), 
 QUICK = {
     "sft": "2",
     "sft-tied": "2x2",
+    "sft-mla": "1x2",
     "contrastive": "2",
     "rl-tokens": "2",
     "rl-sequences": "1x2",

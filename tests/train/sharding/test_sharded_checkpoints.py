@@ -176,7 +176,7 @@ def test_one_process_and_ranks_do_not_read_each_others_checkpoints(
     alone.save(whole, tiny_tokenizer(), {})
     with sharded(pool, tmp_path, asked, 2) as models:
         models.trainer.save(shards, None, {})
-        with pytest.raises(UserError, match=f"delete the folder {whole}"):
+        with pytest.raises(UserError, match=f"rename {whole} to"):
             models.trainer.load(whole)
         learn(models, range(1))  # they go on
     with pytest.raises(UserError, match=f"{shards}"):

@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from fieldcraft.recipes.consent import remember, require_consent
 from fieldcraft.records.files import make_folder, sync_folder, write_json
 from fieldcraft.records.reading import read_json, reading
+from fieldcraft.records.remedies import put_aside
 from fieldcraft.tools.search.bm25 import LIBRARY, Bm25, write_bm25
 from fieldcraft.tools.search.dense import Dense, Encoder, write_dense
 from fieldcraft.tools.search.passages import (
@@ -32,7 +33,6 @@ from fieldcraft.types import UserError
 
 FORMAT = 4  # of the folder; raise it whenever terms or files change, so that indexes are rebuilt
 MANIFEST = "manifest.json"
-ANEW = "delete the folder of the index to build it anew"
 FUSED = 60  # the constant of reciprocal rank fusion, and how deep the lists are that are fused
 DEPTH = 100
 
@@ -80,6 +80,11 @@ def require_trusted_index(folder: Path) -> None:
         require_consent(folder / MANIFEST, read_manifest(folder))
 
 
+def _anew(folder: Path) -> str:
+    """Return what to do about an index that cannot be used."""
+    return f"{put_aside(folder)} and build it anew with 'fieldcraft index'"
+
+
 def require_one_search(index: Path | None, url: str | None) -> None:
     """For a search that is asked for in place of an agent's own. Raises UserError if it is over an
     index and by a server at once, or over a folder without an index."""
@@ -120,8 +125,8 @@ class SearchIndex:
         """
         require_index(folder)
         if read_manifest(folder)["format"] != FORMAT:
-            raise UserError(f"The index {folder} is of another format; build it anew.")
-        with reading(f"the index {folder}", ANEW):
+            raise UserError(f"the index {folder} is of another format: {_anew(folder)}.")
+        with reading(f"the index {folder}", _anew(folder)):
             return cls(folder)
 
     def __len__(self) -> int:
@@ -211,7 +216,7 @@ def index_settings(
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of an index folder. Raises UserError where it is damaged."""
-    found: dict[str, Any] = read_json(folder / MANIFEST, _Manifest, ANEW)
+    found: dict[str, Any] = read_json(folder / MANIFEST, _Manifest, _anew(folder))
     return found
 
 

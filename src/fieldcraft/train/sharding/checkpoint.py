@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from fieldcraft.records.files import reveal, writing
 from fieldcraft.records.reading import reading
-from fieldcraft.records.remedies import remedy
+from fieldcraft.records.remedies import put_aside, remedy
 from fieldcraft.train.sharding.mesh import Mesh
 from fieldcraft.train.sharding.reader import ShardReader
 from fieldcraft.train.sharding.state import Kept
@@ -51,7 +51,7 @@ class Writer:
 
     def load(self, kept: Mapping[str, Kept], folder: Path) -> None:
         """Into the tensors of what is trained. Raises UserError for a damaged checkpoint."""
-        with reading(folder, remedy(folder, f"delete the folder {folder}")), causes():
+        with reading(folder, remedy(folder, put_aside(folder))), causes():
             load(
                 {name: each.tensors() for name, each in kept.items()},
                 storage_reader=ShardReader(folder),

@@ -16,9 +16,10 @@ from fieldcraft.records.timeline import TIMELINE, StepTimes, append_times
 from fieldcraft.rewards.grading import grader_of
 from fieldcraft.rollout.health import ToolWatch, check_rollouts
 from fieldcraft.rollout.simulators import ChatSimulator
+from fieldcraft.train.drift import drift
 from fieldcraft.train.learner import Learned, PolicyLearner, Told
 from fieldcraft.train.learning import Learning, Reference, Valuing
-from fieldcraft.train.rollout_metrics import rollout_metrics, silence
+from fieldcraft.train.rollout_metrics import failures, rollout_metrics, silence
 from fieldcraft.train.sampler import Group, Sampler, Travelling, equal, simulates
 from fieldcraft.train.stages.base import Data, Material, Row, StageType
 from fieldcraft.train.stream import Stream
@@ -202,11 +203,13 @@ class RlStage(StageType):
         return None
 
     def notice(self, rows: Sequence[Row]) -> str | None:
-        """That rollouts have not differed for a while, where only differences are learnt from."""
-        s = self.settings
-        if s.baseline not in ("group", "others"):
-            return None
-        return silence(rows, s.steps, self.sampler.name)
+        """That rollouts ended in an exception, that the policy has moved far from the sampler, and
+        that rollouts have not differed for a while, where only differences are learnt from."""
+        s, name = self.settings, self.sampler.name
+        said = [failures(rows, s.steps, name), drift(rows, s, name)]
+        if s.baseline in ("group", "others"):
+            said.append(silence(rows, s.steps, name))
+        return " ".join(filter(None, said)) or None
 
     def state_dict(self) -> Row:
         critic = self.learner.critic

@@ -102,6 +102,7 @@ class Abacus:
             "kind": kind,
             "hops": len(instruction.changes),
             "known": kind == "head",
+            # of programs that do one thing: one that reads a note may compute as well
             "calls_optimal": reads + (not instruction.is_small),
         }
         question = f"{told} What is the result?"

@@ -1,0 +1,166 @@
+"""The error of the gradient that an asynchronous step takes, without sampling anything.
+
+A small policy writes 8 tokens of an alphabet of 3, so all 6,561 texts can be enumerated and every
+expectation is exact. The sampler is the policy from some exact policy-gradient steps ago. The table
+of docs/asynchronous.md has, for each correction and each drift between the two:
+
+- bias: distance of the expected gradient from the true one, as a share of its norm,
+- error: root mean square distance of the gradient of a step of 256 rollouts, likewise.
+
+    python scripts/async_bias.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+TOKENS, LENGTH = 3, 8
+ROLLOUTS = 256  # of a step
+SEEDS = range(4)  # problems that the figures are means of
+DRIFTS = (0.02, 0.05, 0.1, 0.2, 0.4)  # mean |log ratio| of a token
+PACE = 0.05  # of the norm of the exact gradient, a step
+CLIP = 0.2
+
+
+def all_texts() -> Tensor:
+    """Return every text, (N, LENGTH)."""
+    return torch.cartesian_prod(*[torch.arange(TOKENS)] * LENGTH)
+
+
+TEXTS = all_texts()
+PLACES = torch.arange(LENGTH)
+LAST = torch.cat([torch.zeros(len(TEXTS), 1, dtype=torch.long), TEXTS[:, :-1]], 1)
+
+
+def log_probs(logits: Tensor) -> Tensor:
+    """Return log pi of each token of each text (N, LENGTH); `logits` (LENGTH, TOKENS, TOKENS) are
+    by the place, the token before and the token."""
+    chances: Tensor = logits.log_softmax(-1)
+    return chances[PLACES, LAST, TEXTS]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A policy, the older one that samples, and the rewards of all texts (N,)."""
+
+    policy: Tensor
+    sampler: Tensor
+    reward: Tensor
+
+    @property
+    def log_ratio(self) -> Tensor:
+        """log pi / mu of each token, (N, LENGTH)."""
+        return log_probs(self.policy) - log_probs(self.sampler)
+
+    @property
+    def sampled(self) -> Tensor:
+        """The chance of each text (N,) to be sampled."""
+        return log_probs(self.sampler).sum(1).exp()
+
+    @property
+    def drift(self) -> float:
+        """Mean |log ratio| of the sampled tokens."""
+        return float((self.sampled[:, None] * self.log_ratio.abs()).sum() / LENGTH)
+
+
+Correction = Callable[[Tensor, Tensor], Tensor]  # of (log ratio, advantage), both (N, LENGTH)
+
+
+def token(cap: float) -> Correction:
+    return lambda log_ratio, _: log_ratio.exp().clamp(max=cap)
+
+
+def sequence(cap: float) -> Correction:
+    return lambda log_ratio, _: log_ratio.sum(1, keepdim=True).exp().clamp(max=cap) + 0 * log_ratio
+
+
+def clipped(log_ratio: Tensor, advantage: Tensor) -> Tensor:
+    """The ratio of PPO's loss to the policy that sampled; what is clipped has no gradient."""
+    ratio = log_ratio.exp()
+    held = ratio.clamp(1 - CLIP, 1 + CLIP)
+    return torch.where(ratio * advantage <= held * advantage, ratio, 0.0)
+
+
+NONE = float("inf")
+CORRECTIONS: dict[str, Correction] = {
+    "none": lambda log_ratio, _: torch.ones_like(log_ratio),
+    "`importance_cap: null`, clipped": clipped,
+    "token, cap 2": token(2),
+    "token, cap 5": token(5),
+    "sequence, cap 2": sequence(2),
+    "sequence, cap 5": sequence(5),
+    "sequence, no cap": sequence(NONE),
+}
+
+
+def exact_gradient(logits: Tensor, reward: Tensor) -> Tensor:
+    """Return the gradient of the expected reward."""
+    leaf = logits.clone().requires_grad_()
+    [gradient] = torch.autograd.grad((log_probs(leaf).sum(1).exp() * reward).sum(), leaf)
+    return gradient
+
+
+def expected_gradient(problem: Problem, correct: Correction) -> tuple[Tensor, float]:
+    """Return what the estimator of one rollout is in the mean, and its mean squared distance from
+    that. The advantage is the reward above its mean, as with a large group."""
+    sampled = problem.sampled
+    advantage = (problem.reward - (sampled * problem.reward).sum())[:, None].expand(-1, LENGTH)
+    weight = correct(problem.log_ratio, advantage) * advantage
+    leaf = problem.policy.clone().requires_grad_()
+    [gradient] = torch.autograd.grad((sampled[:, None] * weight * log_probs(leaf)).sum(), leaf)
+    chances = problem.policy.softmax(-1)[PLACES, LAST]  # (N, LENGTH, TOKENS)
+    score = torch.nn.functional.one_hot(TEXTS, TOKENS) - chances
+    square = (sampled[:, None] * weight**2 * score.square().sum(-1)).sum()  # no token shares logits
+    return gradient, float(square - gradient.square().sum())
+
+
+def problems(seed: int) -> Iterator[tuple[float, Problem]]:
+    """The drifts, each with the policy that has just got so far from the one that samples. Texts
+    are right that hold a random pattern of three tokens, which a tenth to a third of them do."""
+    generator = torch.Generator().manual_seed(seed)
+    start = torch.randn(LENGTH, TOKENS, TOKENS, generator=generator, dtype=torch.float64)
+    pattern = torch.randint(TOKENS, (3,), generator=generator)
+    right = (TEXTS.unfold(1, 3, 1) == pattern).all(-1).any(-1).double()
+    policy, left = start, list(DRIFTS)
+    while left:
+        gradient = exact_gradient(policy, right)
+        policy = policy + PACE * gradient / gradient.norm()
+        problem = Problem(policy, start, right)
+        if problem.drift >= left[0]:
+            yield left.pop(0), problem
+
+
+def table() -> dict[str, dict[float, tuple[float, float, float]]]:
+    """Return (bias, error, cosine) by correction and drift, means over the problems."""
+    sums = {name: {drift: [0.0] * 3 for drift in DRIFTS} for name in CORRECTIONS}
+    for seed in SEEDS:
+        for drift, problem in problems(seed):
+            true = exact_gradient(problem.policy, problem.reward)
+            for name, correct in CORRECTIONS.items():
+                mean, variance = expected_gradient(problem, correct)
+                bias = float((mean - true).norm() / true.norm())
+                noise = variance / ROLLOUTS / float(true.square().sum())
+                cosine = float((mean * true).sum() / mean.norm() / true.norm())
+                for place, value in enumerate((bias, (bias**2 + noise) ** 0.5, cosine)):
+                    sums[name][drift][place] += value / len(SEEDS)
+    return {
+        name: {drift: (found[0], found[1], found[2]) for drift, found in row.items()}
+        for name, row in sums.items()
+    }
+
+
+def markdown(rows: dict[str, dict[float, tuple[float, float, float]]]) -> str:
+    """Return the table as the document has it: bias and, behind it, error in percent."""
+    head = ["weights"] + [f"{drift:g}" for drift in DRIFTS]
+    lines = [head, ["---"] * len(head)]
+    for name, row in rows.items():
+        lines.append([name] + [f"{row[d][0]:.0%}, {row[d][1]:.0%}" for d in DRIFTS])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+if __name__ == "__main__":
+    print(markdown(table()))

@@ -1,0 +1,35 @@
+"""Rollouts of an evaluation that met a tool or an engine that failed: their rate, and a cause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fieldcraft.rollout.health import broken_by
+from fieldcraft.types import Trajectory
+
+
+def broken_figures(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+    """`broken_rate`, the share of the rollouts that met a tool that raised or did not answer, or an
+    engine that failed, and `broken_cause`, that of the last one."""
+    causes = [cause for t in trajectories if (cause := broken_by(t)) is not None]
+    return {
+        "broken_rate": len(causes) / max(len(trajectories), 1),
+        "broken_cause": causes[-1] if causes else None,
+    }
+
+
+def broken_sentence(name: str, entry: Mapping[str, Any]) -> str | None:
+    """A sentence about them, for the reader of an evaluation; None where there are none."""
+    if not entry.get("broken_rate"):
+        return None
+    return (
+        f"{entry['broken_rate']:.1%} of the answers of '{name}' met a tool or an engine that"
+        f" failed, the last with '{entry['broken_cause']}'."
+    )
+
+
+def broken_sentences(evals: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The sentences about all evaluations that have any."""
+    found = (broken_sentence(name, entry) for name, entry in evals.items())
+    return [sentence for sentence in found if sentence is not None]

@@ -1,0 +1,83 @@
+"""What is said about files that cannot be read: the true cause, and a remedy that loses nothing."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from fieldcraft.records import remedies
+from fieldcraft.records.reading import Damaged, read_json
+from fieldcraft.records.remedies import obstacle, put_aside, require_readable
+from fieldcraft.types import UserError
+
+
+def test_what_is_put_aside_gets_a_free_name(tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    assert put_aside(file) == f"rename {file} to report.json.damaged"
+    (tmp_path / "report.json.damaged").touch()
+    assert put_aside(file) == f"rename {file} to report.json.2.damaged"
+
+
+def unreadable(monkeypatch: pytest.MonkeyPatch, file: Path, error: OSError) -> None:
+    """Let the file raise an error when it is opened, as for a user without rights."""
+    opened = Path.open
+
+    def refuse(path: Path, *args: object, **settings: object) -> object:
+        if path == file:
+            error.filename = str(path)
+            raise error
+        return opened(path, *args, **settings)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Path, "open", refuse)
+    denied = isinstance(error, PermissionError)
+    monkeypatch.setattr(remedies, "_is_open", lambda part: not (denied and part == file))
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_file_without_permission_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    file = tmp_path / "the model" / "model.safetensors"
+    file.parent.mkdir()
+    file.write_bytes(b"whole")
+    file.chmod(0o600)
+    owner = file.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner if own else owner + 54321)
+    unreadable(monkeypatch, file, PermissionError(errno.EACCES, "Permission denied"))
+    with pytest.raises(UserError) as caught:
+        require_readable(file.parent)
+    said = str(caught.value)
+    assert not isinstance(caught.value, Damaged)
+    assert "has the mode 0600" in said
+    chmod = f"chmod {'u' if own else 'a'}+r '{file}'"
+    assert f"run '{chmod}' and run the same command again." in said
+    assert ("you are the user" in said) is not own
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.EACCES, "may not be read"),
+        (errno.ENOMEM, "more memory than is free"),
+        (errno.EMFILE, "ulimit -n"),
+        (errno.EIO, "does not come from the disk (Input/output error)"),
+    ],
+)
+def test_reading_tells_what_hinders_it_in_place_of_the_advice_for_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
+) -> None:
+    file = tmp_path / "stage.json"
+    file.write_text("{}")
+    unreadable(monkeypatch, file, OSError(number, os.strerror(number)))
+    with pytest.raises(UserError) as caught:
+        read_json(file, dict, "rename it")
+    assert words in str(caught.value)
+    assert "rename" not in str(caught.value)
+
+
+def test_what_is_missing_or_a_folder_is_no_obstacle(tmp_path: Path) -> None:
+    with pytest.raises(Damaged, match="does not exist; restore it"):
+        read_json(tmp_path / "none.json", dict, "restore it")
+    assert obstacle(tmp_path, IsADirectoryError(errno.EISDIR, "Is a directory")) is None
+    require_readable(tmp_path / "none")

@@ -1,0 +1,132 @@
+"""An interrupt of whoever waits for a run ends the run: in notebooks, in threads, in asyncio."""
+
+import _thread
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from fieldcraft.runs.loop import run_async
+from fieldcraft.tools.threads import interrupt_thread
+
+SECONDS = 300  # after which a test that hangs fails
+
+
+class Work:
+    """Something that never ends by itself: `begun` and `ended` say how far it is."""
+
+    def __init__(self) -> None:
+        self.begun, self.ended = threading.Event(), threading.Event()
+
+    async def waits(self) -> None:
+        try:
+            self.begun.set()
+            await asyncio.Event().wait()
+        finally:
+            self.ended.set()
+
+    async def computes(self) -> None:
+        try:
+            self.begun.set()
+            while True:
+                pass
+        finally:
+            self.ended.set()
+
+    async def waits_for_a_thread_that_computes(self) -> None:
+        """As an asynchronous run does, whose learner works beside the loop."""
+        threads: list[threading.Thread] = []
+
+        def computes() -> None:
+            threads.append(threading.current_thread())
+            asyncio.run(self.computes())
+
+        try:
+            await asyncio.to_thread(computes)
+        finally:
+            interrupt_thread(threads[0])
+
+
+KINDS = [Work.waits, Work.computes, Work.waits_for_a_thread_that_computes]
+Kind = Callable[[Work], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def work() -> Iterator[Work]:
+    work = Work()
+    yield work
+    assert work.ended.wait(SECONDS)
+
+
+def once_begun(work: Work, act: Callable[[], None]) -> None:
+    """Act in another thread as soon as the work has begun."""
+
+    def follow() -> None:
+        assert work.begun.wait(SECONDS)
+        act()
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def in_a_notebook(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run in a loop that leaves Ctrl-C alone, as a kernel's does: it raises KeyboardInterrupt."""
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(main())
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_interrupting_a_cell_ends_the_run(kind: Kind, work: Work) -> None:
+    async def cell() -> None:
+        once_begun(work, _thread.interrupt_main)
+        run_async(kind(work))
+
+    with pytest.raises(KeyboardInterrupt):
+        in_a_notebook(cell)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_interrupting_a_thread_ends_the_run(kind: Kind, work: Work) -> None:
+    raised: list[BaseException] = []
+
+    def waits() -> None:
+        try:
+            run_async(kind(work))
+        except KeyboardInterrupt as error:
+            raised.append(error)
+
+    waiting = threading.Thread(target=waits, daemon=True)
+    once_begun(work, lambda: interrupt_thread(waiting))
+    waiting.start()
+    waiting.join(SECONDS)
+    assert len(raised) == 1
+
+
+def test_ctrl_c_within_asyncio_ends_the_run(work: Work) -> None:
+    async def main() -> None:
+        once_begun(work, _thread.interrupt_main)
+        run_async(work.waits())
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(main())
+
+
+def test_results_and_errors_come_back() -> None:
+    async def answer() -> int:
+        await asyncio.sleep(0)
+        return 7
+
+    async def fail() -> None:
+        raise ValueError("odd")
+
+    async def cell() -> None:
+        assert run_async(answer()) == 7
+        with pytest.raises(ValueError, match="odd"):
+            run_async(fail())
+
+    in_a_notebook(cell)
+    assert run_async(answer()) == 7

@@ -1,0 +1,42 @@
+"""The table of the bias of asynchronous steps is what its script finds, by exact enumeration."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    spec = importlib.util.spec_from_file_location("async_bias", ROOT / "scripts/async_bias.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["async_bias"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_document_has_the_table_of_the_script(script: Any) -> None:
+    rows = script.table()
+    assert script.markdown(rows) in (ROOT / "docs/asynchronous.md").read_text()
+    for drift in script.DRIFTS:
+        assert rows["sequence, no cap"][drift][0] < 1e-9  # unbiased, whatever the drift
+
+
+def test_the_expectation_is_that_of_all_texts(script: Any) -> None:
+    """With no drift every correction but none is the plain policy gradient."""
+    _, problem = next(script.problems(0))
+    same = script.Problem(problem.policy, problem.policy, problem.reward)
+    assert same.drift == 0
+    assert float(same.sampled.sum()) == pytest.approx(1)
+    true = script.exact_gradient(same.policy, same.reward)
+    for correct in script.CORRECTIONS.values():
+        found, variance = script.expected_gradient(same, correct)
+        assert torch.allclose(found, true)
+        assert variance > 0

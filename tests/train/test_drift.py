@@ -1,0 +1,44 @@
+"""When a stage tells that its policy has moved far since its tokens were sampled."""
+
+from typing import Any
+
+import pytest
+
+from fieldcraft.config.rl import Rl
+from fieldcraft.train.drift import FAR, LOG_RATIO, STEPS, drift
+
+
+def settings(staleness: int = 2, **keys: Any) -> Rl:
+    given = {"steps": 9, "optim": {"lr": 1e-3}, "async": {"max_staleness": staleness}}
+    return Rl.model_validate(given | keys)
+
+
+def rows(*values: float) -> list[dict[str, Any]]:
+    return [{"step": n, LOG_RATIO: value} for n, value in enumerate(values)]
+
+
+def test_it_is_told_once_and_only_of_older_samplers() -> None:
+    far = rows(*[2 * FAR] * (STEPS + 2))
+    told = [drift(far[:n], settings(importance_cap=2.0), "rl") for n in range(1, len(far) + 1)]
+    assert [n for n, text in enumerate(told, start=1) if text] == [STEPS]
+    assert told[STEPS - 1] == (
+        "in 5 steps of stage 'rl' the tokens had changed by 0.10 nats in the mean since they were"
+        " sampled (log_ratio_abs), which biases the gradient: set importance: sequence with"
+        " importance_cap: 5, or a lower optim.lr."
+    )
+    assert drift(far[:STEPS], settings(0), "rl") is None
+    assert drift(rows(*[FAR / 2] * 20), settings(), "rl") is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "advice"),
+    [
+        ({}, "set importance_cap: 2"),
+        ({"importance": "sequence", "importance_cap": 5.0}, "set a lower optim.lr or async"),
+        ({"reject": "token"}, "set a lower optim.lr or async"),
+    ],
+)
+def test_the_advice_is_what_is_not_set_yet(keys: dict[str, Any], advice: str) -> None:
+    told = drift(rows(*[1.0] * STEPS), settings(**keys), "rl")
+    assert told is not None
+    assert advice in told

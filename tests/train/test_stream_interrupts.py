@@ -1,0 +1,40 @@
+"""An asynchronous stage that is given up does not wait for the step that is being trained."""
+
+import asyncio
+import threading
+from typing import Any
+
+from fieldcraft.config.rl import Rl
+from fieldcraft.train.stream import Stream
+
+
+class Separate:
+    """All that a stream asks of an engine before it samples."""
+
+    async def separate(self) -> None: ...
+
+
+def test_closing_ends_a_step_in_the_middle() -> None:
+    settings = Rl.model_validate({"steps": 1, "optim": {"lr": 1e-2}, "async": {"max_staleness": 1}})
+    nothing: Any = None
+    engine: Any = Separate()
+    stream = Stream(settings=settings, tasks=[], env=nothing, engine=engine, rubric=nothing, seed=0)
+    begun, ended = threading.Event(), threading.Event()
+
+    def learn() -> None:
+        begun.set()
+        try:
+            while True:
+                pass
+        finally:
+            ended.set()
+
+    async def run() -> None:
+        await stream.open()
+        training = asyncio.create_task(stream.train(learn))
+        await asyncio.to_thread(begun.wait)
+        training.cancel()
+        await stream.close()
+
+    asyncio.run(run())
+    assert ended.is_set()
