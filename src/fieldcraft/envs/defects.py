@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,6 +56,11 @@ def describe_defect(error: Exception) -> str:
     said = " ".join(f"{type(error).__name__}: {error}".split())
     place = _place(error)
     return said if place is None else f"{said} ({place})"
+
+
+def without_place(cause: str) -> str:
+    """Return what `describe_defect` said, for readers who may not know where files are."""
+    return re.sub(r" \([^()]*:\d+\)$", "", cause)
 
 
 def _place(error: BaseException | None) -> str | None:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from fieldcraft.dialects.base import encode_plain
+from fieldcraft.envs.defects import without_place
 from fieldcraft.gateway import protocol
 from fieldcraft.serving.asked import Asked
 from fieldcraft.serving.errors import failed
@@ -75,7 +76,7 @@ def refuse_failed(trajectory: Trajectory, late: bool, service: Service) -> None:
         told = f"The agent did not answer within {service.limits.seconds:g} s."
         raise failed(told, "time_limit", 504)
     if trajectory.status is Status.ERROR:
-        raise failed(f"The agent failed: {trajectory.error}", "agent_failed")
+        raise failed(f"The agent failed: {without_place(trajectory.error)}", "agent_failed")
 
 
 def finish_of(trajectory: Trajectory) -> str:

@@ -10,6 +10,7 @@ import json
 from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Any
 
+from fieldcraft.envs.defects import without_place
 from fieldcraft.serving.asked import Asked
 from fieldcraft.serving.chat import usage
 from fieldcraft.serving.events import Calls, Ends, Event, Observes, Thinks
@@ -150,7 +151,7 @@ class Response:
             status = "incomplete"
             self.record["incomplete_details"] = {"reason": "max_output_tokens"}
         if trajectory.status is Status.ERROR:
-            status, told = "failed", f"The agent failed: {trajectory.error}"
+            status, told = "failed", f"The agent failed: {without_place(trajectory.error)}"
             if late:
                 told = f"The agent did not answer within {self.service.limits.seconds:g} s."
             self.record["error"] = {"code": "server_error", "message": told}
