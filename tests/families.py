@@ -82,6 +82,9 @@ R1 = """{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}\
 {{ '<｜User｜>' + m.content }}{% else %}\
 {{ '<｜Assistant｜>' + m.content.split('</think>')[-1] + '<｜end▁of▁sentence｜>' }}{% endif %}\
 {% endfor %}{% if add_generation_prompt %}{{ '<｜Assistant｜><think>\n' }}{% endif %}"""
+R1_CLOSED = R1.replace("<｜Assistant｜><think>\n", "<｜Assistant｜></think>").replace(
+    "<｜Assistant｜>' + m", "<｜Assistant｜></think>' + m"
+)
 LLAMA = ("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>")
 
 FAMILIES = {
@@ -168,9 +171,7 @@ FAMILIES = {
         "<|user|>",
     ),
     "deepseek v3.1, not thinking": Family(
-        R1.replace("<think>\\n", "</think>").replace(
-            "<｜Assistant｜>' + m", "<｜Assistant｜></think>' + m"
-        ),
+        R1_CLOSED,
         ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"),
         "<｜end▁of▁sentence｜>",
         ("<｜end▁of▁sentence｜>",),

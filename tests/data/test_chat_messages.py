@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fieldcraft.data.formats.chat import messages_of, read_chat
 from fieldcraft.data.formats.convert import read_shown
 from fieldcraft.data.formats.kinds import FORMATS, format_of
+from fieldcraft.data.formats.meaning import VERDICTS
 from fieldcraft.data.records import Malformed
 from fieldcraft.types import Action, Answer, Observation, Step, Thought, UserError
 
@@ -230,7 +231,7 @@ def test_a_turn_that_is_to_be_trained_is_read(turn: dict[str, Any]) -> None:
         assert found.read({**record, "label": True, "weight": 1})[1] == [Answer("A")]
 
 
-@pytest.mark.parametrize("key", ["label", "kto_tag", "weight", "train"])
+@pytest.mark.parametrize("key", VERDICTS)
 def test_a_record_of_how_not_to_answer_is_left_out(key: str) -> None:
     for record in records({}):
         found = format_of(record)

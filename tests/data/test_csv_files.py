@@ -113,3 +113,18 @@ def test_columns_that_no_comma_separates_are_named(sign, tmp_path):
     file.write_text(f"question{sign}answer\nWho?{sign}Ada\n")
     with pytest.raises(UserError, match=r"its columns are separated by .* and not by commas"):
         read_tasks(file)
+
+
+def test_a_cell_may_be_long(tmp_path):
+    file = tmp_path / "tasks.csv"
+    file.write_text(f"question,answer\n{'x' * 3_000_000}?,Ada\nWhat?,b\n")
+    assert [task.answers for task in read_tasks(file)] == [("Ada",), ("b",)]
+
+
+@pytest.mark.parametrize("row", [r'"Who said \"hi\"?",Ada', '"Who" is it?,Ada', '"Who?,Ada'])
+def test_quotation_marks_that_are_not_written_twice_are_named(row, tmp_path):
+    """Else a cell would begin or end with signs that nobody wrote."""
+    file = tmp_path / "tasks.csv"
+    file.write_text(f"question,answer\n{row}\n")
+    with pytest.raises(UserError, match="a quotation mark in a cell is not written twice"):
+        read_tasks(file)

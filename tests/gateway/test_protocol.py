@@ -85,3 +85,19 @@ def test_pieces_of_a_stream() -> None:
     begin = head("x", "chat.completion.chunk", 0, "m")
     assert chunk(begin, {"content": "A"})["choices"][0]["delta"] == {"content": "A"}
     assert usage_chunk(begin, {"total_tokens": 3})["choices"] == []
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "reasoning", "refusal", "prefix"])
+def test_a_key_of_a_message_that_the_policy_would_not_read_is_refused(key: str) -> None:
+    said = {"role": "assistant", "content": "x"}
+    with pytest.raises(Refused, match=f"does not read '{key}' of message 1"):
+        read_turn_request(body(messages=[USER, {**said, key: "y"}]))
+    for nothing in (None, "", False):
+        assert read_turn_request(body(messages=[USER, {**said, key: nothing}])).messages
+    assert read_chat(body(messages=[USER, {**said, key: "y"}, USER]))  # as its own answers have
+
+
+@pytest.mark.parametrize("tool", [{"type": "web_search"}, {"type": "function", "function": {}}])
+def test_a_tool_that_no_call_can_name_is_refused(tool: Any) -> None:
+    with pytest.raises(Refused, match="tool 0 is no function with a name"):
+        read_turn_request(body(tools=[tool]))

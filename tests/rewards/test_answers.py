@@ -149,6 +149,14 @@ def test_several_letters_are_no_option(answer: str) -> None:
     assert exact_match(answer, ["B"]) == f1(answer, ["B"]) == 0.0
 
 
+@pytest.mark.parametrize("gold", ["A, C", "A C", "(A), (C)", "A and C", "A;C"])
+def test_several_options_are_all_of_their_letters(gold: str) -> None:
+    for answer in ("A, C", "C and A", "AC", "(A) (C)", "a, c.", "A & C"):
+        assert exact_match(answer, [gold]) == f1(answer, [gold]) == 1.0
+    for answer in ("C", "A", "A, B, C", "B, C", "the C", "A and Oslo"):
+        assert exact_match(answer, [gold]) == cover_em(answer, [gold]) == 0.0
+
+
 @pytest.mark.parametrize("answer", ["（A）", "Ａ", "A。", "《A》", "A!", "The answer: A"])
 @pytest.mark.parametrize("letter", ["A", "B"])
 def test_an_option_in_the_punctuation_of_other_scripts(answer: str, letter: str) -> None:

@@ -80,3 +80,37 @@ def test_answers_without_a_program(answer):
 def test_any_text_has_blocks_or_none(text):
     program_of(text)
     assert all("\r" not in block.text for block in blocks_in(text))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "<answer>\n{}</answer>",
+        "It is <code>\n{}</code>.",
+        "<python>\n{}",
+        '<pre><code class="language-python">{}</code></pre>',
+        "<answer><code>{}</code></answer>",
+        "[PYTHON]\n{}[/PYTHON]",
+        "\ufeff{}",
+        "Here is the program:\n\n{}",
+        "```ipython3\n{}```",
+        "```code\n{}```",
+        "```tool_code\n{}```",
+        "```plaintext\n{}```\nIt prints\n```text\n5\n```",
+    ],
+)
+def test_a_program_that_is_not_in_a_fence_of_python(answer: str) -> None:
+    program = "a, b = map(int, input().split())\nprint(a + b)\n"
+    found = program_of(answer.format(program))
+    assert found is not None
+    assert found.strip() == program.strip()
+
+
+def test_signs_of_html_in_a_program_are_read() -> None:
+    found = program_of("<code>print(1 &lt; 2)</code>")
+    assert found == "print(1 < 2)"
+
+
+def test_a_session_is_what_was_typed() -> None:
+    session = "```pycon\n>>> for n in [1]:\n...     print(n)\n...\n1\n>>> print(2)\n2\n```"
+    assert program_of(session) == "for n in [1]:\n    print(n)\n\nprint(2)\n"

@@ -18,8 +18,30 @@ _NUMBER = re.compile(
     r"(?: ?%|(?: \d+)?/\d+)?"
 )
 _MATHEMATICS = re.compile(r"\\[A-Za-z]+|\$.*\$|\w\^|\*\*")
-_SEVERAL = re.compile(r"\S *(?:\||;|<\w*(?:split|sep)\w*>) *\S")
+_SEVERAL = re.compile(r"\S *(?:\||;|\n\s*| / | or |<\w*(?:split|sep)\w*>) *\S")
 _TRUTH = ("true", "false")
+_MISSING = (
+    *(
+        "none",
+        "null",
+        "nan",
+        "na",
+        "n/a",
+        "#n/a",
+        "<na>",
+        "\\n",
+        "-",
+        "?",
+        "unknown",
+        "[]",
+        "set()",
+    ),
+    *("unanswerable", "not answerable", "no answer", "i don't know", "i do not know"),
+)
+# What Python writes of its values.
+_WRITTEN = re.compile(
+    r"(?:frozenset|set|list|tuple|array|Index|Series)\(.+\)|b(['\"]).*\1", re.DOTALL
+)
 _BRACKETS = {"[": "]", "(": ")", "{": "}"}
 _ONE_PAIR = re.compile(
     r"\[[^][]*+(?:\[[^][]*+\][^][]*+)*+\]"
@@ -45,6 +67,8 @@ def _is_object(text: str) -> bool:
 
 def _is_list(text: str) -> bool:
     """Tell whether a text shows a list, or means to: ['it's'] and [a] cannot be read as one."""
+    if _WRITTEN.fullmatch(text):
+        return True
     inside = text[1:-1]
     if _BRACKETS.get(text[:1]) != text[-1:] or not inside.strip() or is_option(text):
         return False
@@ -57,6 +81,11 @@ def is_number(text: str) -> bool:
 
 
 FORMS: Sequence[Form] = (
+    Form(
+        "missing values",
+        lambda text: text.lower() in _MISSING,
+        "it counts as the right answer: remove records that have none",
+    ),
     Form(
         "objects",
         _is_object,

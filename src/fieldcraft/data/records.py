@@ -77,8 +77,18 @@ def kind_of(path: Path) -> str:
 # -- tables ------------------------------------------------------------------------------------
 
 _TABLES = (".parquet", ".csv", ".tsv")
-# A whole TSV in which each cell that begins with a quotation mark ends with one, too.
-_QUOTED = re.compile(r'(?:(?:"(?:[^"]|"")*+"|(?!")[^\t\r\n]*+)(?:\t|\r?\n|\Z))*+')
+# Bytes of a file of cells that are read at once: a cell, such as the tests of a program, must fit.
+_LEAST_BLOCK, _MOST_BLOCK = 2**24, 2**30
+_ROWS = 10_000  # that become objects at once
+
+
+def _table(separator: str) -> re.Pattern[str]:
+    """A whole table in which each cell that begins with a quotation mark ends with one, too."""
+    cell = rf'(?:"(?:[^"]|"")*+"|(?!")[^{separator}\r\n]*+)'
+    return re.compile(rf"(?:{cell}(?:{separator}|\r\n?|\n|\Z))*+")
+
+
+_QUOTED, _QUOTED_CSV = _table("\t"), _table(",")
 
 
 def _rows(path: Path) -> Iterator[Record]:
@@ -88,7 +98,7 @@ def _rows(path: Path) -> Iterator[Record]:
         if kind != ".parquet":
             refuse_other_encoding(path)
         table = pyarrow.parquet.read_table(path) if kind == ".parquet" else _cells(path, kind)
-    for batch in table.to_batches():
+    for batch in table.to_batches(max_chunksize=_ROWS):
         yield from batch.to_pylist()
 
 
@@ -96,7 +106,10 @@ def _cells(path: Path, kind: str) -> pyarrow.Table:
     """A table in which every cell is the text that stands there. A CSV has no types: a guess would
     make 7 of the answer 007, and a date of 2009-01-03."""
     parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
-    read = pyarrow.csv.ReadOptions()
+    size = min(max(path.stat().st_size, _LEAST_BLOCK), _MOST_BLOCK)
+    read = pyarrow.csv.ReadOptions(block_size=size)
+    if kind == ".csv":
+        _refuse_broken_quotes(path)
     if kind == ".tsv":
         parse.delimiter = "\t"
         if _has_no_header(path):
@@ -114,6 +127,16 @@ def _cells(path: Path, kind: str) -> pyarrow.Table:
     convert = pyarrow.csv.ConvertOptions(column_types=texts, strings_can_be_null=False)
     table = pyarrow.csv.read_csv(path, read, parse, convert)
     return table.rename_columns([name.strip() for name in names])
+
+
+def _refuse_broken_quotes(path: Path) -> None:
+    """Raises ValueError for a CSV in which text follows the quotation mark that ends a cell, as it
+    does where marks are written as \\". Read on, such a cell would hold other signs than were
+    meant."""
+    with _open(path) as file:
+        text = file.read().decode("utf-8-sig")
+    if not _QUOTED_CSV.fullmatch(text):
+        raise ValueError("a quotation mark in a cell is not written twice")
 
 
 def _has_no_header(path: Path) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from fieldcraft.dialects.pairing import Label, Unpaired, order_of_calls
 from fieldcraft.gateway.fields import Server
@@ -23,6 +23,11 @@ class Says:
     calls: tuple[tuple[str, str], ...] = ()
 
 
+# Keys of a message that no chat template gets from here, and values of them that say nothing.
+UNREAD = ("reasoning_content", "reasoning", "reasoning_details", "thinking", "refusal", "prefix")
+NOTHING: tuple[Any, ...] = (None, False, "", [], {})
+
+
 class TurnRequest(ChatRequest):
     """A request for a turn. How it is sampled is the run's business."""
 
@@ -31,6 +36,29 @@ class TurnRequest(ChatRequest):
     tool_choice: Any = None
     stop: list[str] | str = ""
     chat_template_kwargs: Json = Field(default_factory=dict)
+
+    @field_validator("messages", mode="before")
+    @classmethod
+    def _all_is_shown(cls, given: Any) -> Any:
+        messages = given if isinstance(given, list) else []
+        for number, message in enumerate(messages):
+            for key in UNREAD if isinstance(message, dict) else ():
+                if message.get(key) not in NOTHING:
+                    raise ValueError(
+                        f"the policy does not read '{key}' of message {number}; say it in"
+                        " 'content', or leave it out"
+                    )
+        return given
+
+    @field_validator("tools")
+    @classmethod
+    def _are_functions(cls, given: list[Json]) -> list[Json]:
+        for number, tool in enumerate(given):
+            match tool:
+                case {"type": "function", "function": {"name": str(name)}} if name:
+                    continue
+            raise ValueError(f"tool {number} is no function with a name, so no call can name it")
+        return given
 
     @property
     def stops(self) -> tuple[str, ...]:

@@ -28,6 +28,9 @@ SPACE = f"{string.whitespace}\u00a0\u202f"
 WRAPPING = f"{QUOTES}{SPACE}*_$\\()[]{{}}.,:;"
 OPTION = re.compile(r"(?:(?:the\s+)?(?:option|choice|answer)\b[\W_]*+)?([A-Za-z])", re.IGNORECASE)
 LETTER = re.compile(rf"[{QUOTES}]?[(\[]?[A-Z][)\]]?[.:]?[{QUOTES}]?\.?")
+OPTIONS = re.compile(
+    r"\W*[A-Z]\)?(?:(?:\s*[,;&/]\s*|\s+and\s+|\s+)\(?[A-Z]\)?)+\W*"
+)  # such as A, C
 VERDICTS = {"yes", "no", "noanswer"}
 
 
@@ -88,19 +91,36 @@ def exact_match(prediction: str, golds: Sequence[str]) -> float:
     gold answer is the letter of an option, the prediction must be one letter: "A, B" is not B."""
     if not prediction.strip():
         return 0.0
-    return float(any(_as(gold, prediction) == compared(gold) for gold in golds))
+    return float(any(one == other for one, other in _pairs(prediction, golds)))
 
 
-def _as(gold: str, prediction: str) -> str:
-    """Part of a prediction that is compared with this gold answer: nothing of one that names no
-    single option where an option is asked for."""
-    return compared((option_of(prediction) or "") if is_option(gold) else prediction)
+def _pairs(prediction: str, golds: Sequence[str]) -> list[tuple[str, str]]:
+    """What is compared: of a prediction and of each gold answer. Nothing of a prediction counts
+    that names no single option, or not several, where they are asked for."""
+    return [_pair(prediction, gold) for gold in golds]
+
+
+def _pair(prediction: str, gold: str) -> tuple[str, str]:
+    if is_option(gold):
+        return compared(option_of(prediction) or ""), compared(gold)
+    if OPTIONS.fullmatch(gold):
+        return _letters(prediction), _letters(gold)
+    return compared(prediction), compared(gold)
+
+
+def _letters(text: str) -> str:
+    """The letters of several options in their order, whatever separates them; "" for a text with
+    other words."""
+    words = re.findall(r"\w+", text.lower().replace(" and ", " "))
+    if len(words) == 1 and words[0].isalpha():  # AC
+        words = list(words[0])
+    return "".join(sorted(set(words))) if all(len(word) == 1 for word in words) else ""
 
 
 def f1(prediction: str, golds: Sequence[str]) -> float:
     """Harmonic mean of the precision and recall of words, best over the gold answers. Where either
     side is yes, no or noanswer, only equality counts (HotpotQA's evaluation)."""
-    return max((_f1(_as(gold, prediction), compared(gold)) for gold in golds), default=0.0)
+    return max((_f1(one, other) for one, other in _pairs(prediction, golds)), default=0.0)
 
 
 def _f1(predicted: str, gold: str) -> float:
@@ -120,7 +140,7 @@ def cover_em(prediction: str, golds: Sequence[str]) -> float:
     to be careful with."""
     predicted = normalise(prediction)
     words = predicted.split()
-    wanted = filter(None, map(normalise, golds))
+    wanted = filter(None, (normalise(gold) for gold in golds if not OPTIONS.fullmatch(gold)))
     covered = any(gold in (words if _is_whole(gold) else predicted) for gold in wanted)
     return float(covered or exact_match(prediction, golds))
 

@@ -7,6 +7,7 @@ indented, in lists and quotations, with a language and attributes, and perhaps n
 from __future__ import annotations
 
 import ast
+import html
 import re
 import textwrap
 import warnings
@@ -22,7 +23,17 @@ _BEHIND_TEXT = re.compile(
     r"[^`]*[^`\w](?P<margin>)(?P<fence>`{3,})(?P<info>(?:python|py)[\d.]*)\s*", re.IGNORECASE
 )
 _LANGUAGE = re.compile(r"\s*\{?\s*\.?(?:language-)?([\w+#./-]*)")
-_PYTHON = re.compile(r"(?:python|py|pypy)[\d.]*|[\w./-]+\.py", re.IGNORECASE)
+_PYTHON = re.compile(r"(?:i?python|py|pypy)[\d.]*|[\w./-]+\.py|sage", re.IGNORECASE)
+_SESSION = re.compile(r"pycon|python-?(?:repl|console)")  # with prompts before its lines
+_PROMPT = re.compile(r"(?:>>>|\.\.\.)(?: |$)")
+# Words behind a fence that name no language.
+_UNNAMED = ("", "code", "text", "txt", "plain", "plaintext", "none", "tool_code", "solution")
+# What else people and models put around a program.
+_TAGGED = re.compile(
+    r"<(?P<tag>answer|code|python|solution|program)(?: [^<>]*)?>(?P<inside>.*?)(?:</(?P=tag)>|\Z)"
+    r"|\[PYTHON\](?P<inside2>.*?)(?:\[/PYTHON\]|\Z)",
+    re.DOTALL | re.IGNORECASE,
+)
 _MARKDOWN = ("markdown", "md")
 _TAB = 4  # columns
 _MOST_TEXT = 40  # paragraphs of text that may stand behind a program whose fence is not closed
@@ -104,12 +115,13 @@ def program_of(answer: str) -> str | None:
 
     It is the last block of Python that compiles and, without one, the last block without a language
     that does. Behind these come a block of Python with a mistake and, where there are no fences, an
-    answer that is a program as a whole or has one in indented lines. Text that computes nothing,
-    such as the output "5", is no program.
+    answer that is a program as a whole, or has one between tags, in indented lines or in its last
+    paragraphs. Text that computes nothing, such as the output "5", is no program.
     """
-    blocks = blocks_in(answer)
+    answer = answer.lstrip("\ufeff\u200b")
+    blocks = [_without_prompts(block) for block in blocks_in(answer)]
     pythons = [block for block in blocks if block.is_python]
-    others = [block for block in blocks if not block.language]
+    others = [block for block in blocks if block.language in _UNNAMED]
     for found in (pythons, others):
         for block in reversed(found):
             if (code := _compiled(block)) is not None:
@@ -117,7 +129,32 @@ def program_of(answer: str) -> str | None:
     for block in reversed(pythons):
         if block.text.strip():
             return block.text
-    return None if blocks else _sound(answer) or _indented(answer)
+    if blocks:
+        return None
+    return _sound(answer) or _tagged(answer) or _indented(answer) or _at_the_end(answer)
+
+
+def _without_prompts(block: Block) -> Block:
+    """A session with an interpreter as the program that was typed."""
+    if not _SESSION.fullmatch(block.language):
+        return block
+    typed = [_PROMPT.sub("", line) for line in block.text.split("\n") if _PROMPT.match(line)]
+    return Block("python", "\n".join(typed) + "\n", block.closed)
+
+
+def _tagged(answer: str) -> str | None:
+    """The last program between tags; as HTML, it may have its signs escaped."""
+    found = [match["inside"] or match["inside2"] or "" for match in _TAGGED.finditer(answer)]
+    texts = [text for inside in reversed(found) for text in (inside, html.unescape(inside))]
+    return next((code for text in texts if (code := _sound(text) or _tagged(text))), None)
+
+
+def _at_the_end(answer: str) -> str | None:
+    """The program that an answer ends with, behind paragraphs of text."""
+    paragraphs = "\n".join(_LINE.split(answer)).split("\n\n")
+    places = range(max(len(paragraphs) - _MOST_TEXT, 1), len(paragraphs))
+    texts = ("\n\n".join(paragraphs[place:]) for place in places)
+    return next((code for text in texts if (code := _sound(text)) is not None), None)
 
 
 def _compiled(block: Block) -> str | None:

@@ -19,8 +19,11 @@ MASKED = ("mask", "masked")
 PARTLY = ("train_detail", "refusal", "audio")  # something beside the text matters
 WHOLE = (True, 1, "1", "true", "True")
 NOTHING: tuple[Any, ...] = (None, False, 0, "0", "false", "False", "", [], {})
-# Of a record: KTO's verdict on its answer, and a weight among the records.
-VERDICTS = ("label", "kto_tag", "weight", "train")
+# Of a record: KTO's verdict on its answer and those of others, and a weight among the records.
+VERDICTS = (
+    *("label", "kto_tag", "weight", "train", "correct", "is_correct", "is_right", "success"),
+    *("is_success", "resolved", "passed", "is_accepted"),
+)
 
 
 def refuse_unlearned_turn(turn: Mapping[str, Any]) -> None:
