@@ -133,7 +133,7 @@ def _refuse_broken_quotes(path: Path) -> None:
     """Raises ValueError for a CSV in which text follows the quotation mark that ends a cell, as it
     does where marks are written as \\". Read on, such a cell would hold other signs than were
     meant."""
-    with _open(path) as file:
+    with open_packed(path) as file:
         text = file.read().decode("utf-8-sig")
     if not _QUOTED_CSV.fullmatch(text):
         raise ValueError("a quotation mark in a cell is not written twice")
