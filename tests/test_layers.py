@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -136,3 +137,9 @@ def test_files_are_short() -> None:
     lines = {str(p.relative_to(root)): p.read_text("utf-8").count("\n") for p in files}
     assert len(lines) > 200
     assert {name: count for name, count in lines.items() if count > 400} == {}
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """Two of one name are one module to Python, and whichever is imported second is an error."""
+    names = Counter(file.name for file in Path(__file__).parent.rglob("*.py"))
+    assert [name for name, count in names.items() if count > 1 and name != "__init__.py"] == []

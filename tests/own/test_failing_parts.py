@@ -172,7 +172,7 @@ def test_a_run_that_collapses_has_a_report_of_what_there_is(
         ("Failing", "the reward 'failing' failed (KeyError: 'budget'): correct it and run"),
         ("too_few", "'too_few' must return a list with one score for each of the 2 rollouts"),
         ("nothing", "rollouts that it is given, not None: correct it."),
-        ("wordy", "the reward 'wordy' gave 'good', which is no score: return finite numbers"),
+        ("wordy", "the reward 'wordy' gave 'good', which is no score: return numbers up to 1e+15"),
     ],
 )
 def test_rewards(

@@ -123,14 +123,14 @@ def test_a_stage_whose_budget_changes_is_planned_period_by_period() -> None:
     first, second = timing.each("rl2", stage, cluster)
     assert [(t.name, t.steps) for t in (first, second)] == [
         ("rl2, steps 1 to 20", 20),
-        ("rl2, steps 21 to 40", 20),
+        ("rl2, steps 21 to 60", 40),
     ]
     whole = timing.of("rl2", stage, cluster)
     half = Timing(setup, BIG, Usual(150.0, 0.5, 0.0)).of("rl2", stage, cluster)
     assert (first.step, second.step) == (half.step, whole.step)
     assert first.step < second.step
     [usual] = timing.each("rl2", sizes().recipe.stages["rl2"], cluster)
-    assert (usual.name, usual.steps, usual.step) == ("rl2", 40, whole.step)
+    assert (usual.name, usual.steps, usual.step) == ("rl2", 60, whole.step)
 
 
 def test_what_multiplies_is_not_the_input_embedding() -> None:
@@ -156,7 +156,7 @@ def test_a_step_in_turns_is_the_sum_and_an_asynchronous_one_the_slower_side() ->
     )
     assert turns.step == pytest.approx(turns.sampling + turns.training + turns.publishing)
     assert both.step == pytest.approx(max(both.sampling, both.training) + both.publishing)
-    assert turns.seconds == pytest.approx(40 * turns.step)
+    assert turns.seconds == pytest.approx(60 * turns.step)
 
 
 def test_a_recipe_without_processes_is_split() -> None:

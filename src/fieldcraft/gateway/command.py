@@ -46,6 +46,8 @@ async def output_of(command: Sequence[str], given: bytes, variables: Mapping[str
         _kill(process)
         talking.cancel()
         await asyncio.gather(*both, return_exceptions=True)
+        # what was not read would keep its pipes open, and `Process` itself closes none
+        process._transport.close()  # type: ignore[attr-defined]
     if status:
         said = complained.decode(errors="replace").strip()[-_LAST:]
         raise EnvironmentDefect(f"the agent ended with {status}: {said}")

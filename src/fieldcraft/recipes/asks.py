@@ -95,7 +95,8 @@ def links_out(folder: Path, data: Mapping[str, Any]) -> list[Ask]:
     """The symbolic links in a folder that lead out of it, but for those to files that `data` names,
     and to the blobs of a Hugging Face cache."""
     home = folder.resolve()
-    named = {_resolved(leaf.text) for leaf in _leaves(data, (), "", {}) if "/" in leaf.text}
+    texts = {leaf.text for leaf in _leaves(data, (), "", {})}
+    named = {_resolved(text) for text in texts if "/" in text or _is_there(text)}
     blobs = home.parent.parent / "blobs"
     found = []
     for link in _links(folder):
