@@ -102,6 +102,8 @@ def _listed(given: Any, key: str) -> list[Any]:
     match given:
         case None | "":
             return []
+        case bool():  # of BoolQ and StrategyQA
+            return ["yes", "true"] if given else ["no", "false"]
         case {"text": list(texts)}:  # SQuAD on the hub
             return list(texts)
         case {"value": "<unk>", "aliases": []}:  # TriviaQA's test questions, answers withheld

@@ -19,6 +19,7 @@ import pyarrow
 import pyarrow.parquet
 
 from fieldcraft.data.browsecomp import readable_record
+from fieldcraft.data.comprehension import with_passage
 from fieldcraft.data.formats.kinds import chat_record
 from fieldcraft.data.gold_answers import (
     QUESTION,
@@ -186,10 +187,11 @@ def _task(found: _Found, question: Any) -> Task:
         raise Malformed("metadata that cannot be counted with", str(error)) from error
     if grader_of(Task("", "", (), meta)) == JUDGE and _is_mathematics(record):
         meta[GRADED_BY] = MATH
-    asked = record | {"question": with_options(record, question.strip())}
+    shown = with_passage(record, with_options(record, question.strip()))
+    asked = record | {"question": shown}
     bare = _needs_no_answer(meta)
     answers = accepted_answers(asked) if bare else required_answers(asked)
-    return Task(_identity(record, asked["question"]), asked["question"], answers, meta)
+    return Task(_identity(record, shown), shown, answers, meta)
 
 
 def with_source(tasks: Iterable[Task], path: Path) -> list[Task]:
