@@ -313,7 +313,7 @@ def test_what_holds_no_passages_is_named(tmp_path, records, complaint):
     assert not (tmp_path / "out.jsonl").exists()
 
 
-BAD_PASSAGES = [{"body": "b"}, {"text": 3}, {"text": " "}, {"text": "a", "title": []}]
+BAD_PASSAGES = [{"words": "b"}, {"text": 3}, {"text": " "}, {"text": "a", "title": []}]
 GOOD_QUESTION = {"question": "Q?", "context": [["A", ["One."]]]}
 
 
