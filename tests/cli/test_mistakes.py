@@ -72,7 +72,7 @@ def test_mistakes(
         ("corpus", '{"text": "a"}\nnot so\n', "line 2 is not JSON"),
         (
             "corpus",
-            '{"text": "a"}\n{"body": "b"}\n',
+            '{"text": "a"}\n{"words": "b"}\n',
             "line 2: the passage needs 'contents' or 'text'",
         ),
         ("tasks", '{"question": "Who?"}\n', "line 1: the question has no answer"),

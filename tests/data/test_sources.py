@@ -68,31 +68,6 @@ from source_files import lines, parquet, verl
             Task("g", "Q?", ("2",), {"graded_by": "math"}),
         ),
         (
-            {"id": "o", "question": "Q?", "options": ["no", "yes"], "answer": "B"},
-            Task("o", "Q?", ("yes",)),
-        ),
-        (
-            {"id": "o", "question": "Q?", "options": {"A": "no", "B": "yes"}, "answer": "B"},
-            Task("o", "Q?", ("yes",)),
-        ),
-        (
-            {"id": "o", "question": "A no, B yes?", "options": ["no", "yes"], "answer": "B"},
-            Task("o", "A no, B yes?", ("B",)),
-        ),
-        (
-            {
-                "id": "o",
-                "question": "Q?",
-                "choices": {"label": ["A", "B"], "text": ["no", "yes"]},
-                "answer": "B",
-            },
-            Task("o", "Q?", ("yes",)),
-        ),
-        (
-            {"id": "c", "question": "Q?", "choices": ["no", "yes"], "golden_answers": [1]},
-            Task("c", "Q?", ("yes",)),
-        ),
-        (
             {"_id": "2", "question": "Q?", "answer": "A", "supporting_facts": [["T", 0], ["T", 2]]},
             Task("2", "Q?", ("A",), {"gold_titles": ["T"]}),
         ),
@@ -338,7 +313,7 @@ def test_what_holds_no_passages_is_named(tmp_path, records, complaint):
     assert not (tmp_path / "out.jsonl").exists()
 
 
-BAD_PASSAGES = [{"body": "b"}, {"text": 3}, {"text": " "}, {"text": "a", "title": []}]
+BAD_PASSAGES = [{"words": "b"}, {"text": 3}, {"text": " "}, {"text": "a", "title": []}]
 GOOD_QUESTION = {"question": "Q?", "context": [["A", ["One."]]]}
 
 

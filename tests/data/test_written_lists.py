@@ -95,7 +95,8 @@ def test_a_csv_with_lists_objects_and_truth_values(tmp_path):
         writer.writerow(["P?", "[1, 0]", "['x', 'y']", "{'hops': 2}", "True"])
         writer.writerow(["Q?", "007", "", "", "False"])
     [task] = read_tasks(tmp_path / "a.csv")
-    assert (task.question, task.answers, task.meta) == ("P?", ("y", "x"), {"hops": 2})
+    assert (task.question, task.meta) == ("P?\nA. x\nB. y", {"hops": 2})
+    assert task.answers == ("y", "x", "B", "A")
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+
+import numpy as np
 
 from fieldcraft.data.left_out import MAX_LEFT_OUT, LeftOut
 from fieldcraft.data.other_uses import other_use
@@ -17,13 +20,15 @@ from fieldcraft.types import UserError
 
 _FIRST = 100  # records of which one must tell what the file holds
 Paragraph = tuple[str | None, str, str]  # (id if it has one, title, text)
+Refused = tuple[Malformed, str]  # why, and what else the file may be for
+Found = Iterator[tuple[str, list[Paragraph] | Refused]]
 
 
 class Corpus:
     """Passages of a file, and why other records of it are left out.
 
     Besides JSON lines of passages, the file may be a table of them, such as MS MARCO's collection,
-    or one of questions of HotpotQA, 2WikiMultiHopQA, MuSiQue, SQuAD, MS MARCO or DPR, whose
+    or one of questions of HotpotQA, 2WikiMultiHopQA, MuSiQue, SQuAD, MS MARCO, DPR or BoolQ, whose
     paragraphs become the corpus. It is read when something of it is asked for.
 
     Args:
@@ -78,19 +83,45 @@ class Corpus:
         """Whether the file has a passage in each line, as the first record tells that holds any."""
         first = (record for _, record in islice(records(self.path), _FIRST))
         known = next((r for r in first if is_passage(r) or r.keys() & _HOLDERS), {})
-        return is_passage(known) and kind_of(self.path) == ".jsonl"
+        alone = is_passage(known) and "question" not in known
+        return alone and kind_of(self.path) == ".jsonl"
 
     def _understood(self, left_out: LeftOut) -> Iterator[list[Paragraph]]:
-        """The paragraphs of each record that is understood; the others are counted."""
-        for where, found in _passages(self.path) if self._is_plain else _paragraphs(self.path):
-            if isinstance(found, list):
-                yield found
-            else:
+        """The paragraphs of each record that is understood; the others are counted, as are those
+        with the id of an earlier one."""
+        seen: dict[str, str] = {}  # where ids that come again come first
+        for where, found in self._found():
+            if not isinstance(found, list):
                 left_out.add(where, *found)
+                continue
+            own = found[0][0] if found else None
+            if own is not None and hash(own) in self._repeated:
+                if own in seen:
+                    left_out.add(where, _with_id_of_another(own, seen[own], next(iter(seen))))
+                    continue
+                seen[own] = where
+            yield found
+
+    def _found(self) -> Found:
+        return _passages(self.path) if self._is_plain else _paragraphs(self.path)
+
+    @cached_property
+    def _repeated(self) -> set[int]:
+        """Hashes of the ids that come again. Of each passage 8 bytes are kept and not its id, as a
+        corpus may have many millions."""
+        hashes = array("q")
+        for _, found in self._found():
+            if isinstance(found, list):
+                hashes.extend(hash(own) for own, _, _ in found if own is not None)
+        values, counts = np.unique(np.array(hashes, dtype=np.int64), return_counts=True)
+        return set(values[counts > 1].tolist())
 
 
-Refused = tuple[Malformed, str]  # why, and what else the file may be for
-Found = Iterator[tuple[str, list[Paragraph] | Refused]]
+def _with_id_of_another(own: str, before: str, example: str) -> Malformed:
+    return Malformed(
+        f"an id that an earlier passage has, such as '{example}'",
+        f"its id '{own}' is that of {before}: give it one of its own, or remove it.",
+    )
 
 
 def _passages(path: Path) -> Found:
@@ -135,6 +166,8 @@ def _of_record(record: Record) -> Iterator[Paragraph]:
                 context = zip(context["title"], texts, strict=True)
             for title, sentences in context:
                 yield None, str(title), "".join(sentences)
+        case {"question": str(), "passage": str(text)}:  # BoolQ
+            yield None, str(record.get("title") or ""), text
         case {"ctxs": _} | {"positive_ctxs": _}:  # DPR
             for passage in (each for key in _DPR for each in record.get(key) or ()):
                 yield None, str(passage["title"]), str(passage["text"])

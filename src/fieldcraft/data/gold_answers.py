@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from string import ascii_uppercase
 from typing import Any
 
+from fieldcraft.data.options import right_options
 from fieldcraft.data.program_tests import tests_in
 from fieldcraft.data.records import Malformed, Record, first
 from fieldcraft.data.written import items_in, strings_in, value_in
 from fieldcraft.dialects.base import last_box
 from fieldcraft.types import UserError
 
+# Keys of a question; MS MARCO has the last but one, OpenBookQA the last.
+QUESTION = ("question", "Question", "problem", "Problem", "query", "question_stem")
 _LISTS = ("golden_answers", "answers", "possible_answers")  # PopQA has the last
 _ANSWERS = (*_LISTS, "answer", "Answer", "Final answer")
 # Beside the others: of MuSiQue, of MS MARCO, and what people write.
@@ -50,18 +52,15 @@ def required_answers(record: Record) -> tuple[str, ...]:
 
 
 def accepted_answers(record: Record) -> tuple[str, ...]:
-    """The accepted answers that a record has, maybe none. Raises Malformed for values that are no
-    texts."""
+    """The accepted answers that a record has, maybe none. Of options it is the right one, with its
+    letter where the question shows them. Raises Malformed for values that are no texts, and where
+    it is open which option is right."""
     listed = next((given for key in _ANSWERS if (given := _listed(record.get(key), key))), [])
     if not listed and isinstance(reward := record.get("reward_model"), dict):
         listed = answers_of_verl(reward.get("ground_truth"))
     if not listed and isinstance(solution := record.get("solution"), str):  # of MATH
         listed = [last_box(solution)]
-    choices = record.get("choices")
-    if choices := items_in(choices) if isinstance(choices, str) else choices:
-        listed = [_choice(list(choices), answer) for answer in listed]
-    if lettered := _lettered(record):
-        listed = [lettered.get(answer, answer) for answer in listed]
+    listed = right_options(record, str(first(record, QUESTION)), listed)
     for more in map(record.get, _MORE):
         listed += _listed(more, "answers") if isinstance(more, list | str) else []
     if wrong := [a for a in listed if not isinstance(a, str | int | float | None)]:
@@ -103,6 +102,8 @@ def _listed(given: Any, key: str) -> list[Any]:
     match given:
         case None | "":
             return []
+        case bool():  # of BoolQ and StrategyQA
+            return ["yes", "true"] if given else ["no", "false"]
         case {"text": list(texts)}:  # SQuAD on the hub
             return list(texts)
         case {"value": "<unk>", "aliases": []}:  # TriviaQA's test questions, answers withheld
@@ -156,36 +157,3 @@ def ground_truth(given: Any) -> Any:
     except ValueError:
         return given
     return found if isinstance(found, dict) and "target" in found else given
-
-
-def _lettered(record: Record) -> dict[Any, str]:
-    """The texts of options by their letters, as MMLU-Pro's `options`; none where the question shows
-    them itself, so that a letter answers it."""
-    options = record.get("options") or record.get("choices")
-    match value_in(options) if isinstance(options, str) else options:
-        case {"label": list(letters), "text": list(texts)} if len(letters) == len(texts):
-            found = dict(zip(letters, texts, strict=True))
-        case dict(found):
-            pass
-        case list(texts) if len(texts) <= len(ascii_uppercase):
-            found = dict(zip(ascii_uppercase, texts, strict=False))
-        case _:
-            return {}
-    shown = str(first(record, ("question", "Question", "problem", "query")))
-    if not all(isinstance(text, str) for text in found.values()):
-        return {}
-    return {} if all(text in shown for text in found.values()) else found
-
-
-def _choice(choices: list[Any], answer: Any) -> Any:
-    """FlashRAG's multiple choice: the answer is the number of a choice."""
-    if isinstance(answer, str) and answer not in choices and answer.strip().isdecimal():
-        answer = int(answer)  # a table without types
-    if not isinstance(answer, int):
-        return answer
-    if not 0 <= answer < len(choices):
-        raise Malformed(
-            "the number of a choice that is not there",
-            f"there is no choice {answer}; count from 0.",
-        )
-    return choices[answer]

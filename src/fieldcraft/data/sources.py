@@ -19,8 +19,10 @@ import pyarrow
 import pyarrow.parquet
 
 from fieldcraft.data.browsecomp import readable_record
+from fieldcraft.data.comprehension import with_passage
 from fieldcraft.data.formats.kinds import chat_record
 from fieldcraft.data.gold_answers import (
+    QUESTION,
     SOLVED,
     accepted_answers,
     cannot_be_answered,
@@ -31,6 +33,7 @@ from fieldcraft.data.gold_answers import (
 )
 from fieldcraft.data.left_out import MAX_LEFT_OUT, LeftOut
 from fieldcraft.data.nested import questions_in
+from fieldcraft.data.options import flat_question, with_options
 from fieldcraft.data.other_uses import other_use
 from fieldcraft.data.program_tests import Meta
 from fieldcraft.data.programs import program_question
@@ -47,7 +50,6 @@ from fieldcraft.records.reading import reading
 from fieldcraft.rewards.grading import GRADES_BY, JUDGE, MATH, grader_of
 from fieldcraft.types import Task, UserError
 
-_QUESTION = ("question", "Question", "problem", "Problem", "query")  # MS MARCO has the last
 _ID = ("id", "_id", "ID", "unique_id", "task_id", "question_id", "QuestionId", "query_id")
 _META = ("type", "data_source", "difficulty", GRADED_BY)
 _LEVEL = ("level", "Level", "difficulty_level", "category")  # GAIA, WebWalkerQA, HLE
@@ -91,10 +93,11 @@ def read_questions(path: Path, max_left_out: float = MAX_LEFT_OUT) -> Questions:
     agent recorded and whose answer its users know (`served.py`).
 
     A record holds its question in `question` or in verl's `prompt`, and its answers in
-    `golden_answers` (numbers of `choices`, where it has some), `answers`, `answer`, `aliases` and
-    the like, or verl's `reward_model.ground_truth`. An id is the record's own or a hash of
-    the question; when one comes again, "#2", "#3", ... are added. A paragraph of SQuAD holds
-    several questions. Those that a data set made unanswerable are left out, and need no consent.
+    `golden_answers`, `answers`, `answer`, `aliases` and the like, of options by the text, the
+    letter or the number (`options.py`), or verl's `reward_model.ground_truth`. An id is the
+    record's own or a hash of the question; when one comes again, "#2", "#3", ... are added. A
+    paragraph of SQuAD holds several questions. Those that a data set made unanswerable are left
+    out, and need no consent.
 
     `Task.meta` gets `level` (of HLE the category), `type` and what is in `metadata`; of HotpotQA,
     2WikiMultiHopQA and MuSiQue also `gold_titles`, the titles of the paragraphs that hold the
@@ -159,7 +162,7 @@ def read_task(record: Record) -> Task:
 
 def _plain(record: Record) -> Record:
     """A record of any of the formats as one with its question and its answers. Raises Malformed."""
-    return chat_record(xlam_record(toolrl_record(readable_record(record))))
+    return flat_question(chat_record(xlam_record(toolrl_record(readable_record(record)))))
 
 
 def _asked(found: Sequence[_Found]) -> list[Any]:
@@ -184,9 +187,11 @@ def _task(found: _Found, question: Any) -> Task:
         raise Malformed("metadata that cannot be counted with", str(error)) from error
     if grader_of(Task("", "", (), meta)) == JUDGE and _is_mathematics(record):
         meta[GRADED_BY] = MATH
+    shown = with_passage(record, with_options(record, question.strip()))
+    asked = record | {"question": shown}
     bare = _needs_no_answer(meta)
-    answers = accepted_answers(record) if bare else required_answers(record)
-    return Task(_identity(record, question), question.strip(), answers, meta)
+    answers = accepted_answers(asked) if bare else required_answers(asked)
+    return Task(_identity(record, shown), shown, answers, meta)
 
 
 def with_source(tasks: Iterable[Task], path: Path) -> list[Task]:
@@ -268,7 +273,7 @@ def _stated(record: Record, program: tuple[str | None, Meta] | None) -> Any:
     stated = truth.get("question") if isinstance(truth, dict) else None  # AFM's
     if not stated and isinstance(extra, dict) and isinstance(bare := extra.get("question"), str):
         stated = bare if bare.strip() in prompt_of(record) else None  # verl's GSM8K and others
-    return first(record, _QUESTION) or stated or None
+    return first(record, QUESTION) or stated or None
 
 
 def _identity(record: Record, question: str) -> str:

@@ -10,7 +10,16 @@ from typing import Any
 from fieldcraft.config.names import suggestion
 from fieldcraft.data import autocoa
 from fieldcraft.data.formats.chat import normal
-from fieldcraft.data.formats.kinds import FORMATS, TOOLS, Format, Shown, format_of, question_fields
+from fieldcraft.data.formats.kinds import (
+    FORMATS,
+    TOOLS,
+    Afm,
+    Format,
+    Shown,
+    format_of,
+    question_fields,
+)
+from fieldcraft.data.formats.other_shapes import refuse_other_shape
 from fieldcraft.data.formats.tables import write_records
 from fieldcraft.data.left_out import MAX_LEFT_OUT, LeftOut, refuse_much_left_out
 from fieldcraft.data.records import Malformed, Record, records
@@ -21,6 +30,7 @@ from fieldcraft.data.steps_io import (
     read_demonstrations,
     write_demonstrations,
 )
+from fieldcraft.data.toolrl import is_toolrl
 from fieldcraft.data.trajectories import AUTOCOA, read_trajectories
 from fieldcraft.types import Action, UserError
 
@@ -68,6 +78,8 @@ def _format_of_file(path: Path) -> Format | None:
     if path.suffix == ".txt":
         return None
     _, record = next(records(path), ("", {}))
+    if not isinstance(format_of(record), Afm) and not is_toolrl(path):  # both have instructions
+        refuse_other_shape(records(path))
     return None if _is_autocoa(record) else format_of(record)
 
 

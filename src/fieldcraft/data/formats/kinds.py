@@ -276,7 +276,8 @@ def task_of_chat(record: Record, chat: Chat) -> Task:
     meta |= {TOOLS: tools} if tools else {}
     question = question.strip()
     identity = str(record.get("id") or hash_of(question))
-    return Task(identity, question, accepted_answers(record), meta)
+    answers = accepted_answers(record | {"question": question})
+    return Task(identity, question, answers, meta)
 
 
 def _optional(record: Record, key: str, kind: type[T]) -> T | None:

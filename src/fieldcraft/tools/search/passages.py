@@ -24,8 +24,12 @@ PASSAGES, OFFSETS = "passages.jsonl", "offsets.bin"
 _OFFSET = struct.Struct("<q")
 
 # What records of corpora call the text of a passage, its title and its id: FlashRAG, Search-R1,
-# BEIR, MS MARCO.
-TEXTS, TITLE = ("contents", "text"), "title"
+# BEIR, MS MARCO, LangChain, MuSiQue, and others.
+TEXTS = (
+    *("contents", "text", "content", "page_content", "passage"),
+    *("body", "paragraph_text", "abstract"),
+)
+TITLES = ("title", "wikipedia_title")
 IDS = ("id", "_id", "ID", "docid", "doc_id", "pid", "passage_id")
 
 T = TypeVar("T")
@@ -48,29 +52,35 @@ class Passage:
 
 def is_passage(record: dict[str, Any]) -> bool:
     """Tell whether a record has a text of its own, as a passage does."""
-    return any(isinstance(record.get(key), str) for key in TEXTS)
+    return _text_of(record) is not None
+
+
+def _text_of(record: dict[str, Any]) -> str | None:
+    """The first text of a record that is not empty; an empty one where there is no other."""
+    texts = [record[key] for key in TEXTS if isinstance(record.get(key), str)]
+    return next((text for text in texts if text.strip()), texts[0] if texts else None)
 
 
 def parse_passage(record: dict[str, Any], fallback_id: str, score: float = 0.0) -> Passage:
     """A passage from a record with a text (`TEXTS`), and perhaps a title and an id (`IDS`). Without
     a title, that of `contents` is its first line, maybe in double quotes. Raises ValueError that
     says what is missing."""
-    text = next((record[key] for key in TEXTS if isinstance(record.get(key), str)), None)
-    title = record.get(TITLE)
-    if title is None or title != title:  # null, or a NaN of pandas
+    text = _text_of(record)
+    title = next((record[key] for key in TITLES if record.get(key) not in (None, "")), "")
+    if title != title:  # a NaN of pandas
         title = ""
     if isinstance(title, int | float):  # the novel 1984
         title = str(title)
     if text is None or not isinstance(title, str):
         raise ValueError("needs 'contents' or 'text' (and 'title'), each a string")
-    if isinstance(record.get("contents"), str):
+    if text == record.get("contents"):
         first, line_break, rest = text.partition("\n")
         named = first[1:-1] if len(first) > 1 and first[0] == first[-1] == '"' else first
         if line_break and title.strip() in ("", named.strip()):
             title, text = named, rest
     if not (title.strip() or text.strip()):
         raise ValueError("holds no text")
-    identity = next((record[key] for key in IDS if record.get(key) is not None), fallback_id)
+    identity = next((record[key] for key in IDS if record.get(key) not in (None, "")), fallback_id)
     return Passage(str(identity), " ".join(title.split()), text, score)
 
 

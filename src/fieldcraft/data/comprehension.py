@@ -1,0 +1,20 @@
+"""Questions that are about a text beside them, and mean little without it: BoolQ, RACE."""
+
+from __future__ import annotations
+
+from fieldcraft.data.options import options_of
+from fieldcraft.data.records import Record, first
+
+_BESIDE_OPTIONS = ("passage", "article", "context")
+_TRUTH = ("true", "false", "yes", "no")
+
+
+def with_passage(record: Record, question: str) -> str:
+    """The question with its passage before it, as readers of BoolQ and RACE show it. The text
+    beside another question, such as SQuAD's, is where a search finds the answer: it stays out."""
+    passage = first(record, _BESIDE_OPTIONS) if options_of(record) else None
+    if passage is None and str(record.get("answer")).strip().lower() in _TRUTH:
+        passage = record.get("passage")
+    if not isinstance(passage, str) or not passage.strip() or passage.strip() in question:
+        return question
+    return f"{passage.strip()}\n\n{question}"

@@ -1,0 +1,131 @@
+"""Questions with options: which one is right, and what is shown of the others."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fieldcraft.data.formats.convert import read_shown
+from fieldcraft.data.options import right_options, with_options
+from fieldcraft.data.sources import read_questions, read_tasks
+from source_files import lines
+
+TOWNS = ["Quill", "Paris", "Tane"]
+SHOWN = "Q?\nA. Quill\nB. Paris\nC. Tane"
+PARIS = ("Paris", "B")
+COLUMNS = {"label": ["A", "B", "C"], "text": TOWNS}
+OBJECTS = [{"label": letter, "text": text} for letter, text in zip("ABC", TOWNS, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"choices": TOWNS, "answer": 1},  # MMLU
+        {"choices": TOWNS, "golden_answers": [1]},  # FlashRAG
+        {"options": TOWNS, "answer": "B", "answer_index": 1},  # MMLU-Pro
+        {"options": dict(zip("ABC", TOWNS, strict=True)), "answer": "Paris", "answer_idx": "B"},
+        {"options": {**dict(zip("ABC", TOWNS, strict=True)), "D": None}, "answer": "B"},
+        {"choices": COLUMNS, "answerKey": "B"},  # ARC, CommonsenseQA
+        {"choices": OBJECTS, "answerKey": "B"},
+        {"question": {"stem": "Q?", "choices": OBJECTS}, "answerKey": "B"},
+        {"question": None, "question_stem": "Q?", "choices": COLUMNS, "answerKey": "B"},
+        {"options": ["A)Quill", "B)Paris", "C)Tane"], "correct": "B"},  # AQuA-RAT
+        {"choices": "['Quill' 'Paris' 'Tane']", "answer": "1"},  # of a table
+        {"options": TOWNS, "answer": "(b)"},
+        {"options": TOWNS, "answer": "B. Paris"},
+        {"options": TOWNS, "correct_answer": "paris"},
+        {"options": TOWNS, "answer": "B", "label": 7},
+        {"answers": TOWNS, "answer": "B"},
+        {"answers": TOWNS, "answerKey": "B"},
+        {"answers": TOWNS, "answer_index": 1, "answer": "Paris"},
+    ],
+)
+def test_the_right_one_alone_is_accepted_and_all_are_shown(
+    tmp_path: Path, record: dict[str, Any]
+) -> None:
+    [task] = read_tasks(lines(tmp_path / "q.jsonl", {"question": "Q?"} | record))
+    assert (task.question, task.answers) == (SHOWN, PARIS)
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"answers": TOWNS, "answer": "Paris"}, "several 'answers' and one 'answer', which are"),
+        ({"answers": TOWNS, "answer": 1}, "several 'answers' and one 'answer', which are"),
+        ({"choices": ["2", "1", "0"], "answer": "2"}, "an answer that may be several of its"),
+        ({"choices": [2, 1, 0], "answer": 2}, "an answer that may be several of its options"),
+        ({"options": ["B", "A"], "answer": "A"}, "an answer that may be several of its options"),
+        ({"choices": TOWNS, "answer": "Rome"}, "an answer that is none of its options"),
+        ({"choices": TOWNS, "answer": "B", "answer_index": 2}, "answers that are different"),
+        ({"choices": TOWNS, "answerKey": "B", "answer_index": 2}, "answers that are different"),
+        ({"choices": TOWNS, "answer": 3}, "the number of a choice that is not there"),
+        ({"choices": TOWNS, "answerKey": ""}, "no answer"),
+        ({"choices": [["a"], ["b"]], "answer": 1}, "'choices' that are not understood"),
+        ({"options": "A) yes B) no", "answer": "B"}, "'options' that are not understood"),
+        ({"options": [*map(str, range(27))], "answer": "B"}, "'options' that are not understood"),
+    ],
+)
+def test_one_that_leaves_open_which_is_right_is_left_out(
+    tmp_path: Path, record: dict[str, Any], reason: str
+) -> None:
+    good = {"question": "R?", "answer": "A"}
+    found = read_questions(lines(tmp_path / "q.jsonl", good, {"question": "Q?"} | record), 1.0)
+    assert [task.question for task in found.tasks] == ["R?"]
+    [told] = found.left_out
+    assert told.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("record", "answers"),
+    [
+        ({"answers": ["Paris", "Lutetia"]}, ("Paris", "Lutetia")),
+        ({"golden_answers": ["Paris", "Lutetia"], "answer": "Paris"}, ("Paris", "Lutetia")),
+        ({"answers": ["Paris", "paris"], "answer": "Paris"}, ("Paris", "paris")),
+        ({"answers": ["Paris", "Lutetia"], "answer": "It is Paris."}, ("Paris", "Lutetia")),
+        ({"answers": ["Paris", "Lutetia"], "label": 1}, ("Paris", "Lutetia")),
+        ({"answer": "Paris", "options": {"depth": 3}}, ("Paris",)),
+    ],
+)
+def test_several_names_of_one_answer_are_no_options(
+    tmp_path: Path, record: dict[str, Any], answers: tuple[str, ...]
+) -> None:
+    [task] = read_tasks(lines(tmp_path / "q.jsonl", {"question": "Q?"} | record))
+    assert (task.question, task.answers) == ("Q?", answers)
+
+
+@pytest.mark.parametrize(
+    "shown", [SHOWN, "Which?\n(A) Quill\n(B) Paris\n(C) Tane", "A: Quill, B: Paris, C: Tane?"]
+)
+def test_options_that_a_question_shows_are_shown_once(tmp_path: Path, shown: str) -> None:
+    record = {"question": shown, "options": TOWNS, "answer": "B"}
+    [task] = read_tasks(lines(tmp_path / "q.jsonl", record))
+    assert (task.question, task.answers) == (shown, PARIS)
+
+
+def test_options_without_their_letters_in_the_question_are_shown(tmp_path: Path) -> None:
+    record = {"question": "Quill, Paris or Tane?", "options": TOWNS, "answer": 1}
+    [task] = read_tasks(lines(tmp_path / "q.jsonl", record))
+    assert task.question == "Quill, Paris or Tane?\nA. Quill\nB. Paris\nC. Tane"
+
+
+@pytest.mark.parametrize(("asked", "answers"), [("Q?", ("Paris",)), (SHOWN, PARIS)])
+def test_a_letter_answers_a_demonstration_only_if_it_shows_the_options(
+    tmp_path: Path, asked: str, answers: tuple[str, ...]
+) -> None:
+    said = [{"role": "user", "content": asked}, {"role": "assistant", "content": "Paris"}]
+    record = {"messages": said, "options": TOWNS, "answer": "B"}
+    [(task, _)], _ = read_shown(lines(tmp_path / "d.jsonl", record))
+    assert (task.question, task.answers) == (asked, answers)
+
+
+@given(st.lists(st.text("xyz", min_size=2), min_size=2, max_size=26, unique=True), st.data())
+def test_every_way_to_name_an_option_names_the_same(texts: list[str], data: st.DataObject) -> None:
+    place = data.draw(st.integers(0, len(texts) - 1))
+    letter = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[place]
+    for named in ({"answer": place}, {"answer": letter}, {"answer": texts[place]}):
+        record = {"options": texts} | named
+        shown = with_options(record, "Q?")
+        assert right_options(record, shown, [*named.values()]) == [texts[place], letter]
+        assert with_options(record, shown) == shown
