@@ -141,5 +141,5 @@ def test_files_are_short() -> None:
 
 def test_test_files_have_names_of_their_own() -> None:
     """Two of one name are one module to Python, and whichever is imported second is an error."""
-    names = Counter(file.name for file in Path(__file__).parent.rglob("*.py"))
-    assert [name for name, count in names.items() if count > 1 and name != "__init__.py"] == []
+    names = Counter(file.name for file in Path(__file__).parent.rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
