@@ -34,7 +34,7 @@ def test_index_says_which_passages_are_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     corpus, index = tmp_path / "corpus.jsonl", tmp_path / "index"
-    corpus.write_text('{"text": "a"}\n{"body": "b"}\n')
+    corpus.write_text('{"text": "a"}\n{"picture": "b"}\n')
     assert status("index", corpus, "--out", index) == 2
     assert "1 of the 2 records of" in sentence(capsys)
     assert status("index", corpus, "--out", index, "--max-left-out", 0.5) == 0

@@ -101,7 +101,7 @@ def test_older_messages_are_demonstrations(tmp_path: Path) -> None:
 
 def test_a_bad_passage_is_named_before_a_run_and_in_it(tmp_path: Path) -> None:
     corpus = tmp_path / "passages.jsonl"
-    corpus.write_text('{"text": "a"}\n{"body": "b"}\n{"text": "c"}\n')
+    corpus.write_text('{"text": "a"}\n{"picture": "b"}\n{"text": "c"}\n')
     keys: dict[str, Any] = {"corpus": str(corpus), "tools": ["search"]}
     found = recipe(tmp_path, [GOOD], max_left_out=0.4, **keys)
     told = f"1 of {corpus} left out: no passage"
