@@ -13,25 +13,14 @@ from fieldcraft.engine.attention import special_attention
 from fieldcraft.train.batch import Sample, pack
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import UserError
+from small_sizes import DYNAMIC, LONG, SMALL
 from training_parts import Largest, plain_logprobs_of, random_samples
 
 SHAPE: dict[str, Any] = {
-    "vocab_size": 400,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
+    **SMALL,
     "num_key_value_heads": 2,
     "head_dim": 8,
     "pad_token_id": 0,
-}
-DYNAMIC = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
-LONG = {
-    "rope_type": "longrope",
-    "rope_theta": 10000.0,
-    "long_factor": [4.0] * 4,
-    "short_factor": [1.0] * 4,
-    "original_max_position_embeddings": 16,
 }
 WINDOW = {"sliding_window": 4}
 SPECIAL: dict[str, tuple[dict[str, Any], str]] = {

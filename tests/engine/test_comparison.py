@@ -20,14 +20,11 @@ from fieldcraft.train.batch import WORTH_SHARING
 from fieldcraft.train.lora import Adapter
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import UserError
+from small_sizes import SMALL
 from training_parts import weights
 
 SIZES: dict[str, Any] = {
-    "vocab_size": 400,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
+    **SMALL,
     "num_key_value_heads": 2,
     "pad_token_id": 0,
     "eos_token_id": 2,

@@ -14,15 +14,7 @@ from fieldcraft.engine.sizes import (
     session_tokens,
 )
 from fieldcraft.types import UserError
-
-DYNAMIC = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
-LONG = {
-    "rope_type": "longrope",
-    "rope_theta": 10000.0,
-    "long_factor": [4.0] * 4,
-    "short_factor": [1.0] * 4,
-    "original_max_position_embeddings": 16,
-}
+from small_sizes import DYNAMIC, LONG
 
 
 def config_of(name: str, **keys: Any) -> Any:

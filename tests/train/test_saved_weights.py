@@ -24,14 +24,11 @@ from fieldcraft.train.lora import Adapter
 from fieldcraft.train.model import empty_model, load_config, load_model
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import UserError
+from small_sizes import SMALL
 from training_parts import assert_same, make_trainer, random_samples
 
 SHAPE: dict[str, Any] = {
-    "vocab_size": 400,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
+    **SMALL,
     "num_key_value_heads": 2,
 }
 CONFIGS = {

@@ -14,14 +14,11 @@ from fieldcraft.train.critic import Critic
 from fieldcraft.train.train_mode import dropout_notes
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import UserError
+from small_sizes import SMALL
 from training_parts import plain_logprobs_of, random_samples
 
 SIZES: dict[str, Any] = {
-    "vocab_size": 400,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
+    **SMALL,
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,
