@@ -12,9 +12,11 @@ from transformers import PreTrainedModel
 
 from engine_parity import TOKENIZER, plain_logprobs, random_ids, sharp_model
 from fieldcraft.engine.local.engine import LocalEngine
-from fieldcraft.engine.local.sampling import sample, uniforms
+from fieldcraft.engine.local.sampling import uniforms
 from fieldcraft.sampling import Sampling
 from fieldcraft.types import Completion
+
+ROUNDING = 1e-3  # of a probability and of a log-probability, with weights as large as these
 
 
 @pytest.fixture(scope="module")
@@ -23,13 +25,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedModel:
 
 
 def check_alone(model: PreTrainedModel, prompt: list[int], seed: int, got: Completion) -> None:
-    """The tokens are those that the same random numbers pick from plain log-probabilities."""
-    logprobs = plain_logprobs(model, prompt, got.ids, 1.0)
+    """Each token is where its random number falls among the plain probabilities, to within what a
+    batch may round otherwise, and its log-probability is the plain one."""
     count = len(got.ids)
+    logprobs = plain_logprobs(model, prompt, got.ids, 1.0).double()
     draws = uniforms(np.full(count, seed, np.uint64), len(prompt) + np.arange(count))
-    ids, chosen = sample(logprobs, torch.ones(count), torch.from_numpy(draws))
-    assert got.ids == ids.tolist()
-    assert got.logprobs == pytest.approx(chosen.tolist(), abs=1e-3)
+    draws = torch.from_numpy(draws).double()
+    at = torch.tensor(got.ids)[:, None]
+    chosen = logprobs.gather(1, at)[:, 0]
+    above = logprobs.exp().cumsum(-1).gather(1, at)[:, 0]
+    below = above - chosen.exp()
+    assert torch.all(below - ROUNDING <= draws), (below - draws).max()
+    assert torch.all(draws <= above + ROUNDING), (draws - above).max()
+    assert got.logprobs == pytest.approx(chosen.tolist(), abs=ROUNDING)
 
 
 turn = st.tuples(
@@ -43,9 +51,7 @@ turn = st.tuples(
 sessions = st.lists(st.lists(turn, max_size=4), min_size=2, max_size=6)
 
 
-@settings(
-    derandomize=True, max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(sessions, st.sampled_from([2, 4, 8]), st.sampled_from([24, 8192]))
 def test_company_changes_nothing(model, plans, rows: int, step_tokens: int) -> None:
     engine = LocalEngine(model, TOKENIZER, max_rows=rows, step_tokens=step_tokens)
