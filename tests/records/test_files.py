@@ -9,6 +9,7 @@ import pytest
 
 from fieldcraft.endpoints.openai import ChatEndpoint
 from fieldcraft.records.files import (
+    append_surely,
     append_text,
     atomic_file,
     atomic_folder,
@@ -16,6 +17,7 @@ from fieldcraft.records.files import (
     write_text,
 )
 from fieldcraft.view.index import Index
+from small_disk import small_disk
 from tiny_runs import run_tiny
 
 
@@ -81,3 +83,24 @@ def test_a_draft_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     write_text(tmp_path / "page", ["text"])
     assert (tmp_path / "precious").read_text() == "precious"
     assert (tmp_path / "page").read_text() == "text"
+
+
+def test_a_journal_gets_a_line_whole_or_not_at_all(tmp_path: Path) -> None:
+    """A full disk takes the first bytes of a line and no more."""
+    journal = tmp_path / "journal"
+    append_text(journal, "one\n")
+    with small_disk(8), pytest.raises(OSError, match="No space left"):
+        append_text(journal, "two three\n")
+    assert journal.read_bytes() == b"one\n"
+    append_text(journal, "two three\n")
+    assert journal.read_bytes() == b"one\ntwo three\n"
+
+
+def test_journals_get_their_lines_together_or_not_at_all(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    append_surely({first: "a\n", second: "b\n"})
+    with small_disk(8), pytest.raises(OSError, match="No space left"):
+        append_surely({first: "c\n", second: "longer than it\n"})
+    assert (first.read_bytes(), second.read_bytes()) == (b"a\n", b"b\n")
+    append_surely({first: "c\n", second: "d\n"})
+    assert (first.read_bytes(), second.read_bytes()) == (b"a\nc\n", b"b\nd\n")

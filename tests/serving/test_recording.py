@@ -17,6 +17,7 @@ from fieldcraft.serving.recording import Recording
 from fieldcraft.tools.serving import serving
 from fieldcraft.types import Action, Answer, Author, Observation, Status, Thought, UserError
 from serving_parts import SEARCHES, client, scripted
+from small_disk import small_disk
 
 TROUBLE = ["Hm.\n<begin_search>  </end_search>", *SEARCHES]
 
@@ -102,6 +103,22 @@ def test_who_cannot_be_recorded_is_answered_all_the_same(tmp_path: Path) -> None
     with serving(create_app(service)) as url:
         ask(url, "A?")
         assert "fieldcraft_agent_unrecorded_total 1.0" in httpx.get(f"{url}/metrics").text
+
+
+def test_a_full_disk_leaves_whole_lines_and_says_so(tmp_path: Path) -> None:
+    service, _ = scripted(recording=Recording(tmp_path))
+    with serving(create_app(service)) as url:
+        first = ask(url, "A?")
+        sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+        with small_disk(max(sizes.values()) + 100):
+            ask(url, "B?")
+            refused = say(url, id=first, score=1, comment="a" * 10_000)
+        assert refused.status_code == 507
+        assert refused.json()["error"]["code"] == "disk_full"
+        assert "fieldcraft_agent_unrecorded_total 1.0" in httpx.get(f"{url}/metrics").text
+        assert say(url, id=first, score=1).status_code == 200
+    assert {name: (tmp_path / name).stat().st_size for name in sizes} == sizes
+    assert len(served_tasks(tmp_path)) == 1
 
 
 def test_without_feedback_there_is_nothing_to_learn(tmp_path: Path) -> None:

@@ -9,8 +9,11 @@ import httpx
 import openai
 import pytest
 
+from fieldcraft.dialects.autocoa import AutoCoA
+from fieldcraft.gateway.refusals import Refused
 from fieldcraft.serving.app import create_app
 from fieldcraft.serving.asked import Asked
+from fieldcraft.serving.service import LONG_TOKEN
 from fieldcraft.tools.serving import serving
 from serving_parts import client, scripted
 
@@ -149,7 +152,7 @@ def test_whoever_is_not_done_in_time_is_stopped():
 
     async def close() -> None:
         engine.go_on.clear()
-        running = service.begin(Asked(model="scripted", question="Who?"), "chatcmpl")
+        running = await service.begin(Asked(model="scripted", question="Who?"), "chatcmpl")
         while not engine.open:
             await asyncio.sleep(0)
         await service.close(0.05)
@@ -158,3 +161,32 @@ def test_whoever_is_not_done_in_time_is_stopped():
 
     asyncio.run(close())
     assert engine.open == set()
+
+
+def test_a_queue_that_is_full_encodes_nothing(monkeypatch):
+    """Whoever finds no place costs no encoding, and a question that is far too long costs only that
+    of its beginning."""
+    service, engine = scripted(concurrency=1, queue=0)
+    engine.go_on.clear()
+    encoded: list[int] = []
+    prompt = AutoCoA.prompt
+
+    def counted(dialect, question, schemas):
+        encoded.append(len(question))
+        return prompt(dialect, question, schemas)
+
+    monkeypatch.setattr(AutoCoA, "prompt", counted)
+
+    async def ask() -> None:
+        long = Asked(model="scripted", question="who " * 10**6)
+        with pytest.raises(Refused, match="or more, and this agent has room for"):
+            await service.begin(long, "chatcmpl")
+        assert encoded == [service.room * LONG_TOKEN]
+        await service.begin(Asked(model="scripted", question="Who?"), "chatcmpl")
+        count = len(encoded)
+        with pytest.raises(Refused, match="places and the queue are full"):
+            await service.begin(long, "chatcmpl")
+        assert len(encoded) == count
+        await service.close(0)
+
+    asyncio.run(ask())

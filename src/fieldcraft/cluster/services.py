@@ -55,7 +55,7 @@ class ServiceHost:
     def __init__(
         self, kind: Kind, index: Path | None, sandbox: Mapping[str, Any], at: tuple[str, int]
     ):
-        config = config_of(_app(kind, index, sandbox), at[0], log_level="error")
+        config = config_of(_app(kind, index, sandbox), at[0])
         server = uvicorn.Server(config)
         run = {"sockets": [listen(*at)]}
         threading.Thread(target=server.run, kwargs=run, daemon=True).start()

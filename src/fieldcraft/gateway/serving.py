@@ -25,7 +25,7 @@ async def serving_here(app: Starlette) -> AsyncIterator[str]:
     """Serve an application inside the block, which gets its url. The engine belongs to this event
     loop, so the server does, too."""
     with listen("127.0.0.1", 0) as listener:
-        server = _Server(config_of(app, "127.0.0.1", log_level="error", lifespan="off"))
+        server = _Server(config_of(app, "127.0.0.1", lifespan="off"))
         running = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -7,12 +7,14 @@ there already keeps its own, so that who opens a file to others does it once.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import math
 import os
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, cast
@@ -47,9 +49,42 @@ def _own(name: str, flags: int) -> int:
 
 
 def append_text(path: Path, text: str) -> None:
-    """Append to a journal, which may be new, in one write. Lone surrogates become "?"."""
-    with open_log(path) as file:
-        file.write(text.encode(errors="replace"))
+    """Append to a journal of one writer, which may be new, whole or not at all. Lone surrogates
+    become "?". Raises OSError, as on a full disk."""
+    with open_log(path) as file, _all_or_none([file]):
+        _write(file, text)
+
+
+def append_surely(texts: Mapping[Path, str]) -> None:
+    """Append to several journals, to all or to none, and wait until it is on the disk. They may
+    have other writers that do the same. Raises OSError."""
+    with ExitStack() as stack:
+        files = [stack.enter_context(open_log(path)) for path in texts]
+        for file in files:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        stack.enter_context(_all_or_none(files))
+        for file, text in zip(files, texts.values(), strict=True):
+            _write(file, text)
+        for file in files:
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def _all_or_none(files: Sequence[BinaryIO]) -> Iterator[None]:
+    """Take back what the block appends, should it fail."""
+    sizes = [os.fstat(file.fileno()).st_size for file in files]
+    try:
+        yield
+    except OSError:
+        for file, size in zip(files, sizes, strict=True):
+            os.ftruncate(file.fileno(), size)
+        raise
+
+
+def _write(file: BinaryIO, text: str) -> None:
+    data = text.encode(errors="replace")
+    if file.write(data) != len(data):  # what the rest would have met
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file.name)
 
 
 def draft_of(path: Path) -> Path:

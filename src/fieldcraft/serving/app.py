@@ -74,7 +74,7 @@ class _Answers:
 
     async def completions(self, request: Request) -> Response:
         asked = read_chat(await _body(request))
-        running = self.service.begin(asked, "chatcmpl")
+        running = await self.service.begin(asked, "chatcmpl")
         if asked.stream:
             return _stream(
                 running, chat.chunks(running, asked, self.service), protocol.event, protocol.DONE
@@ -83,7 +83,7 @@ class _Answers:
 
     async def respond(self, request: Request) -> Response:
         asked = read_response(await _body(request))
-        running = self.service.begin(asked, "resp")
+        running = await self.service.begin(asked, "resp")
         if asked.stream:
             events = responses.response_events(running, asked, self.service)
             return _stream(running, events, _typed)
@@ -102,7 +102,11 @@ class _Answers:
             raise Refused(404, "This server keeps no requests; start it with --record FOLDER.")
         if not recording.knows(said.id):
             raise Refused(404, f"There is no request '{said.id}' here.", param="id")
-        recording.say(said)
+        try:
+            await asyncio.to_thread(recording.say, said)
+        except OSError as error:
+            told = f"The disk of this server does not take it ({error.strerror}); try again later."
+            raise Refused(507, told, kind="server_error", code="disk_full", retry=True) from error
         return JSONResponse({"id": said.id, "object": "feedback"})
 
     async def health(self, request: Request) -> Response:

@@ -26,7 +26,7 @@ def mcp_app(service: Service, host: str) -> tuple[MCPServer, Starlette]:
     )
     async def ask(question: str) -> str:
         try:
-            running = service.begin(Asked(model=service.name, question=question), "mcp")
+            running = await service.begin(Asked(model=service.name, question=question), "mcp")
         except Refused as error:
             raise ToolError(str(error)) from error
         try:

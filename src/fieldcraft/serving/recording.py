@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fieldcraft.data.served import DEMONSTRATIONS, FEEDBACK, TRAJECTORIES, Feedback
 from fieldcraft.data.steps_io import demonstration_record
-from fieldcraft.records.files import append_text, make_folder, refuse_unwritable
+from fieldcraft.records.files import append_surely, make_folder, refuse_unwritable
 from fieldcraft.records.jsonl import read_json_lines, whole_lines
 from fieldcraft.records.trajectories import to_json
 from fieldcraft.types import Step, Trajectory
 
 
 class Recording:
-    """A folder with the journals of a server. A line is appended by one write, whole."""
+    """A folder with the journals of a server. What it takes is on the disk, whole, or not there."""
 
     def __init__(self, folder: Path) -> None:
         """Raises UserError for a folder that cannot be written, or that holds something else."""
@@ -31,8 +31,12 @@ class Recording:
     def add(self, trajectory: Trajectory, steps: Sequence[Step]) -> None:
         """Keep a request. `steps` are none where they are not worth imitating. Raises OSError."""
         record = demonstration_record(trajectory.task, steps)
-        self._append(TRAJECTORIES, to_json(trajectory))
-        self._append(DEMONSTRATIONS, json.dumps(record, ensure_ascii=False))
+        self._append(
+            {
+                TRAJECTORIES: to_json(trajectory),
+                DEMONSTRATIONS: json.dumps(record, ensure_ascii=False),
+            }
+        )
         self._ids.add(trajectory.task.id)
 
     def knows(self, request: str) -> bool:
@@ -40,7 +44,7 @@ class Recording:
 
     def say(self, feedback: Feedback) -> None:
         """Keep what a user said. Raises OSError."""
-        self._append(FEEDBACK, feedback.model_dump_json(exclude_none=True))
+        self._append({FEEDBACK: feedback.model_dump_json(exclude_none=True)})
 
-    def _append(self, name: str, line: str) -> None:
-        append_text(self.folder / name, f"{line}\n")
+    def _append(self, lines: Mapping[str, str]) -> None:
+        append_surely({self.folder / name: f"{line}\n" for name, line in lines.items()})

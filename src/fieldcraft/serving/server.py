@@ -21,6 +21,7 @@ from fieldcraft.runs.sampling import GREEDY, Decoding
 from fieldcraft.serving.app import create_app
 from fieldcraft.serving.recording import Recording
 from fieldcraft.serving.service import Limits, Service
+from fieldcraft.tools.connections import more_descriptors
 from fieldcraft.tools.serving import bound, config_of
 from fieldcraft.types import UserError
 
@@ -54,6 +55,7 @@ def serve_agent(
     folder that cannot be written.
     """
     recording = Recording(record) if record else None
+    more_descriptors()
     with bound("agent", address.host, address.port) as listener:
         folder = Path(tempfile.mkdtemp(prefix="fieldcraft-serve-"))  # nobody else's, and no guess
         home = Home(folder, say)
@@ -81,7 +83,6 @@ async def _serve(
             app,
             address.host,
             address.token,
-            log_level="warning",
             timeout_graceful_shutdown=CLOSING_SECONDS,
         )
         await _Server(config, service, limits.grace).serve([listener])

@@ -24,6 +24,7 @@ from fieldcraft.types import Author, Status, Task, Trajectory
 
 KEY = "served"  # of every rollout, so that a request with a seed has the same answer again
 LEFT = "the client hung up"
+LONG_TOKEN = 32  # characters, of which ordinary text has a handful a token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,40 +85,56 @@ class Service:
     metrics: Metrics = field(default_factory=Metrics)
     closed: bool = False
     _running: set[asyncio.Task[None]] = field(default_factory=set)
+    _arriving: int = 0  # requests whose length is being looked at
 
     def __post_init__(self) -> None:
         self._places = asyncio.Semaphore(self.limits.concurrency)
+        self._encoding = asyncio.Lock()
         watch = self.metrics.watch
         watch("fieldcraft_agent_under_way", "Requests in the server", lambda: self.under_way)
 
     @property
     def under_way(self) -> int:
         """Requests that are answered or wait for a place."""
-        return len(self._running)
+        return len(self._running) + self._arriving
 
-    def begin(self, asked: Asked, interface: str) -> Running:
+    async def begin(self, asked: Asked, interface: str) -> Running:
         """Take a request. Raises Refused where it cannot be answered."""
         if self.closed:
             raise closing()
-        model(asked.model, self.name)
-        self._refuse_long(asked)
-        asked.decoding(self.how)
         if self.under_way >= self.limits.concurrency + self.limits.queue:
             raise busy()
+        model(asked.model, self.name)
+        asked.decoding(self.how)
+        self._arriving += 1
+        try:
+            await self._refuse_long(asked)
+        finally:
+            self._arriving -= 1
         running = Running(f"{interface}-{secrets.token_hex(12)}")
         running.task = asyncio.create_task(self._answer(asked, running, interface))
         self._running.add(running.task)
         running.task.add_done_callback(self._running.discard)
         return running
 
-    def _refuse_long(self, asked: Asked) -> None:
-        length = len(self.env.dialect.prompt(asked.question, self.env.schemas))
+    async def _refuse_long(self, asked: Asked) -> None:
+        """Encode in a thread, one question after the other: a long one may take seconds."""
+        async with self._encoding:
+            length = await asyncio.to_thread(self._length, asked.question)
         if length >= self.room:
             told = (
-                f"The question has a prompt of {length} tokens, and this agent has room for"
+                f"The question has a prompt of {length} tokens or more, and this agent has room for"
                 f" {self.room}, its answer included; shorten it."
             )
             raise Refused(400, told, code="context_length_exceeded", param="messages")
+
+    def _length(self, question: str) -> int:
+        """Tokens of a prompt; for a question that is far too long those of its beginning."""
+        for part in (question[: self.room * LONG_TOKEN], question):
+            length = len(self.env.dialect.prompt(part, self.env.schemas))
+            if length >= self.room or part == question:
+                break
+        return length
 
     async def _answer(self, asked: Asked, running: Running, interface: str) -> None:
         began = time.perf_counter()
@@ -150,9 +167,10 @@ class Service:
             follower.end(trajectory)
             trajectory.seconds = time.perf_counter() - began
             self._note(trajectory, interface, late)
-            running.tell(Ends(trajectory, late))
-            if self.recording is not None:
-                self._record(self.recording, trajectory, follower)
+            try:
+                await self._record(trajectory, follower)
+            finally:
+                running.tell(Ends(trajectory, late))
 
     def _note(self, trajectory: Trajectory, interface: str, late: bool) -> None:
         left = trajectory.error == LEFT
@@ -165,10 +183,13 @@ class Service:
         for call in trajectory.calls:
             self.metrics.calls.labels(call.outcome.value).inc()
 
-    def _record(self, recording: Recording, trajectory: Trajectory, follower: Follower) -> None:
+    async def _record(self, trajectory: Trajectory, follower: Follower) -> None:
         """What cannot be kept is counted: a full disk is no reason to answer nobody."""
+        if self.recording is None:
+            return
+        steps = follower.steps if follower.imitable else ()
         try:
-            recording.add(trajectory, follower.steps if follower.imitable else ())
+            await asyncio.to_thread(self.recording.add, trajectory, steps)
         except OSError:
             self.metrics.unrecorded.inc()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,7 +15,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fieldcraft.terminal.console import say
 from fieldcraft.tools.access import OwnRequests
+from fieldcraft.tools.bodies import BoundedBodies
+from fieldcraft.tools.connections import Connections, more_descriptors
 from fieldcraft.types import UserError
+
+# Seconds that an idle connection is kept. Where many clients share a busy machine, the next request
+# of one may take longer than uvicorn's 5.
+KEEP_ALIVE = 75
+UNREAD_SECONDS = 60  # that bytes of an answer may wait for their client
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -22,15 +30,13 @@ def listen(host: str, port: int) -> socket.socket:
 
     asyncio turns Nagle's algorithm off only for sockets that name their protocol, which those of
     `create_server` do not; every small answer would then wait 40 ms for a delayed acknowledgement.
+    A client that stops reading its answer is cut off, where the system can do it.
     """
     listener = socket.create_server((host, port))
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted ones inherit it
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted ones inherit both
+    if sys.platform == "linux":
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_SECONDS * 1000)
     return listener
-
-
-# Seconds that an idle connection is kept. Where many clients share a busy machine, the next request
-# of one may take longer than uvicorn's 5.
-KEEP_ALIVE = 75
 
 
 def free_port(host: str) -> int:
@@ -41,10 +47,14 @@ def free_port(host: str) -> int:
 
 
 def config_of(app: ASGIApp, host: str, token: str | None = None, **more: Any) -> uvicorn.Config:
-    """How an application is served at an address. Pages from elsewhere are refused, but where a
-    `token` is wanted: they do not know it."""
-    door = _patient(app) if token else OwnRequests(_patient(app), host)
-    return uvicorn.Config(door, access_log=False, timeout_keep_alive=KEEP_ALIVE, **more)
+    """How an application is served at an address, within the limits that all servers share: of
+    connections, of the time that a client may take, and of bodies. Pages from elsewhere are
+    refused, but where a `token` is wanted: they do not know it."""
+    bounded = BoundedBodies(_patient(app))
+    door = bounded if token else OwnRequests(bounded, host)
+    more["http"] = Connections().protocol
+    more["log_level"] = "error"  # a warning for each request that is none would fill a disk
+    return uvicorn.Config(door, access_log=False, timeout_keep_alive=KEEP_ALIVE, ws="none", **more)
 
 
 def _patient(app: ASGIApp) -> ASGIApp:
@@ -88,6 +98,7 @@ def serve(
     Raises:
         UserError: the address cannot be listened on.
     """
+    more_descriptors()
     server = _Server(config_of(app, host, token), on_end)
     with bound(name, host, port, path) as listener, contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[listener])
@@ -118,7 +129,7 @@ def serving(app: ASGIApp, port: int = 0, on_end: Callable[[], None] = nothing) -
     """Serve an ASGI application on the loopback, in a thread; gives its url. Port 0 takes a free
     one. Raises OSError if the port is taken."""
     with listen("127.0.0.1", port) as listener:
-        server = _Server(config_of(app, "127.0.0.1", log_level="error"), on_end)
+        server = _Server(config_of(app, "127.0.0.1"), on_end)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

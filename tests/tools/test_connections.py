@@ -1,0 +1,198 @@
+"""Servers keep to their limits, whatever clients do at the sockets."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from fieldcraft.tools import bodies
+from fieldcraft.tools.bodies import BoundedBodies
+from fieldcraft.tools.connections import MOST_HEADERS, Connections, most_connections
+from fieldcraft.tools.serving import listen, serving
+
+SECONDS = 60.0  # after which a test has failed; nothing waits for it otherwise
+GO_ON = threading.Event()  # what is held may be answered
+HELD = threading.Semaphore(0)  # how many are
+
+
+async def hold(request: Request) -> Response:
+    await request.body()
+    HELD.release()
+    while not GO_ON.is_set():
+        await asyncio.sleep(0.005)
+    return PlainTextResponse("held")
+
+
+async def echo(request: Request) -> Response:
+    return PlainTextResponse(str(len(await request.body())))
+
+
+APP = Starlette(
+    routes=[Route("/", echo, methods=["GET", "POST"]), Route("/hold", hold, methods=["POST"])]
+)
+
+
+@contextlib.contextmanager
+def served(limits: Connections, app: object = APP) -> Iterator[tuple[str, int]]:
+    """A server with these limits; its address."""
+    config = uvicorn.Config(app, log_level="error", ws="none", http=limits.protocol)  # type: ignore[arg-type]
+    with listen("127.0.0.1", 0) as listener:
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield listener.getsockname()
+        finally:
+            GO_ON.set()
+            server.should_exit = server.force_exit = True
+            thread.join(SECONDS)
+            GO_ON.clear()
+
+
+def opened(address: tuple[str, int], said: bytes = b"") -> socket.socket:
+    """A connection on which something was said; `received` waits for its end."""
+    client = socket.create_connection(address, timeout=SECONDS)
+    client.sendall(said)
+    return client
+
+
+def received(client: socket.socket) -> bytes:
+    """All that comes until the server closes the connection."""
+    said = b""
+    with contextlib.suppress(ConnectionResetError):
+        while piece := client.recv(65536):
+            said += piece
+    return said
+
+
+def test_connections_leave_room_for_files():
+    assert most_connections() > 0
+    assert Connections().most == most_connections()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: a\r\nSlow: "],
+    ids=["nothing", "half a line", "half a header"],
+)
+def test_a_client_that_sends_no_whole_headers_is_cut_off(said: bytes) -> None:
+    with served(Connections(header_seconds=0.05)) as address, opened(address, said) as client:
+        assert received(client) == b""
+
+
+def drip(client: socket.socket) -> None:
+    """Send a byte of a header now and then, until the connection is closed."""
+    client.settimeout(0.01)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        while True:
+            client.sendall(b"a")
+            with contextlib.suppress(TimeoutError):
+                if not client.recv(1):
+                    return
+
+
+def test_a_byte_now_and_then_buys_no_time() -> None:
+    """The time runs from the first byte, and no other byte begins it anew."""
+    with served(Connections(header_seconds=0.2)) as address, opened(address) as client:
+        drip(client)
+
+
+def test_a_body_that_does_not_come_is_cut_off() -> None:
+    said = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf"
+    with served(Connections(body_seconds=0.05)) as address, opened(address, said) as client:
+        assert b"200 OK" not in received(client)
+
+
+def test_an_answer_under_way_has_no_time_of_the_client() -> None:
+    """A request that is whole is the server's to answer, however long that takes."""
+    limits = Connections(header_seconds=0.05, body_seconds=0.05)
+    said = b"POST /hold HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nConnection: close\r\n\r\nhalf"
+    with served(limits) as address, opened(address, said) as client:
+        with opened(address) as idle:
+            assert received(idle) == b""  # so the times have passed
+        GO_ON.set()
+        assert received(client).endswith(b"held")
+
+
+def test_headers_have_a_length() -> None:
+    said = b"GET / HTTP/1.1\r\nHost: a\r\n" + b"a: " + b"b" * (3 * MOST_HEADERS)
+    with served(Connections()) as address, opened(address) as client:
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            client.sendall(said)
+        assert b"200 OK" not in received(client)
+
+
+POST_HOLD = b"POST /hold HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
+
+
+def test_who_asks_nothing_makes_room_for_who_asks() -> None:
+    """Oldest first, and whoever is being answered stays."""
+    with served(Connections(most=3)) as address, contextlib.ExitStack() as stack:
+        held = stack.enter_context(opened(address, POST_HOLD))
+        HELD.acquire(timeout=SECONDS)
+        silent = [stack.enter_context(opened(address)) for _ in range(6)]
+        assert [received(client) for client in silent[:4]] == [b""] * 4
+        assert httpx.get(f"http://{address[0]}:{address[1]}/").text == "0"
+        GO_ON.set()
+        held.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        assert received(held).count(b"200 OK") == 2
+
+
+def test_without_room_a_client_is_told_to_come_again() -> None:
+    with served(Connections(most=2)) as address, contextlib.ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(opened(address, POST_HOLD))
+            HELD.acquire(timeout=SECONDS)
+        got = received(stack.enter_context(opened(address)))
+        assert got.startswith(b"HTTP/1.1 503")
+        assert b"Retry-After: 1" in got
+
+
+def chunked(*pieces: bytes) -> Iterator[bytes]:
+    """A body that tells no length."""
+    yield from pieces
+
+
+def test_bodies_are_refused_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "LARGEST", 1000)
+    monkeypatch.setattr(bodies, "TOGETHER", 1500)
+    door = BoundedBodies(APP)
+    with served(Connections(), door) as (host, port):
+        url = f"http://{host}:{port}"
+        assert httpx.post(url, content=b"a" * 1000).text == "1000"
+        assert httpx.post(url, content=b"a" * 1001).status_code == 413
+        assert httpx.post(url, content=chunked(b"a" * 900)).text == "900"
+        assert httpx.post(url, content=chunked(b"a" * 900, b"b" * 900)).status_code != 200
+        assert door.held == 0
+        waiting = socket.create_connection((host, port), timeout=SECONDS)
+        waiting.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 900\r\n\r\nhalf")
+        while door.held != 900:
+            pass
+        full = httpx.post(url, content=b"a" * 601)
+        assert (full.status_code, full.headers["retry-after"]) == (503, "1")
+        assert httpx.post(url, content=b"a" * 600).text == "600"
+        waiting.close()
+        while door.held:
+            pass
+
+
+@pytest.mark.parametrize("path", ["/", "/hold"])
+def test_every_server_has_the_limits(path: str) -> None:
+    """Those of `serving` and `serve` alike, which share their configuration."""
+    with serving(APP) as url:
+        where = urlsplit(url)
+        assert where.hostname is not None
+        assert where.port is not None
+        told = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {2**40}\r\n\r\n"
+        with opened((where.hostname, where.port), told.encode()) as client:
+            assert client.recv(65536).startswith(b"HTTP/1.1 413")
