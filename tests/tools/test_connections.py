@@ -13,7 +13,9 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
+from websockets.sync.client import connect
 
 from fieldcraft.tools import bodies
 from fieldcraft.tools.bodies import BoundedBodies
@@ -37,15 +39,25 @@ async def echo(request: Request) -> Response:
     return PlainTextResponse(str(len(await request.body())))
 
 
+async def talk(socket: WebSocket) -> None:
+    await socket.accept()
+    await socket.send_text(await socket.receive_text())
+    await socket.close()
+
+
 APP = Starlette(
-    routes=[Route("/", echo, methods=["GET", "POST"]), Route("/hold", hold, methods=["POST"])]
+    routes=[
+        Route("/", echo, methods=["GET", "POST"]),
+        Route("/hold", hold, methods=["POST"]),
+        WebSocketRoute("/talk", talk),
+    ]
 )
 
 
 @contextlib.contextmanager
 def served(limits: Connections, app: object = APP) -> Iterator[tuple[str, int]]:
     """A server with these limits; its address."""
-    config = uvicorn.Config(app, log_level="error", ws="none", http=limits.protocol)  # type: ignore[arg-type]
+    config = uvicorn.Config(app, log_level="error", http=limits.protocol)  # type: ignore[arg-type]
     with listen("127.0.0.1", 0) as listener:
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -122,6 +134,16 @@ def test_an_answer_under_way_has_no_time_of_the_client() -> None:
             assert received(idle) == b""  # so the times have passed
         GO_ON.set()
         assert received(client).endswith(b"held")
+
+
+def test_a_web_socket_may_be_silent() -> None:
+    limits = Connections(header_seconds=0.05)
+    with served(limits) as address, connect(f"ws://{address[0]}:{address[1]}/talk") as client:
+        with opened(address) as idle:
+            assert received(idle) == b""  # so the time has passed
+        client.send("and still there")
+        assert client.recv(SECONDS) == "and still there"
+    assert limits.idle == {}
 
 
 def test_headers_have_a_length() -> None:

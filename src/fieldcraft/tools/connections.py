@@ -102,6 +102,9 @@ class _Connection(_Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self not in self.connections:  # it became a web socket, which has times of its own
+            self._enter(None)
+            return
         if self.transport.is_closing():
             return
         if self.cycle is not None and not self.cycle.response_complete:

@@ -54,7 +54,7 @@ def config_of(app: ASGIApp, host: str, token: str | None = None, **more: Any) ->
     door = bounded if token else OwnRequests(bounded, host)
     more["http"] = Connections().protocol
     more["log_level"] = "error"  # a warning for each request that is none would fill a disk
-    return uvicorn.Config(door, access_log=False, timeout_keep_alive=KEEP_ALIVE, ws="none", **more)
+    return uvicorn.Config(door, access_log=False, timeout_keep_alive=KEEP_ALIVE, **more)
 
 
 def _patient(app: ASGIApp) -> ASGIApp:
