@@ -72,7 +72,7 @@ HELLO = {
 }
 for line in sys.stdin:
     asked = json.loads(line)
-    answers = {"initialize": HELLO, "tools/list": {"tools": TOOLS}}
+    answers = {"initialize": HELLO, "tools/list": {"tools": TOOLS}, "tools/call": CALLED}
     found = answers.get(asked["method"])
     answer = {"result": found} if found else {"error": {"code": -32601, "message": "no"}}
     if "id" in asked:
@@ -88,9 +88,12 @@ def write_server(folder: Path, source: str = SERVER) -> str:
     return shlex.join([sys.executable, str(file)])
 
 
-def write_lister(folder: Path, tools: list[dict[str, Any]]) -> str:
-    """A server that the SDK would not write: it lists whatever it is given, and answers no call."""
-    return write_server(folder, f"TOOLS = {tools!r}\n{LISTER}")
+def write_lister(
+    folder: Path, tools: list[dict[str, Any]], called: dict[str, Any] | None = None
+) -> str:
+    """A server that the SDK would not write: it lists whatever it is given, and answers every call
+    with `called`, or an error."""
+    return write_server(folder, f"TOOLS = {tools!r}\nCALLED = {called!r}\n{LISTER}")
 
 
 def started(folder: Path) -> list[int]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from fieldcraft.config.recipe import table_rows
 from fieldcraft.evals.seeds import (
     FEW,
     build_table,
@@ -18,7 +19,9 @@ from fieldcraft.evals.seeds import (
     write_page,
 )
 from fieldcraft.evals.tables import comparisons_table, seeds_table, training_table
-from fieldcraft.types import Task, Trajectory
+from fieldcraft.recipes.files import read_recipe, shipped
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.types import Task, Trajectory, UserError
 from seeds_parts import STAGES, entry, recipe, report, rows
 
 ATTACK = "<script>alert('owned')</script>"
@@ -152,6 +155,35 @@ def test_a_workflow_in_which_no_model_writes_is_a_program(tmp_path: Path) -> Non
     write_page(table, {}, {}, {}, tmp_path / "report.html")
     shown = (tmp_path / "report.html").read_text("utf-8")
     assert "No model<small>no model</small>" in shown
+
+
+def test_teachers_have_rows_of_their_own(tmp_path: Path) -> None:
+    teachers = recipe(teacher={"team": "afm"}, evaluation={"teachers": ["team", "lone"]})
+    both = report(0.5)
+    both["evals"] |= {name: entry(1.0, {}) for name in ("team", "lone")}
+    table = build_table(teachers, {0: both, 1: both})
+    found = rows(table)
+    assert list(found)[:4] == ["base", "workflow", "team", "lone"]
+    assert [found[name]["kind"] for name in ("team", "lone")] == ["teacher", "teacher"]
+    assert found["team"]["stages"] == []
+    assert found["team"]["em"]["mean"] == 1.0
+    page = tmp_path / "report.html"
+    write_page(table, {0: "a", 1: "b"}, {}, {}, page)
+    assert page.read_text().count("a teacher</small>") == 2
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_every_recipe_has_a_table_over_seeds(name: str) -> None:
+    needs = [f"{key}={Path(__file__)}" for key in read_recipe(name).get("needs", [])]
+    found = load_recipe(name, needs)
+    if not found.stages:
+        with pytest.raises(UserError, match=r"trains nothing, .* run it with seed=N for each"):
+            load_recipe(name, [*needs, "seeds=[0,1]"])
+        return
+    parts = report(0.5)
+    parts["evals"] = {shown: entry(0.5, {}) for shown in table_rows(found).values()}
+    parts["stages"] = [{"name": stage, "seconds": 1.0} for stage in found.stages]
+    assert len(build_table(found, {0: parts})["rows"]) == len(table_rows(found))
 
 
 def test_a_row_has_every_kind_of_question_by_itself() -> None:

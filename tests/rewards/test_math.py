@@ -59,9 +59,9 @@ def test_gold_answers_that_cannot_be_read_are_not_gradable(pool: MathPool) -> No
 
 def test_a_worker_that_is_killed_from_outside_is_replaced(pool: MathPool) -> None:
     assert graded(pool, "18", "18.0") == 1.0
-    worker = pool._idle.get()
+    worker = pool.processes._idle.get()
     os.kill(worker._process.pid, signal.SIGKILL)
-    pool._idle.put(worker)
+    pool.processes._idle.put(worker)
     assert graded(pool, "18", "18.0") == 1.0
     assert worker._process.returncode == -signal.SIGKILL
 

@@ -293,22 +293,49 @@ def test_wrong_settings_are_a_sentence(settings, sentence):
 
 def test_the_text_of_a_page_is_found_once(monkeypatch):
     found = []
+    pool = web_text._processes()
+    ask = pool.ask
 
-    def find(text, url):
-        found.append(url)
-        return Page(text)
+    def asked(question):
+        found.append(question["url"])
+        return ask(question)
 
-    monkeypatch.setattr(web_text, "_html_page", find)
+    monkeypatch.setattr(pool, "ask", asked)
     texts = web_text.PageTexts()
 
     def read(*page):
         return asyncio.run(texts.of(*page))
 
     for _ in range(3):
-        assert read(b"<p>a</p>", "text/html", "http://x/1") == Page("<p>a</p>")
-    assert read(b"<p>b</p>", "text/html", "http://x/1") == Page("<p>b</p>")  # the page has changed
+        assert read(b"<p>a</p>", "text/html", "http://x/1") == Page("a")
+    assert read(b"<p>b</p>", "text/html", "http://x/1") == Page("b")  # the page has changed
     read(b"<p>a</p>", "text/html", "http://x/2")  # its links may be relative
     assert found == ["http://x/1", "http://x/1", "http://x/2"]
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Pages have a moment of CPU time."""
+    web_text._processes.cache_clear()
+    monkeypatch.setattr(web_text, "PAGE_SECONDS", 0.05)
+    yield
+    web_text._processes().close()
+    web_text._processes.cache_clear()
+
+
+def test_a_page_that_takes_too_long_is_given_up(impatient):
+    """The process that reads it is killed, and another one reads the next page."""
+    long = b"<a href=x>a</a>" * 10**5
+    texts = web_text.PageTexts()
+    with pytest.raises(ToolError, match=r"could not be read in 0\.05 s"):
+        asyncio.run(texts.of(long, "text/html", "http://x/1"))
+    assert asyncio.run(texts.of(b"short", "text/plain", "http://x/2")) == Page("short")
+
+
+@pytest.mark.parametrize("charset", ["punycode", "idna", "unicode_escape", "RAW-unicode-escape"])
+def test_codecs_that_are_no_charsets_are_passed_over(charset):
+    kind = f"text/plain; charset={charset}"
+    assert web_text.read_page(rb"a\u0062-c", kind, "http://x/") == Page(r"a\u0062-c")
 
 
 def test_without_the_libraries_the_sentence_says_what_to_install(monkeypatch):

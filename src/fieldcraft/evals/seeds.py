@@ -24,7 +24,7 @@ from fieldcraft.types import Trajectory
 FEW = 20  # trajectories below which a rate is marked as uncertain
 MOST_CALLS = 8  # of the charts by number of calls, as in AutoCoA's figure 3
 # The colour of a row says what its model went through; rivals have colours of their own.
-COLOURS = {"model": 0, "program": 2, "workflow": 4, "supervised": 1, "rl": 3}
+COLOURS = {"model": 0, "program": 2, "teacher": 0, "workflow": 4, "supervised": 1, "rl": 3}
 RIVALS = (3, 5, 6, 2, 7)
 # Means over seeds of what `metrics.summarise` says of a set of questions.
 MEANS = (
@@ -92,7 +92,7 @@ def _row(
 ) -> dict[str, Any]:
     entries = [report["evals"][name] for report in reports.values()]
     kind = _kind(recipe, name, entries)
-    stages = [] if kind == "program" else lineage(recipe, name)
+    stages = [] if kind in ("program", "teacher") else lineage(recipe, name)
     splits = entries[0].get("splits", {})
     return {
         "title": title,
@@ -164,7 +164,10 @@ def _by_calls(entries: Sequence[Report]) -> list[dict[str, int]]:
 
 
 def _kind(recipe: Recipe, name: str, entries: Sequence[Report]) -> str:
-    """A program is a workflow in which no model writes anything."""
+    """A program is a workflow in which no model writes anything, and a teacher is no model of the
+    run."""
+    if name in recipe.evaluation.teachers:
+        return "teacher"
     if name in map(short, recipe.evaluation.workflows):
         return "workflow" if any(entry["tokens_mean"] for entry in entries) else "program"
     if name == first_model(recipe):

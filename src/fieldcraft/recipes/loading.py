@@ -309,6 +309,11 @@ def _check_seeds(recipe: Recipe) -> None:
             f"seed={recipe.seed} is one run and seeds={list(recipe.seeds)} several: for one alone"
             " set seeds=[] as well."
         )
+    if recipe.seeds and not recipe.stages:
+        raise UserError(
+            f"the recipe '{recipe.recipe}' trains nothing, so there is no table over"
+            f" seeds={list(recipe.seeds)}: run it with seed=N for each."
+        )
 
 
 def check_judge(judge: JudgeModel, needed: bool) -> None:

@@ -3,72 +3,13 @@
 from __future__ import annotations
 
 import atexit
-import json
-import subprocess
-import sys
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import Future
 from functools import lru_cache
 from importlib.util import find_spec
-from queue import Empty, SimpleQueue
-from threading import Timer
+from typing import Any
 
+from fieldcraft.tools.killable import KillablePool
 from fieldcraft.types import UserError
-
-WALL = 60  # times the limit of CPU time: a process that waits for nothing is only that slow
-
-
-class MathWorker:
-    """One process. It ends when its standard input does, so none outlives this one."""
-
-    def __init__(self) -> None:
-        """Raises UserError if it does not start."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "fieldcraft.rewards.math_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            encoding="utf-8",
-        )
-        if not self._heard("ready"):
-            self.close()
-            raise UserError(
-                "the process that compares mathematical answers does not start: run"
-                f" {sys.executable} -m fieldcraft.rewards.math_worker to see why."
-            )
-
-    def ask(self, golds: list[str], answer: str, seconds: float) -> tuple[bool | None, bool | None]:
-        """(whether a gold answer can be read, whether the answer equals one); None for what the
-        process did not come to say before it ended."""
-        guard = Timer(WALL * seconds, self._process.kill)
-        guard.start()
-        try:
-            question = {"golds": golds, "answer": answer, "seconds": seconds}
-            assert self._process.stdin is not None
-            try:
-                self._process.stdin.write(json.dumps(question) + "\n")
-                self._process.stdin.flush()
-            except BrokenPipeError:
-                return None, None
-            return self._heard("known"), self._heard("right")
-        finally:
-            guard.cancel()
-
-    def _heard(self, key: str) -> bool | None:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        said: dict[str, bool] = json.loads(line) if line.endswith("\n") else {}
-        return said.get(key)
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            with suppress(BrokenPipeError):  # what was left to be written
-                pipe.close()
 
 
 class MathPool:
@@ -81,37 +22,22 @@ class MathPool:
 
     def __init__(self, workers: int, seconds: float) -> None:
         self.seconds = seconds
-        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="math")
-        self._idle: SimpleQueue[MathWorker] = SimpleQueue()
+        self.processes = KillablePool("fieldcraft.rewards.math_worker", workers, seconds)
 
     def submit(self, golds: list[str], answer: str) -> Future[float | None]:
         """1.0 if the answer equals one of the gold answers, else 0.0. An answer that takes too long
         is 0.0, too; gold answers that cannot be read, or take too long, are None."""
-        return self._threads.submit(self._grade, golds, answer)
+        return self.processes.run(lambda: self._grade({"golds": golds, "answer": answer}))
 
-    def _grade(self, golds: list[str], answer: str) -> float | None:
-        known, right = self._ask(golds, answer)
-        if known is None:
-            known, right = self._ask(golds, answer)  # it may have been killed from outside
-        return float(right is True) if known else None
-
-    def _ask(self, golds: list[str], answer: str) -> tuple[bool | None, bool | None]:
-        try:
-            worker = self._idle.get_nowait()
-        except Empty:
-            worker = MathWorker()
-        known, right = worker.ask(golds, answer, self.seconds)
-        if right is None:
-            worker.close()
-        else:
-            self._idle.put(worker)
-        return known, right
+    def _grade(self, question: dict[str, Any]) -> float | None:
+        said = self.processes.ask(question)
+        if "known" not in said:
+            said = self.processes.ask(question)  # it may have been killed from outside
+        return float(said.get("right") is True) if said.get("known") else None
 
     def close(self) -> None:
         """End all workers."""
-        self._threads.shutdown(cancel_futures=True)
-        while not self._idle.empty():
-            self._idle.get().close()
+        self.processes.close()
 
 
 @lru_cache

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import atexit
+import codecs
 import hashlib
 import io
 import logging
+import os
 import unicodedata
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from fieldcraft.records.reading import Damaged, reading
-from fieldcraft.tools.threads import in_thread
+from fieldcraft.tools.killable import KillablePool
 from fieldcraft.types import ToolError, UserError
 
 if TYPE_CHECKING:
     from cachetools import LRUCache
 
+PAGE_SECONDS = 20  # of CPU time for one page
 MOST_LINKS = 30
 MOST_PDF_PAGES = 200
 _KEPT_CHARACTERS = 2**26  # of the texts of pages
@@ -28,6 +36,9 @@ _SNIFFED = 4096  # characters that tell text from anything else
 _MOST_STRANGE = 0.1  # of them that are no characters of a text
 _TEXTS = ("application/json", "application/xml", "application/x-ndjson", "application/yaml")
 _HTML = ("text/html", "application/xhtml+xml", "")
+# Codecs of Python for other ends, some of which take time that grows with the square of the text.
+_NO_CHARSETS = ("punycode", "idna", "unicode-escape", "raw-unicode-escape", "undefined")
+_LACKING = "The tools of the web need more libraries: pip install 'fieldcraft[web]'."
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +51,14 @@ class Page:
 
 def require_extractors() -> None:
     """Raises UserError where the libraries that read pages are not installed."""
-    _trafilatura()
-    _pypdf()
+    if not all(map(find_spec, ("trafilatura", "lxml", "lxml_html_clean", "pypdf"))):
+        raise UserError(_LACKING)
 
 
 class PageTexts:
-    """`read_page` for many rollouts, in a thread: it remembers what it has read, because to find
-    the text of a page takes ten times as long as to get it from a server nearby."""
+    """`read_page` for many rollouts, in processes that end where a page takes too long. It
+    remembers what it has read, because to find the text of a page takes ten times as long as to get
+    it from a server nearby."""
 
     def __init__(self) -> None:
         self._known: LRUCache[tuple[bytes, str, str], Page] = _cachetools().LRUCache(
@@ -54,14 +66,32 @@ class PageTexts:
         )
 
     async def of(self, content: bytes, kind: str, url: str) -> Page:
-        """As `read_page`."""
+        """As `read_page`. Raises ToolError for a page that takes too long, too."""
         key = hashlib.sha256(content).digest(), kind, url
         page = self._known.get(key)
         if page is None:
-            page = await in_thread(lambda: read_page(content, kind, url))
+            pool = _processes()
+            asked = {"content": b64encode(content).decode(), "kind": kind, "url": url}
+            page = _page_of(await asyncio.wrap_future(pool.run(lambda: pool.ask(asked))))
             if _size(page) <= self._known.maxsize:
                 self._known[key] = page
         return page
+
+
+@lru_cache
+def _processes() -> KillablePool:
+    pool = KillablePool("fieldcraft.web.text_worker", os.cpu_count() or 1, PAGE_SECONDS)
+    atexit.register(pool.close)
+    return pool
+
+
+def _page_of(said: dict[str, Any]) -> Page:
+    """The page that a process read."""
+    if "text" in said:
+        return Page(said["text"], tuple((words, to) for words, to in said["links"]))
+    if "error" in said:
+        raise ToolError(said["error"])
+    raise ToolError(f"The page could not be read in {PAGE_SECONDS} s; look for another page.")
 
 
 def _size(page: Page) -> int:
@@ -108,8 +138,10 @@ def _decoded(content: bytes, parameters: str) -> str:
     """By the charset of the header, else as trafilatura guesses."""
     _, given, charset = parameters.lower().partition("charset=")
     if given:
+        name = charset.split(";")[0].strip(" \"'")
         try:
-            return content.decode(charset.split(";")[0].strip(" \"'"), errors="replace")
+            if codecs.lookup(name).name not in _NO_CHARSETS:
+                return content.decode(name, errors="replace")
         except (LookupError, ValueError):
             pass  # a name of no charset: guess
     decoded: str = _trafilatura().utils.decode_file(content)
@@ -188,9 +220,7 @@ def _installed() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise UserError(
-            "The tools of the web need more libraries: pip install 'fieldcraft[web]'."
-        ) from error
+        raise UserError(_LACKING) from error
 
 
 def _trafilatura() -> ModuleType:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from fieldcraft.config.making import make_part
 from fieldcraft.config.names import MCP, Kind, find
 from fieldcraft.envs.opening import open_tools
+from fieldcraft.tools.mcp import schemas
 from fieldcraft.tools.mcp.results import read_result
 from fieldcraft.tools.mcp.server import McpServer
 from fieldcraft.types import (
@@ -269,10 +270,71 @@ def test_a_name_that_a_server_lists_twice_is_its_first_tool(tmp_path: Path) -> N
     assert asyncio.run(run()) == ["first"]
 
 
-def test_a_schema_that_is_none(tmp_path: Path) -> None:
-    tools = [{"name": "a", "inputSchema": OBJECT | {"properties": {"x": {"type": "y"}}}}]
-    with pytest.raises(UserError, match="the arguments of 'a' in no JSON schema"):
+@pytest.mark.parametrize(
+    ("x", "wrong"),
+    [
+        ({"type": "y"}, "'y' is not valid"),
+        ({"$ref": "http://127.0.0.1:9/x"}, "refers to 'http://127.0.0.1:9/x', which is not in it"),
+        ({"anyOf": [{"$ref": "other.json"}]}, "refers to 'other.json', which is not in it"),
+    ],
+)
+def test_a_schema_that_is_none(x: dict[str, Any], wrong: str, tmp_path: Path) -> None:
+    tools = [{"name": "a", "inputSchema": OBJECT | {"properties": {"x": x}}}]
+    with pytest.raises(UserError, match=f"the arguments of 'a' in no JSON schema .*{wrong}"):
         listed(write_lister(tmp_path, tools))
+
+
+def call(command: str, **arguments: Any) -> str:
+    """Call the tool `a` in a rollout."""
+    return str(in_rollout(command, lambda tools: tools["a"](**arguments)))
+
+
+def test_a_schema_that_leads_nowhere_is_told_when_it_is_used(tmp_path: Path) -> None:
+    x = {"$ref": "#/$defs/none"}
+    tools = [{"name": "a", "inputSchema": OBJECT | {"properties": {"x": x}}}]
+    with pytest.raises(ArgumentError, match=r"refers to '/\$defs/none', which is not in it"):
+        call(write_lister(tmp_path, tools), x=1)
+    tools[0]["inputSchema"] = OBJECT | {"$ref": "#"}
+    with pytest.raises(ArgumentError, match="it refers to itself without end"):
+        call(write_lister(tmp_path, tools), x=1)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A comparison with a schema has a moment of CPU time."""
+    schemas._processes.cache_clear()
+    monkeypatch.setattr(schemas, "SECONDS", 0.2)
+    yield
+    schemas._processes().close()
+    schemas._processes.cache_clear()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_pattern_that_matches_for_ever_ends_one_call(tmp_path: Path) -> None:
+    x = {"type": "string", "pattern": "^(a+)+$"}
+    tools = [{"name": "a", "inputSchema": OBJECT | {"properties": {"x": x}}}]
+    command = write_lister(tmp_path, tools, {"content": [{"type": "text", "text": "done"}]})
+    with pytest.raises(ArgumentError, match=r"cannot be compared .* in 0\.2 s"):
+        call(command, x="a" * 40 + "!")
+    assert call(command, x="aaa") == "done"
+
+
+def test_answers_are_compared_with_the_schema_that_the_server_names(tmp_path: Path) -> None:
+    output = OBJECT | {"properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    tools = [{"name": "a", "inputSchema": OBJECT, "outputSchema": output}]
+    said = {"content": [{"type": "text", "text": "3"}], "structuredContent": {"n": 3}}
+    assert call(write_lister(tmp_path, tools, said)) == "3"
+    said["structuredContent"] = {"n": "three"}
+    with pytest.raises(ToolError, match="cannot be read: n: 'three' is not of type 'integer'"):
+        call(write_lister(tmp_path, tools, said))
+
+
+def test_more_tools_than_a_model_can_be_shown(tmp_path: Path) -> None:
+    tools = [{"name": f"t{i}", "inputSchema": OBJECT} for i in range(1001)]
+    command = write_lister(tmp_path, tools)
+    with pytest.raises(UserError, match=r"lists 1001 tools, .* list those that it needs in 'only'"):
+        listed(command)
+    assert len(listed(command, only=["t7"])) == 1
 
 
 @pytest.mark.parametrize("connection", ["rollout", "shared"])

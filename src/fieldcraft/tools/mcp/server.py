@@ -13,10 +13,19 @@ from fieldcraft.config.names import suggestion
 from fieldcraft.tools.base import without_titles
 from fieldcraft.tools.mcp.address import Address
 from fieldcraft.tools.mcp.connection import Connection, Listed, ServerGone, shared_connection
-from fieldcraft.tools.mcp.extra import extra
 from fieldcraft.tools.mcp.results import read_result
-from fieldcraft.types import AnyTool, ArgumentError, Task, Tool, ToolUnavailable, UserError
+from fieldcraft.tools.mcp.schemas import defects, problem
+from fieldcraft.types import (
+    AnyTool,
+    ArgumentError,
+    Task,
+    Tool,
+    ToolError,
+    ToolUnavailable,
+    UserError,
+)
 
+MOST_TOOLS = 1000
 # The connections of the rollout that runs here: the tools of one server share its state.
 _of_rollout: ContextVar[Mapping[Address, Connection]] = ContextVar("connections of a rollout")
 
@@ -51,10 +60,20 @@ class McpServer:
     async def tools(self, seconds: float) -> list[AnyTool]:
         """The tools that the server lists within so many seconds, in its order.
 
-        Raises UserError for a server that cannot be used, and for a name in `only` that it lacks.
+        Raises UserError for a server that cannot be used, for more than `MOST_TOOLS`, for a name in
+        `only` that it lacks, and for arguments that it does not describe by a JSON schema.
         """
         kind = SharedTool if self.is_shared else RolloutTool
-        return [kind(self, tool) for tool in self._chosen(await self._listed(seconds))]
+        chosen = self._chosen(await self._listed(seconds))
+        for tool, wrong in zip(
+            chosen, await defects([tool.parameters for tool in chosen]), strict=True
+        ):
+            if wrong:
+                raise UserError(
+                    f"the MCP server describes the arguments of '{tool.name}' in no JSON schema"
+                    f" ({wrong}): correct the server, or list the other tools in 'only'."
+                )
+        return [kind(self, tool) for tool in chosen]
 
     async def _listed(self, seconds: float) -> list[Listed]:
         connection = self.shared() if self.is_shared else Connection(self.address)
@@ -75,6 +94,11 @@ class McpServer:
         for tool in listed:
             offered.setdefault(tool.name, tool)
         wanted = list(offered) if self.only is None else self.only
+        if len(wanted) > MOST_TOOLS:
+            raise UserError(
+                f"the MCP server '{self.address.place}' lists {len(offered)} tools, and a model can"
+                f" be shown {MOST_TOOLS} at most: list those that it needs in 'only'."
+            )
         for name in wanted:
             if name not in offered:
                 advice = suggestion(name, list(offered)) if offered else "it lists none."
@@ -92,7 +116,6 @@ class _Offered:
     """A tool of a server."""
 
     def __init__(self, server: McpServer, listed: Listed) -> None:
-        """Raises UserError for arguments that the server does not describe by a JSON schema."""
         self.server = server
         self.listed = listed
         self.name = server.prefix + listed.name
@@ -104,7 +127,6 @@ class _Offered:
                 "parameters": without_titles(listed.parameters),
             },
         }
-        self._validator = _validator(self.name, listed.parameters)
 
     async def ask(self, connect: Callable[[], Connection], arguments: dict[str, Any]) -> str:
         """The text of the server's answer.
@@ -114,29 +136,16 @@ class _Offered:
             ToolUnavailable: the server cannot be reached, or ended.
             ToolError: the server says that the call failed.
         """
-        if wrong := extra("jsonschema.exceptions").best_match(
-            self._validator.iter_errors(arguments)
-        ):
-            place = "".join(f"{part}: " for part in wrong.absolute_path)
-            raise ArgumentError(f"Wrong arguments for {self.name}: {place}{wrong.message}.")
+        if wrong := await problem(self.listed.parameters, arguments):
+            raise ArgumentError(f"Wrong arguments for {self.name}: {wrong}.")
         try:
-            return read_result(await connect().call(self.listed.name, arguments))
+            result = await connect().call(self.listed.name, arguments)
         except ServerGone as error:
             raise ToolUnavailable(f"The server of {self.name} is not there: {error}.") from error
-
-
-def _validator(name: str, schema: dict[str, Any]) -> Any:
-    """What compares arguments with a schema. Its registry is empty, so that no schema makes this
-    process fetch another one from the network."""
-    kind = extra("jsonschema.validators").validator_for(schema)
-    try:
-        kind.check_schema(schema)
-    except extra("jsonschema.exceptions").SchemaError as error:
-        raise UserError(
-            f"the MCP server describes the arguments of '{name}' in no JSON schema"
-            f" ({error.message}): correct the server, or list the other tools in 'only'."
-        ) from error
-    return kind(schema, registry=extra("referencing").Registry())
+        output = None if result.is_error else self.listed.output
+        if output and (wrong := await problem(output, result.structured_content)):
+            raise ToolError(f"The server's answer cannot be read: {wrong}.")
+        return read_result(result)
 
 
 class SharedTool(_Offered):

@@ -1,0 +1,46 @@
+"""The process that compares values with JSON schemas of servers: a pattern may match for ever.
+
+A question is {"schema": {...}} or {"schema": {...}, "value": ...}. The answer is {"wrong": "..."},
+what is wrong with the schema or else with the value, or {"wrong": null}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from jsonschema.exceptions import SchemaError, best_match
+from jsonschema.validators import validator_for
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from fieldcraft.tools.killable_process import answer
+
+
+def _compared(question: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    schema = question["schema"]
+    kind = validator_for(schema)
+    try:
+        if "value" in question:
+            # An empty registry, so that no schema has another one fetched from the network.
+            validator = kind(schema, registry=Registry())
+            yield {"wrong": _about(best_match(validator.iter_errors(question["value"])))}
+        else:
+            kind.check_schema(schema)
+            yield {"wrong": None}
+    except SchemaError as error:
+        yield {"wrong": error.message}
+    except Unresolvable as error:
+        yield {"wrong": f"it refers to {error.ref!r}, which is not in it"}
+    except RecursionError:
+        yield {"wrong": "it refers to itself without end"}
+
+
+def _about(error: Any) -> str | None:
+    if error is None:
+        return None
+    return "".join(f"{part}: " for part in error.absolute_path) + str(error.message)
+
+
+if __name__ == "__main__":
+    answer(_compared)
