@@ -38,7 +38,7 @@ from fieldcraft.data.other_uses import other_use
 from fieldcraft.data.program_tests import Meta
 from fieldcraft.data.programs import program_question
 from fieldcraft.data.prompts import asked_by_kind, prompt_of
-from fieldcraft.data.records import Malformed, Record, first, hash_of, records
+from fieldcraft.data.records import Malformed, Record, first, hash_of, records, understood
 from fieldcraft.data.served import is_served, served_tasks
 from fieldcraft.data.toolrl import toolrl_record
 from fieldcraft.data.xlam import xlam_record
@@ -118,15 +118,15 @@ def read_questions(path: Path, max_left_out: float = MAX_LEFT_OUT) -> Questions:
 
 
 def questions_of(
-    given_records: Iterable[tuple[str, Record]], path: Path | str, max_left_out: float
+    given_records: Iterable[tuple[str, Record | Malformed]], path: Path | str, max_left_out: float
 ) -> Questions:
-    """The questions of records, each with where it stands; `path` is what holds them. Raises
-    UserError as `read_questions` does."""
+    """The questions of records, or reasons to leave them out, each with where it stands; `path` is
+    what holds them. Raises UserError as `read_questions` does."""
     left_out = LeftOut(path)
     found: list[_Found] = []
     for where, given in given_records:
         try:
-            for record in questions_in(given):
+            for record in questions_in(understood(given)):
                 plain = _plain(record)
                 found.append(_Found(where, plain, program_question(plain)))
         except Malformed as error:
