@@ -135,9 +135,9 @@ def test_markup_of_a_page_tells_no_questions_apart(written: str) -> None:
     assert asked.near_duplicates([task(prompt, "b", "Northport")]) == [Match(prompt, QUESTION)]
 
 
-@pytest.mark.parametrize("other", ["Is a<b or b>a?", "Is a > b or b < a?", "Is a b or b a?"])
+@pytest.mark.parametrize("other", ["Is a > b or b < a?", "Is a b or b a?", "Is a a?"])
 def test_signs_of_mathematics_are_no_tags(other: str) -> None:
-    assert task(other) not in EvaluationQuestions([task("Is a < b or b > a?")]) or "<b or" in other
+    assert task(other) not in EvaluationQuestions([task("Is a<b or b>a?")])
 
 
 def test_a_short_question_is_not_looked_for_in_others() -> None:

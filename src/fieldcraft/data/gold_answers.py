@@ -17,7 +17,7 @@ from fieldcraft.types import UserError
 # Keys of a question; MS MARCO has the last but one, OpenBookQA the last.
 QUESTION = ("question", "Question", "problem", "Problem", "query", "question_stem")
 _LISTS = ("golden_answers", "answers", "possible_answers")  # PopQA has the last
-_ANSWERS = (*_LISTS, "answer", "Answer", "Final answer")
+_ANSWERS = (*_LISTS, "answer", "Answer", "Final answer", "gt")  # ToRA has the last
 # Beside the others: of MuSiQue, of MS MARCO, and what people write.
 _MORE = (
     *("answer_aliases", "wellFormedAnswers", "aliases", "answer_alias", "alternative_answers"),

@@ -211,7 +211,7 @@ def _is_mathematics(record: Record) -> bool:
     the `problem` of MATH and AIME (BrowseComp has one, too), and the names in verl's files."""
     if "metadata" in record or GRADED_BY in record:
         return False
-    answer, source = record.get("answer"), record.get("data_source")
+    answer, source = record.get("answer"), first(record, ("data_source", "dataset"))
     if isinstance(answer, str) and SOLVED.search(answer):
         return True
     if isinstance(source, str):
