@@ -17,7 +17,7 @@ from fieldcraft.data.written import items_in, value_in
 
 Options = Mapping[str, Any]  # texts, or numbers, by their letters
 
-_OPTIONS = ("options", "choices")
+OPTIONS = ("options", "choices")
 _MAYBE = ("answers", "possible_answers")  # options, or all answers that are accepted
 _NAMED = ("answer", "Answer", "correct_answer")  # the text of an option, its letter or its number
 # The place of an option, never its text. The second ones mean other things elsewhere.
@@ -80,7 +80,7 @@ def right_options(record: Record, question: str, listed: Sequence[Any]) -> list[
 def options_of(record: Record) -> Options:
     """The options of a record, {} without any. Raises Malformed for some that are not understood,
     as they cannot be shown."""
-    for key in _OPTIONS:
+    for key in OPTIONS:
         if found := _lettered(given := record.get(key)):
             return found
         if given and isinstance(given, list | str):

@@ -161,10 +161,18 @@ def _elements(path: Path) -> Iterator[Record | Malformed]:
                 " of them."
             )
     for number, element in enumerate(elements, start=1):
+        twice = repeated_in(element) if inside else []
+        if _is_dialogue(element):
+            element = {"conversations": element}
         if not isinstance(element, dict):
             raise UserError(f"{path}, element {number} is not an object; fix or remove it.")
-        twice = repeated_in(element) if inside else []
         yield key_twice(twice[0]) if twice else element
+
+
+def _is_dialogue(element: Any) -> bool:
+    """Tell whether an element is a list of turns without a record around it."""
+    turns = element if isinstance(element, list) else []
+    return bool(turns) and all(isinstance(turn, dict) and "from" in turn for turn in turns)
 
 
 def key_twice(found: RepeatedKey) -> Malformed:

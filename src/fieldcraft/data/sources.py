@@ -40,6 +40,7 @@ from fieldcraft.data.programs import program_question
 from fieldcraft.data.prompts import asked_by_kind, prompt_of
 from fieldcraft.data.records import Malformed, Record, first, hash_of, records, understood
 from fieldcraft.data.served import is_served, served_tasks
+from fieldcraft.data.shapes import usual_record
 from fieldcraft.data.toolrl import toolrl_record
 from fieldcraft.data.xlam import xlam_record
 from fieldcraft.records.files import atomic_file
@@ -162,7 +163,8 @@ def read_task(record: Record) -> Task:
 
 def _plain(record: Record) -> Record:
     """A record of any of the formats as one with its question and its answers. Raises Malformed."""
-    return flat_question(chat_record(xlam_record(toolrl_record(readable_record(record)))))
+    plain = toolrl_record(readable_record(usual_record(record)))
+    return flat_question(chat_record(xlam_record(plain)))
 
 
 def _asked(found: Sequence[_Found]) -> list[Any]:
