@@ -34,6 +34,7 @@ from fieldcraft.data.gold_answers import (
 from fieldcraft.data.left_out import MAX_LEFT_OUT, LeftOut
 from fieldcraft.data.nested import questions_in
 from fieldcraft.data.options import flat_question, with_options
+from fieldcraft.data.other_names import keys_of_names, with_names
 from fieldcraft.data.other_uses import other_use
 from fieldcraft.data.program_tests import Meta
 from fieldcraft.data.programs import program_question
@@ -134,6 +135,8 @@ def questions_of(
             left_out.add(where, error)
     if not found and not left_out.reasons:
         raise UserError(f"{path} holds no questions; give a file with some.")
+    keys = keys_of_names([each.record for each in found])
+    found = [each._replace(record=with_names(each.record, keys)) for each in found]
     tasks: list[Task] = []
     unanswerable, seen = Counter[str](), Counter[str]()
     for each, question in zip(found, _asked(found), strict=True):
