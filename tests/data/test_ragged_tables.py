@@ -56,6 +56,18 @@ def test_what_is_left_out_is_counted_and_the_first_is_named(ending: str, tmp_pat
         read_tasks(path)
 
 
+def test_a_line_of_a_table_without_a_header_is_left_out_too(tmp_path: Path) -> None:
+    path = tmp_path / "collection.tsv"
+    path.write_text("0\tThe Luma is a river.\n1\tIt ends\tat Quill.\n2\tSo it is.\n")
+    (_, first), (where, second), (_, third) = records(path)
+    assert (first, third) == (
+        {"id": "0", "text": "The Luma is a river."},
+        {"id": "2", "text": "So it is."},
+    )
+    assert isinstance(second, Malformed)
+    assert where == f"{path}, line 2"
+
+
 def test_missing_cells_are_not_taken_for_empty_ones(tmp_path: Path) -> None:
     """The row may lack its first cell as well as its last one."""
     path = tmp_path / "a.csv"

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from fieldcraft.data.corpora import Corpus
 from fieldcraft.data.formats.convert import read_shown
+from fieldcraft.data.formats.values import parsed_json
 from fieldcraft.data.records import Malformed, records
 from fieldcraft.data.sources import read_questions, read_tasks
+from fieldcraft.data.written import value_in
 from fieldcraft.tools.search.passages import read_corpus
 from fieldcraft.types import UserError
 
@@ -114,3 +116,10 @@ def test_a_demonstration_with_a_key_twice_is_left_out(ending: str, tmp_path: Pat
     path = written(tmp_path, ending, [bad, f'{{"messages": {turns}}}', f'{{"messages": {turns}}}'])
     shown, left_out = read_shown(path, max_left_out=0.4)
     assert (len(shown), left_out) == (2, Counter({"the key 'messages' twice": 1}))
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '[{"b": {"a": 1, "a": 2}}]'])
+def test_a_text_of_json_with_a_key_twice_is_not_read(text: str) -> None:
+    assert value_in(text) == text
+    with pytest.raises(Malformed, match="the key 'a' twice"):
+        parsed_json(text, "no JSON")

@@ -62,17 +62,17 @@ def rows_of_cells(path: Path, kind: str) -> Iterator[dict[str, str] | Misfit]:
 
     Raises ValueError, or what pyarrow raises, for a file that is not understood.
     """
-    text = _text(path)
-    layout = _layout(text, kind)
+    bare = kind == ".tsv" and _has_no_header(path)
+    layout = _UNQUOTED if bare else _layout(_text(path), kind)
     misfits: list[pyarrow.csv.InvalidRow] = []
-    table = _table(path, layout, ["id", "text"] if _has_no_header(text, kind) else None, misfits)
+    table = _table(path, layout, ["id", "text"] if bare else None, misfits)
     if not misfits:
         yield from _objects(table)
         return
     unfit = {row.number: row for row in misfits}
     fit = _objects(table)
-    begins = 1 if _has_no_header(text, kind) else 2
-    for number, lines in zip(count(1), layout.lines(text), strict=False):
+    begins = 1 if bare else 2
+    for number, lines in zip(count(1), layout.lines(_text(path)), strict=False):
         if (row := unfit.get(number)) is not None:
             yield Misfit(lines, row.actual_columns, row.expected_columns)
         elif number >= begins:
@@ -95,8 +95,6 @@ def _layout(text: str, kind: str) -> _Layout:
     signs than were meant, or swallow the records behind it. In a TSV in which each line has as
     many cells, the marks are those of its texts."""
     layout = _CSV if kind == ".csv" else _TSV
-    if _has_no_header(text, kind):
-        return _UNQUOTED
     if layout.is_whole(text):
         return layout
     cells = {line.count("\t") for line in text.split("\n") if line.strip("\r")}
@@ -105,10 +103,11 @@ def _layout(text: str, kind: str) -> _Layout:
     return _UNQUOTED
 
 
-def _has_no_header(text: str, kind: str) -> bool:
+def _has_no_header(path: Path) -> bool:
     """Tell whether a TSV is MS MARCO's, a number and a text a line, in which nothing is quoted."""
-    first_cell, *others = text.partition("\n")[0].rstrip("\r").split("\t")
-    return kind == ".tsv" and len(others) == 1 and first_cell.isdecimal()
+    with open_packed(path) as file:
+        first_cell, *others = file.readline().decode("utf-8-sig").rstrip("\r\n").split("\t")
+    return len(others) == 1 and first_cell.isdecimal()
 
 
 def _table(
