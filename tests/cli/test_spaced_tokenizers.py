@@ -99,6 +99,43 @@ def test_an_agent_that_was_trained_here(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_bare_model_is_not_exported_either(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status("export", model, "--out", tmp_path / "out") == 2
+    refused = REFUSED.replace("the dialect '{dialect}' cannot", "no dialect can")
+    assert sentence(capsys) == refused.format(model=model)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["check", "run", "ask", "eval", "serve", "export"])
+def test_a_tokenizer_with_tokens_that_the_model_does_not_know(
+    command: str,
+    files: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = files["model"] = Path(shutil.copytree(files["model"], tmp_path / "model"))
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    known = json.loads((model / "config.json").read_text())["vocab_size"]
+    tokenizer.add_tokens([f"<new {number}>" for number in range(known)])
+    tokenizer.save_pretrained(model)
+    questions = lines(tmp_path / "questions.jsonl", [{"question": "Who?", "answer": "Ada"}])
+    recipe = ["hotpotqa", *given(files), "stages.sft.batch=1"]
+    arguments: dict[str, list[object]] = {
+        "run": [*recipe, "--out", tmp_path / "out"],
+        "check": recipe,
+        "ask": ["Who?", "--model", model],
+        "eval": ["--model", model, "--tasks", questions],
+        "serve": ["agent", "--model", model],
+        "export": [model, "--out", tmp_path / "out"],
+    }
+    assert status(command, *arguments[command]) == 2
+    told = f"tokens and the model only {known}: take the tokenizer that belongs to the model."
+    assert sentence(capsys).endswith(told)
+    assert not (tmp_path / "out").exists()
+
+
 ENVIRONMENTS = """
 async def answer(task, base_url): ...
 

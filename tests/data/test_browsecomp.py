@@ -57,5 +57,5 @@ def test_a_table_of_plain_questions(tmp_path: Path) -> None:
         ("Who?", ("8",)),
     ]
     (tmp_path / "broken.csv").write_text("question,answer\nWho?\n")
-    with pytest.raises(UserError, match="give a whole csv file"):
+    with pytest.raises(UserError, match="line 2: its row has 1 cells and the header 2 columns"):
         read_tasks(tmp_path / "broken.csv")

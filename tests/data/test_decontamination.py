@@ -1,10 +1,12 @@
 """Questions of evaluations are found among what is trained on."""
 
+import html
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.decontamination import SIMILARITY, EvaluationQuestions, Match
+from fieldcraft.data.decontamination import LONG, SIMILARITY, EvaluationQuestions, Match
 from fieldcraft.data.duplicates import normal_form, shingles
 from fieldcraft.types import Task
 
@@ -69,6 +71,9 @@ def test_all_near_duplicates_are_found(asked: list[str], trained: list[str]) -> 
         first, second = (shingles(normal_form(text)) for text in (one, other))
         return len(first & second) >= SIMILARITY * len(first | second)
 
+    asked, trained = (
+        [text for text in some if len(text.split()) < LONG] for some in (asked, trained)
+    )
     found = EvaluationQuestions([task(text) for text in asked]).near_duplicates(map(task, trained))
     trained = [t for t in trained if normal_form(t) not in map(normal_form, asked)]
     expected = [
@@ -88,6 +93,51 @@ def test_a_question_inside_of_a_prompt_is_a_near_duplicate(around: str) -> None:
     assert asked.near_duplicates([task(prompt, "b", "Northport")]) == [Match(prompt, QUESTION)]
     assert asked.near_duplicates([task(prompt, "b")]) == [Match(prompt, QUESTION)]
     assert asked.near_duplicates([task(prompt, "b", "Southport")]) == []
+
+
+@given(st.permutations(QUESTION.split()))
+def test_a_question_of_the_same_words_in_another_order_is_a_near_duplicate(
+    order: list[str],
+) -> None:
+    asked = EvaluationQuestions([task(QUESTION, "a", "Northport")])
+    other = " ".join(order)
+    expected = [] if order == QUESTION.split() else [Match(other, QUESTION)]
+    if normal_form(other) != normal_form(QUESTION):
+        assert asked.near_duplicates([task(other, "b", "Northport")]) == expected
+        assert asked.near_duplicates([task(other, "b", "Southport")]) == []
+    fewer = " ".join(order[1:3])
+    assert asked.near_duplicates([task(fewer, "b", "Northport")]) == []
+
+
+@given(text=st.text(), times=st.integers(1, 3))
+def test_entities_are_what_they_stand_for(text: str, times: int) -> None:
+    escaped = text
+    for _ in range(times):
+        escaped = html.escape(escaped)
+    assert normal_form(escaped) == normal_form(text)
+    assert task(escaped, "b") in EvaluationQuestions([task(text, "a")])
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "Where was the painter &quot;Ada Lind&quot; born?",
+        "Where was the painter Ada&nbsp;Lind born&#63;",
+        "<p>Where was the painter <b>A</b>da Lind<br/>born?</p>",
+        'Where was the painter <a href="x?y=1&amp;z">Ada Lind</a> born?',
+        "Where was the painter &#x41;da Lind born?",
+    ],
+)
+def test_markup_of_a_page_tells_no_questions_apart(written: str) -> None:
+    asked = EvaluationQuestions([task(QUESTION, "a", "Northport")])
+    assert task(written, "b") in asked
+    prompt = f"Answer the question. Think first. Question: {written} Answer:"
+    assert asked.near_duplicates([task(prompt, "b", "Northport")]) == [Match(prompt, QUESTION)]
+
+
+@pytest.mark.parametrize("other", ["Is a > b or b < a?", "Is a b or b a?", "Is a a?"])
+def test_signs_of_mathematics_are_no_tags(other: str) -> None:
+    assert task(other) not in EvaluationQuestions([task("Is a<b or b>a?")])
 
 
 def test_a_short_question_is_not_looked_for_in_others() -> None:

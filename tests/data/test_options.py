@@ -1,5 +1,6 @@
 """Questions with options: which one is right, and what is shown of the others."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +130,40 @@ def test_every_way_to_name_an_option_names_the_same(texts: list[str], data: st.D
         shown = with_options(record, "Q?")
         assert right_options(record, shown, [*named.values()]) == [texts[place], letter]
         assert with_options(record, shown) == shown
+
+
+NAMES = [
+    {"question": "Which capital?", "answers": ["Paris", "Lutetia"], "answer": "paris"},
+    {"question": "Which river?", "answers": ["Seine"], "answer": "the Seine"},
+]
+
+
+@pytest.mark.parametrize("key", ["answers", "possible_answers"])
+@pytest.mark.parametrize("as_text", [True, False])
+def test_a_list_of_one_tells_that_lists_hold_names(key: str, as_text: bool, tmp_path: Path) -> None:
+    records = [
+        {**record, key: str(record["answers"]) if as_text else record["answers"]}
+        for record in NAMES
+    ]
+    if key != "answers":
+        records = [{k: v for k, v in r.items() if k != "answers"} for r in records]
+    path = lines(tmp_path / "q.jsonl", *records)
+    assert [task.answers for task in read_tasks(path)] == [
+        ("paris", "Paris", "Lutetia"),
+        ("the Seine", "Seine"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"answers": ["Seine"], "answer": "Rhine"},
+        {"answers": [1904], "answer": 1904},
+        {"answers": ["a"], "options": ["a", "b"], "answer": "a"},
+        {"answer": "Seine"},
+    ],
+)
+def test_without_one_they_may_be_options(more: dict[str, Any], tmp_path: Path) -> None:
+    path = lines(tmp_path / "q.jsonl", NAMES[0], {"question": "Which river?", **more})
+    reason = "several 'answers' and one 'answer', which are options or other names"
+    assert read_questions(path, 0.5).left_out == Counter({reason: 1})

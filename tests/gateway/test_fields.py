@@ -116,7 +116,7 @@ def test_what_would_change_an_answer_is_refused(server: Server, key: str, value:
 @SERVERS
 def test_required_fields_that_are_null_are_named(server: Server) -> None:
     key = "input" if server is Server.RESPONSES else "messages"
-    with pytest.raises(Refused, match=f"^{key}: Field required.$"):
+    with pytest.raises(Refused, match=f"^{key}: it is missing.$"):
         read(server, **{key: None})
 
 

@@ -1,16 +1,17 @@
 """What both front ends read and write of OpenAI's chat completions."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.gateway.messages import in_order, read_turn_request
+from fieldcraft.gateway.messages import in_order, read_turn_request, says_of
 from fieldcraft.gateway.protocol import Message, chunk, head, usage_chunk
 from fieldcraft.gateway.refusals import Refused
-from fieldcraft.serving.asked import read_chat
+from fieldcraft.serving.asked import read_chat, read_response
 
 USER: dict[str, Any] = {"role": "user", "content": "Who?"}
 READERS = pytest.mark.parametrize("read", [read_turn_request, read_chat])
@@ -40,6 +41,65 @@ def test_a_stream_says_what_was_used_only_where_it_is_asked(read: Any, options: 
 def test_messages_of_another_form_are_refused(read: Any, message: Any, place: str) -> None:
     with pytest.raises(Refused, match=place):
         read(body(messages=[message]))
+
+
+TEXTS = ["text", "input_text", "output_text"]
+
+
+@READERS
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ([{"type": "image_url", "image_url": {"url": "x"}}], "part 0 has the type 'image_url'"),
+        ([{"type": "text", "text": "a"}, {"type": "input_audio"}], "part 1 has the type 'input_au"),
+        (["a"], "part 0 has the type None, and only text is read here: send its text as a part"),
+        ([{"type": "text"}], "part 0 has no text; write it as 'text'"),
+        ({"text": "a"}, "a content is text, or a list of parts with text; write one of them"),
+        (3, "a content is text, or a list of parts with text; write one of them"),
+    ],
+)
+def test_what_is_no_text_is_refused_with_the_remedy(read: Any, content: Any, told: str) -> None:
+    with pytest.raises(Refused) as refused:
+        read(body(messages=[USER, {"role": "user", "content": content}]))
+    sentence = str(refused.value)
+    assert sentence.startswith(f"messages.1.content: {told}")
+    assert sentence.endswith(".")
+    assert sentence.count(". ") == 0
+
+
+@pytest.mark.parametrize(
+    "given", [3, {"role": "user"}, [3], [{"type": "image"}], [{"role": "x", "content": "a"}]]
+)
+def test_items_of_another_form_are_refused_in_words_of_a_user(given: Any) -> None:
+    with pytest.raises(Refused) as refused:
+        read_response(json.dumps({"model": "m", "input": given}).encode())
+    told = r"input(\.0)?(\.\w+)?: (an input is|it must be|it is missing|item 0 has the type)"
+    assert re.match(told, str(refused.value))
+
+
+@READERS
+@given(said=st.lists(st.tuples(st.sampled_from(TEXTS), st.text(min_size=1)), min_size=1))
+def test_parts_with_text_are_read(read: Any, said: list[tuple[str, str]]) -> None:
+    parts = [{"type": kind, "text": text} for kind, text in said]
+    text = "\n".join(text for _, text in said)
+    if text.strip():
+        assert read(body(messages=[{"role": "user", "content": parts}]))
+
+
+@given(arguments=st.dictionaries(st.text(), st.text() | st.integers() | st.lists(st.booleans())))
+def test_arguments_may_be_an_object_and_are_the_text_of_it(arguments: dict[str, Any]) -> None:
+    """The text is the one that a turn of the policy has, so it is known again."""
+    for written in (arguments, json.dumps(arguments)):
+        call = {"id": "a", "function": {"name": "f", "arguments": written}}
+        made = Message.model_validate({"role": "assistant", "tool_calls": [call]})
+        assert says_of(made).calls == (("f", json.dumps(arguments)),)
+
+
+@pytest.mark.parametrize("arguments", [[1], 3, True])
+def test_arguments_that_are_no_object_are_refused(arguments: Any) -> None:
+    calls = [{"id": "a", "function": {"name": "f", "arguments": arguments}}]
+    with pytest.raises(Refused, match="arguments of a call are a JSON object, or its text; write"):
+        read_turn_request(body(messages=[USER, {"role": "assistant", "tool_calls": calls}]))
 
 
 def test_a_served_agent_refuses_calls_of_others() -> None:

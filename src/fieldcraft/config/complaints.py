@@ -26,6 +26,8 @@ _WORDS: Mapping[str, str] = {
     "dataclass_type": "it must be a mapping, as in {{key: value}}",
     "list_type": "it must be a list, as in [one, two]",
     "tuple_type": "it must be a list, as in [one, two]",
+    "too_short": "it must have {min_length} or more",
+    "too_long": "it must have {max_length} or fewer",
     "greater_than": "it must be greater than {gt}",
     "greater_than_equal": "it must be {ge} or more",
     "less_than": "it must be less than {lt}",

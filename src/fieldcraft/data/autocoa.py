@@ -64,10 +64,12 @@ def read_pairs(path: Path) -> tuple[list[StepPair], Counter[str]]:
     Raises:
         UserError: the file is missing or damaged, or of another format.
     """
-    found = [(where, record, *_values(record, where)) for where, record in records(path)]
+    given = list(records(path))
+    reasons = Counter(str(each) for _, each in given if isinstance(each, Malformed))
+    readable = [(where, each) for where, each in given if not isinstance(each, Malformed)]
+    found = [(where, record, *_values(record, where)) for where, record in readable]
     questions = asked([begun.rpartition("<think>")[0] for _, _, begun, _, _ in found])
     pairs: list[StepPair] = []
-    reasons = Counter[str]()
     for (where, record, begun, *sides), question in zip(found, questions, strict=True):
         try:
             before = _open_ended(begun.rpartition("<think>")[2])

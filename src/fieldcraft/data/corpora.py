@@ -13,8 +13,9 @@ import numpy as np
 
 from fieldcraft.data.left_out import MAX_LEFT_OUT, LeftOut
 from fieldcraft.data.other_uses import other_use
-from fieldcraft.data.records import Malformed, Record, kind_of, records
-from fieldcraft.records.jsonl import read_json_lines, write_json_lines
+from fieldcraft.data.records import Malformed, Record, key_twice, kind_of, readable_records, records
+from fieldcraft.records.jsonl import json_lines, write_json_lines
+from fieldcraft.records.repeated_keys import RepeatedKey
 from fieldcraft.tools.search.passages import is_passage, parse_passage
 from fieldcraft.types import UserError
 
@@ -81,7 +82,7 @@ class Corpus:
     @cached_property
     def _is_plain(self) -> bool:
         """Whether the file has a passage in each line, as the first record tells that holds any."""
-        first = (record for _, record in islice(records(self.path), _FIRST))
+        first = (record for _, record in islice(readable_records(self.path), _FIRST))
         known = next((r for r in first if is_passage(r) or r.keys() & _HOLDERS), {})
         alone = is_passage(known) and "question" not in known
         return alone and kind_of(self.path) == ".jsonl"
@@ -126,8 +127,11 @@ def _with_id_of_another(own: str, before: str, example: str) -> Malformed:
 
 def _passages(path: Path) -> Found:
     """The passage of every line. Its id defaults to the number of the line minus one."""
-    for number, record in read_json_lines(path):
+    for number, record in json_lines(path):
         where = f"{path}, line {number}"
+        if isinstance(record, RepeatedKey):
+            yield where, (key_twice(record), "")
+            continue
         try:
             passage = parse_passage(record, str(number - 1))
         except ValueError as error:
@@ -140,6 +144,9 @@ def _passages(path: Path) -> Found:
 def _paragraphs(path: Path) -> Found:
     """The paragraphs of every record, repetitions included."""
     for where, record in records(path):
+        if isinstance(record, Malformed):
+            yield where, (record, "")
+            continue
         try:
             yield where, list(_of_record(record))
         except (TypeError, ValueError, KeyError) as error:

@@ -4,7 +4,8 @@ Questions are compared by their words and signs of mathematics (`duplicates.norm
 their ids. Near duplicates have a Jaccard similarity of their shingles of SIMILARITY or more. All of
 them are found, without a library: such texts share one of the rarest shingles of each, so only
 those that do are compared in full (prefix filtering, Bayardo et al. 2007). A question in a longer
-text is looked for by its first words.
+text is looked for by its first words, and one whose words are reordered by all of them: in another
+order most of its shingles are others.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from fractions import Fraction
 from itertools import product
 from typing import NamedTuple
 
-from fieldcraft.data.duplicates import normal_form, shingles
+from fieldcraft.data.duplicates import normal_form, shingles, without_markup
 from fieldcraft.records.words import words
 from fieldcraft.rewards.answers import compared
 from fieldcraft.types import Task
@@ -59,12 +60,18 @@ class EvaluationQuestions:
         ]
 
     def near_duplicates(self, tasks: Iterable[Task]) -> list[Match]:
-        """Return those that are like a question of an evaluation or hold it word by word, as a
-        prompt does that has an instruction around it, without being the same. They share an
+        """Return those that are like a question of an evaluation, have its words in another order
+        or hold it word by word, as a prompt does that has an instruction around it. They share an
         accepted answer with it, or have none as it has none: questions with other answers differ in
         what matters, however alike their words are."""
-        index, parts = _SimilarQuestions(self.tasks), _HeldQuestions(self.tasks)
-        found = ((t, index.find(t) or parts.find(t)) for t in tasks if t not in self)
+        finders = [
+            kind(self.tasks) for kind in (_SimilarQuestions, _ReorderedQuestions, _HeldQuestions)
+        ]
+        found = (
+            (t, next(filter(None, (finder.find(t) for finder in finders)), None))
+            for t in tasks
+            if t not in self
+        )
         return [Match(task.question, near.question) for task, near in found if near is not None]
 
 
@@ -100,20 +107,39 @@ class _SimilarQuestions:
         return sorted(some, key=lambda shingle: (self._frequency[shingle], shingle))[:count]
 
 
+class _ReorderedQuestions:
+    """Finds questions with a shared answer of the same LONG words or more in another order."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self._by_words = defaultdict[tuple[str, ...], list[Task]](list)
+        for task in tasks:
+            self._by_words[_sorted_words(task)].append(task)
+
+    def find(self, task: Task) -> Task | None:
+        """Return the first question of the same words as this one, None without any."""
+        own = _sorted_words(task)
+        others = self._by_words.get(own, ()) if len(own) >= LONG else ()
+        return next((other for other in others if _answers(task) & _answers(other)), None)
+
+
+def _sorted_words(task: Task) -> tuple[str, ...]:
+    return tuple(sorted(normal_form(task.question).split()))
+
+
 class _HeldQuestions:
     """Finds questions that hold another one of LONG words or more as a whole."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._by_begin = defaultdict[tuple[str, ...], list[tuple[list[str], Task]]](list)
         for task in tasks:
-            held = words(task.question)
+            held = words(without_markup(task.question))
             if len(held) >= LONG:
                 self._by_begin[tuple(held[:LONG])].append((held, task))
 
     def find(self, task: Task) -> Task | None:
         """Return the first question that stands in this one, None without any. A demonstration
         may have no accepted answers; then the words suffice."""
-        own = words(task.question)
+        own = words(without_markup(task.question))
         for place in range(len(own) - LONG + 1):
             for held, other in self._by_begin.get(tuple(own[place : place + LONG]), ()):
                 same = own[place : place + len(held)] == held

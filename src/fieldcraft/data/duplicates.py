@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from types import ModuleType
 from typing import Any
@@ -11,12 +12,27 @@ from fieldcraft.types import UserError
 
 CHARACTERS = 5  # of a shingle
 PERMUTATIONS = 128
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z]\w{1,31});")
+_ATTRIBUTES = r"(?:\s+[\w:-]+\s*=\s*(?:\"[^\"]*\"|'[^']*'))*\s*/?"
+_BLOCK = re.compile(rf"</?(?:p|br|hr|div|ul|ol|li|table|tr|td|th|h[1-6]|pre){_ATTRIBUTES}>", re.I)
+_INLINE = re.compile(
+    rf"</?(?:b|i|u|s|a|em|strong|small|sub|sup|span|font|code|q){_ATTRIBUTES}>", re.I
+)
 _SIGNS = re.compile(r"[-+*/^<>=%\u2212\u00d7]")  # 5 > 3 and 5 < 3 have the same words
+
+
+def without_markup(text: str) -> str:
+    """Return a text as a page of HTML shows it: without tags, and with the characters that entities
+    such as &quot; stand for, also where they were escaped more than once."""
+    while (plain := _ENTITY.sub(lambda found: html.unescape(found[0]), text)) != text:
+        text = plain
+    return _INLINE.sub("", _BLOCK.sub(" ", text))
 
 
 def normal_form(text: str) -> str:
     """Return the words of a text and, behind them, its signs of mathematics: equal for texts that
-    differ in case, punctuation, accents and white space alone."""
+    differ in case, punctuation, accents, white space and markup of HTML alone."""
+    text = without_markup(text)
     return " ".join([*words(text), *_SIGNS.findall(text)]) or text.strip()
 
 

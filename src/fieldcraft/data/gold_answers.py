@@ -17,7 +17,7 @@ from fieldcraft.types import UserError
 # Keys of a question; MS MARCO has the last but one, OpenBookQA the last.
 QUESTION = ("question", "Question", "problem", "Problem", "query", "question_stem")
 _LISTS = ("golden_answers", "answers", "possible_answers")  # PopQA has the last
-_ANSWERS = (*_LISTS, "answer", "Answer", "Final answer")
+ANSWERS = (*_LISTS, "answer", "Answer", "Final answer", "gt")  # ToRA has the last
 # Beside the others: of MuSiQue, of MS MARCO, and what people write.
 _MORE = (
     *("answer_aliases", "wellFormedAnswers", "aliases", "answer_alias", "alternative_answers"),
@@ -55,7 +55,7 @@ def accepted_answers(record: Record) -> tuple[str, ...]:
     """The accepted answers that a record has, maybe none. Of options it is the right one, with its
     letter where the question shows them. Raises Malformed for values that are no texts, and where
     it is open which option is right."""
-    listed = next((given for key in _ANSWERS if (given := _listed(record.get(key), key))), [])
+    listed = next((given for key in ANSWERS if (given := _listed(record.get(key), key))), [])
     if not listed and isinstance(reward := record.get("reward_model"), dict):
         listed = answers_of_verl(reward.get("ground_truth"))
     if not listed and isinstance(solution := record.get("solution"), str):  # of MATH
@@ -112,6 +112,10 @@ def _listed(given: Any, key: str) -> list[Any]:
             return [value, *aliases]
         case {"Value": value, "Aliases": list(aliases)}:  # TriviaQA
             return [value, *aliases]
+        case [{"answer": _, "aliases": list()}, *_]:  # of ComplexWebQuestions
+            entries = [entry for entry in given if isinstance(entry, dict)]
+            named = ([e.get("answer"), *(e.get("aliases") or ())] for e in entries)
+            return [name for names in named for name in names]
         case [{"text": _, "answer_start": _}, *_]:  # SQuAD
             return [span.get("text") for span in given if isinstance(span, dict)]
         case str():

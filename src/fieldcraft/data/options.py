@@ -17,9 +17,9 @@ from fieldcraft.data.written import items_in, value_in
 
 Options = Mapping[str, Any]  # texts, or numbers, by their letters
 
-_OPTIONS = ("options", "choices")
-_MAYBE = ("answers", "possible_answers")  # options, or all answers that are accepted
-_NAMED = ("answer", "Answer", "correct_answer")  # the text of an option, its letter or its number
+OPTIONS = ("options", "choices")
+MAYBE = ("answers", "possible_answers")  # options, or all answers that are accepted
+NAMED = ("answer", "Answer", "correct_answer")  # the text of an option, its letter or its number
 # The place of an option, never its text. The second ones mean other things elsewhere.
 _PLACES = (
     *("answerKey", "answer_key", "answer_index", "answer_idx"),
@@ -59,7 +59,7 @@ def right_options(record: Record, question: str, listed: Sequence[Any]) -> list[
         return list(listed)
     given = [] if _place_beside(record) else [one for one in listed if _is_one(one)]
     right = [_letter_of(one, options) for one in given]
-    named = [_letter_of(one, options) for one in _values(record, _NAMED)]
+    named = [_letter_of(one, options) for one in _values(record, NAMED)]
     named += [_letter_at(one, options) for one in _values(record, _PLACES)]
     right = _distinct(right) or _distinct(named)
     right = right or _distinct([_letter_at(o, options) for o in _values(record, _LOOSE_PLACES)])
@@ -80,7 +80,7 @@ def right_options(record: Record, question: str, listed: Sequence[Any]) -> list[
 def options_of(record: Record) -> Options:
     """The options of a record, {} without any. Raises Malformed for some that are not understood,
     as they cannot be shown."""
-    for key in _OPTIONS:
+    for key in OPTIONS:
         if found := _lettered(given := record.get(key)):
             return found
         if given and isinstance(given, list | str):
@@ -124,7 +124,7 @@ def _place_beside(record: Record) -> str:
     """The key of several answers that are options, because another key names one of them by its
     place; "" without one."""
     for key, options in _several(record):
-        letters = [one for one in _values(record, _NAMED) if isinstance(one, str)]
+        letters = [one for one in _values(record, NAMED) if isinstance(one, str)]
         letters = [one for one in letters if not _is_text(one, options) and _LETTER.fullmatch(one)]
         letters = [one for one in letters if not one.isdecimal()]
         if any(_places(one, options) for one in [*letters, *_values(record, _PLACES)]):
@@ -136,7 +136,7 @@ def _refuse_unclear_list(record: Record) -> None:
     """Raises Malformed for several answers of which another key repeats one, or may mean one by
     its number: they are options, or other names of the same."""
     for key, options in _several(record):
-        for named in _NAMED:
+        for named in NAMED:
             one = record.get(named)
             if _is_one(one) and (_is_text(one, options) or _places(one, options)):
                 raise Malformed(
@@ -148,7 +148,7 @@ def _refuse_unclear_list(record: Record) -> None:
 
 def _several(record: Record) -> list[tuple[str, Options]]:
     """Lists of different answers that may be options, with their keys."""
-    found = [(key, _lettered(record.get(key))) for key in _MAYBE]
+    found = [(key, _lettered(record.get(key))) for key in MAYBE]
     if record.get("golden_answers"):
         return []
     return [(key, options) for key, options in found if len({*map(_plain, options.values())}) > 1]

@@ -10,7 +10,7 @@ from fieldcraft.tools.search.passages import is_passage
 _JUDGEMENTS = {"query-id", "corpus-id"}  # BEIR's qrels
 _QUESTIONS = {
     *("question", "Question", "problem", "Problem", "query", "reward_model"),
-    *("entry_point", "test_list", "question_content"),  # for programs
+    *("entry_point", "test_list", "question_content", "public_tests"),  # for programs
 }
 
 

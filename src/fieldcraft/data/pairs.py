@@ -13,7 +13,7 @@ from fieldcraft.data import autocoa, steps_io
 from fieldcraft.data.formats.pairs import holds_pair, read_pair
 from fieldcraft.data.left_out import MAX_LEFT_OUT, LeftOut
 from fieldcraft.data.other_uses import other_use
-from fieldcraft.data.records import Malformed, records
+from fieldcraft.data.records import Malformed, readable_records, records, understood
 from fieldcraft.data.steps_io import StepPair
 from fieldcraft.types import UserError
 
@@ -26,7 +26,7 @@ def read_pairs(
     Raises UserError for a file that is missing or damaged, of no format, or of which more than the
     share `max_left_out` cannot be read.
     """
-    _, record = next(records(path), ("", {}))
+    _, record = next(readable_records(path), ("", {}))
     if "before" in record:
         return steps_io.read_pairs(path), Counter()
     if "conversation" in record:
@@ -39,9 +39,9 @@ def read_pairs(
         )
     left_out = LeftOut(path)
     pairs: list[StepPair] = []
-    for where, record in records(path):
+    for where, found in records(path):
         try:
-            pairs.append(read_pair(record))
+            pairs.append(read_pair(understood(found)))
         except Malformed as error:
             left_out.add(where, error)
     left_out.refuse_much(len(pairs), max_left_out)

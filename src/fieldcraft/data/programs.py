@@ -1,16 +1,19 @@
 """Questions that ask for a program, and the tests that check it, as others publish them.
 
-HumanEval, MBPP, LiveCodeBench and CodeContests each have fields of their own; `program_tests.py`
-reads the tests that others share. `rewards/programs.py` says what the tests become.
+HumanEval, MBPP, LiveCodeBench, KodCode and CodeContests each have fields of their own;
+`program_tests.py` reads the tests that others share. `rewards/programs.py` says what the tests
+become.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fieldcraft.data.gold_answers import QUESTION
 from fieldcraft.data.livecodebench import livecodebench_question
 from fieldcraft.data.program_tests import STDIN, UNIT, Meta, tests_of
-from fieldcraft.data.records import Malformed, Record
+from fieldcraft.data.published_programs import code_contests_question, kodcode_question
+from fieldcraft.data.records import Malformed, Record, first
 from fieldcraft.records.reading import reading
 from fieldcraft.types import UserError
 
@@ -37,11 +40,20 @@ def _of_any_kind(record: Record) -> tuple[str | None, Meta] | None:
             return question, {UNIT: [f"{test}\ncheck({name})"] if test.strip() else []}
         case {"text": str(text), "test_list": list(tests)}:
             return _mbpp(text, tests, record.get("test_setup_code") or "")
+        case {"prompt": str(text), "test_list": list(tests)}:  # of MBPP's sanitized part
+            return _mbpp(text, tests, "\n".join(record.get("test_imports") or ()))
+        case {"question": str(text), "test": str(test), "test_info": _}:
+            return kodcode_question(text, test, record["test_info"])
+        case {"description": str(text), "public_tests": {"input": _, "output": _}}:
+            return code_contests_question(text, record)
         case {"question_content": str(), "public_test_cases": _}:
             return livecodebench_question(record)
     if (found := tests_of(record)) is None:
         return None
-    prompt = record.get("prompt")
+    prompt, begun = record.get("prompt"), record.get("starter_code")
+    if isinstance(begun, str) and begun.strip() and UNIT in found:  # of APPS and TACO
+        asked = str(first(record, QUESTION)).strip()
+        return f"{asked}\n\nBegin with this code:\n\n{begun.strip()}", found
     return prompt if isinstance(prompt, str) else None, found
 
 

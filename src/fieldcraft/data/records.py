@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow
-import pyarrow.csv
 import pyarrow.parquet
 
+from fieldcraft.data.cells import Misfit, rows_of_cells
 from fieldcraft.data.foreign import open_packed, refuse_foreign, refuse_other_encoding
 from fieldcraft.data.formats.tables import folder_records, is_folder
 from fieldcraft.data.written import opened
 from fieldcraft.records.files import write_text
-from fieldcraft.records.jsonl import read_json_lines
+from fieldcraft.records.jsonl import json_lines
 from fieldcraft.records.reading import reading, require_file
+from fieldcraft.records.repeated_keys import ObjectDecoder, RepeatedKey, repeated_in
 from fieldcraft.types import UserError
 
 Record = dict[str, Any]
@@ -41,14 +40,28 @@ def hash_of(question: str) -> str:
     return hashlib.sha1(question.strip().encode(errors="replace")).hexdigest()[:16]
 
 
-def records(path: Path) -> Iterator[tuple[str, Record]]:
+def records(path: Path) -> Iterator[tuple[str, Record | Malformed]]:
     """(where it stands, object) for each record of a file in any of the formats. Lists and objects
-    that a table holds as text are there as what they are."""
-    for where, record in _as_written(path):
-        yield where, opened(record)
+    that a table holds as text are there as what they are. In place of a record that cannot be told
+    from what is written, with a key that comes twice or with other cells than the header has, there
+    is the reason to leave it out."""
+    for where, found in _as_written(path):
+        yield where, found if isinstance(found, Malformed) else opened(found)
 
 
-def _as_written(path: Path) -> Iterator[tuple[str, Record]]:
+def readable_records(path: Path) -> Iterator[tuple[str, Record]]:
+    """The same without those that are to be left out: they show what a file holds."""
+    return ((where, found) for where, found in records(path) if not isinstance(found, Malformed))
+
+
+def understood(found: Record | Malformed) -> Record:
+    """Return a record. Raises the Malformed that stands in place of one."""
+    if isinstance(found, Malformed):
+        raise found
+    return found
+
+
+def _as_written(path: Path) -> Iterator[tuple[str, Record | Malformed]]:
     if is_folder(path):
         for number, row in enumerate(folder_records(path), start=1):
             yield f"{path}, row {number}", row
@@ -57,16 +70,14 @@ def _as_written(path: Path) -> Iterator[tuple[str, Record]]:
     refuse_foreign(path)
     kind = kind_of(path)
     if kind in _TABLES:
-        for number, row in enumerate(_rows(path), start=1):
-            yield f"{path}, row {number}", row
+        yield from _rows(path)
     elif kind == ".json" and _is_whole(path):
         for number, record in enumerate(_elements(path), start=1):
-            if not isinstance(record, dict):
-                raise UserError(f"{path}, element {number} is not an object; fix or remove it.")
             yield f"{path}, element {number}", record
     else:
-        for number, record in read_json_lines(path):
-            yield f"{path}, line {number}", record
+        for number, found in json_lines(path):
+            whole = key_twice(found) if isinstance(found, RepeatedKey) else found
+            yield f"{path}, line {number}", whole
 
 
 def kind_of(path: Path) -> str:
@@ -77,83 +88,40 @@ def kind_of(path: Path) -> str:
 # -- tables ------------------------------------------------------------------------------------
 
 _TABLES = (".parquet", ".csv", ".tsv")
-# Bytes of a file of cells that are read at once: a cell, such as the tests of a program, must fit.
-_LEAST_BLOCK, _MOST_BLOCK = 2**24, 2**30
 _ROWS = 10_000  # that become objects at once
 
 
-def _table(separator: str) -> re.Pattern[str]:
-    """A whole table in which each cell that begins with a quotation mark ends with one, too."""
-    cell = rf'(?:"(?:[^"]|"")*+"|(?!")[^{separator}\r\n]*+)'
-    return re.compile(rf"(?:{cell}(?:{separator}|\r\n?|\n|\Z))*+")
-
-
-_QUOTED, _QUOTED_CSV = _table("\t"), _table(",")
-
-
-def _rows(path: Path) -> Iterator[Record]:
+def _rows(path: Path) -> Iterator[tuple[str, Record | Malformed]]:
     """The rows of a table, of which a part at a time becomes objects of Python."""
     kind = kind_of(path)
     with reading(path, f"give a whole {kind[1:]} file"):
         if kind != ".parquet":
             refuse_other_encoding(path)
-        table = pyarrow.parquet.read_table(path) if kind == ".parquet" else _cells(path, kind)
-    for batch in table.to_batches(max_chunksize=_ROWS):
+        rows: Iterator[Record | Misfit]
+        rows = _stored_rows(path) if kind == ".parquet" else rows_of_cells(path, kind)
+        for number, row in enumerate(rows, start=1):
+            if isinstance(row, Misfit):
+                # A mark that is not written twice may have made one row of several.
+                yield from ((f"{path}, line {line}", _misfit(row)) for line in row.lines)
+            else:
+                yield f"{path}, row {number}", row
+
+
+def _stored_rows(path: Path) -> Iterator[Record]:
+    for batch in pyarrow.parquet.read_table(path).to_batches(max_chunksize=_ROWS):
         yield from batch.to_pylist()
 
 
-def _cells(path: Path, kind: str) -> pyarrow.Table:
-    """A table in which every cell is the text that stands there. A CSV has no types: a guess would
-    make 7 of the answer 007, and a date of 2009-01-03."""
-    parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
-    size = min(max(path.stat().st_size, _LEAST_BLOCK), _MOST_BLOCK)
-    read = pyarrow.csv.ReadOptions(block_size=size)
-    if kind == ".csv":
-        _refuse_broken_quotes(path)
-    if kind == ".tsv":
-        parse.delimiter = "\t"
-        if _has_no_header(path):
-            read.column_names = ["id", "text"]
-        if read.column_names or _quotes_nothing(path):
-            parse = pyarrow.csv.ParseOptions(delimiter="\t", quote_char=False)
-    with pyarrow.csv.open_csv(path, read_options=read, parse_options=parse) as begin:
-        names = begin.schema.names
-    other = next((sign for sign in ";\t|" if sign in names[0]), None)
-    if kind == ".csv" and len(names) == 1 and other is not None:
-        raise ValueError(f"its columns are separated by {other!r} and not by commas")
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"two columns are called '{twice[0]}'")
-    texts = dict.fromkeys(names, pyarrow.string())
-    convert = pyarrow.csv.ConvertOptions(column_types=texts, strings_can_be_null=False)
-    table = pyarrow.csv.read_csv(path, read, parse, convert)
-    return table.rename_columns([name.strip() for name in names])
-
-
-def _refuse_broken_quotes(path: Path) -> None:
-    """Raises ValueError for a CSV in which text follows the quotation mark that ends a cell, as it
-    does where marks are written as \\". Read on, such a cell would hold other signs than were
-    meant."""
-    with open_packed(path) as file:
-        text = file.read().decode("utf-8-sig")
-    if not _QUOTED_CSV.fullmatch(text):
-        raise ValueError("a quotation mark in a cell is not written twice")
-
-
-def _has_no_header(path: Path) -> bool:
-    """Tell whether a TSV is MS MARCO's, a number and a text a line, in which nothing is quoted."""
-    with open_packed(path) as file:
-        first_cell, *others = file.readline().decode("utf-8-sig").rstrip("\r\n").split("\t")
-    return len(others) == 1 and first_cell.isdecimal()
-
-
-def _quotes_nothing(path: Path) -> bool:
-    """Tell whether the quotation marks of a TSV are those of its texts: something follows the mark
-    that should end a cell, and yet each line has a cell for each column. Read as quoted, a cell
-    that begins with a mark would swallow the records behind it."""
-    with open_packed(path) as file:
-        text = file.read().decode("utf-8-sig")
-    columns = {line.count("\t") for line in text.split("\n") if line.strip("\r")}
-    return len(columns) == 1 and _QUOTED.fullmatch(text) is None
+def _misfit(row: Misfit) -> Malformed:
+    """The reason to leave a row out. Nobody can tell which of its cells are missing, so the last
+    ones are not taken for empty."""
+    more = "more" if row.cells > row.columns else "fewer"
+    return Malformed(
+        f"{more} cells than its header has columns",
+        f"its row has {row.cells} cells and the header {row.columns} columns: write an empty cell"
+        " for each that is missing, and a cell with a separator or a line break in quotation"
+        " marks.",
+    )
 
 
 # -- JSON --------------------------------------------------------------------------------------
@@ -177,15 +145,42 @@ def _is_whole(path: Path) -> bool:
     return False
 
 
-def _elements(path: Path) -> list[Any]:
+def _elements(path: Path) -> Iterator[Record | Malformed]:
     """The records of a JSON value: an array, or what one object wraps."""
+    decoder = ObjectDecoder()
     with reading(path, "fix the file"), open_packed(path) as file:
-        value = json.loads(file.read().decode("utf-8-sig"))
-    if isinstance(value, dict):
-        return _wrapped(value, path)
-    if not isinstance(value, list):
+        value = decoder.decode(file.read().decode("utf-8-sig"))
+    elements = _wrapped(value, path) if isinstance(value, dict) else value
+    if not isinstance(elements, list):
         raise UserError(f"{path} is no list of records; give an array of objects, or one a line.")
-    return value
+    inside = {id(found) for found in repeated_in(elements)} if decoder.repeated else ()
+    for found in decoder.repeated:
+        if id(found) not in inside:
+            raise UserError(
+                f"{path} has the key '{found.key}' twice in an object around its records; keep one"
+                " of them."
+            )
+    for number, element in enumerate(elements, start=1):
+        twice = repeated_in(element) if inside else []
+        if _is_dialogue(element):
+            element = {"conversations": element}
+        if not isinstance(element, dict):
+            raise UserError(f"{path}, element {number} is not an object; fix or remove it.")
+        yield key_twice(twice[0]) if twice else element
+
+
+def _is_dialogue(element: Any) -> bool:
+    """Tell whether an element is a list of turns without a record around it."""
+    turns = element if isinstance(element, list) else []
+    return bool(turns) and all(isinstance(turn, dict) and "from" in turn for turn in turns)
+
+
+def key_twice(found: RepeatedKey) -> Malformed:
+    """The reason to leave out a record that holds such an object."""
+    return Malformed(
+        f"the key '{found.key}' twice",
+        f"it has the key '{found.key}' twice: keep one of them, or remove the record.",
+    )
 
 
 def _wrapped(value: Record, path: Path) -> list[Any]:

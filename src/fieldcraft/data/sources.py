@@ -34,12 +34,14 @@ from fieldcraft.data.gold_answers import (
 from fieldcraft.data.left_out import MAX_LEFT_OUT, LeftOut
 from fieldcraft.data.nested import questions_in
 from fieldcraft.data.options import flat_question, with_options
+from fieldcraft.data.other_names import keys_of_names, with_names
 from fieldcraft.data.other_uses import other_use
 from fieldcraft.data.program_tests import Meta
 from fieldcraft.data.programs import program_question
 from fieldcraft.data.prompts import asked_by_kind, prompt_of
-from fieldcraft.data.records import Malformed, Record, first, hash_of, records
+from fieldcraft.data.records import Malformed, Record, first, hash_of, records, understood
 from fieldcraft.data.served import is_served, served_tasks
+from fieldcraft.data.shapes import usual_record
 from fieldcraft.data.toolrl import toolrl_record
 from fieldcraft.data.xlam import xlam_record
 from fieldcraft.records.files import atomic_file
@@ -118,21 +120,23 @@ def read_questions(path: Path, max_left_out: float = MAX_LEFT_OUT) -> Questions:
 
 
 def questions_of(
-    given_records: Iterable[tuple[str, Record]], path: Path | str, max_left_out: float
+    given_records: Iterable[tuple[str, Record | Malformed]], path: Path | str, max_left_out: float
 ) -> Questions:
-    """The questions of records, each with where it stands; `path` is what holds them. Raises
-    UserError as `read_questions` does."""
+    """The questions of records, or reasons to leave them out, each with where it stands; `path` is
+    what holds them. Raises UserError as `read_questions` does."""
     left_out = LeftOut(path)
     found: list[_Found] = []
     for where, given in given_records:
         try:
-            for record in questions_in(given):
+            for record in questions_in(understood(given)):
                 plain = _plain(record)
                 found.append(_Found(where, plain, program_question(plain)))
         except Malformed as error:
             left_out.add(where, error)
     if not found and not left_out.reasons:
         raise UserError(f"{path} holds no questions; give a file with some.")
+    keys = keys_of_names([each.record for each in found])
+    found = [each._replace(record=with_names(each.record, keys)) for each in found]
     tasks: list[Task] = []
     unanswerable, seen = Counter[str](), Counter[str]()
     for each, question in zip(found, _asked(found), strict=True):
@@ -162,7 +166,8 @@ def read_task(record: Record) -> Task:
 
 def _plain(record: Record) -> Record:
     """A record of any of the formats as one with its question and its answers. Raises Malformed."""
-    return flat_question(chat_record(xlam_record(toolrl_record(readable_record(record)))))
+    plain = toolrl_record(readable_record(usual_record(record)))
+    return flat_question(chat_record(xlam_record(plain)))
 
 
 def _asked(found: Sequence[_Found]) -> list[Any]:
@@ -211,7 +216,7 @@ def _is_mathematics(record: Record) -> bool:
     the `problem` of MATH and AIME (BrowseComp has one, too), and the names in verl's files."""
     if "metadata" in record or GRADED_BY in record:
         return False
-    answer, source = record.get("answer"), record.get("data_source")
+    answer, source = record.get("answer"), first(record, ("data_source", "dataset"))
     if isinstance(answer, str) and SOLVED.search(answer):
         return True
     if isinstance(source, str):

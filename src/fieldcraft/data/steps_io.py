@@ -21,7 +21,7 @@ from typing import Any
 
 from fieldcraft.data.records import kind_of
 from fieldcraft.dialects.demonstrations import answered_calls
-from fieldcraft.records.jsonl import read_json_lines, write_json_lines
+from fieldcraft.records.jsonl import json_lines, read_json_lines, write_json_lines
 from fieldcraft.records.meta import checked_meta
 from fieldcraft.records.reading import reading
 from fieldcraft.types import (
@@ -131,7 +131,7 @@ def holds_steps(path: Path) -> bool:
     """Whether a file is one that `write_demonstrations` wrote, as its first record tells."""
     if kind_of(path) != ".jsonl":
         return False
-    _, record = next(read_json_lines(path), (0, {}))
+    _, record = next(json_lines(path), (0, {}))
     return "steps" in record
 
 

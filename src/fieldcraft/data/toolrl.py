@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fieldcraft.data.records import Malformed as Unread
-from fieldcraft.data.records import Record, records
+from fieldcraft.data.records import Record, readable_records
 from fieldcraft.dialects.toolrl import HEADING, calls_in, thought_and_answer, with_system
 from fieldcraft.types import Answer, Malformed, Step, Thought
 
@@ -42,7 +42,7 @@ def toolrl_record(record: Record) -> Record:
 
 def is_toolrl(path: Path) -> bool:
     """Whether a file is ToolRL's, as its first record tells."""
-    _, record = next(records(path), ("", {}))
+    _, record = next(readable_records(path), ("", {}))
     return _parts(record) is not None
 
 

@@ -11,7 +11,14 @@ from typing import NamedTuple, TypeVar
 from fieldcraft.data.gold_answers import answers_of
 from fieldcraft.data.other_uses import other_use
 from fieldcraft.data.prompts import asked
-from fieldcraft.data.records import Malformed, Record, hash_of, records
+from fieldcraft.data.records import (
+    Malformed,
+    Record,
+    hash_of,
+    readable_records,
+    records,
+    understood,
+)
 from fieldcraft.data.sources import read_task
 from fieldcraft.data.toolrl import is_toolrl, read_turn
 from fieldcraft.dialects.autocoa import AutoCoA
@@ -52,8 +59,9 @@ def read_trajectories(path: Path) -> tuple[list[tuple[Task, list[Step]]], Counte
 def _toolrl(path: Path) -> tuple[list[tuple[Task, list[Step]]], Counter[str]]:
     demonstrations: list[tuple[Task, list[Step]]] = []
     reasons = Counter[str]()
-    for _, record in records(path):
+    for _, found in records(path):
         try:
+            record = understood(found)
             turn = read_turn(record)
             demonstrations.append((read_task(record), turn))
         except Malformed as error:
@@ -138,20 +146,25 @@ _SEARCH_R1_TURN = re.compile(
 
 
 def _records_of_either(path: Path) -> Iterator[Written | Malformed]:
-    _, record = next(records(path), ("", {}))
+    _, record = next(readable_records(path), ("", {}))
     return _autocoa(path) if "messages" in record else _each(path, _r1_searcher)
 
 
 def _each(path: Path, read: Callable[[Record, str], T]) -> Iterator[T | Malformed]:
     """What is read of each record. If that is impossible for the first one, the file is of another
     format, which is the UserError of `read`; any other is left out."""
-    for number, (where, record) in enumerate(records(path)):
+    known = False
+    for where, found in records(path):
+        if isinstance(found, Malformed):
+            yield found
+            continue
         try:
-            yield read(record, where)
+            yield read(found, where)
         except UserError:
-            if number == 0:
+            if not known:
                 raise
             yield Malformed("another form than the first record has")
+        known = True
 
 
 def _r1_searcher(record: Record, where: str) -> Written:

@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fieldcraft.records.repeated_keys import ObjectDecoder
+
 # Keys whose values are lists or objects in every format that has them.
 _STRUCTURED = (
     "metadata",
@@ -86,15 +88,17 @@ def _string(item: str) -> str:
 
 
 def value_in(text: str) -> Any:
-    """The list or the object that a text shows, in JSON or in Python; else the text."""
+    """The list or the object that a text shows, in JSON or in Python; else the text, as where a key
+    comes twice."""
     if not text.lstrip().startswith(("[", "{")):
         return text
-    for read in (json.loads, ast.literal_eval):
+    decoder = ObjectDecoder()
+    for read in (decoder.decode, ast.literal_eval):
         try:
             found = read(text.strip())
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
-        return found if isinstance(found, list | dict) else text
+        return found if isinstance(found, list | dict) and not decoder.repeated else text
     return text
 
 

@@ -7,9 +7,16 @@ Agents of others ask the policy of a run by it (`gateway/`), and clients ask a s
 from __future__ import annotations
 
 import json
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from fieldcraft.gateway.fields import Server, refuse_unsupported
 from fieldcraft.gateway.refusals import Refused
@@ -24,9 +31,25 @@ DONE = "data: [DONE]\n\n"
 # -- requests ----------------------------------------------------------------------------------
 
 
+TextType = Literal["text", "input_text", "output_text"]
+TEXT_PARTS: tuple[str, ...] = get_args(TextType)
+
+
 class Function(RequestBody):
+    """A call. Arguments may come as an object, as some clients keep them: it becomes the text that
+    a turn of ours has for it."""
+
     name: str
     arguments: str
+
+    @field_validator("arguments", mode="before")
+    @classmethod
+    def _as_text(cls, given: Any) -> str:
+        if isinstance(given, str):
+            return given
+        if isinstance(given, dict):
+            return json.dumps(given)
+        raise ValueError("the arguments of a call are a JSON object, or its text; write one")
 
 
 class ToolCall(RequestBody):
@@ -36,7 +59,7 @@ class ToolCall(RequestBody):
 
 
 class TextPart(RequestBody):
-    type: Literal["text", "input_text", "output_text"]
+    type: TextType
     text: str
 
 
@@ -49,6 +72,22 @@ class Message(RequestBody):
     function_call: Function | None = None  # what OpenAI had before `tool_calls`
     tool_call_id: str | None = None  # of a result: the call that it answers
     name: str | None = None
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _is_text(cls, given: Any) -> Any:
+        if not isinstance(given, str | list):
+            raise ValueError("a content is text, or a list of parts with text; write one of them")
+        for number, part in enumerate(given if isinstance(given, list) else []):
+            kind = part.get("type") if isinstance(part, dict) else None
+            if kind not in TEXT_PARTS:
+                raise ValueError(
+                    f"part {number} has the type {kind!r}, and only text is read here: send its"
+                    " text as a part of the type 'text', or leave it out"
+                )
+            if not isinstance(part.get("text"), str):
+                raise ValueError(f"part {number} has no text; write it as 'text'")
+        return given
 
     @model_validator(mode="after")
     def _says_something(self) -> Message:

@@ -11,20 +11,31 @@ from typing import Any
 
 from fieldcraft.records.files import write_text
 from fieldcraft.records.reading import Damaged, reading, require_file
+from fieldcraft.records.repeated_keys import ObjectDecoder, RepeatedKey
+
+_BYTE_ORDER = "\ufeff"  # a mark with which editors of Windows begin a file
 
 
-def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number from 1, object) for each line that is not blank; `.gz` is unpacked.
+def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | RepeatedKey]]:
+    """(line number from 1, object) for each line that is not blank; `.gz` is unpacked. Where a key
+    comes twice, anywhere in a line, the object is the one in which it does.
 
     Raises:
         UserError: the file is missing or damaged, or a line is not a JSON object.
     """
     require_file(path, "give a file of JSON lines")
     opener = gzip.open if path.suffix == ".gz" else open
+    decoder = ObjectDecoder()
     with reading(path, "fetch or make it again"), opener(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
-                yield number, parse_object(line, f"{path}, line {number}")
+                yield number, _parsed(line, f"{path}, line {number}", decoder)
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The same; raises UserError for a line with a key that comes twice, too."""
+    for number, found in json_lines(path):
+        yield number, _with_each_key_once(found, f"{path}, line {number}")
 
 
 def write_json_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
@@ -42,10 +53,21 @@ def whole_lines(path: Path) -> list[bytes]:
     return whole.splitlines()
 
 
-def parse_object(line: bytes | str, where: str) -> dict[str, Any]:
+def parse_object(line: bytes, where: str) -> dict[str, Any]:
     """The object of a line. Raises UserError, which says `where`, for anything else."""
+    return _with_each_key_once(_parsed(line, where, ObjectDecoder()), where)
+
+
+def _parsed(line: bytes, where: str, decoder: ObjectDecoder) -> dict[str, Any] | RepeatedKey:
+    decoder.repeated.clear()
     with reading(where, "fix or remove the line"):
-        record = json.loads(line)
+        record = decoder.decode(line.decode(errors="surrogatepass").removeprefix(_BYTE_ORDER))
     if not isinstance(record, dict):
         raise Damaged(f"{where} is not a JSON object; write one {{...}} a line.")
-    return record
+    return decoder.repeated[0] if decoder.repeated else record
+
+
+def _with_each_key_once(found: dict[str, Any] | RepeatedKey, where: str) -> dict[str, Any]:
+    if isinstance(found, RepeatedKey):
+        raise Damaged(f"{where} has the key '{found.key}' twice; keep one, or remove the line.")
+    return found

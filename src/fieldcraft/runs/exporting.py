@@ -10,7 +10,7 @@ from fieldcraft.engine.writing import add_end
 from fieldcraft.recipes.exported import exported_met_tools, read_agent, write_agent
 from fieldcraft.records.files import atomic_folder
 from fieldcraft.runs.agent import agent_in
-from fieldcraft.runs.dialects import load_dialect
+from fieldcraft.runs.dialects import load_dialect, require_any_dialect
 from fieldcraft.runs.folder import ADAPTER, RunFolder, find_model, find_part
 from fieldcraft.runs.model_card import Exported, write_card
 from fieldcraft.runs.tool_training import ever_met_tools
@@ -36,6 +36,8 @@ def export(path: Path, out: Path, dtype: Dtype) -> None:
     model = model.to(torch_type(dtype))
     acts = run is not None or read_agent(folder) is not None
     dialect = load_dialect(agent.recipe, tokens) if acts else None
+    if dialect is None:
+        require_any_dialect(tokens)
     stage = folder.absolute().parent.name
     met_tools = exported_met_tools(folder) if run is None else ever_met_tools(run.recipe, stage)
     with atomic_folder(out) as draft:

@@ -30,7 +30,6 @@ from fieldcraft.train.model import (
     choose_device,
     empty_model,
     load_model,
-    load_tokenizer,
     loss_notes,
 )
 from fieldcraft.train.train_mode import dropout_notes
@@ -145,12 +144,7 @@ class Setup:
         if self.recipe.lora is not None:
             notes.append(f"{self.trained:,} of an adapter")
         notes += [*loss_notes(shapes.config), *dropout_notes(shapes.config)]
-        tokens = len(load_tokenizer(folder))
-        if tokens > self.config.vocab_size:
-            yield (
-                f"the tokenizer of {folder} has {tokens} tokens and the model only"
-                f" {self.config.vocab_size}: take the tokenizer that belongs to the model."
-            )
+        yield from ()
 
     @property
     def has_weights(self) -> bool:

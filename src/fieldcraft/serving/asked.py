@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Discriminator, Field, Tag, field_validator
 
 from fieldcraft.gateway.fields import Server
 from fieldcraft.gateway.protocol import (
@@ -92,10 +92,37 @@ class _Chat(_Sampled, ChatRequest):
     """A request of chat completions."""
 
 
+_STEPS: tuple[str, ...] = get_args(_Step.model_fields["type"].annotation)
+
+
+def _kind(item: Any) -> str:
+    """The tag of an item, in the form of those that `complaints` leaves out of a place."""
+    return "item[step]" if isinstance(item, dict) and item.get("type") in _STEPS else "item[said]"
+
+
 class _Response(_Sampled):
-    input: str | list[_Step | _Item]
+    input: list[
+        Annotated[
+            Annotated[_Step, Tag("item[step]")] | Annotated[_Item, Tag("item[said]")],
+            Discriminator(_kind),
+        ]
+    ]
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+
+    @field_validator("input", mode="before")
+    @classmethod
+    def _as_items(cls, given: Any) -> Any:
+        if not isinstance(given, str | list):
+            raise ValueError("an input is text, or a list of messages; write one of them")
+        for number, item in enumerate(given if isinstance(given, list) else []):
+            kind = item.get("type", "message") if isinstance(item, dict) else "message"
+            if kind not in ("message", *_STEPS):
+                raise ValueError(
+                    f"item {number} has the type {kind!r}, and this agent reads messages: leave out"
+                    " calls, their results and references"
+                )
+        return [{"role": "user", "content": given}] if isinstance(given, str) else given
 
 
 def read_chat(body: bytes) -> Asked:
@@ -115,10 +142,7 @@ def read_response(body: bytes) -> Asked:
     """A request of the Responses interface. Raises Refused."""
     read = read_request(_Response, body, Server.RESPONSES)
     said = [("system", read.instructions)] if read.instructions else []
-    if isinstance(read.input, str):
-        said.append(("user", read.input))
-    else:
-        said += _said([item for item in read.input if isinstance(item, _Item)], "input")
+    said += _said([item for item in read.input if isinstance(item, _Item)], "input")
     return Asked(
         model=read.model,
         question=question_of(said),

@@ -88,7 +88,6 @@ async def body_of(request: Request, most: int) -> bytes:
 
 def complaint(error: ValidationError) -> tuple[str, str]:
     """Return the place of what is wrong first, "" for the whole body, and a sentence about it."""
-    _, _, place = first_problem(error)
+    _, clause, place = first_problem(error)
     where = ".".join(map(str, place))
-    said = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
-    return where, f"{where or 'The body'}: {said}."
+    return where, f"{where or 'The body'}: {clause}."

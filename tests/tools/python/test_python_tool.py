@@ -190,7 +190,7 @@ def test_failures_over_the_interface(server) -> None:
     ("body", "message"),
     [
         ({"code": "1", "language": "cpp"}, "language"),
-        ({"code": None}, "code: Field required."),
+        ({"code": None}, "code: it is missing."),
         ({"language": "python"}, "code"),
         ({"code": "1", "files": {"../up": ""}}, "files"),
         ({"code": "1", "files": {"/etc/passwd": ""}}, "files"),

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from fieldcraft.data.formats.fences import in_turns
 from fieldcraft.data.formats.markup import refuse_markup
 from fieldcraft.data.formats.meaning import refuse_unlearned_turn
 from fieldcraft.data.formats.values import filled, parsed_json, result_text, text_of
@@ -30,6 +31,9 @@ _BLOCK = re.compile(rf"\s*<({'|'.join((*Role, *OTHER_TAGS))})>(.*?)</\1>\s*", re
 _RESPONSE = re.compile(r"<tool_response>\n?(.*?)\n?</tool_response>", re.DOTALL)
 _RESPONSES = re.compile(rf"\s*(?:{_RESPONSE.pattern}\s*)+", re.DOTALL)
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+# What ends a formula, and what begins it.
+_FORMULAS = {"$$": "$$", "$": "$", "\\)": "\\(", "\\]": "\\["}
+_SAME = ("$$", "$")
 # Where servers put thoughts; of the last one, which has parts, others are the text.
 _REASONING = ("reasoning_content", "reasoning", "thinking", "thought", "reasoning_details")
 
@@ -129,6 +133,7 @@ def steps_of(messages: Sequence[Message]) -> list[Step]:
     Messages of the assistant in a row are one turn where one of them calls. Where none does, nobody
     can tell whether the second continues the first or replaces it. Raises Malformed for that, and
     for all else that is not understood."""
+    messages = [turn for message in messages for turn in in_turns(message)]
     found: list[Step] = []
     waiting: list[Label] = []  # calls without a result yet
     for speaker, said in groupby(messages, key=_speaker):
@@ -260,10 +265,20 @@ def _answered(text: str) -> Iterator[Step]:
     if boxed is None and not tagged:
         yield Answer(text)
         return
-    before = text.rpartition("\\boxed" if boxed is not None else "<answer>")[0]
+    before, _, after = text.rpartition("\\boxed" if boxed is not None else "<answer>")
+    if boxed is not None:
+        before = _without_opened(before, after.partition(f"{boxed}}}")[2])
     if before.strip():
         yield Thought(before.strip())
     yield Answer(boxed if boxed is not None else tagged[-1].strip())
+
+
+def _without_opened(before: str, after: str) -> str:
+    """The text before a box without a formula that goes on in it, as in "So $x = \\boxed{4}$"."""
+    ends = next((end for end in _FORMULAS if after.lstrip(" .,").startswith(end)), "")
+    begin = before.rfind(_FORMULAS[ends]) if ends else -1
+    closed = ends in before[begin + len(ends) :] or (ends in _SAME and before.count(ends) % 2 == 0)
+    return before if begin < 0 or closed else before[:begin]
 
 
 def _action(call: Message) -> Action:

@@ -22,7 +22,7 @@ from fieldcraft.data.formats.kinds import (
 from fieldcraft.data.formats.other_shapes import refuse_other_shape
 from fieldcraft.data.formats.tables import write_records
 from fieldcraft.data.left_out import MAX_LEFT_OUT, LeftOut, refuse_much_left_out
-from fieldcraft.data.records import Malformed, Record, records
+from fieldcraft.data.records import Malformed, Record, readable_records, records, understood
 from fieldcraft.data.served import is_served, served_demonstrations
 from fieldcraft.data.sources import read_questions, write_tasks, write_verl
 from fieldcraft.data.steps_io import (
@@ -65,9 +65,9 @@ def _read_records(
     """Demonstrations, and why others were left out."""
     shown: list[Shown] = []
     left_out = LeftOut(path)
-    for where, record in records(path):
+    for where, each in records(path):
         try:
-            shown.append(found.read(record))
+            shown.append(found.read(understood(each)))
         except Malformed as error:
             left_out.add(where, error)
     left_out.refuse_much(len(shown), max_left_out)
@@ -77,9 +77,9 @@ def _read_records(
 def _format_of_file(path: Path) -> Format | None:
     if path.suffix == ".txt":
         return None
-    _, record = next(records(path), ("", {}))
+    _, record = next(readable_records(path), ("", {}))
     if not isinstance(format_of(record), Afm) and not is_toolrl(path):  # both have instructions
-        refuse_other_shape(records(path))
+        refuse_other_shape(readable_records(path))
     return None if _is_autocoa(record) else format_of(record)
 
 

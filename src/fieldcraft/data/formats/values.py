@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fieldcraft.data.records import Malformed
+from fieldcraft.data.records import Malformed, key_twice
+from fieldcraft.records.repeated_keys import ObjectDecoder
 
 
 def text_of(content: Any) -> str:
@@ -51,11 +52,16 @@ def _part(part: Any) -> str:
 
 
 def parsed_json(text: str, otherwise: str) -> Any:
-    """The value of a JSON text. Raises Malformed with the reason `otherwise`."""
+    """The value of a JSON text. Raises Malformed with the reason `otherwise`, and for a key that
+    comes twice."""
+    decoder = ObjectDecoder()
     try:
-        return json.loads(text)
+        found = decoder.decode(text)
     except (ValueError, RecursionError) as error:
         raise Malformed(otherwise) from error
+    if decoder.repeated:
+        raise key_twice(decoder.repeated[0])
+    return found
 
 
 def filled(value: Any) -> Any:

@@ -1,0 +1,66 @@
+"""KodCode's questions, whose tests are a file of pytest, and those of CodeContests."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fieldcraft.data.program_tests import STDIN, UNIT, Meta, stdin_test
+from fieldcraft.data.written import value_in
+from fieldcraft.types import UserError
+
+# A file of pytest imports the program as a module of this name.
+_AS_MODULE = """import sys as _sys, types as _types
+_sys.modules['solution'] = _types.ModuleType('solution')
+_sys.modules['solution'].__dict__.update(globals())
+"""
+
+
+def kodcode_question(text: str, test: str, info: Any) -> tuple[str, Meta]:
+    """A question of KodCode with the declarations of its functions, which the tests call. Raises
+    UserError or SyntaxError for tests that need pytest: nothing would run them."""
+    calls = "".join(f"{name}()\n" for name in _tests_in(ast.parse(test)))
+    if not calls:
+        raise UserError("no function of the tests is called test_...; write them as 'unit_tests'.")
+    listed = value_in(info) if isinstance(info, str) else info
+    functions = listed if isinstance(listed, list) else []
+    declared = [f.get("function_declaration") for f in functions if isinstance(f, Mapping)]
+    shown = "\n".join(filter(None, declared))
+    question = f"{text.strip()}\n\nThe program must define:\n\n{shown}" if shown else text
+    return question, {UNIT: [f"{_AS_MODULE}{test.rstrip()}\n\n{calls}"]}
+
+
+def _tests_in(module: ast.Module) -> Iterator[str]:
+    """The names of the functions that are tests."""
+    for node in ast.walk(module):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [str(node.module)]
+        if any(name.split(".")[0] in ("pytest", "unittest") for name in names):
+            raise UserError("the tests need pytest or unittest; write them as 'unit_tests'.")
+    for statement in module.body:
+        match statement:
+            case ast.FunctionDef(name=name, args=ast.arguments(args=[])) if name.startswith("test"):
+                yield name
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+            ) if name.lower().startswith("test"):
+                raise UserError(f"nothing but pytest runs '{name}'; write it as 'unit_tests'.")
+
+
+def code_contests_question(text: str, record: Mapping[str, Any]) -> tuple[str, Meta]:
+    """A question of CodeContests with its tests, the public ones first. Raises UserError or
+    ValueError for a question about a picture, and for programs that read and write files."""
+    if "<image>" in text:
+        raise UserError("the question is about a picture; remove the record.")
+    if record.get("input_file") or record.get("output_file"):
+        raise UserError("the program reads and writes files, which nothing gives it; remove it.")
+    tests: list[dict[str, str]] = []
+    for key in ("public_tests", "private_tests", "generated_tests"):
+        if group := record.get(key):
+            pairs = zip(group["input"], group["output"], strict=True)
+            tests += [stdin_test(given, wanted) for given, wanted in pairs]
+    return text, {STDIN: tests}
