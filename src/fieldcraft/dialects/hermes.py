@@ -28,6 +28,7 @@ from fieldcraft.dialects.base import (
     special_tokens,
 )
 from fieldcraft.dialects.calls import dump_call, read_call, read_turn
+from fieldcraft.dialects.thoughts import after_other_thoughts, without_drafts
 from fieldcraft.types import ALONE, Action, Answer, Calls, Place, UserError
 
 INSTRUCTION = """\
@@ -135,12 +136,13 @@ class Hermes(BaseDialect):
         return opening, self.frame.closing if last else self.frame.between
 
     def parse(self, written: Sequence[str]) -> Answer | Calls | None:
-        turn = read_turn(self.end.strip("".join(written[-1:])))
-        if turn.thinking:
+        text = self.end.strip("".join(written[-1:]))
+        turn = read_turn(text)
+        if turn.thinking or after_other_thoughts(text[turn.begin :]) is None:
             return None  # it never stopped thinking
         if turn.calls:
             return tuple(turn.calls)
-        (answer,) = turn.pieces
+        answer = without_drafts(*turn.pieces)
         tagged = re.findall(rf"<answer>({plain(['<answer>', '</answer>'])})</answer>", answer)
         text = last_box(answer) or (tagged[-1] if tagged else answer).strip()
         return Answer(text) if text else None
