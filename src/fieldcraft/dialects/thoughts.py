@@ -14,15 +14,21 @@ from fieldcraft.types import Dialect, Role, Thought
 FENCES = ("```", "\\boxed")  # what begins a call or an answer beside the tags of a dialect
 OPENING = {f"<{role}>": role for role in Role}
 CLOSING = {f"</{role}>" for role in Role}
-OTHER_TAGS = ("thinking", "thought", "reasoning")  # of models and files that no dialect is made for
+# Tags of models and files that no dialect is made for, in any case.
+OTHER_TAGS = (
+    "thinking",
+    "thought",
+    "thoughts",
+    "reasoning",
+    "scratchpad",
+    "analysis",
+    "seed:think",
+)
 # What opens a thought in the forms of other models, and what ends it.
 _FORMS = tuple(
     (re.compile(rf"\s*(?:{opening})"), re.compile(closing))
     for opening, closing in (
-        *(
-            (rf"<(?i:{name})>", rf"</(?i:{name})>")
-            for name in (*OTHER_TAGS, "thoughts", "scratchpad", "analysis", "seed:think")
-        ),
+        *((rf"<(?i:{name})>", rf"</(?i:{name})>") for name in OTHER_TAGS),
         (r"(?!<think>)<(?i:think)>", r"(?!</think>)</(?i:think)>"),
         (r"\[THINK\]", r"\[/THINK\]"),  # Mistral
         ("\u25c1think\u25b7", "\u25c1/think\u25b7"),  # Kimi
