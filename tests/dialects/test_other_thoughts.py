@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoints import tiny_tokenizer
-from dialect_parts import ACTING
+from dialect_parts import ACTING, action_of
 from fieldcraft.dialects import get_dialect
 from fieldcraft.dialects.base import last_box
 from fieldcraft.dialects.chat import Chat
@@ -80,3 +80,21 @@ def test_any_text_has_an_end_of_its_thoughts(text, form):
     rest = after_other_thoughts(text)
     assert rest is None or text.endswith(rest)
     assert after_other_thoughts(f"{form[0]}{text}") is None or form[1][:3] in text
+
+
+@given(form=form)
+@pytest.mark.parametrize("name", ACTING)
+def test_a_mark_in_a_call_ends_no_thought(name, form):
+    dialect = DIALECT_OF[name]
+    action = action_of(name, f"x {form[1]} y")
+    assert dialect.parse([dialect.write_action(action)]) == (action,)
+
+
+@pytest.mark.parametrize(
+    "sign", [" ", "\n", "<thinking>", "<thinking></thinking>", "\\boxed{", "*"]
+)
+def test_long_texts_are_read_in_their_length(sign):
+    """A quadratic pattern takes minutes here."""
+    text = sign * 100_000
+    assert len(without_drafts(text)) <= len(text)
+    after_other_thoughts(text[:20_000])

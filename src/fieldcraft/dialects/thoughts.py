@@ -26,7 +26,7 @@ OTHER_TAGS = (
 )
 # What opens a thought in the forms of other models, and what ends it.
 _FORMS = tuple(
-    (re.compile(rf"\s*(?:{opening})"), re.compile(closing))
+    (re.compile(opening), re.compile(closing))
     for opening, closing in (
         *((rf"<(?i:{name})>", rf"</(?i:{name})>") for name in OTHER_TAGS),
         (r"(?!<think>)<(?i:think)>", r"(?!</think>)</(?i:think)>"),
@@ -41,7 +41,8 @@ _FORMS = tuple(
         ),
     )
 )
-_DRAFT = re.compile(r"\\boxed|<answer>", re.IGNORECASE)
+_DRAFT = re.compile(r"\\boxed|<output>|answer\b", re.IGNORECASE)
+_CALL = re.compile(r"<(?:tool_call|code|\w*search|\w+_code)>|```")  # its text may hold any mark
 
 
 def after_other_thoughts(text: str) -> str | None:
@@ -51,7 +52,7 @@ def after_other_thoughts(text: str) -> str | None:
     while opened:
         opened = False
         for opening, closing in _FORMS:
-            if begun := opening.match(text, place):
+            if begun := opening.match(text, _after_space(text, place)):
                 ended = closing.search(text, begun.end())
                 if ended is None:
                     return None
@@ -59,12 +60,19 @@ def after_other_thoughts(text: str) -> str | None:
     return text[max(place, _end_of_prefilled(text, place)) :]
 
 
+def _after_space(text: str, place: int) -> int:
+    return len(text) - len(text[place:].lstrip())
+
+
 def _end_of_prefilled(text: str, place: int) -> int:
-    """Where a thought ends that nothing in the text has opened, 0 where there is none."""
+    """Where a thought ends that nothing in the text has opened, 0 where there is none before the
+    first call."""
+    call = _CALL.search(text, place)
+    until = call.start() if call else len(text)
     ends = (
         ended.end()
         for opening, closing in _FORMS
-        if (ended := closing.search(text, place))
+        if (ended := closing.search(text, place, until))
         and not opening.search(text[place : ended.start()])
     )
     return max(ends, default=0)
