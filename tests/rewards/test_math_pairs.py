@@ -11,6 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fieldcraft.rewards.math_equality import equal
+from fieldcraft.rewards.math_numerals import _SMALL as SMALL
+from fieldcraft.rewards.math_numerals import _TENS as TENS
+from fieldcraft.rewards.math_numerals import value_of_words
 from fieldcraft.rewards.math_reading import read, rewritten
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "graders" / "math_verify_cases.jsonl"
@@ -105,6 +108,42 @@ EQUAL = [
     ("e^2", "exp(2)"),
     ("\\ln 2", "ln(2)"),
     ("\\sin x", "sin(x)"),
+    ("\\frac{1}{8}", "0.125"),
+    ("\\frac{x}{3}", "0.333333x"),
+    ("1.5\\pi", "4.71238898"),
+    ("18", "18 km/h"),
+    ("18", "18 m^2"),
+    ("18", "18 cm\u00b2"),
+    ("18", "18\\text{ cm}^2"),
+    ("18", "\\boxed{18\\text{ cm}^{2}}"),
+    ("18", "$18$ km/h"),
+    ("18\\pi", "18\\pi cm^2"),
+    ("18 m/s", "18\\,\\mathrm{m\\,s^{-1}}"),
+    ("18 m/s", "18~\\frac{\\text{m}}{\\text{s}}"),
+    ("18 km", "18 kilometres"),
+    ("18 km", "18000 m"),
+    ("36 km/h", "10 m/s"),
+    ("1 L", "1000 cm^3"),
+    ("$5", "500 cents"),
+    ("\\frac{\\pi}{6}", "30 degrees"),
+    ("0.5", "50%"),
+    ("50", "50%"),
+    ("1000000", "1 million"),
+    ("2500000000", "2.5 billion"),
+    ("3000", "\\boxed{3 \\text{ thousand}}"),
+    ("2000000", "$2 million"),
+    ("2", "two"),
+    ("12", "The answer is twelve."),
+    ("12", "\\boxed{\\text{twelve}}"),
+    ("1234", "one thousand two hundred and thirty-four"),
+    ("100", "a hundred dollars"),
+    ("\\frac{1}{2}", "\\sin 30^\\circ"),
+    ("\\frac{\\sqrt{3}}{2}", "sin(60\u00b0)"),
+    ("\\sqrt{2} - 1", "\\tan 22.5^{\\circ}"),
+    ("\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}", "\\begin{bmatrix}1&2\\\\3&4\\end{bmatrix}"),
+    ("\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}", "Matrix([[1, 2], [3, 4]])"),
+    ("\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}", "[[1, 2], [3, 4]]"),
+    ("\\begin{pmatrix}1\\\\ \\frac{1}{2}\\end{pmatrix}", "Matrix([1, Rational(1, 2)])"),
 ]
 DIFFERENT = [
     ("3", "1 2"),
@@ -145,6 +184,47 @@ DIFFERENT = [
     ("5", "more than $5"),
     ("5", "at least 5"),
     ("5", "5 million"),
+    ("1", "0.9999999"),
+    ("1", "0.999999999999"),
+    ("2", "1.9999999"),
+    ("\\frac{1}{8}", "0.1250001"),
+    ("\\sqrt{4}", "1.9999999"),
+    ("\\sqrt{3+2\\sqrt{2}}-\\sqrt{2}", "0.9999999"),
+    ("3.1415926", "3.1415927"),
+    ("\\frac{1}{3}", "0.333"),
+    ("(1, 2)", "(0.9999999, 2)"),
+    ("\\{1, 2\\}", "\\{0.9999999, 2\\}"),
+    ("[0, 1)", "[0, 0.9999999)"),
+    ("x = 1", "x = 0.9999999"),
+    ("x + 1", "x + 0.9999999"),
+    ("\\begin{pmatrix}1/3&1\\end{pmatrix}", "\\begin{pmatrix}0.333333&0.9999999\\end{pmatrix}"),
+    ("18 km", "18 m"),
+    ("18 km", "$18$ m"),
+    ("18 km", "\\boxed{18\\text{ m}}"),
+    ("18 km", "The distance is 18 m."),
+    ("18 m^2", "18 m^3"),
+    ("18\\pi \\text{ cm}^2", "18\\pi \\text{ cm}"),
+    ("9.8 m/s^2", "9.8 m/s"),
+    ("5 dollars", "5 cents"),
+    ("$5", "5 euros"),
+    ("20^\\circ C", "20^\\circ F"),
+    ("30^\\circ", "30 rad"),
+    ("50\\%", "50 km"),
+    ("30", "1 hour 30 minutes"),
+    ("6", "5 feet 6 inches"),
+    ("18", "17 or 18 km"),
+    ("18", "more than 18 km"),
+    ("0.64N", "0.64"),
+    ("y = 2m", "2"),
+    ("2\\frac{m}{s}", "2"),
+    ("1", "a"),
+    ("2", "two or three"),
+    ("2", "two and three"),
+    ("201", "twenty one"),
+    ("1 million", "1 thousand"),
+    ("\\sin 30^\\circ", "\\sin 30"),
+    ("\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}", "Matrix([[1, 2], [3, 5]])"),
+    ("\\begin{pmatrix}1&2\\end{pmatrix}", "Matrix([1, 2])"),
     ("5", "5 dollars 30"),
     ("5", "5 out of 6"),
     ("5", "\u22655"),
@@ -241,6 +321,59 @@ def test_words_around_a_number_and_never_one_of_two_numbers(number, other, befor
     assert same(str(number), f"\\boxed{{{text}}}") or "$" in before
     two = f"{text}{joint}{before}{other}{behind}"
     assert number == other or not (same(str(number), two) or same(str(other), two))
+
+
+UNITS = ["km", "m", "cm^2", "kg", "hours", "minutes", "dollars", "cents", "euros", "m/s", "km/h"]
+WAYS = ["{} {}", "\\boxed{{{}\\text{{ {}}}}}", "${}$ {}", "It is {} {}."]
+
+
+@few
+@given(
+    number=st.integers(1, 10**6),
+    units=st.tuples(st.sampled_from(UNITS), st.sampled_from(UNITS)),
+    ways=st.tuples(st.sampled_from(WAYS), st.sampled_from(WAYS)),
+)
+def test_a_number_of_one_unit_is_none_of_another(number, units, ways):
+    one, other = (way.format(number, unit) for way, unit in zip(ways, units, strict=True))
+    assert same(str(number), one)
+    assert same(one, other) is (units[0] == units[1])
+
+
+@few
+@given(number=st.decimals(0, 999, places=4), apart=st.integers(1, 10**4), places=st.integers(7, 11))
+def test_decimals_beside_decimals_are_exact(number, apart, places):
+    """Of up to 14 digits: those of a computation in floating point have 16 or more."""
+    other = number + Decimal(apart).scaleb(-places)
+    assert not same(f"{number:f}", f"{other:f}")
+    assert same(f"{number:f}", f"{number:f}00")
+
+
+@given(number=st.integers(0, 10**9))
+def test_numbers_in_words(number):
+    assert value_of_words(in_words(number)) == number
+    assert value_of_words(in_words(number).replace("-", " ").capitalize()) == number
+
+
+def in_words(number):
+    if number < 20:
+        return SMALL[number]
+    if number < 100:
+        return TENS[number // 10 - 2] + (f"-{SMALL[number % 10]}" if number % 10 else "")
+    for scale, word in (
+        (10**9, "billion"),
+        (10**6, "million"),
+        (1000, "thousand"),
+        (100, "hundred"),
+    ):
+        if number >= scale:
+            rest = f" and {in_words(number % scale)}" if number % scale else ""
+            return f"{in_words(number // scale)} {word}{rest}"
+
+
+@given(text=st.text(alphabet="two and-minus1 ", max_size=12))
+def test_other_text_is_no_number_in_words(text):
+    value = value_of_words(text)
+    assert value is None or in_words(abs(value)).split("-")[0] in text
 
 
 @pytest.mark.parametrize("text", ["x_1", "1112112_3", "e^{2}", "x1e5", "5 cm", "(1, 200)", "a_100"])

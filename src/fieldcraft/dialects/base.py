@@ -24,6 +24,7 @@ from fieldcraft.dialects.templates import (
     check_variables,
     render_chat,
 )
+from fieldcraft.dialects.thoughts import without_drafts
 from fieldcraft.dialects.turn_end import find_turn_end
 from fieldcraft.records.reading import reading
 from fieldcraft.sampling import TurnEnd
@@ -113,11 +114,11 @@ def open_role(turn: str) -> str | None:
 
 
 def last_box(text: str) -> str | None:
-    r"""The content of the last complete `\boxed{...}`. Braces nest, a `\text{...}` or
-    `\mathrm{...}` around all of it is removed, and an empty box does not count."""
+    r"""The content of the last complete `\boxed{...}`. Braces nest, a `\text{...}` or `\mathrm{}`
+    around all of it is removed, and a box that is empty or stands in a thought does not count."""
     found = None
     opened: list[int | None] = []  # where the content of each open brace starts, None if no box
-    for match in re.finditer(r"\\boxed\s*\{|\{|\}", text):
+    for match in re.finditer(r"\\boxed\s*\{|\{|\}", text := without_drafts(text)):
         if match[0] != "}":
             opened.append(match.end() if match[0] != "{" else None)
         elif opened and (start := opened.pop()) is not None:

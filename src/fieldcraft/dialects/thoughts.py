@@ -14,15 +14,96 @@ from fieldcraft.types import Dialect, Role, Thought
 FENCES = ("```", "\\boxed")  # what begins a call or an answer beside the tags of a dialect
 OPENING = {f"<{role}>": role for role in Role}
 CLOSING = {f"</{role}>" for role in Role}
-OTHER_TAGS = ("thinking", "thought", "reasoning")  # of models and files that no dialect is made for
-_OTHER = re.compile(rf"\s*<({'|'.join(OTHER_TAGS)})>.*?</\1>\s*(?=\S)", re.DOTALL)
+# Tags of models and files that no dialect is made for, in any case.
+OTHER_TAGS = (
+    "thinking",
+    "thought",
+    "thoughts",
+    "reasoning",
+    "scratchpad",
+    "analysis",
+    "seed:think",
+)
+# What opens a thought in the forms of other models, and what ends it.
+_FORMS = tuple(
+    (re.compile(opening), re.compile(closing))
+    for opening, closing in (
+        *((rf"<(?i:{name})>", rf"</(?i:{name})>") for name in OTHER_TAGS),
+        (r"(?!<think>)<(?i:think)>", r"(?!</think>)</(?i:think)>"),
+        (r"\[THINK\]", r"\[/THINK\]"),  # Mistral
+        ("\u25c1think\u25b7", "\u25c1/think\u25b7"),  # Kimi
+        (r"<\|begin_of_thought\|>", r"<\|end_of_thought\|>"),
+        (r"<\|START_THINKING\|>", r"<\|END_THINKING\|>"),  # Cohere
+        (  # gpt-oss
+            r"(?:<\|start\|>assistant)?<\|channel\|>(?:analysis|commentary)[^<]*<\|message\|>",
+            r"(?:<\|end\|>\s*)?(?:<\|start\|>assistant)?<\|channel\|>final[^<]*<\|message\|>"
+            r"|<\|end\|>(?=\s*<\|start\|>)",
+        ),
+    )
+)
+_DRAFT = re.compile(r"\\boxed|<output>|answer\b", re.IGNORECASE)
+_CALL = re.compile(r"<(?:tool_call|code|\w*search|\w+_code)>|```")  # its text may hold any mark
+
+
+def after_other_thoughts(text: str) -> str | None:
+    """Text after the thoughts that it begins with in the forms of other models, or that a prompt
+    has opened; None while one is still open."""
+    place, opened = 0, True
+    while opened:
+        opened = False
+        for opening, closing in _FORMS:
+            if begun := opening.match(text, _after_space(text, place)):
+                ended = closing.search(text, begun.end())
+                if ended is None:
+                    return None
+                place, opened = ended.end(), True
+    return text[max(place, _end_of_prefilled(text, place)) :]
+
+
+def _after_space(text: str, place: int) -> int:
+    return len(text) - len(text[place:].lstrip())
+
+
+def _end_of_prefilled(text: str, place: int) -> int:
+    """Where a thought ends that nothing in the text has opened, 0 where there is none before the
+    first call."""
+    call = _CALL.search(text, place)
+    until = call.start() if call else len(text)
+    ends = (
+        ended.end()
+        for opening, closing in _FORMS
+        if (ended := closing.search(text, place, until))
+        and not opening.search(text[place : ended.start()])
+    )
+    return max(ends, default=0)
+
+
+def without_drafts(text: str) -> str:
+    """A text without the thoughts further on in it that draft an answer, one that never ends
+    included: whatever is in them is not what the text says."""
+    for opening, closing in _FORMS:
+        place = 0
+        while begun := opening.search(text, place):
+            ended = closing.search(text, begun.end())
+            end = ended.end() if ended else len(text)
+            drafts = _DRAFT.search(text, begun.end(), end)
+            place = begun.start() if drafts else end
+            text = text[: begun.start()] + text[end:] if drafts else text
+    return text
 
 
 def after_thoughts(turn: str, roles: Sequence[Role], stop: Sequence[str] = ()) -> str | None:
     """Text of a turn after its thoughts of these roles; None while one is still open.
 
-    The first of the strings `stop` ends the turn, unless it stands in a thought.
+    The first of the strings `stop` ends the turn, unless it stands in a thought. Thoughts in the
+    forms of other models may stand before and after these.
     """
+    said = after_other_thoughts(turn)
+    rest = None if said is None else _after_own_thoughts(said, roles, stop)
+    return None if rest is None else after_other_thoughts(rest)
+
+
+def _after_own_thoughts(turn: str, roles: Sequence[Role], stop: Sequence[str]) -> str | None:
     tags = [f"<{end}{role}>" for role in roles for end in ("", "/")]
     opened, begin = "", 0
     for mark in re.finditer("|".join(map(re.escape, (*tags, *stop))) or "(?!)", turn):
@@ -36,10 +117,10 @@ def after_thoughts(turn: str, roles: Sequence[Role], stop: Sequence[str] = ()) -
 
 
 def end_of_other_thought(text: str) -> int:
-    """Where the thought ends that a text begins with between `OTHER_TAGS`, 0 where there is none or
-    nothing follows it."""
-    thought = _OTHER.match(text)
-    return thought.end() if thought else 0
+    """Where the thoughts end that a text begins with in the forms of other models, 0 where there
+    are none, one is still open or nothing follows."""
+    said = (after_other_thoughts(text) or "").lstrip()
+    return len(text) - len(said) if said and said != text.lstrip() else 0
 
 
 def reasoning_and_reply(text: str) -> tuple[str, str]:

@@ -27,6 +27,7 @@ from fieldcraft.dialects.calls import (
     read_turn,
     unclosed,
 )
+from fieldcraft.dialects.thoughts import after_other_thoughts
 from fieldcraft.types import ALONE, Action, Answer, Calls, Malformed, Place, UserError
 
 HEADING = "**Dialogue Records History**"
@@ -43,7 +44,8 @@ LAYOUT = re.compile(rf"\s*<think>{TEXT}</think>(?:{CALLS}(?:{RESPONSE})?|{RESPON
 def thought_and_answer(turn: str) -> tuple[str, str]:
     """What a turn thinks, and what it says after that. Either may be empty."""
     read = read_turn(turn)
-    if read.thinking:  # it never stopped
+    # It never stopped.
+    if read.thinking or after_other_thoughts(turn[read.begin :]) is None:
         return turn, ""
     head = turn[: read.begin].removesuffix("</think>")
     return head.strip().removeprefix("<think>").strip(), turn[read.begin :].strip()

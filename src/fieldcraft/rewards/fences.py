@@ -14,6 +14,8 @@ import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from fieldcraft.rewards.program_parts import joined
+
 _LINE = re.compile(r"\r\n|\n|\r")
 # What may stand before a fence: indentation, and the marks of quotations and list items.
 _MARGIN = r"(?P<margin>(?:[ \t]*(?:>|[-*+]|\d{1,9}[.)])(?=[ \t]|[`~]))*[ \t]*)"
@@ -113,8 +115,9 @@ def _unmarked(opening: re.Match[str], line: str) -> str:
 def program_of(answer: str) -> str | None:
     """The Python program in an answer, None where there is none.
 
-    It is the last block of Python that compiles and, without one, the last block without a language
-    that does. Behind these come a block of Python with a mistake and, where there are no fences, an
+    It is the last block of Python that compiles, with the earlier ones that it needs and without
+    examples of its use (`program_parts.joined`). Without one, it is the same among blocks without a
+    language. Behind these come a block of Python with a mistake and, where there are no fences, an
     answer that is a program as a whole, or has one between tags, in indented lines or in its last
     paragraphs. Text that computes nothing, such as the output "5", is no program.
     """
@@ -123,9 +126,11 @@ def program_of(answer: str) -> str | None:
     pythons = [block for block in blocks if block.is_python]
     others = [block for block in blocks if block.language in _UNNAMED]
     for found in (pythons, others):
-        for block in reversed(found):
-            if (code := _compiled(block)) is not None:
-                return code
+        codes = [code for block in found if (code := _compiled(block) or _constants(block))]
+        while codes and not _is_program(codes[-1]):
+            codes.pop()
+        if codes:
+            return joined(codes)
     for block in reversed(pythons):
         if block.text.strip():
             return block.text
@@ -171,6 +176,13 @@ def _compiled(block: Block) -> str | None:
     return next((code for text in cut if (code := _sound(text)) is not None), None)
 
 
+def _constants(block: Block) -> str | None:
+    """The text of a block that only binds names, which a later block may need."""
+    tree = _parsed(text := textwrap.dedent(block.text))
+    bound = tree is not None and all(isinstance(n, ast.Assign | ast.AnnAssign) for n in tree.body)
+    return text if bound else None
+
+
 def _indented(answer: str) -> str | None:
     """The last program among the indented blocks of a text without fences."""
     lines = "\n".join(_LINE.split(answer))
@@ -185,12 +197,19 @@ def _sound(text: str) -> str | None:
 
 def _is_program(text: str) -> bool:
     """Tell whether a text compiles and does something: it calls, defines or imports."""
+    tree = _parsed(text)
+    acts = ast.Call | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+    acts |= ast.Import | ast.ImportFrom
+    return tree is not None and any(isinstance(node, acts) for node in ast.walk(tree))
+
+
+def _parsed(text: str) -> ast.Module | None:
+    """The tree of a text that compiles, None for any other."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
             compile(tree, "answer", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    acts = ast.Call | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
-    return any(isinstance(node, acts | ast.Import | ast.ImportFrom) for node in ast.walk(tree))
+        return None
+    return tree

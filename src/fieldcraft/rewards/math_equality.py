@@ -1,22 +1,29 @@
-"""Equality of what was read from two answers: exact, or relative to the size of the numbers.
+"""Equality of what was read from two answers, which is exact wherever it can be.
 
-Math-Verify rounds to six digits behind the point, so that small numbers are all the same. Here two
-exact numbers are equal where they are the same. Where one has a decimal point, six significant
-digits must agree and six digits behind the point, or twelve significant ones.
+Two decimals, or a decimal and a number that is a finite decimal, as 1 or 1/8, are equal where they
+are the same: 0.9999999 is no 1. Only beside a number that no decimal can write, as 1/3 or the root
+of 2, is a decimal an approximation: six digits behind the point must agree, and six significant
+ones of a number below 1. What a program prints in floating point, with its 16 or 17 digits, may
+be off by a rounding error. Math-Verify itself would round everything to six digits.
 """
 
 from __future__ import annotations
 
+from decimal import Decimal
 from itertools import product
 from typing import Any
 
 from math_verify import verify
 from sympy import Basic, Expr, Float, MatrixBase, Rational, UnevaluatedExpr, floor, log
 
+from fieldcraft.rewards.math_units import Quantity
+
 DIGITS = 6  # behind the point, and significant ones of a number below 1
 FLOAT = 1e-12  # relative error of what a program computes in floating point
 EXACT = 1e-25  # relative difference that two different numbers of exact form do not fall below
 _EVALUATED, _PRECISION = 40, 15
+_PLACES = 12  # of a decimal that a number may turn out to be, as a sum of roots that cancel out
+_PRINTED = 16  # significant digits by which a number in floating point is told from a short decimal
 _SMALLEST = 10_000  # exponent up to which numbers are told apart
 
 
@@ -29,16 +36,42 @@ def equal(golds: list[list[Any]], answers: list[list[Any]]) -> bool:
 
 
 def _same(gold: Any, answer: Any) -> bool:
+    if isinstance(gold, Quantity) or isinstance(answer, Quantity):
+        pairs = product(_meant(gold, answer), _meant(answer, gold))
+        return _same_kind(gold, answer) and any(_same(one, other) for one, other in pairs)
     if _is_number(gold) and _is_number(answer):
         return _same_number(gold, answer)
     shift = _leading_zeros(gold)
     return verify(
-        gold,
-        answer,
+        _settled(gold, answer),
+        _settled(answer, gold),
         float_rounding=DIGITS + shift,
         numeric_precision=_PRECISION + shift,
         timeout_seconds=None,
     )
+
+
+# -- quantities --------------------------------------------------------------------------------
+
+
+def _same_kind(gold: Any, answer: Any) -> bool:
+    """Tell whether two values have units of the same dimensions, or one has none at all."""
+    if isinstance(gold, Quantity) and isinstance(answer, Quantity):
+        return gold.unit.dimensions == answer.unit.dimensions
+    return True
+
+
+def _meant(value: Any, other: Any) -> list[Any]:
+    """The numbers that a value can be, beside another. Without a unit there, the number alone is
+    meant or, of a unit without dimensions, as 50 %, what it is worth."""
+    if not isinstance(value, Quantity):
+        return [value]
+    if isinstance(other, Quantity):
+        return [value.value if value.unit == other.unit else value.in_base_units]
+    return [value.value] if value.unit.dimensions else [value.value, value.in_base_units]
+
+
+# -- numbers -----------------------------------------------------------------------------------
 
 
 def _is_number(value: Any) -> bool:
@@ -49,17 +82,55 @@ def _is_number(value: Any) -> bool:
 
 
 def _same_number(gold: Expr, answer: Expr) -> bool:
-    one, other = gold.doit(), answer.doit()
-    if isinstance(one, Rational) and isinstance(other, Rational):
-        return bool(one == other)
+    one, other = _exact(gold).doit(), _exact(answer).doit()
+    if one == other:
+        return True
     size, other_size = one.evalf(_EVALUATED), other.evalf(_EVALUATED)
     apart, largest = abs(size - other_size), max(abs(size), abs(other_size))
-    if not (one.has(Float) or other.has(Float)):
-        return bool(apart <= EXACT * largest)
-    half = Rational(1, 2 * 10 ** (DIGITS + _leading_zeros(one)))
-    if apart <= FLOAT * largest:
+    if not (isinstance(one, Rational) and isinstance(other, Rational)) and apart <= EXACT * largest:
         return True
-    return bool(apart <= half and one != 0 and other != 0)
+    if (_is_printed(gold) or _is_printed(answer)) and apart <= FLOAT * largest:
+        return True
+    if _is_decimal(one) == _is_decimal(other):
+        return False
+    decimal, exact = (gold, other) if _is_decimal(one) else (answer, one)
+    half = Rational(1, 2 * 10 ** (DIGITS + _leading_zeros(exact)))
+    return decimal.has(Float) and bool(apart <= half)
+
+
+def _exact(value: Any) -> Any:
+    """A value whose decimals are the fractions that they write."""
+    return value.xreplace({number: Rational(str(number)) for number in value.atoms(Float)})
+
+
+def _is_printed(value: Expr) -> bool:
+    """Tell whether a value has a number as a program prints it that computes in floating point."""
+    return any(
+        len(Decimal(repr(float(number))).as_tuple().digits) >= _PRINTED
+        and Rational(repr(float(number))) == Rational(str(number))
+        for number in value.atoms(Float)
+    )
+
+
+def _is_decimal(value: Expr) -> bool:
+    """Tell whether digits behind a point can write a number of exact form."""
+    if isinstance(value, Rational):
+        return 10 ** int(value.q).bit_length() % value.q == 0
+    places = value.evalf(_EVALUATED) * 10**_PLACES
+    return bool(abs(places - places.round()) <= EXACT * abs(places))
+
+
+def _settled(value: Any, other: Any) -> Any:
+    """A value whose decimals are exact, each as the number of the other value that it approximates,
+    or else as the fraction that it writes."""
+    if not isinstance(value, Basic | MatrixBase) or value.has(UnevaluatedExpr):
+        return value
+    wanted = [number for number in _numbers(other) if not number.has(Float)]
+
+    def settled(number: Expr) -> Any:
+        return next((one for one in wanted if _same_number(one, number)), _exact(number))
+
+    return value.xreplace({n: settled(n) for n in _numbers(value) if n.has(Float)})
 
 
 def _leading_zeros(value: Any) -> int:

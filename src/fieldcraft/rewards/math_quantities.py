@@ -1,12 +1,15 @@
-"""Numbers as people write them in words: "about 5", "≈5", "$5", "5 dollars", "2nd".
+"""Numbers as people write them in words: "about 5", "≈5", "$5", "5 km/h", "2nd".
 
 Only a text that is one quantity as a whole loses its words, and only words that leave the value as
-it is: "5 million", "5 or 6" and "more than 5" stay.
+it is: "5 or 6" and "more than 5" stay. A unit is told apart from the value (`math_units.py`).
 """
 
 from __future__ import annotations
 
 import re
+
+from fieldcraft.rewards.math_numerals import value_of_words
+from fieldcraft.rewards.math_units import Unit, currency_of, unit_of
 
 _OPENING = r"(\A|\\boxed\s*\{|(?<!\\)\$|\\\(|\\\[)\s*"
 _APPROXIMATE = re.compile(
@@ -28,15 +31,9 @@ _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _CURRENCY = r"(?:US\s?)?\\?\$|[€£¥]|(?:USD|EUR|GBP)\s"
 _NUMBER = r"[\d.,_/]*\d"
 _ORDINAL = r"(?:st|nd|rd|th)|\^\s*\{?\s*(?:\\(?:text|mathrm|textrm)\s*\{)?(?:st|nd|rd|th)\}{0,2}"
-_RATE = r"(?:(?:miles|kilomet(?:er|re)s|met(?:er|re)s|feet|km|words|pages) )?(?:per|an) "
-_UNIT = (
-    r"(?:US )?dollars?|bucks?|euros?|pounds?|yen|yuan|rupees?|USD|EUR|GBP|each|times|people"
-    r"|persons?|children|kids|o.clock|degrees? (?:Celsius|Fahrenheit)"
-    rf"|{_RATE}(?:day|week|month|year|hour|minute|second|person|item)"
-)
 _QUANTITY = re.compile(
     rf"(\\boxed\s*\{{\s*|)([-+\u2212\u2013]?)\s?(?:{_CURRENCY})?\s?([-+\u2212\u2013]?{_NUMBER})"
-    rf"(?:{_ORDINAL}|(?:\s+(?:{_UNIT})){{1,2}})?\s*(\}}|)\.?",
+    rf"(?:{_ORDINAL})?\s*(\}}|)\.?",
     re.IGNORECASE,
 )
 
@@ -57,8 +54,13 @@ def value_of(text: str) -> str:
     if found is None or len(found["said"].strip()) < 2:
         return text
     value = found["value"].strip()
-    alone = _BEGINS.match(value) and not _WORD.search(without_words(value).replace("pi", ""))
+    alone = _BEGINS.match(value) and not _WORD.search(_bare(value))
     return value if _ANSWER.search(found["said"]) or alone else text
+
+
+def _bare(value: str) -> str:
+    """A value without words around it, units and the name of π."""
+    return without_words(_without_unit(value)[0]).replace("pi", "")
 
 
 def without_words(text: str) -> str:
@@ -73,3 +75,75 @@ def without_words(text: str) -> str:
     if _PART.search(text) and len(_DOLLAR.findall(text)) == text.count("$"):
         return _DOLLAR.sub("", text)
     return text
+
+
+# -- units -------------------------------------------------------------------------------------
+
+_BRACES = r"(?:[^{}]|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\})*"
+_BOX = re.compile(rf"\\boxed\s*\{{(?P<inside>{_BRACES})\}}", re.DOTALL)
+_FORMULA = re.compile(
+    r"(?<!\\)\$(?P<inside>[^$]+)(?<!\\)\$|\\\((?P<round>.*?)\\\)|\\\[(?P<square>.*?)\\\]", re.DOTALL
+)
+_LONGEST_UNIT = 80  # characters
+# Where a unit may begin: behind a number, a root, a fraction, π or a bracket.
+_BEGINNING = re.compile(
+    r"(?<=[\d})\u03c0\u00b2\u00b3\u00bc-\u00be.])(?=[\s\\~A-Za-z^%\u00b0\u00a2\u2126\u03a9])"
+    r"|(?<=[A-Za-z])(?=[\s\\~^%\u00b0])"
+)
+_LATEX_UNIT = re.compile(
+    r"(?:\s|~|\\[,;:! ])*(?:(?:\\[dt]?frac\s*\{\s*)?\\(?:text|mathrm|mbox|operatorname|rm)"
+    r"(?![A-Za-z])|\\%|\^|[%\u00b0])"
+)
+_VALUE = re.compile(
+    r"(?:[-+\u2212\u2013*\u00b7\u00d7^(){}\d.,_/\s\u03c0\u221a$\u20ac\u00a3\u00a5]|[\u00b2\u00b3\u00bc-\u00be]|\\(?:[dt]?frac|sqrt|pi|times|cdot|left"
+    r"|right|[$,;!])|(?<![A-Za-z])pi(?![A-Za-z]))+"
+)
+_LETTER = re.compile(r"(?:[\s~]+[A-Za-z]|[mghs])(?![A-Za-z])")  # metres, grams, hours, seconds: 5m
+_VARIABLE = re.compile(r"[A-Za-z](?![A-Za-z])|(?:\s|~|\\[,;:! ])*\\[A-Za-z]")  # 5N, 5\frac{m}{s}
+_ALONE = re.compile(rf"\s*[-+\u2212\u2013]?\s?{_NUMBER}")
+_FRACTION = re.compile(r"\d/\d+\Z")
+_PRICE = re.compile(
+    rf"\s*[-+\u2212\u2013]?\s?(?P<sign>{_CURRENCY})\s?[-+\u2212\u2013]?{_NUMBER}\.?\s*",
+    re.IGNORECASE,
+)
+
+
+def without_unit(text: str) -> tuple[str, Unit | None]:
+    """A text without the unit of the quantity that it ends with, or that its last box or formula
+    is, and the unit. Any other text is as it is."""
+    marked = list(_BOX.finditer(text)) or list(_FORMULA.finditer(text))
+    if not marked:
+        return _without_unit(text)
+    group = marked[-1].lastgroup or "inside"
+    begin, end = marked[-1].span(group)
+    inside, unit = without_unit(text[begin:end])
+    if unit is not None:
+        return text[:begin] + inside + text[end:], unit
+    return text, unit_of(text[marked[-1].end() :].rstrip(". "))
+
+
+def _without_unit(text: str) -> tuple[str, Unit | None]:
+    whole = text.rstrip(" .")
+    for found in _BEGINNING.finditer(whole, max(len(whole) - _LONGEST_UNIT, 0)):
+        value, behind = whole[: found.start()], whole[found.start() :]
+        unit = unit_of(behind)
+        if unit is not None and _has_unit(value, behind):
+            return value, unit
+    price = _PRICE.fullmatch(text)
+    return text, currency_of(price["sign"]) if price else None
+
+
+def _has_unit(value: str, behind: str) -> bool:
+    """Tell whether what names a unit behind a value is one, and no variables: a letter alone needs
+    a number alone before it, and a word a value without variables."""
+    if _LATEX_UNIT.match(behind):
+        return True
+    if _FRACTION.search(value) and not behind[:1].isspace():
+        return False
+    value = _APPROXIMATE.sub(r"\1", value)
+    said = re.split(r"(?<=[A-Za-z:])\s+", value)[-1]
+    if _LETTER.match(behind):
+        return _ALONE.fullmatch(value) is not None
+    if _VARIABLE.match(behind):
+        return False
+    return _VALUE.fullmatch(said) is not None or value_of_words(value) is not None

@@ -15,9 +15,13 @@ from decimal import Decimal
 from typing import Any
 
 from math_verify import LatexExtractionConfig, parse
+from sympy import Basic
 
 from fieldcraft.rewards.answers import QUOTES, closed_up
-from fieldcraft.rewards.math_quantities import value_of, without_words
+from fieldcraft.rewards.math_notation import in_radians, with_matrices
+from fieldcraft.rewards.math_numerals import in_digits
+from fieldcraft.rewards.math_quantities import value_of, without_unit, without_words
+from fieldcraft.rewards.math_units import Quantity
 
 # Where Math-Verify finds mathematics. An escaped $ is a currency.
 MARKS = re.compile(r"\\boxed|(?<!\\)\$|\\\(|\\\[")
@@ -44,6 +48,7 @@ _RAISED = "\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207a\u207b"
 _NO_TERM = re.compile(r"[-+]?[\d.]+(?:\s+[-+]?[\d.]+)+|\d{4}-\d\d-\d\d")
 _EMPHASIS = re.compile(r"(\*{1,3}|`)(?P<inside>[^*`]+)\1")  # of Markdown, around all of an answer
 _QUOTED = re.compile(rf"[{QUOTES}](?P<inside>[^{QUOTES}]+)[{QUOTES}]\.?")
+_LETTERS = re.compile(r"[-+]?\d[\d.]*\s*[A-Za-z](?:\^\{?\d\}?)?")  # a unit or a variable
 _PLAIN = re.compile(r"[-+*/^().,%$\d\s]+")
 
 _Rewrite = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
@@ -152,12 +157,24 @@ def rewritten(text: str) -> str:
 
 def read(text: str) -> list[list[Any]]:
     """What Math-Verify reads from an answer, in every way that it can be meant. One without marks
-    is mathematics as a whole."""
+    is mathematics as a whole. A number with a unit is a `Quantity`, and the formula beside it, for
+    letters may be variables."""
     text = text.strip()
     if around := _EMPHASIS.fullmatch(text) or _QUOTED.fullmatch(text):
         text = around["inside"].strip()
     if not MARKS.search(text):
         text = value_of(text)
+    text = in_digits(in_radians(with_matrices(text)))
+    value, unit = without_unit(text)
+    readings = _read(in_digits(value))
+    if unit is None:
+        return readings
+    formula = [_latex(rewritten(text), _WITH_UNITS)] if _LETTERS.fullmatch(text) else []
+    quantities = [[Quantity(v, unit) for v in r if isinstance(v, Basic)] for r in readings]
+    return [reading for reading in (*quantities, *formula, [closed_up(text)]) if reading]
+
+
+def _read(text: str) -> list[list[Any]]:
     plain = rewritten(without_words(text)).removeprefix("=")
     if MARKS.search(plain):
         found = [_in_text(plain)]
@@ -194,7 +211,7 @@ def _whole_of(text: str) -> list[Any]:
     what makes it unreadable."""
     if _NO_TERM.fullmatch(text):
         return [closed_up(text)]
-    found = _latex(text, _LATEX) or _latex(text, _WITH_UNITS)
+    found = _latex(text, _WITH_UNITS) or _latex(text, _LATEX)
     if not found and _SENTENCE.search(text) and not _TWO.search(text):
         found = list(parse(text, parsing_timeout=None))
     if found and _WORD.search(text) and _is_product_of_letters(found[0]):

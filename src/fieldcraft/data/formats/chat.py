@@ -18,8 +18,8 @@ from fieldcraft.data.formats.markup import refuse_markup
 from fieldcraft.data.formats.meaning import refuse_unlearned_turn
 from fieldcraft.data.formats.values import filled, parsed_json, result_text, text_of
 from fieldcraft.data.records import Malformed, first
-from fieldcraft.dialects.base import last_box
 from fieldcraft.dialects.calls import read_call, read_turn
+from fieldcraft.dialects.marked_answers import marked_answer
 from fieldcraft.dialects.pairing import Label, Unpaired, order_of_calls
 from fieldcraft.dialects.thoughts import OTHER_TAGS
 from fieldcraft.types import Action, Answer, Observation, Role, Step, Thought
@@ -27,13 +27,9 @@ from fieldcraft.types import Malformed as Unreadable
 
 Message = dict[str, Any]
 
-_BLOCK = re.compile(rf"\s*<({'|'.join((*Role, *OTHER_TAGS))})>(.*?)</\1>\s*", re.DOTALL)
+_BLOCK = re.compile(rf"\s*<({'|'.join(Role)}|(?i:{'|'.join(OTHER_TAGS)}))>(.*?)</\1>\s*", re.DOTALL)
 _RESPONSE = re.compile(r"<tool_response>\n?(.*?)\n?</tool_response>", re.DOTALL)
 _RESPONSES = re.compile(rf"\s*(?:{_RESPONSE.pattern}\s*)+", re.DOTALL)
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-# What ends a formula, and what begins it.
-_FORMULAS = {"$$": "$$", "$": "$", "\\)": "\\(", "\\]": "\\["}
-_SAME = ("$$", "$")
 # Where servers put thoughts; of the last one, which has parts, others are the text.
 _REASONING = ("reasoning_content", "reasoning", "thinking", "thought", "reasoning_details")
 
@@ -127,7 +123,7 @@ def read_chat(messages: Any) -> Chat:
 
 def steps_of(messages: Sequence[Message]) -> list[Step]:
     """The inverse of `messages_of`. It also reads calls between <tool_call> tags, thoughts in
-    fields of their own, and an answer in a box or between <answer> tags. Results are those of the
+    fields of their own, and an answer as `marked_answer` finds it. Results are those of the
     calls that they name (`dialects/pairing.py`).
 
     Messages of the assistant in a row are one turn where one of them calls. Where none does, nobody
@@ -203,7 +199,7 @@ def read_thoughts(text: str) -> tuple[list[Step], str]:
         text = f"<think>{text}"
     while block := _BLOCK.match(text):
         if block[2].strip():
-            role = Role.THINK if block[1] in OTHER_TAGS else Role(block[1])
+            role = Role(block[1]) if block[1] in set(Role) else Role.THINK
             found.append(Thought(block[2].strip(), role))
         text = text[block.end() :]
     return found, text.strip()
@@ -260,25 +256,11 @@ def _given_calls(message: Message) -> list[Message]:
 
 
 def _answered(text: str) -> Iterator[Step]:
-    """An answer, and the thought before it where it stands in a box or between tags."""
-    boxed, tagged = last_box(text), _TAGGED.findall(text)
-    if boxed is None and not tagged:
-        yield Answer(text)
-        return
-    before, _, after = text.rpartition("\\boxed" if boxed is not None else "<answer>")
-    if boxed is not None:
-        before = _without_opened(before, after.partition(f"{boxed}}}")[2])
-    if before.strip():
-        yield Thought(before.strip())
-    yield Answer(boxed if boxed is not None else tagged[-1].strip())
-
-
-def _without_opened(before: str, after: str) -> str:
-    """The text before a box without a formula that goes on in it, as in "So $x = \\boxed{4}$"."""
-    ends = next((end for end in _FORMULAS if after.lstrip(" .,").startswith(end)), "")
-    begin = before.rfind(_FORMULAS[ends]) if ends else -1
-    closed = ends in before[begin + len(ends) :] or (ends in _SAME and before.count(ends) % 2 == 0)
-    return before if begin < 0 or closed else before[:begin]
+    """An answer, and the thought before it where something marks the answer."""
+    before, answer = marked_answer(text) or ("", text)
+    if before:
+        yield Thought(before)
+    yield Answer(answer)
 
 
 def _action(call: Message) -> Action:

@@ -1,0 +1,52 @@
+"""Notation that Math-Verify reads as something else: degrees in functions, matrices of programs."""
+
+from __future__ import annotations
+
+import re
+
+_FUNCTION = re.compile(
+    r"\\?(?<![A-Za-z])(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])[^$,;=<>]*", re.IGNORECASE
+)
+_DEGREES = re.compile(
+    r"(?<![\w.])(?P<number>\d+(?:\.\d+)?|[A-Za-z])\s*(?:\^\s*\{?\s*\\circ(?![A-Za-z])\s*\}?|\u00b0"
+    r"|\\degree(?![A-Za-z]))"
+)
+
+_ROW = r"\[[^\[\]]*\]"
+_ROWS = rf"\[\s*{_ROW}(?:\s*,\s*{_ROW})*\s*,?\s*\]"
+_MATRIX = re.compile(
+    r"(?:(?:sympy|sp|np|numpy)\.)?(?:(?:Immutable)?(?:Dense|Sparse)?Matrix|array)"
+    rf"\(\s*(?P<rows>{_ROWS}|{_ROW})\s*\)"
+)
+_NESTED = re.compile(rf"\s*(?P<rows>{_ROWS})\s*\.?\s*")
+_RATIONAL = re.compile(r"Rational\(\s*(-?\d+)\s*,\s*(\d+)\s*\)")
+_COMMA = re.compile(r",(?![^()]*\))")  # between entries, and not in a call
+
+
+def in_radians(text: str) -> str:
+    """A text in which the degrees that a function is taken of are written in radians."""
+    return _FUNCTION.sub(lambda found: _DEGREES.sub(_radians, found[0]), text)
+
+
+def _radians(found: re.Match[str]) -> str:
+    whole, _, behind = found["number"].partition(".")
+    return rf" (\frac{{{whole}{behind} \pi}}{{{180 * 10 ** len(behind)}}}) "
+
+
+def with_matrices(text: str) -> str:
+    """A text in which matrices as sympy and numpy print them, and lists of lists, are LaTeX."""
+    text = _MATRIX.sub(lambda found: _matrix(found["rows"]), text)
+    found = _NESTED.fullmatch(text)
+    return _matrix(found["rows"]) if found else text
+
+
+def _matrix(written: str) -> str:
+    """A matrix of the rows that a program writes; one row of numbers is a column."""
+    written = _RATIONAL.sub(r"\\frac{\1}{\2}", written)
+    rows = [_COMMA.split(row[1:-1].strip().rstrip(",")) for row in re.findall(_ROW, written)]
+    if not written[1:].lstrip().startswith("["):
+        rows = [[entry] for entry in rows[0]]
+    if len(set(map(len, rows))) > 1:
+        return written
+    lines = " \\\\ ".join(" & ".join(entry.strip() for entry in row) for row in rows)
+    return rf"\begin{{pmatrix}}{lines}\end{{pmatrix}}"

@@ -1,0 +1,137 @@
+"""One program out of the blocks of Python in an answer: its parts, without examples of its use.
+
+The last block is the program where it defines all that it uses. Else the nearest earlier blocks
+that define the rest stand before it, as imports and functions before what calls them. A last block
+that only shows the use of a program that runs by itself, or that only tests it, is an example.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import symtable
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+_BUILTIN = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__"}
+_FUTURE = re.compile(r"^from __future__ import [\w, ]+\n", re.MULTILINE)  # must stand first
+_READS = frozenset({"input", "stdin", "raw_input"})
+_NAMED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@dataclass(frozen=True)
+class Part:
+    """A block of Python that compiles."""
+
+    code: str
+
+    @cached_property
+    def _tree(self) -> ast.Module:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(self.code)
+
+    @cached_property
+    def _tables(self) -> list[symtable.SymbolTable]:
+        def below(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+            yield table
+            for child in table.get_children():
+                yield from below(child)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return list(below(symtable.symtable(self.code, "answer", "exec")))
+
+    @cached_property
+    def defines(self) -> frozenset[str]:
+        """Names that the block binds for all of the program."""
+        return frozenset(
+            symbol.get_name()
+            for table in self._tables
+            for symbol in table.get_symbols()
+            if (symbol.is_assigned() or symbol.is_imported())
+            and (table is self._tables[0] or symbol.is_declared_global())
+        )
+
+    @cached_property
+    def wants(self) -> frozenset[str]:
+        """Names that the block uses and does not define."""
+        used = {
+            symbol.get_name()
+            for table in self._tables
+            for symbol in table.get_symbols()
+            if symbol.is_referenced() and (table is self._tables[0] or symbol.is_global())
+        }
+        return frozenset(used - self.defines - _BUILTIN)
+
+    @cached_property
+    def runs(self) -> bool:
+        """Whether the block prints, or calls what it defines, where it is not called itself."""
+        return any(
+            (isinstance(node.func, ast.Name) and node.func.id in {"print", *self.defines})
+            or (isinstance(node.func, ast.Attribute) and node.func.attr == "write")
+            for node in _outside(self._tree)
+            if isinstance(node, ast.Call)
+        )
+
+    @cached_property
+    def reads(self) -> bool:
+        """Whether the block itself names the standard input."""
+        names = (getattr(n, "id", getattr(n, "attr", "")) for n in ast.walk(self._tree))
+        return not _READS.isdisjoint(names)
+
+    @cached_property
+    def made(self) -> frozenset[str]:
+        """Functions and classes of the block."""
+        return frozenset(node.name for node in self._tree.body if isinstance(node, _NAMED))
+
+    @cached_property
+    def borrowed(self) -> frozenset[str]:
+        """Names that the block imports from modules that are not of Python's library."""
+        return frozenset(
+            alias.name
+            for node in ast.walk(self._tree)
+            if isinstance(node, ast.ImportFrom)
+            and (node.module or "").partition(".")[0] not in sys.stdlib_module_names
+            for alias in node.names
+        )
+
+
+def joined(codes: Sequence[str]) -> str:
+    """The program that blocks of Python, of which each compiles, make up."""
+    parts = [Part(code) for code in codes]
+    while len(parts) > 1 and _is_example(parts[-1], parts[:-1]):
+        parts.pop()
+    taken, wanted = [parts[-1]], parts[-1].wants
+    for part in reversed(parts[:-1]):
+        if part.defines & wanted:
+            taken.insert(0, part)
+            wanted = (wanted - part.defines) | part.wants
+    if len(taken) == 1:
+        return taken[0].code
+    code = "\n\n".join(part.code.strip("\n") for part in taken) + "\n"
+    return "".join([*_FUTURE.findall(code), _FUTURE.sub("", code)])
+
+
+def _is_example(part: Part, before: Sequence[Part]) -> bool:
+    """Tell whether a block only uses or tests what earlier ones define."""
+    made = frozenset().union(*(p.made for p in before))
+    if part.borrowed & made:
+        return True
+    tests = bool(part.made) and all(name.lower().startswith("test") for name in part.made)
+    used = [p for p in before if p.defines & part.wants]
+    if not used or (part.made and not tests):
+        return False
+    return tests or (any(p.runs for p in used) and not part.reads)
+
+
+def _outside(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a program that stand in no function and no class."""
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, _NAMED | ast.Lambda):
+            yield node
+            yield from _outside(node)
