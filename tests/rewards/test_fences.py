@@ -3,7 +3,7 @@
 import textwrap
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fieldcraft.rewards.fences import blocks_in, program_of
@@ -19,6 +19,15 @@ TAGS += ["python:sum.py", "src/sum.py", "python,editable", "{python}"]
 MARGINS = ["", "   ", "\t", "      ", "> ", "> > ", ">"]
 
 
+@example(
+    tag="",
+    fence="```",
+    margin="",
+    before=[],
+    after=["```text\nprint(1)\n```\n"],
+    ends="\n",
+    closed=True,
+)
 @given(
     tag=st.sampled_from(TAGS),
     fence=st.sampled_from(["```", "~~~", "````", "~~~~~"]),

@@ -29,7 +29,8 @@ _PYTHON = re.compile(r"(?:i?python|py|pypy)[\d.]*|[\w./-]+\.py|sage", re.IGNOREC
 _SESSION = re.compile(r"pycon|python-?(?:repl|console)")  # with prompts before its lines
 _PROMPT = re.compile(r"(?:>>>|\.\.\.)(?: |$)")
 # Words behind a fence that name no language.
-_UNNAMED = ("", "code", "text", "txt", "plain", "plaintext", "none", "tool_code", "solution")
+_UNNAMED = ("", "code", "none", "tool_code", "solution")
+_PLAIN = ("text", "txt", "plain", "plaintext")  # mostly output, but some call programs so
 # What else people and models put around a program.
 _TAGGED = re.compile(
     r"<(?P<tag>answer|code|python|solution|program)(?: [^<>]*)?>(?P<inside>.*?)(?:</(?P=tag)>|\Z)"
@@ -117,15 +118,16 @@ def program_of(answer: str) -> str | None:
 
     It is the last block of Python that compiles, with the earlier ones that it needs and without
     examples of its use (`program_parts.joined`). Without one, it is the same among blocks without a
-    language. Behind these come a block of Python with a mistake and, where there are no fences, an
+    language, and then among those of plain text. Behind these come a block of Python with a mistake and, where there are no fences, an
     answer that is a program as a whole, or has one between tags, in indented lines or in its last
     paragraphs. Text that computes nothing, such as the output "5", is no program.
     """
     answer = answer.lstrip("\ufeff\u200b")
     blocks = [_without_prompts(block) for block in blocks_in(answer)]
     pythons = [block for block in blocks if block.is_python]
-    others = [block for block in blocks if block.language in _UNNAMED]
-    for found in (pythons, others):
+    unnamed = [block for block in blocks if block.language in _UNNAMED]
+    plain = [block for block in blocks if block.language in _PLAIN]
+    for found in (pythons, unnamed, plain):
         codes = [code for block in found if (code := _compiled(block) or _constants(block))]
         while codes and not _is_program(codes[-1]):
             codes.pop()
