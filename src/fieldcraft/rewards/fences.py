@@ -118,9 +118,10 @@ def program_of(answer: str) -> str | None:
 
     It is the last block of Python that compiles, with the earlier ones that it needs and without
     examples of its use (`program_parts.joined`). Without one, it is the same among blocks without a
-    language, and then among those of plain text. Behind these come a block of Python with a mistake and, where there are no fences, an
-    answer that is a program as a whole, or has one between tags, in indented lines or in its last
-    paragraphs. Text that computes nothing, such as the output "5", is no program.
+    language, and then among those of plain text. Behind these come a block of Python with a mistake
+    and, where there are no fences, an answer that is a program as a whole, or has one between tags,
+    in indented lines or in its last paragraphs. Text that computes nothing, such as the output "5",
+    is no program.
     """
     answer = answer.lstrip("\ufeff\u200b")
     blocks = [_without_prompts(block) for block in blocks_in(answer)]
