@@ -151,16 +151,36 @@ class Atlas:
         """
         known: set[tuple[str, str]] = set()
         reached: set[str] = set()
+        unread = dict(texts)
         new = set(named)
         while new:
-            reached |= new
             for name in new:
-                entity = self.entities[name]
-                if entity.region == "taught":
-                    known.update((name, relation) for relation in RELATIONS[entity.kind])
-                known |= texts.get(name, set())
-            new = {self.facts[fact] for fact in known} - reached
+                names, facts = self._taught_from[name]
+                reached |= names
+                known |= facts
+            found = {fact for name in unread.keys() & reached for fact in unread.pop(name)}
+            known |= found
+            new = {self.facts[fact] for fact in found} - reached
         return known
+
+    @cached_property
+    def _taught_from(self) -> Mapping[str, tuple[frozenset[str], frozenset[tuple[str, str]]]]:
+        """The entities that are reached, and the facts that are known, from each entity by what was
+        taught alone. Chains meet the same ones again and again."""
+        return {name: self._follow_taught(name) for name in self.entities}
+
+    def _follow_taught(self, start: str) -> tuple[frozenset[str], frozenset[tuple[str, str]]]:
+        known: set[tuple[str, str]] = set()
+        reached, new = {start}, [start]
+        while new:
+            entity = self.entities[new.pop()]
+            if entity.region == "taught":
+                facts = [(entity.name, relation) for relation in RELATIONS[entity.kind]]
+                known.update(facts)
+                further = {self.facts[fact] for fact in facts} - reached
+                reached |= further
+                new += further
+        return frozenset(reached), frozenset(known)
 
     def question(self, path: Route) -> str:
         """`What is the country of the employer of Bran Tel?`"""
