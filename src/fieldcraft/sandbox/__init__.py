@@ -11,7 +11,7 @@ What it does not cover:
   number of processes times that, and its files beside it.
 - What a program says about itself. It shares its interpreter with what prints, so the value of the
   last expression and an exit status of 0 are its own words. A grader that must not be fooled
-  compares standard output with a secret that the program has not seen.
+  compares standard output with what it expects, or uses `Sandbox.test`.
 - Secrets in the Python installation: installed packages and the system's shared libraries can be
   read.
 - Other machines than Linux on x86-64 or ARM64.

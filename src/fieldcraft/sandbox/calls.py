@@ -29,6 +29,7 @@ class Request:
     stdin: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict)  # name in the private folder -> data
     fetch: Sequence[str] = ()  # files to bring back
+    tests: Mapping[str, str] | None = None  # what `apart.verdict` reads
 
     def message(self, limits: Limits, once: bool) -> dict[str, Any]:
         """`once`: the interpreter ends with the program."""
@@ -38,6 +39,7 @@ class Request:
             "files": {name: base64.b64encode(data).decode() for name, data in self.files.items()},
             "fetch": list(self.fetch),
             "once": once,
+            "apart": self.tests is not None,
             "wall_seconds": limits.wall_seconds,
             "cpu_seconds": limits.cpu_seconds,
             "output_bytes": limits.output_bytes,
@@ -78,7 +80,10 @@ async def call(
     began = time.perf_counter()
     for pipe in worker.outputs:
         pipe.start(limits.output_bytes)
-    message = await _message(worker, request.message(limits, once), limits.wall_seconds)
+    frames = [request.message(limits, once)]
+    if request.tests is not None:
+        frames.append(dict(request.tests))
+    message = await _message(worker, frames, limits.wall_seconds)
     answer = _answer(message or {}, request.fetch)
     if once or answer is None:
         kill(worker)
@@ -106,14 +111,15 @@ def _most(limits: Limits) -> int:
 
 
 async def _message(
-    worker: Worker, request: dict[str, Any], wall_seconds: float
+    worker: Worker, frames: Sequence[dict[str, Any]], wall_seconds: float
 ) -> Mapping[str, Any] | None:
     """What the worker says: its answer; that the program is out of time; None: it ended without
     a word. Otherwise what happened to it."""
     deadline = time.monotonic() + wall_seconds + GRACE_SECONDS
 
     async def talk() -> dict[str, Any] | None:
-        await worker.tell(request)
+        for frame in frames:
+            await worker.tell(frame)
         return await worker.hear()
 
     talking = asyncio.create_task(talk())

@@ -19,7 +19,7 @@ from contextlib import suppress
 from types import CodeType, FrameType, ModuleType, TracebackType
 from typing import Any
 
-from fieldcraft.sandbox import frames
+from fieldcraft.sandbox import apart, frames
 from fieldcraft.sandbox.clipping import clip
 from fieldcraft.sandbox.isolation import STDIN
 
@@ -70,6 +70,10 @@ class Interpreter:
         try:
             _write_files(request["files"])
             importlib.invalidate_caches()
+            if request["apart"]:
+                return apart.judge(
+                    lambda: self._executed(code), self._control.close, self._tests
+                ), None
             body, last = _compiled(code)
             space = self._main.__dict__
             exec(body, space)
@@ -80,6 +84,26 @@ class Interpreter:
         except BaseException as error:  # noqa: BLE001 - whatever the program raises is its own
             _show(error)
             return 1, None
+
+    def _tested(self, code: str) -> int:
+        """The exit code of tests, which come in the next frame."""
+        return apart.judge(lambda: self._executed(code), self._control.close, self._tests)
+
+    def _executed(self, code: str) -> dict[str, Any] | None:
+        """The variables of a program that is tested; None where it fails."""
+        try:
+            exec(compile(code, FILE, "exec", dont_inherit=True), self._main.__dict__)
+        except BaseException as error:  # noqa: BLE001 - whatever the program raises is its own
+            _show(error)
+            return None
+        return self._main.__dict__
+
+    def _tests(self) -> dict[str, str]:
+        """The next frame, which is sent behind a program that is tested."""
+        tests = frames.receive(self._control)
+        if tests is None:
+            os._exit(1)
+        return tests
 
     def _out_of_time(self, number: int, frame: FrameType | None) -> None:
         """Say where the program was. One that is inside of C code is killed without a word."""

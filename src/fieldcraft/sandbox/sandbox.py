@@ -114,6 +114,21 @@ class Sandbox:
         work = self._run_once(request, limits or self.limits)
         return await asyncio.wrap_future(self._do(work))
 
+    async def test(self, code: str, tests: str, imports: str = "") -> Run:
+        """Run tests of a program, each of the two in a process of its own. The run is `ok` only if
+        the tests have run to their end; `apart` says what the program can still decide.
+
+        Args:
+            code: of the program.
+            tests: Python that uses what the program defines and raises where it is wrong.
+            imports: Python that the tests may rely on.
+
+        Raises:
+            UserError: as `run` does.
+        """
+        request = Request(code, tests={"tests": tests, "imports": imports})
+        return await asyncio.wrap_future(self._do(self._run_once(request, self.limits)))
+
     def session(
         self, limits: Limits | None = None, files: Mapping[str, bytes] | None = None
     ) -> Session:

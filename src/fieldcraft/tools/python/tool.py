@@ -75,6 +75,10 @@ class Programs:
         """Raises UserError where the system lacks a layer of isolation."""
         return await _sandbox(GRADED, self._waive, None, LIBRARIES).run(code, stdin)
 
+    async def test(self, code: str, tests: str, imports: str) -> Run:
+        """Run tests beside a program. Raises as `run` does."""
+        return await _sandbox(GRADED, self._waive, None, LIBRARIES).test(code, tests, imports)
+
 
 def make_python(
     stateful: bool = False,
