@@ -236,7 +236,7 @@ def limit_program(limits: Limits, idle_bytes: int) -> None:
         resource.RLIMIT_AS: idle_bytes + limits.memory_mb * MIB,
         resource.RLIMIT_NPROC: limits.processes,
         resource.RLIMIT_FSIZE: limits.file_mb * MIB,
-        resource.RLIMIT_NOFILE: 256,
+        resource.RLIMIT_NOFILE: 64,  # the kernel buffers 200 KiB for a socket, counted nowhere
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_MSGQUEUE: 0,

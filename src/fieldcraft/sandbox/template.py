@@ -32,18 +32,22 @@ from typing import Any, NoReturn
 
 from fieldcraft.sandbox import filter as seccomp
 from fieldcraft.sandbox import isolation, kernel, program
-from fieldcraft.sandbox.frames import MOST_PACKET, READY
+from fieldcraft.sandbox.frames import MOST_PACKET, PIPES
 from fieldcraft.sandbox.limits import Limits
 from fieldcraft.sandbox.nursery import Keeper, Nursery
 
 _CONTROL, _PROC = 3, 4  # descriptors of a worker, behind the three of every program
 _HIGH = 100
+_DIES_FIRST = "1000"
 
 
 def main() -> None:
     settings = json.loads(sys.argv[1])
     server = socket.socket(fileno=settings["socket"])
     kernel.die_with_parent()
+    # Where the system has no memory left, programs die and not who owns the sandbox.
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write(_DIES_FIRST)
     del os.environ["PYTHONPATH"]  # it names a place of the host
     try:
         proc = isolation.enter_template(settings["folders"], settings["links"])
@@ -130,6 +134,10 @@ class _Template:
 
     def _missing(self) -> dict[str, str]:
         missing = {}
+        try:
+            os.close(os.pidfd_open(os.getpid()))  # by which keepers are killed
+        except OSError as error:
+            missing["pid"] = error.strerror or str(error)
         for layer, enter in isolation.worker_layers(self._proc, self._places, Limits()):
             if layer not in self._waive:
                 try:
@@ -220,9 +228,12 @@ class _Template:
             self._isolate(limits, *handles)
             control = socket.socket(fileno=_CONTROL)
             readers = isolation.write_to_streams()
-            socket.send_fds(control, [READY], readers)
+            socket.send_fds(control, [PIPES], readers)
             for reader in readers:
                 os.close(reader)
+            # Behind the sending: programs may leave as many descriptors on their way as they may
+            # have open, and the kernel counts those of all together.
+            isolation.limit_program(limits, self._idle_bytes)
             program.Interpreter(control).serve()
         except BaseException:
             traceback.print_exc()
@@ -247,7 +258,6 @@ class _Template:
             isolation.enter_worker(_PROC, self._places, limits, self._waive, range(_PROC))
             if "numpy.random" in sys.modules:
                 sys.modules["numpy.random"].seed()  # or all programs would draw the same
-            isolation.limit_program(limits, self._idle_bytes)
         except BaseException as error:
             os.write(_CONTROL, f"{type(error).__name__}: {error}".encode())
             raise
