@@ -14,6 +14,7 @@ from typing import Any
 from fieldcraft.sandbox import frames
 from fieldcraft.sandbox.clipping import clip
 from fieldcraft.sandbox.limits import Limits, Run, RunStatus
+from fieldcraft.sandbox.watch import Over
 from fieldcraft.sandbox.worker import Worker
 
 # The worker ends a program that is out of time itself, and says where it was. One that does not
@@ -143,7 +144,9 @@ def _ending(worker: Worker, said: frames.Answer | _Ended) -> tuple[RunStatus, in
         return RunStatus.FINISHED, said.exit_code
     if said is _Ended.FLOOD:
         return RunStatus.OUTPUT, None
-    if said is _Ended.OUT_OF_TIME or worker.exit_code == -signal.SIGXCPU:
+    if worker.over is Over.MEMORY:
+        return RunStatus.MEMORY, None
+    if worker.over is Over.CPU or said is _Ended.OUT_OF_TIME or worker.exit_code == -signal.SIGXCPU:
         return RunStatus.TIMEOUT, None
     if worker.exit_code is None:
         return RunStatus.LOST, None

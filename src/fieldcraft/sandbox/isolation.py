@@ -201,7 +201,6 @@ def _own_folders(places: Sequence[str], limits: Limits) -> None:
 def _give_up_rights() -> None:
     kernel.drop_capabilities()
     kernel.gain_no_privileges()
-    kernel.set_dumpable(0)
 
 
 def _landlock(part: str, places: Sequence[str]) -> None:

@@ -163,6 +163,7 @@ class Sandbox:
         worker = None
         try:
             worker = await self._worker(limits)
+            self._running[0].begin(worker, limits.cpu_seconds)
             return await call(worker, request, limits, True, self._kill)
         except NoWorker as error:
             return Run(RunStatus.LOST, None, "", str(error))
@@ -283,6 +284,7 @@ class Session:
                 except NoWorker as error:
                     return Run(RunStatus.LOST, None, "", str(error), restarted=restarted)
             try:
+                self._sandbox._running[0].begin(worker, self._limits.cpu_seconds)
                 run = await call(worker, request, self._limits, False, self._sandbox._kill)
             except BaseException:  # a call that was cancelled still runs
                 self._sandbox._kill(worker)
@@ -290,6 +292,8 @@ class Session:
                 raise
             if worker.exited.is_set():
                 self._worker = None
+            else:
+                self._sandbox._running[0].rest(worker)
             return replace(run, restarted=restarted)
 
     async def _close(self) -> None:

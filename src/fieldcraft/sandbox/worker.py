@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 from fieldcraft.sandbox import frames
 from fieldcraft.sandbox.clipping import Clipped
 from fieldcraft.sandbox.limits import Limits
+from fieldcraft.sandbox.watch import Over
 
 _PIECE = 65_536
 _READ_ONLY = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
@@ -86,6 +87,7 @@ class Worker:
         self.number = number
         self.limits = limits
         self.exit_code: int | None = None  # of the program, once it has ended
+        self.over: Over | None = None  # the limit for which it was killed
         self.exited, self.gone = asyncio.Event(), asyncio.Event()
         self.flooded = asyncio.Event()
         self._forget = forget
