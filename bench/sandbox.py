@@ -19,6 +19,8 @@ import time
 from fieldcraft.sandbox.sandbox import Sandbox
 
 PROGRAM = "print(sum(range(100)))"
+FUNCTION = "def double(values):\n    return [2 * v for v in values]\n"
+TESTS = "\n".join(f"assert double([{n}, 1]) == [{2 * n}, 2]" for n in range(10))
 WITH_LIBRARIES = "import numpy, sympy\nprint(sum(range(100)))"
 
 
@@ -30,6 +32,17 @@ async def one_after_the_other(sandbox: Sandbox, runs: int, program: str) -> list
         done = await sandbox.run(program)
         seconds.append(time.perf_counter() - began)
         assert done.stdout == "4950\n", done
+    return seconds
+
+
+async def tested(sandbox: Sandbox, runs: int, apart: bool) -> list[float]:
+    """Seconds of each run of a program with its tests: in a process of their own, or behind it."""
+    seconds = []
+    for _ in range(runs):
+        began = time.perf_counter()
+        tests = sandbox.test(FUNCTION, TESTS) if apart else sandbox.run(FUNCTION + TESTS)
+        assert (await tests).ok
+        seconds.append(time.perf_counter() - began)
     return seconds
 
 
@@ -72,6 +85,10 @@ def main() -> None:
             found = asyncio.run(one_after_the_other(sandbox, options.runs, WITH_LIBRARIES))
             note("sandbox, numpy and sympy loaded: p50, ms", percentile(found, 0.5))
             note("sandbox: p95, ms", percentile(found, 0.95))
+            behind = asyncio.run(tested(sandbox, options.runs, apart=False))
+            apart = asyncio.run(tested(sandbox, options.runs, apart=True))
+            note("ten tests behind their program, forgeable: p50, ms", percentile(behind, 0.5))
+            note("ten tests in a process of their own: p50, ms", percentile(apart, 0.5))
             bare = plain(max(options.runs // 5, 1), PROGRAM)
             note("python -c, nothing imported: p50, ms", percentile(bare, 0.5))
             note("python -c: p95, ms", percentile(bare, 0.95))

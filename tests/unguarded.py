@@ -1,8 +1,20 @@
 """A runner of programs without a sandbox, for programs that the tests themselves hold."""
 
+import json
 import subprocess
 import sys
 from dataclasses import dataclass, field
+
+APART = """
+import json, sys
+from fieldcraft.sandbox import apart
+code, tests, imports = (json.loads(line) for line in sys.stdin)
+def execute():
+    space = {"__name__": "__main__"}
+    exec(code, space)
+    return space
+sys.exit(apart.judge(execute, lambda: None, lambda: {"imports": imports, "tests": tests}))
+"""
 
 
 @dataclass
@@ -19,6 +31,12 @@ class Unguarded:
 
     async def run(self, code: str, stdin: str = "") -> Ran:
         self.inputs.append(stdin)
+        return self._run(code, stdin)
+
+    async def test(self, code: str, tests: str, imports: str) -> Ran:
+        return self._run(APART, "\n".join(map(json.dumps, (code, tests, imports))))
+
+    def _run(self, code: str, stdin: str) -> Ran:
         done = subprocess.run(
             [sys.executable, "-c", code], input=stdin, capture_output=True, text=True, check=False
         )

@@ -1,9 +1,10 @@
 """Rewards for programs: `unit_tests` and `stdin_tests`, which run an answer in a sandbox.
 
-A task holds its tests in `meta`: `unit_tests`, a list of Python texts that run behind the program
-and raise where it is wrong, or `stdin_tests`, a list of {"input": ..., "output": ...}. Tests run
-one after the other up to the first that fails, each with the limits of the runner. `prelude`, where
-there is one, is Python that runs before the program, such as the imports of a judge.
+A task holds its tests in `meta`: `unit_tests`, a list of Python texts that use what the program
+defines and raise where it is wrong, or `stdin_tests`, a list of {"input": ..., "output": ...}.
+Tests run one after the other up to the first that fails, each with the limits of the runner.
+`prelude`, where there is one, is Python that runs before the program, such as the imports of a
+judge.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import ast
 import math
 import re
-import secrets
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -44,6 +44,10 @@ class Runner(Protocol):
 
     async def run(self, code: str, stdin: str = "") -> Ran: ...
 
+    async def test(self, code: str, tests: str, imports: str) -> Ran:
+        """Run `tests` beside a program, in another process, where `imports` are made."""
+        ...
+
 
 class ProgramReward(AskingReward):
     """1.0 for a program that passes all tests of its task, else 0.0; an answer without a program
@@ -63,9 +67,10 @@ class ProgramReward(AskingReward):
         code = program_of(trajectory.answer or "")
         if code is None:
             return 0.0
-        code = with_prelude(code, str(trajectory.task.meta.get(PRELUDE, "")))
+        prelude = str(trajectory.task.meta.get(PRELUDE, ""))
+        code = with_prelude(code, prelude)
         for test in tests:
-            if not await self.passes(code, test):
+            if not await self.passes(code, test, prelude):
                 return 0.0
         return 1.0
 
@@ -81,13 +86,11 @@ class ProgramReward(AskingReward):
     def is_test(self, test: Any) -> bool: ...
 
     @abstractmethod
-    async def passes(self, code: str, test: Any) -> bool: ...
+    async def passes(self, code: str, test: Any, prelude: str) -> bool: ...
 
 
 class UnitTests(ProgramReward):
-    """The tests run behind the program, in the same interpreter. Behind them a random word is
-    printed, so a program that ends the interpreter early has not passed. One that looks for the
-    word in the code that runs could forge it."""
+    """The tests run in another process than the program, which never sees them."""
 
     name = "unit_tests"
     tests = "unit_tests"
@@ -95,10 +98,8 @@ class UnitTests(ProgramReward):
     def is_test(self, test: Any) -> bool:
         return isinstance(test, str)
 
-    async def passes(self, code: str, test: str) -> bool:
-        word = secrets.token_hex(16)
-        ran = await self._runner.run(f"{code}\n\n{test}\n\nprint()\nprint({word!r})\n")
-        return ran.ok and ran.stdout.endswith(f"\n{word}\n")
+    async def passes(self, code: str, test: str, prelude: str) -> bool:
+        return (await self._runner.test(code, test, _imports(prelude))).ok
 
 
 class StdinTests(ProgramReward):
@@ -114,7 +115,7 @@ class StdinTests(ProgramReward):
             and isinstance(test.get("output"), str)
         )
 
-    async def passes(self, code: str, test: dict[str, str]) -> bool:
+    async def passes(self, code: str, test: dict[str, str], prelude: str) -> bool:
         ran = await self._runner.run(code, stdin=test["input"])
         return ran.ok and same_output(ran.stdout, test["output"])
 
@@ -144,6 +145,15 @@ def with_prelude(code: str, prelude: str) -> str:
     lines = code.splitlines(keepends=True)
     first = future[-1].end_lineno or 0 if future else 0
     return "".join([*lines[:first], "\n" if first else "", prelude.rstrip(), "\n", *lines[first:]])
+
+
+def _imports(prelude: str) -> str:
+    """Of a prelude, what tests may rely on. The program may replace what else it defines."""
+    try:
+        body = ast.parse(prelude).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    return "\n".join(ast.unparse(n) for n in body if isinstance(n, ast.Import | ast.ImportFrom))
 
 
 def same_output(printed: str, wanted: str) -> bool:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any
 
+from fieldcraft.sandbox import frames
 from fieldcraft.sandbox.clipping import clip
 from fieldcraft.sandbox.limits import Limits, Run, RunStatus
+from fieldcraft.sandbox.watch import Over
 from fieldcraft.sandbox.worker import Worker
 
 # The worker ends a program that is out of time itself, and says where it was. One that does not
@@ -29,41 +31,28 @@ class Request:
     stdin: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict)  # name in the private folder -> data
     fetch: Sequence[str] = ()  # files to bring back
+    tests: Mapping[str, str] | None = None  # what `apart.verdict` reads
 
     def message(self, limits: Limits, once: bool) -> dict[str, Any]:
         """`once`: the interpreter ends with the program."""
         return {
             "code": self.code,
-            "stdin": self.stdin,
             "files": {name: base64.b64encode(data).decode() for name, data in self.files.items()},
             "fetch": list(self.fetch),
             "once": once,
+            "apart": self.tests is not None,
             "wall_seconds": limits.wall_seconds,
             "cpu_seconds": limits.cpu_seconds,
             "output_bytes": limits.output_bytes,
         }
 
 
-@dataclass(frozen=True)
-class _Answer:
-    """What a program's process says of itself; it may lie about nothing but itself."""
+class _Ended(Enum):
+    """How a call ended in which the program gave no answer."""
 
-    exit_code: int
-    value: str | None
-    files: Mapping[str, bytes]
-
-
-def _answer(message: Mapping[str, Any], fetch: Sequence[str]) -> _Answer | None:
-    """What was asked for of a message: of its files, those that are to be fetched."""
-    match message:
-        case {"exit_code": int(code), "value": str() | None as value, "files": dict(files)}:
-            asked = {name: files[name] for name in fetch if name in files}
-            try:
-                found = {n: base64.b64decode(data, validate=True) for n, data in asked.items()}
-            except (TypeError, ValueError, binascii.Error):
-                return None
-            return _Answer(code, value, found)
-    return None
+    OUT_OF_TIME = auto()
+    FLOOD = auto()
+    WITHOUT_A_WORD = auto()
 
 
 async def call(
@@ -78,15 +67,15 @@ async def call(
     began = time.perf_counter()
     for pipe in worker.outputs:
         pipe.start(limits.output_bytes)
-    message = await _message(worker, request.message(limits, once), limits.wall_seconds)
-    answer = _answer(message or {}, request.fetch)
+    said = await _said(worker, request, limits, once)
+    answer = said if isinstance(said, frames.Answer) else None
     if once or answer is None:
         kill(worker)
     if answer is None:
         await asyncio.wait_for(worker.gone.wait(), _DYING_SECONDS)
     for pipe in worker.outputs:
         pipe.drain()
-    status, exit_code = _ending(worker, message, answer)
+    status, exit_code = _ending(worker, said)
     stdout, stderr = (pipe.kept for pipe in worker.outputs)
     return Run(
         status,
@@ -96,8 +85,13 @@ async def call(
         None if answer is None or answer.value is None else clip(answer.value, _most(limits)),
         time.perf_counter() - began,
         stdout.left_out + stderr.left_out,
-        files={} if answer is None else answer.files,
+        files={} if answer is None else _files(request.fetch, answer.files),
     )
+
+
+def _files(names: Sequence[str], found: Sequence[bytes | None]) -> dict[str, bytes]:
+    pairs = zip(names, found, strict=True)
+    return {name: data for name, data in pairs if data is not None}
 
 
 def _most(limits: Limits) -> int:
@@ -105,16 +99,18 @@ def _most(limits: Limits) -> int:
     return limits.output_bytes + 64
 
 
-async def _message(
-    worker: Worker, request: dict[str, Any], wall_seconds: float
-) -> Mapping[str, Any] | None:
-    """What the worker says: its answer; that the program is out of time; None: it ended without
-    a word. Otherwise what happened to it."""
-    deadline = time.monotonic() + wall_seconds + GRACE_SECONDS
+async def _said(
+    worker: Worker, request: Request, limits: Limits, once: bool
+) -> frames.Answer | _Ended:
+    """What the worker answers, or what happened to it."""
+    deadline = time.monotonic() + limits.wall_seconds + GRACE_SECONDS
 
-    async def talk() -> dict[str, Any] | None:
-        await worker.tell(request)
-        return await worker.hear()
+    async def talk() -> bytes | frames.Answer | None:
+        stdin = request.stdin.encode("utf-8", "surrogateescape")
+        await worker.tell(request.message(limits, once), stdin)
+        if request.tests is not None:
+            await worker.tell(dict(request.tests))
+        return await worker.hear(len(request.fetch), _most(limits))
 
     talking = asyncio.create_task(talk())
     ended = asyncio.create_task(worker.exited.wait())
@@ -127,30 +123,30 @@ async def _message(
                 waiting, timeout=max(left, 0), return_when=asyncio.FIRST_COMPLETED
             )
             if flooded in done:
-                return {"flood": True}
-            if talking in done and talking.result() is not None:
-                return talking.result()
+                return _Ended.FLOOD
+            if talking in done and (message := talking.result()) is not None:
+                return message if isinstance(message, frames.Answer) else _Ended.OUT_OF_TIME
             if ended in done:  # its last words may still be on the way
                 if talking.done():
-                    return None
+                    return _Ended.WITHOUT_A_WORD
                 deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
             if not done:
-                return None if worker.exited.is_set() else {"timeout": True}
-        return None
+                return _Ended.WITHOUT_A_WORD if worker.exited.is_set() else _Ended.OUT_OF_TIME
+        return _Ended.WITHOUT_A_WORD
     finally:
         for task in (talking, ended, flooded):
             task.cancel()
         await asyncio.gather(talking, ended, flooded, return_exceptions=True)
 
 
-def _ending(
-    worker: Worker, message: Mapping[str, Any] | None, answer: _Answer | None
-) -> tuple[RunStatus, int | None]:
-    if answer is not None:
-        return RunStatus.FINISHED, answer.exit_code
-    if message and "flood" in message:
+def _ending(worker: Worker, said: frames.Answer | _Ended) -> tuple[RunStatus, int | None]:
+    if isinstance(said, frames.Answer):
+        return RunStatus.FINISHED, said.exit_code
+    if said is _Ended.FLOOD:
         return RunStatus.OUTPUT, None
-    if (message and "timeout" in message) or worker.exit_code == -signal.SIGXCPU:
+    if worker.over is Over.MEMORY:
+        return RunStatus.MEMORY, None
+    if worker.over is Over.CPU or said is _Ended.OUT_OF_TIME or worker.exit_code == -signal.SIGXCPU:
         return RunStatus.TIMEOUT, None
     if worker.exit_code is None:
         return RunStatus.LOST, None

@@ -26,6 +26,10 @@ _UNIX, _STREAM, _KIND = 1, 1, 0xF
 _TERMINAL_QUERIES = (0x5401, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS FIONREAD FIONBIO FION/CLEX
 _PRCTL_HARMLESS = (3, 15, 16, 39, 0x53564D41)  # dumpable? names, no_new_privs?, names of mappings
 
+# F_DUPFD F_GETFD F_SETFD F_GETFL F_SETFL F_DUPFD_CLOEXEC F_GETPIPE_SZ
+_DESCRIPTOR_COMMANDS = (0, 1, 2, 3, 4, 1030, 1032)
+_LOCK_COMMANDS = (5, 6, 7)  # F_GETLK F_SETLK F_SETLKW
+
 _Instruction = bytes
 
 
@@ -43,12 +47,20 @@ def _refuse(number: int = errno.EPERM) -> _Instruction:
 
 
 _OK = _do(_RETURN, _ALLOW)
+_NO_EFFECT = _do(_RETURN, _ERROR)  # the call succeeds, and nothing happens
 
 
 def _one_of(index: int, values: tuple[int, ...]) -> list[_Instruction]:
     """Allow the call if an argument is one of the values."""
     checks = [_do(_EQUAL, value, len(values) - i, 0) for i, value in enumerate(values)]
     return [_argument(index), *checks, _refuse(), _OK]
+
+
+def _descriptor_commands() -> list[_Instruction]:
+    """Neither larger pipes nor leases. Locks succeed without effect: on a file of the installation
+    they would tell one program about another, and SQLite asks for them in private folders."""
+    locks = [i for command in _LOCK_COMMANDS for i in (_do(_EQUAL, command, 0, 1), _NO_EFFECT)]
+    return [_argument(1), *locks, *_one_of(1, _DESCRIPTOR_COMMANDS)]
 
 
 def _clone() -> list[_Instruction]:
@@ -72,6 +84,8 @@ _CHECKED: Mapping[str, Callable[[], list[_Instruction]]] = {
     "clone": _clone,
     # Its flags are in memory, which a filter cannot read; libc then falls back to clone.
     "clone3": lambda: [_refuse(errno.ENOSYS)],
+    "fcntl": _descriptor_commands,
+    "flock": lambda: [_NO_EFFECT],
     "ioctl": lambda: _one_of(1, _TERMINAL_QUERIES),
     "prctl": lambda: _one_of(0, _PRCTL_HARMLESS),
     "prlimit64": lambda: _one_of(0, (0,)),  # not of other processes

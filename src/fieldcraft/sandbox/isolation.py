@@ -201,7 +201,6 @@ def _own_folders(places: Sequence[str], limits: Limits) -> None:
 def _give_up_rights() -> None:
     kernel.drop_capabilities()
     kernel.gain_no_privileges()
-    kernel.set_dumpable(0)
 
 
 def _landlock(part: str, places: Sequence[str]) -> None:
@@ -236,7 +235,7 @@ def limit_program(limits: Limits, idle_bytes: int) -> None:
         resource.RLIMIT_AS: idle_bytes + limits.memory_mb * MIB,
         resource.RLIMIT_NPROC: limits.processes,
         resource.RLIMIT_FSIZE: limits.file_mb * MIB,
-        resource.RLIMIT_NOFILE: 256,
+        resource.RLIMIT_NOFILE: 64,  # the kernel buffers 200 KiB for a socket, counted nowhere
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_MSGQUEUE: 0,

@@ -16,8 +16,8 @@ class Limits:
     """Of one run or, in a session, of each call where a line does not say otherwise."""
 
     wall_seconds: float = 10.0
-    cpu_seconds: int = 10  # of each process
-    memory_mb: int = 512  # address space of each process, beyond that of an idle interpreter
+    cpu_seconds: int = 10  # of all processes together
+    memory_mb: int = 512  # of all processes together, and the address space of each, beyond idle
     processes: int = 16  # processes and threads at a time, the program's first included
     disk_mb: int = 64  # all files of a run or session together; they are in memory
     file_mb: int = 64  # the largest file
@@ -38,6 +38,7 @@ class RunStatus(StrEnum):
 
     FINISHED = "finished"  # by itself; `exit_code` says how
     TIMEOUT = "timeout"  # the limit of wall or of CPU time
+    MEMORY = "memory"  # its processes together had more than the limit
     OUTPUT = "output"  # it wrote far more than anybody would keep
     LOST = "lost"  # its worker was killed from outside, or cannot be started
 

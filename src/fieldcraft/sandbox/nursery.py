@@ -22,15 +22,21 @@ _REQUEST = b"."
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """Descriptors of a PID namespace and of its first process."""
+    """Descriptors of a PID namespace, of its first process, and of the pipe of its orders."""
 
     namespace: int
     process: int
+    orders: int
 
     def kill(self) -> None:
         """End everything in the namespace; `process` is readable when it has ended."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.process, signal.SIGKILL)
+
+    def order(self, number: signal.Signals) -> None:
+        """Let it send a signal to everything else in the namespace: SIGSTOP or SIGCONT."""
+        with suppress(BrokenPipeError):  # it has ended
+            os.write(self.orders, bytes([number]))
 
 
 class Nursery:
@@ -48,11 +54,11 @@ class Nursery:
     def take(self) -> Keeper:
         """Raises OSError where the system gives no more processes, EOFError if the nursery has
         ended."""
-        said, handles, _, _ = socket.recv_fds(self._socket, 16, 2)
+        said, handles, _, _ = socket.recv_fds(self._socket, 16, 3)
         if not said:
             raise EOFError("the nursery has ended")
         self._socket.send(_REQUEST)
-        if len(handles) < 2:
+        if len(handles) < 3:
             raise OSError(int(said), os.strerror(int(said)))
         return Keeper(*handles)
 
@@ -81,22 +87,28 @@ def _answer(requests: socket.socket, own: int, proc: int) -> None:
         os.close(handle)
 
 
-def _make_keeper(own: int, proc: int) -> tuple[int, int]:
-    """Descriptors of a new namespace and of its first process; `own` is this process's."""
+def _make_keeper(own: int, proc: int) -> tuple[int, int, int]:
+    """What a `Keeper` has, of a new namespace; `own` is this process's."""
     kernel.unshare(kernel.NEW_PID)
+    orders, writer = os.pipe()
     try:
         process = os.fork()
         if process == 0:
-            _keep()
+            _keep(orders)
         namespace = os.open("self/ns/pid_for_children", os.O_RDONLY, dir_fd=proc)
-        return namespace, os.pidfd_open(process)
+        return namespace, os.pidfd_open(process), writer
     finally:
+        os.close(orders)
         kernel.enter(own, kernel.NEW_PID)
 
 
-def _keep() -> NoReturn:
-    """Live until the end; orphans of the namespace are buried by the kernel."""
+def _keep(orders: int) -> NoReturn:
+    """Live until the end; orphans of the namespace are buried by the kernel. Orders come over a
+    pipe, because a program could send signals, too."""
     kernel.die_with_parent()
-    close_all_but([])
+    close_all_but([orders])
+    while order := os.read(orders, 1):
+        with suppress(ProcessLookupError):
+            os.kill(-1, order[0])
     while True:
         signal.pause()

@@ -10,6 +10,7 @@ import importlib
 import linecache
 import os
 import resource
+import shutil
 import signal
 import socket
 import sys
@@ -19,7 +20,7 @@ from contextlib import suppress
 from types import CodeType, FrameType, ModuleType, TracebackType
 from typing import Any
 
-from fieldcraft.sandbox import frames
+from fieldcraft.sandbox import apart, frames
 from fieldcraft.sandbox.clipping import clip
 from fieldcraft.sandbox.isolation import STDIN
 
@@ -42,9 +43,10 @@ class Interpreter:
 
     def serve(self) -> None:
         """Say that it is ready; then run what comes over the control socket until it is closed."""
-        self._control.sendall(frames.pack({"ready": True}))
-        while (request := frames.receive(self._control)) is not None:
-            _redirect(request["stdin"].encode("utf-8", "surrogateescape"))
+        self._control.sendall(frames.READY)
+        while (told := frames.receive_with_input(self._control)) is not None:
+            request, stdin = told
+            _redirect(stdin)
             used = resource.getrusage(resource.RUSAGE_SELF)
             cpu = int(used.ru_utime + used.ru_stime) + 1 + request["cpu_seconds"]
             once: bool = request["once"]
@@ -57,9 +59,9 @@ class Interpreter:
             _flush()
             if os.getpid() != self._process:  # a child that forgot to end
                 os._exit(exit_code)
-            answer = {"exit_code": exit_code, "value": value, "files": _fetch(request["fetch"])}
+            answer = frames.Answer(exit_code, value, _fetch(request["fetch"]))
             signal.setitimer(signal.ITIMER_REAL, 0)
-            self._control.sendall(frames.pack(answer))
+            self._control.sendall(frames.pack_answer(answer))
             if once:
                 os._exit(exit_code)
 
@@ -70,6 +72,10 @@ class Interpreter:
         try:
             _write_files(request["files"])
             importlib.invalidate_caches()
+            if request["apart"]:
+                return apart.judge(
+                    lambda: self._executed(code), self._control.close, self._tests
+                ), None
             body, last = _compiled(code)
             space = self._main.__dict__
             exec(body, space)
@@ -81,6 +87,26 @@ class Interpreter:
             _show(error)
             return 1, None
 
+    def _tested(self, code: str) -> int:
+        """The exit code of tests, which come in the next frame."""
+        return apart.judge(lambda: self._executed(code), self._control.close, self._tests)
+
+    def _executed(self, code: str) -> dict[str, Any] | None:
+        """The variables of a program that is tested; None where it fails."""
+        try:
+            exec(compile(code, FILE, "exec", dont_inherit=True), self._main.__dict__)
+        except BaseException as error:  # noqa: BLE001 - whatever the program raises is its own
+            _show(error)
+            return None
+        return self._main.__dict__
+
+    def _tests(self) -> dict[str, str]:
+        """The next frame, which is sent behind a program that is tested."""
+        tests = frames.receive(self._control)
+        if tests is None:
+            os._exit(1)
+        return tests
+
     def _out_of_time(self, number: int, frame: FrameType | None) -> None:
         """Say where the program was. One that is inside of C code is killed without a word."""
         if os.getpid() == self._process:
@@ -89,7 +115,7 @@ class Interpreter:
             stack = [f for f in traceback.extract_stack(frame) if f.filename == FILE]
             where = "".join(traceback.format_list(stack))
             os.write(2, f"Out of time at (most recent call last):\n{where}".encode())
-            self._control.sendall(frames.pack({"timeout": True}))
+            self._control.sendall(frames.OUT_OF_TIME)
         os._exit(1)
 
 
@@ -142,14 +168,11 @@ def _finish(exit_code: int) -> int:
     return exit_code
 
 
-def _redirect(stdin: bytes) -> None:
+def _redirect(stdin: int) -> None:
     """A new standard input, and new text streams over the pipes."""
-    source = os.memfd_create("stdin")
-    _write_all(source, stdin)
-    os.lseek(source, 0, os.SEEK_SET)
-    os.dup2(source, 0)
-    os.close(source)
-    _give_a_name(stdin)
+    os.dup2(stdin, 0)
+    os.close(stdin)
+    _give_a_name()
     for name, descriptor, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         errors = "surrogateescape" if mode == "r" else "backslashreplace"
         buffering = 1 if name == "stderr" else -1
@@ -160,14 +183,15 @@ def _redirect(stdin: bytes) -> None:
         setattr(sys, f"__{name}__", stream)
 
 
-def _give_a_name(stdin: bytes) -> None:
+def _give_a_name() -> None:
     """Let programs open the standard input as /dev/stdin, where the private folders have room."""
     try:
-        with open(STDIN, "wb") as file:
-            file.write(stdin)
+        with open(0, "rb", closefd=False) as stdin, open(STDIN, "wb") as file:
+            shutil.copyfileobj(stdin, file)
     except OSError:  # it can still be read as sys.stdin
         with suppress(OSError):
             os.unlink(STDIN)
+    os.lseek(0, 0, os.SEEK_SET)
 
 
 def _flush() -> None:
@@ -185,10 +209,16 @@ def _write_files(files: dict[str, str]) -> None:
             file.write(base64.b64decode(data))
 
 
-def _fetch(names: list[str]) -> dict[str, Any]:
-    """The files that are there, as base64."""
-    found = {}
+def _fetch(names: list[str]) -> tuple[bytes | None, ...]:
+    """The contents of files, None for what is not there and for what would be too much."""
+    found: list[bytes | None] = []
+    left = frames.MOST_FETCHED
     for name in names:
+        data = None
         with suppress(OSError), open(name, "rb") as file:
-            found[name] = base64.b64encode(file.read(frames.MOST_BYTES // 8)).decode()
-    return found
+            data = file.read(frames.MOST_FILE)
+        if data is not None and len(data) > left:
+            data = None
+        left -= len(data or b"")
+        found.append(data)
+    return tuple(found)

@@ -114,6 +114,21 @@ class Sandbox:
         work = self._run_once(request, limits or self.limits)
         return await asyncio.wrap_future(self._do(work))
 
+    async def test(self, code: str, tests: str, imports: str = "") -> Run:
+        """Run tests of a program, each of the two in a process of its own. The run is `ok` only if
+        the tests have run to their end; `apart` says what the program can still decide.
+
+        Args:
+            code: of the program.
+            tests: Python that uses what the program defines and raises where it is wrong.
+            imports: Python that the tests may rely on.
+
+        Raises:
+            UserError: as `run` does.
+        """
+        request = Request(code, tests={"tests": tests, "imports": imports})
+        return await asyncio.wrap_future(self._do(self._run_once(request, self.limits)))
+
     def session(
         self, limits: Limits | None = None, files: Mapping[str, bytes] | None = None
     ) -> Session:
@@ -148,6 +163,7 @@ class Sandbox:
         worker = None
         try:
             worker = await self._worker(limits)
+            self._running[0].begin(worker, limits.cpu_seconds)
             return await call(worker, request, limits, True, self._kill)
         except NoWorker as error:
             return Run(RunStatus.LOST, None, "", str(error))
@@ -268,6 +284,7 @@ class Session:
                 except NoWorker as error:
                     return Run(RunStatus.LOST, None, "", str(error), restarted=restarted)
             try:
+                self._sandbox._running[0].begin(worker, self._limits.cpu_seconds)
                 run = await call(worker, request, self._limits, False, self._sandbox._kill)
             except BaseException:  # a call that was cancelled still runs
                 self._sandbox._kill(worker)
@@ -275,6 +292,8 @@ class Session:
                 raise
             if worker.exited.is_set():
                 self._worker = None
+            else:
+                self._sandbox._running[0].rest(worker)
             return replace(run, restarted=restarted)
 
     async def _close(self) -> None:

@@ -18,6 +18,7 @@ from fieldcraft.sandbox.installation import readable_folders, root_links
 from fieldcraft.sandbox.isolation import HOME
 from fieldcraft.sandbox.layers import refuse_missing
 from fieldcraft.sandbox.limits import Limits
+from fieldcraft.sandbox.watch import Over
 from fieldcraft.sandbox.worker import Worker
 from fieldcraft.types import UserError
 
@@ -112,6 +113,16 @@ class Supervisor:
             self._outbox.append(({"kill": worker.number}, None))
             self._send()
 
+    def begin(self, worker: Worker, cpu_seconds: float) -> None:
+        """Let all of a worker's processes go on, and count what they use."""
+        self._outbox.append(({"begin": worker.number, "cpu_seconds": cpu_seconds}, None))
+        self._send()
+
+    def rest(self, worker: Worker) -> None:
+        """Stop all of a worker's processes until the next call."""
+        self._outbox.append(({"rest": worker.number}, None))
+        self._send()
+
     def _send(self) -> None:
         """Send what waits, as far as the template keeps up."""
         if self.ended.is_set():
@@ -161,10 +172,12 @@ class Supervisor:
             self.stop()
             return
         message = json.loads(data)
-        worker = self._workers.get(message.get("exit", message.get("gone")))
+        worker = self._workers.get(message.get("exit", message.get("gone", message.get("over"))))
         if worker is None:
             return
-        if "exit" in message:
+        if "over" in message:
+            worker.over = Over(message["limit"])
+        elif "exit" in message:
             worker.exit_code = message["code"]
             worker.exited.set()
         else:

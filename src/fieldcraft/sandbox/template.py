@@ -9,8 +9,10 @@ the program ended. Then it kills the keeper, and what the program left behind en
 
 Messages over a socket of packets, as JSON:
     from outside: {"spawn": id, "limits": {...}} with the descriptor of a control socket,
+                  {"begin": id, "cpu_seconds": ...} with each call, {"rest": id} between calls,
                   {"kill": id}
     to outside:   {"layers": {name: reason it is missing}}, {"ready": true},
+                  {"over": id, "limit": ...} of a program that is killed for it,
                   {"exit": id, "code": ...} of a program, {"gone": id} when nothing of it is left
 """
 
@@ -25,6 +27,7 @@ import select
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -32,18 +35,23 @@ from typing import Any, NoReturn
 
 from fieldcraft.sandbox import filter as seccomp
 from fieldcraft.sandbox import isolation, kernel, program
-from fieldcraft.sandbox.frames import MOST_PACKET, READY
-from fieldcraft.sandbox.limits import Limits
+from fieldcraft.sandbox.frames import MOST_PACKET, PIPES
+from fieldcraft.sandbox.limits import MIB, Limits
 from fieldcraft.sandbox.nursery import Keeper, Nursery
+from fieldcraft.sandbox.watch import EVERY_SECONDS, Watch, host_number, resident_bytes
 
 _CONTROL, _PROC = 3, 4  # descriptors of a worker, behind the three of every program
 _HIGH = 100
+_DIES_FIRST = "1000"
 
 
 def main() -> None:
     settings = json.loads(sys.argv[1])
     server = socket.socket(fileno=settings["socket"])
     kernel.die_with_parent()
+    # Where the system has no memory left, programs die and not who owns the sandbox.
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write(_DIES_FIRST)
     del os.environ["PYTHONPATH"]  # it names a place of the host
     try:
         proc = isolation.enter_template(settings["folders"], settings["links"])
@@ -80,6 +88,10 @@ class _Template:
         self._libraries = libraries
         self._ids: dict[int, int] = {}  # process of a program -> id of its worker
         self._keepers: dict[int, Keeper] = {}  # id -> who keeps its namespace
+        self._watches: dict[int, Watch] = {}  # id -> what its processes use
+        self._running: set[int] = set()  # ids of those that are in a call
+        self._resting: set[int] = set()  # and of those whose processes are stopped
+        self._looked = 0.0
         self._ready = select.poll()
         self._namespace = os.open("self/ns/pid", os.O_RDONLY, dir_fd=proc)
         self._wake, writer = os.pipe()
@@ -102,11 +114,14 @@ class _Template:
         gc.collect()
         gc.freeze()  # so that no collection of a worker copies what it shares
         self._idle_bytes = self._address_space()
+        self._idle_resident = resident_bytes(self._proc)
         _say(self._server, {"ready": True})
         self._ready.register(self._server, select.POLLIN)
         self._ready.register(self._wake, select.POLLIN)
         while True:
-            readable = {descriptor for descriptor, _ in self._ready.poll()}
+            wait = 1000 * EVERY_SECONDS if self._running else None
+            readable = {descriptor for descriptor, _ in self._ready.poll(wait)}
+            self._look()
             self._reap()
             self._bury(readable)
             if self._server.fileno() in readable and not self._take_message():
@@ -130,6 +145,10 @@ class _Template:
 
     def _missing(self) -> dict[str, str]:
         missing = {}
+        try:
+            os.close(os.pidfd_open(os.getpid()))  # by which keepers are killed
+        except OSError as error:
+            missing["pid"] = error.strerror or str(error)
         for layer, enter in isolation.worker_layers(self._proc, self._places, Limits()):
             if layer not in self._waive:
                 try:
@@ -158,6 +177,17 @@ class _Template:
         with open(file) as statm:
             return int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
+    def _look(self) -> None:
+        """Kill the programs whose processes use too much together."""
+        if time.monotonic() < self._looked + EVERY_SECONDS:
+            return
+        for worker in list(self._running):
+            if limit := self._watches[worker].over():
+                _say(self._server, {"over": worker, "limit": limit})
+                self._running.discard(worker)
+                self._keepers[worker].kill()
+        self._looked = time.monotonic()
+
     def _reap(self) -> None:
         """Hear of programs that have ended."""
         with suppress(BlockingIOError):
@@ -176,7 +206,11 @@ class _Template:
             if keeper.process in readable:
                 self._ready.unregister(keeper.process)
                 os.close(keeper.process)
+                os.close(keeper.orders)
                 del self._keepers[worker]
+                self._watches.pop(worker, None)
+                self._running.discard(worker)
+                self._resting.discard(worker)
                 _say(self._server, {"gone": worker})
 
     def _take_message(self) -> bool:
@@ -185,12 +219,21 @@ class _Template:
         data, handles, _, _ = socket.recv_fds(self._server, MOST_PACKET, 1)
         if not data:
             return False
-        message = json.loads(data)
-        if "kill" in message:
-            if keeper := self._keepers.get(message["kill"]):
-                keeper.kill()
-        else:
-            self._spawn(message["spawn"], Limits(**message["limits"]), handles)
+        match json.loads(data):
+            case {"spawn": worker, "limits": limits}:
+                self._spawn(worker, Limits(**limits), handles)
+            case {"begin": worker, "cpu_seconds": seconds} if worker in self._watches:
+                self._watches[worker].begin(seconds)
+                self._running.add(worker)
+                if worker in self._resting:  # else it might wake what has stopped itself
+                    self._resting.remove(worker)
+                    self._keepers[worker].order(signal.SIGCONT)
+            case {"rest": worker} if worker in self._watches:
+                self._running.discard(worker)
+                self._resting.add(worker)
+                self._keepers[worker].order(signal.SIGSTOP)
+            case {"kill": worker} if worker in self._keepers:
+                self._keepers[worker].kill()
         return True
 
     def _spawn(self, worker: int, limits: Limits, handles: Sequence[int]) -> None:
@@ -211,8 +254,17 @@ class _Template:
                 if process == 0:
                     self._be_program(limits, handles)
                 self._ids[process] = worker
+                self._watches[worker] = self._watch(process, keeper, limits)
         for handle in handles:
             os.close(handle)
+
+    def _watch(self, process: int, keeper: Keeper, limits: Limits) -> Watch:
+        program = os.pidfd_open(process)
+        try:
+            roots = host_number(self._proc, program), host_number(self._proc, keeper.process)
+        finally:
+            os.close(program)
+        return Watch(self._proc, roots, limits.memory_mb * MIB, self._idle_resident)
 
     def _be_program(self, limits: Limits, handles: Sequence[int]) -> NoReturn:
         """Of the child: isolate itself, then do what comes over the control socket."""
@@ -220,9 +272,12 @@ class _Template:
             self._isolate(limits, *handles)
             control = socket.socket(fileno=_CONTROL)
             readers = isolation.write_to_streams()
-            socket.send_fds(control, [READY], readers)
+            socket.send_fds(control, [PIPES], readers)
             for reader in readers:
                 os.close(reader)
+            # Behind the sending: programs may leave as many descriptors on their way as they may
+            # have open, and the kernel counts those of all together.
+            isolation.limit_program(limits, self._idle_bytes)
             program.Interpreter(control).serve()
         except BaseException:
             traceback.print_exc()
@@ -247,7 +302,6 @@ class _Template:
             isolation.enter_worker(_PROC, self._places, limits, self._waive, range(_PROC))
             if "numpy.random" in sys.modules:
                 sys.modules["numpy.random"].seed()  # or all programs would draw the same
-            isolation.limit_program(limits, self._idle_bytes)
         except BaseException as error:
             os.write(_CONTROL, f"{type(error).__name__}: {error}".encode())
             raise

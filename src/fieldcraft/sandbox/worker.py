@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import socket
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, BinaryIO
 
 from fieldcraft.sandbox import frames
 from fieldcraft.sandbox.clipping import Clipped
 from fieldcraft.sandbox.limits import Limits
+from fieldcraft.sandbox.watch import Over
 
 _PIECE = 65_536
+_READ_ONLY = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 _FLOOD = 256  # times what is kept of the output: a program that writes more is stopped
 
 
@@ -66,6 +69,16 @@ class Pipe:
             self.ended.set()
 
 
+def _file_of(stdin: bytes) -> BinaryIO:
+    """A file in memory that can only be read. It is the owner's, because a program that could make
+    such files would have memory that nobody counts."""
+    file = os.fdopen(os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b")
+    file.write(stdin)
+    file.seek(0)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, _READ_ONLY)
+    return file
+
+
 class Worker:
     """One process tree that waits for a program, or for the next call of a session."""
 
@@ -74,6 +87,7 @@ class Worker:
         self.number = number
         self.limits = limits
         self.exit_code: int | None = None  # of the program, once it has ended
+        self.over: Over | None = None  # the limit for which it was killed
         self.exited, self.gone = asyncio.Event(), asyncio.Event()
         self.flooded = asyncio.Event()
         self._forget = forget
@@ -106,7 +120,7 @@ class Worker:
             self._end_of_use()
         if len(self.outputs) < 2:
             return said
-        return "it ended at once" if await self.hear() is None else None
+        return None if await self.hear() == frames.READY else "it ended at once"
 
     async def _receive_descriptors(self) -> tuple[str, list[int]]:
         """What comes first over the control socket: the ends of the output, or a reason."""
@@ -117,35 +131,48 @@ class Worker:
             await readable
         finally:
             loop.remove_reader(self._control)
-        size = len(frames.READY)
+        size = len(frames.PIPES)
         said, readers, _, _ = socket.recv_fds(self._control, size, 2)
         if not readers:
             said += self._control.recv(_PIECE)
         return said.decode("utf-8", "replace"), readers
 
-    async def tell(self, request: dict[str, Any]) -> None:
-        """Send a request; nothing happens where nobody is there to read it."""
+    async def tell(self, message: dict[str, Any], stdin: bytes | None = None) -> None:
+        """Send a request with its standard input, or what belongs to the request before. Nothing
+        happens where nobody is there to read it."""
         self._reading = True
+        data = frames.pack(message)
         try:
-            await asyncio.get_running_loop().sock_sendall(self._control, frames.pack(request))
+            if stdin is not None:
+                with _file_of(stdin) as file:
+                    socket.send_fds(self._control, [data[:1]], [file.fileno()])
+                data = data[1:]
+            await asyncio.get_running_loop().sock_sendall(self._control, data)
         except OSError:
             pass
         finally:
             self._end_of_use()
 
-    async def hear(self) -> dict[str, Any] | None:
-        """The next message; None if the program ends without one, or sends nonsense."""
+    async def hear(self, files: int = 0, most_value: int = 0) -> bytes | frames.Answer | None:
+        """The next message: READY, OUT_OF_TIME or an answer with so many files; None if the program
+        ends without one, or sends nonsense."""
         self._reading = True
         try:
-            head = await self._receive(frames.HEAD.size)
-            [size] = frames.HEAD.unpack(head)
-            if size > frames.MOST_BYTES:
-                return None
-            return frames.unpack(await self._receive(size))
+            kind = await self._receive(1)
+            if kind != frames.ANSWER:
+                return kind
+            return await self._answer(files, most_value)
         except (OSError, EOFError, frames.BadFrame):
             return None
         finally:
             self._end_of_use()
+
+    async def _answer(self, files: int, most_value: int) -> frames.Answer:
+        head = await self._receive(frames.answer_head_size(files))
+        exit_code, sizes = frames.answer_sizes(head, files, most_value)
+        value, *found = [None if s < 0 else await self._receive(s) for s in sizes]
+        text = None if value is None else value.decode("utf-8", "replace")
+        return frames.Answer(exit_code, text, tuple(found))
 
     def _end_of_use(self) -> None:
         """A socket must not be closed while the loop watches it."""

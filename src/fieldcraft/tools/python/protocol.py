@@ -79,13 +79,13 @@ class Response(BaseModel):
 
 
 def respond(run: Run) -> Response:
-    """What the server says of a run. Too much output is a program that failed."""
+    """What the server says of a run. Too much output or memory is a program that failed."""
     lost = run.status is RunStatus.LOST
     timeout = run.status is RunStatus.TIMEOUT
     result = CommandResult(
         status="Error" if lost else "TimeLimitExceeded" if timeout else "Finished",
         execution_time=run.seconds,
-        return_code=1 if run.status is RunStatus.OUTPUT else run.exit_code,
+        return_code=1 if run.status in (RunStatus.OUTPUT, RunStatus.MEMORY) else run.exit_code,
         stdout=run.stdout,
         stderr=run.stderr,
     )

@@ -75,6 +75,10 @@ class Programs:
         """Raises UserError where the system lacks a layer of isolation."""
         return await _sandbox(GRADED, self._waive, None, LIBRARIES).run(code, stdin)
 
+    async def test(self, code: str, tests: str, imports: str) -> Run:
+        """Run tests beside a program. Raises as `run` does."""
+        return await _sandbox(GRADED, self._waive, None, LIBRARIES).test(code, tests, imports)
+
 
 def make_python(
     stateful: bool = False,
@@ -197,6 +201,8 @@ def observation(
 def _ending(run: Run, wall_seconds: float) -> str:
     if run.status is RunStatus.TIMEOUT:
         return f"The program was stopped, because its time of {wall_seconds:g} s was over."
+    if run.status is RunStatus.MEMORY:
+        return "The program was stopped, because it used too much memory in all of its processes."
     if run.status is RunStatus.OUTPUT:
         return "The program was stopped, because it printed too much."
     if run.exit_code is not None and run.exit_code < 0:

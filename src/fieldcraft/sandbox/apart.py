@@ -1,0 +1,144 @@
+"""Tests in one process, the program under test in another.
+
+The tests' process forks the program's before it has been told the tests, and keeps for itself the
+socket over which it gives the verdict. What the tests take from the program, they ask over a pipe:
+calls are made there, plain data comes back as copies, and of all else only a number, for which
+`RemoteObject` stands in the tests. So comparisons are made by Python itself, on data.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import os
+import socket
+import symtable
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from fieldcraft.sandbox.peers import Gone, ProgramSide, TestSide
+
+TESTS = "<tests>"
+_ALIASES = {"np": "numpy"}
+
+
+Execute = Callable[[], dict[str, Any] | None]
+
+
+def judge(
+    execute: Execute,
+    forget: Callable[[], None],
+    receive: Callable[[], dict[str, str]],
+) -> int:
+    """Run a program and its tests; 0 if all tests have passed, else 1.
+
+    Args:
+        execute: runs the program and returns its variables, None where it has failed.
+        forget: gives up what the program must not have, before it runs.
+        receive: the tests, as `verdict` reads them; called when the program is a process.
+    """
+    ours, theirs = socket.socketpair()
+    sys.stdout.flush()
+    if os.fork() == 0:
+        forget()
+        ours.close()
+        _be_the_program(theirs, execute)
+    theirs.close()
+    # Nothing that the program writes is imported here.
+    sys.path[:] = [path for path in sys.path if path not in ("", os.getcwd())]
+    return verdict(TestSide(ours), **receive())
+
+
+def _be_the_program(
+    stream: socket.socket, execute: Callable[[], dict[str, Any] | None]
+) -> NoReturn:
+    try:
+        variables = execute()
+        sys.stdout.flush()
+        if variables is not None:
+            ProgramSide(stream, variables).serve()
+    finally:
+        os._exit(1)
+
+
+def verdict(side: TestSide, imports: str, tests: str) -> int:
+    """0 if the tests run to their end, else 1 and a traceback on stderr.
+
+    Args:
+        side: the way to the program.
+        imports: Python that the tests may rely on.
+        tests: Python that raises where the program is wrong.
+    """
+    try:
+        side.ask("bool", True)  # answered when the program has run
+        tree = ast.parse(tests, TESTS)
+        known: dict[str, Any] = {}
+        exec(compile(imports, TESTS, "exec"), known)
+        names = Names(side, known, tests, tree)
+        exec(compile(tree, TESTS, "exec"), names)
+    except Gone:
+        os.write(2, b"The program has ended before its tests.\n")
+        return 1
+    except BaseException as error:  # noqa: BLE001 - whatever a test raises has failed it
+        os.write(2, "".join(traceback.format_exception(error)).encode("utf-8", "replace"))
+        return 1
+    return 1 if side.failed else 0
+
+
+class Names(dict[str, Any]):
+    """The variables of tests. A name that they use and do not bind is the program's, unless it is
+    one of Python's own or imported for them. Only where they use no other name, as if the function
+    under test is called `sum`, such a name is the program's, too."""
+
+    def __init__(self, side: TestSide, known: dict[str, Any], tests: str, tree: ast.AST) -> None:
+        super().__init__(known, __name__="__main__")
+        self._side = side
+        used = _global_names(symtable.symtable(tests, TESTS, "exec"))
+        modules = _modules(tree) & used
+        helpers = {*vars(builtins), *known, *modules}
+        self._asked = (used - helpers) or (used & helpers)
+        for name in self._asked:
+            self.pop(name, None)
+        for name in modules - self._asked - known.keys():
+            self[name] = importlib.import_module(_ALIASES.get(name, name))
+
+    def __missing__(self, name: str) -> Any:
+        if name not in self._asked:
+            raise KeyError(name)
+        return self._side.ask("variable", name)
+
+    def __contains__(self, name: object) -> bool:
+        """For tests that look into `globals()`."""
+        try:
+            self[str(name)]
+        except KeyError:
+            return False
+        return True
+
+
+def _global_names(table: symtable.SymbolTable) -> set[str]:
+    """Names that are read as global ones and never imported or defined at the top."""
+    top = table.get_type() == "module"
+    found = {
+        symbol.get_name()
+        for symbol in table.get_symbols()
+        if symbol.is_referenced()
+        and (not symbol.is_assigned() and not symbol.is_imported() if top else symbol.is_global())
+    }
+    for child in table.get_children():
+        found |= _global_names(child)
+    if top:
+        found -= {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
+    return found
+
+
+def _modules(tree: ast.AST) -> set[str]:
+    """Names of Python's modules of which only attributes are used."""
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    bases = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+    alone = {node.id for node in names if id(node) not in bases}
+    known = sys.stdlib_module_names | _ALIASES.keys()
+    return {node.id for node in names if node.id in known} - alone
