@@ -24,7 +24,7 @@ _NAMED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 @dataclass(frozen=True)
-class Part:
+class ProgramPart:
     """A block of Python that compiles."""
 
     code: str
@@ -103,7 +103,7 @@ class Part:
 
 def joined(codes: Sequence[str]) -> str:
     """The program that blocks of Python, of which each compiles, make up."""
-    parts = [Part(code) for code in codes]
+    parts = [ProgramPart(code) for code in codes]
     while len(parts) > 1 and _is_example(parts[-1], parts[:-1]):
         parts.pop()
     taken, wanted = [parts[-1]], parts[-1].wants
@@ -117,7 +117,7 @@ def joined(codes: Sequence[str]) -> str:
     return "".join([*_FUTURE.findall(code), _FUTURE.sub("", code)])
 
 
-def _is_example(part: Part, before: Sequence[Part]) -> bool:
+def _is_example(part: ProgramPart, before: Sequence[ProgramPart]) -> bool:
     """Tell whether a block only uses or tests what earlier ones define."""
     made = frozenset().union(*(p.made for p in before))
     if part.borrowed & made:

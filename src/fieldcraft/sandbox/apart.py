@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from fieldcraft.sandbox.peers import Gone, ProgramSide, TestSide
+from fieldcraft.sandbox.peers import PeerGone, ProgramSide, TestSide
 
 TESTS = "<tests>"
 _ALIASES = {"np": "numpy"}
@@ -77,9 +77,9 @@ def verdict(side: TestSide, imports: str, tests: str) -> int:
         tree = ast.parse(tests, TESTS)
         known: dict[str, Any] = {}
         exec(compile(imports, TESTS, "exec"), known)
-        names = Names(side, known, tests, tree)
+        names = NamesOfTests(side, known, tests, tree)
         exec(compile(tree, TESTS, "exec"), names)
-    except Gone:
+    except PeerGone:
         os.write(2, b"The program has ended before its tests.\n")
         return 1
     except BaseException as error:  # noqa: BLE001 - whatever a test raises has failed it
@@ -88,7 +88,7 @@ def verdict(side: TestSide, imports: str, tests: str) -> int:
     return 1 if side.failed else 0
 
 
-class Names(dict[str, Any]):
+class NamesOfTests(dict[str, Any]):
     """The variables of tests. A name that they use and do not bind is the program's, unless it is
     one of Python's own or imported for them. Only where they use no other name, as if the function
     under test is called `sum`, such a name is the program's, too."""
@@ -120,7 +120,7 @@ class Names(dict[str, Any]):
 
 
 def _global_names(table: symtable.SymbolTable) -> set[str]:
-    """Names that are read as global ones and never imported or defined at the top."""
+    """NamesOfTests that are read as global ones and never imported or defined at the top."""
     top = table.get_type() == "module"
     found = {
         symbol.get_name()
@@ -136,7 +136,7 @@ def _global_names(table: symtable.SymbolTable) -> set[str]:
 
 
 def _modules(tree: ast.AST) -> set[str]:
-    """Names of Python's modules of which only attributes are used."""
+    """NamesOfTests of Python's modules of which only attributes are used."""
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     bases = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
     alone = {node.id for node in names if id(node) not in bases}

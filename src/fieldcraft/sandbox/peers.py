@@ -17,7 +17,7 @@ _HEAD = struct.Struct("!Q")
 _SILENT_ENDS = (StopIteration, StopAsyncIteration, GeneratorExit)  # they would end a loop of tests
 
 
-class Gone(BaseException):
+class PeerGone(BaseException):
     """The other process has ended. It is no `Exception`, which a test might catch."""
 
 
@@ -51,7 +51,7 @@ class _Peer:
         try:
             self._stream.sendall(_HEAD.pack(len(data)) + data)
         except OSError as error:
-            raise Gone from error
+            raise PeerGone from error
 
     def _receive(self) -> Any:
         [size] = _HEAD.unpack(self._read(_HEAD.size))
@@ -62,7 +62,7 @@ class _Peer:
         while len(data) < size:
             piece = self._stream.recv(min(size - len(data), 2**20))
             if not piece:
-                raise Gone
+                raise PeerGone
             data += piece
         return bytes(data)
 
@@ -84,7 +84,7 @@ class _Peer:
             value = copies.encode(self._do(operation, *given), self)
             after = copies.encode(given, self)
             return ["value", value, None if after == before else after]
-        except Gone:
+        except PeerGone:
             raise
         except BaseException as error:  # noqa: BLE001 - it is the asker's
             kept = [copies.encode(part, self) for part in _parts_of(error)]
@@ -126,11 +126,11 @@ class TestSide(_Peer):
     def ask(self, operation: str, *arguments: Any, **named: Any) -> Any:
         """Let the program's process do something, and return what comes of it.
 
-        Raises what the program raises, or Gone.
+        Raises what the program raises, or PeerGone.
         """
         try:
             kind, content, _ = self._question(operation, [*map(self._copied, arguments)], named)
-        except Gone:
+        except PeerGone:
             self.failed = True
             raise
         if kind == "value":
@@ -211,7 +211,7 @@ class ProgramSide(_Peer):
         while True:
             try:
                 message = self._receive()
-            except Gone:
+            except PeerGone:
                 return
             self._send(self._answer(*message[1:]))
 

@@ -38,7 +38,7 @@ from fieldcraft.sandbox import isolation, kernel, program
 from fieldcraft.sandbox.frames import MOST_PACKET, PIPES
 from fieldcraft.sandbox.limits import MIB, Limits
 from fieldcraft.sandbox.nursery import Keeper, Nursery
-from fieldcraft.sandbox.watch import EVERY_SECONDS, Watch, host_number, resident_bytes
+from fieldcraft.sandbox.watch import EVERY_SECONDS, UsageWatch, host_number, resident_bytes
 
 _CONTROL, _PROC = 3, 4  # descriptors of a worker, behind the three of every program
 _HIGH = 100
@@ -88,7 +88,7 @@ class _Template:
         self._libraries = libraries
         self._ids: dict[int, int] = {}  # process of a program -> id of its worker
         self._keepers: dict[int, Keeper] = {}  # id -> who keeps its namespace
-        self._watches: dict[int, Watch] = {}  # id -> what its processes use
+        self._watches: dict[int, UsageWatch] = {}  # id -> what its processes use
         self._running: set[int] = set()  # ids of those that are in a call
         self._resting: set[int] = set()  # and of those whose processes are stopped
         self._looked = 0.0
@@ -258,13 +258,13 @@ class _Template:
         for handle in handles:
             os.close(handle)
 
-    def _watch(self, process: int, keeper: Keeper, limits: Limits) -> Watch:
+    def _watch(self, process: int, keeper: Keeper, limits: Limits) -> UsageWatch:
         program = os.pidfd_open(process)
         try:
             roots = host_number(self._proc, program), host_number(self._proc, keeper.process)
         finally:
             os.close(program)
-        return Watch(self._proc, roots, limits.memory_mb * MIB, self._idle_resident)
+        return UsageWatch(self._proc, roots, limits.memory_mb * MIB, self._idle_resident)
 
     def _be_program(self, limits: Limits, handles: Sequence[int]) -> NoReturn:
         """Of the child: isolate itself, then do what comes over the control socket."""

@@ -26,7 +26,7 @@ class Over(StrEnum):
     CPU = "cpu"
 
 
-class Watch:
+class UsageWatch:
     """The processes of one namespace."""
 
     def __init__(self, proc: int, roots: tuple[int, int], memory_bytes: int, idle: int) -> None:

@@ -18,10 +18,10 @@ from typing import Any
 
 MEMORY = 4 * 2**30  # bytes of address space
 
-Reply = Callable[[dict[str, Any]], Iterator[dict[str, Any]]]
+Answering = Callable[[dict[str, Any]], Iterator[dict[str, Any]]]
 
 
-def answer(reply: Reply) -> None:
+def answer(reply: Answering) -> None:
     """Answer until there are no more questions: what `reply` yields, a line each.
 
     Call it as the last thing of the module, after whatever takes long to load.
