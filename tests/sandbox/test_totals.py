@@ -35,6 +35,7 @@ MEMORY = {
     ),
     "of children of threads": (
         "import threading\n"
+        "threading.stack_size(2**18)\n"  # what a child inherits counts as its own
         "def start():\n"
         "    if os.fork() == 0:\n        x = b'x' * (70 * 2**20); time.sleep(60)\n"
         "    time.sleep(60)\n"
