@@ -45,6 +45,12 @@ def hearing_waits(tell: Callable[[str], None]) -> Iterator[None]:
         _LISTENER.reset(token)
 
 
+def tell(line: str) -> None:
+    """Have whoever listens to waits read another line, such as that one was given up."""
+    if (listener := _LISTENER.get()) is not None:
+        listener.tell(line)
+
+
 @contextmanager
 def waiting(who: str, whom: str) -> Iterator[None]:
     """Around an `await`: tell if the block takes longer than TOLD_AFTER_SECONDS. `who` is a kind of
