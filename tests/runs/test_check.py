@@ -1,7 +1,6 @@
 """Every check finds what it is for, and finds nothing in a recipe that is sound."""
 
 import json
-import shutil
 import tempfile
 from collections.abc import Sequence
 from math import ceil
@@ -197,18 +196,6 @@ def test_gold_answers_that_cannot_be_read_back(tmp_path: Path, checkpoint: Path)
         "1 of 4 questions cannot be answered right, because their gold answers do not survive the"
         " dialect 'autocoa', such as 'a } b' of task 'a } b': remove or rewrite them."
     ]
-
-
-def test_an_architecture_is_compared_before_a_run(tmp_path: Path, checkpoint: Path) -> None:
-    """Weights that would fit a large one need not be there: a small twin of it is made."""
-    folder = tmp_path / "nemotron"
-    shutil.copytree(checkpoint, folder)
-    sizes = {"hidden_size": 3072, "num_attention_heads": 24, "num_hidden_layers": 32}
-    heads = {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 400}
-    config = {"model_type": "nemotron", "intermediate_size": 9216, **sizes, **heads}
-    (folder / "config.json").write_text(json.dumps(config))
-    problems = problems_of(files(tmp_path, folder))
-    assert any("its layers do not pass on which" in problem for problem in problems), problems
 
 
 @pytest.mark.parametrize(
