@@ -58,7 +58,7 @@ def found(query: str) -> str:
 def recorded(env: ToolEnvironment) -> Trajectory:
     policy = Policy(engine=Reader(), seed=3)
     played = asyncio.run(rollout(TASK, policy, env, "key"))
-    answer_rubric().score([played])
+    asyncio.run(answer_rubric().score([played]))
     return played
 
 

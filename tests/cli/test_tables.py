@@ -89,6 +89,31 @@ def test_tables_fit_into_a_terminal(
         assert sorted(re.findall(r"[+-]?\d+\.\d+", shown)) == sorted(figures)
 
 
+def test_every_abbreviation_is_explained(done: Path) -> None:
+    report = json.loads((done / "report.json").read_text())
+    for table, _ in all_tables(report, ""):
+        file = io.StringIO()
+        Console(file=file, width=500).print(table)
+        notes = file.getvalue().rpartition("\n\n")[0].rpartition("\n\n")[2]
+        for head in table.heads:
+            for short in re.findall(r"\b(?:[A-Z]{2}|F1|p)\b", head):
+                assert re.search(rf"\b{short}\b[^:.]*: ", notes), (short, notes)
+
+
+def test_a_column_without_figures_is_left_out_and_its_legend_too() -> None:
+    table = Figures(["a", "b", "TP"], "About.", {"a": "one thing", "b": "another", "TP": "more"})
+    table.add_row("one", "1", "", "")
+    table.add_row("two", "", "", "2")
+    assert printed(table, 60) == [
+        *("     a  TP", "─" * 10, "one  1", "two      2", ""),
+        *("a: one thing. TP: more. About.", ""),
+    ]
+
+
+def test_without_rows_a_table_has_all_its_columns() -> None:
+    assert printed(Figures(["a", "b"]), 60)[:2] == ["   a  b", "─" * 6]
+
+
 def test_a_table_that_is_too_wide_becomes_several() -> None:
     table = Figures(["a", "b\nc", "d"], "About.")
     table.add_row("one", "111", "2", "3333")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fieldcraft.config.lineage import met_tools
+from fieldcraft.config.recipe import in_order_of_run
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.runs import evaluating
 
@@ -52,3 +53,16 @@ def test_a_stage_called_base_is_evaluated_with_what_it_knows(
     )
     asyncio.run(evaluating.evaluate_model(context, "base", Path("model")))
     assert given == [tools]
+
+
+def test_stages_and_evaluations_have_one_order() -> None:
+    """That of the evaluations; a stage without one stands behind those before it."""
+    assert in_order_of_run(["a", "b", "c"], ["base", "flow", "b"]) == [
+        "base",
+        "flow",
+        "a",
+        "b",
+        "c",
+    ]
+    assert in_order_of_run(["a", "b"], ["a", "flow", "b"]) == ["a", "flow", "b"]
+    assert in_order_of_run(["a"], []) == ["a"]

@@ -1,5 +1,6 @@
 """What a recipe with an environment of others may say, and what it leaves out."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -147,4 +148,4 @@ def test_a_verdict_outside_0_to_1_is_refused() -> None:
     done = Trajectory(Task("q", "?", ()), rewards={"environment": 3.0})
     rubric = Rubric([(EnvironmentReward(), 1.0)], "environment")
     with pytest.raises(UserError, match="must be from 0 to 1, not 3: set correct= to another"):
-        rubric.score([done])
+        asyncio.run(rubric.score([done]))

@@ -77,7 +77,9 @@ def test_the_reward_is_the_sum_over_the_moves() -> None:
         ("step", {"action": "8"}, "Lower."),
         ("step", {"action": "6"}, "Right."),
     ]
-    Rubric([(EnvironmentReward(), 2.0)], "environment").score([short := play("Guess", ["6"])])
+    asyncio.run(
+        Rubric([(EnvironmentReward(), 2.0)], "environment").score([short := play("Guess", ["6"])])
+    )
     assert (short.reward, short.right) == (2.0, True)
 
 
@@ -157,7 +159,7 @@ def test_a_bad_game_ends_its_own_rollout(game: str, cause: str) -> None:
     done = play(game, ["6"])
     assert done.status is Status.ERROR
     assert cause in done.error
-    Rubric([(EnvironmentReward(), 1.0)], "environment").score([done])
+    asyncio.run(Rubric([(EnvironmentReward(), 1.0)], "environment").score([done]))
     assert done.reward is None
 
 

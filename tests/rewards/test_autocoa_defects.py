@@ -45,7 +45,7 @@ def run(question: str, *turns: str) -> Trajectory:
     env = ToolEnvironment(DIALECT, [search], Limits())
     policy = Policy(engine=ScriptedEngine(TOKENIZER, turns))
     trajectory = asyncio.run(rollout(Task("q", question, ("Oslo",)), policy, env, "key"))
-    answer_rubric().score([trajectory])
+    asyncio.run(answer_rubric().score([trajectory]))
     return trajectory
 
 
@@ -93,8 +93,8 @@ def test_one_rule_grades_training_and_evaluation() -> None:
     # The same trajectory scores the same as a reward and in an evaluation.
     for prediction in ("the Oslo!", "in Oslo", "Bergen"):
         trajectories = [Trajectory(Task("q", "?", ("Oslo",)), answer=prediction) for _ in "ab"]
-        Rubric([(ExactMatch(), 1.0), (CoverEM(), 1.0)]).score(trajectories[:1])
-        answer_rubric().score(trajectories[1:])
+        asyncio.run(Rubric([(ExactMatch(), 1.0), (CoverEM(), 1.0)]).score(trajectories[:1]))
+        asyncio.run(answer_rubric().score(trajectories[1:]))
         assert trajectories[0].rewards.items() <= trajectories[1].rewards.items()
 
 

@@ -204,7 +204,7 @@ def test_an_evaluation_counts_what_could_not_be_judged(tmp_path):
         rubric = answer_rubric(Judge(endpoint, votes=1))
         asyncio.run(rubric.prepare(group))
     for trajectory in group:
-        rubric.score([trajectory])
+        asyncio.run(rubric.score([trajectory]))
     assert [t.rewards["judge"] for t in group] == [1.0, 0.0, None, None]
     assert [t.reward for t in group] == [0.0, 0.0, 0.0, None]  # exact match alone has a weight
     assert len(got) == 4
@@ -221,7 +221,7 @@ def test_the_same_answer_is_judged_once(tmp_path):
             endpoint = ChatEndpoint(f"{url}/v1", "m", cache=tmp_path / "judge.sqlite")
             rubric = answer_rubric(Judge(endpoint, votes=3))
             asyncio.run(rubric.prepare(group))
-            rubric.score(group)
+            asyncio.run(rubric.score(group))
             assert [t.rewards["judge"] for t in group] == [1.0] * 4
     assert len(got) == 3  # three votes, each once
 
@@ -230,7 +230,7 @@ def test_an_evaluation_without_a_judge_says_so():
     [trajectory] = group = [Trajectory(TASK, answer="Jane Austen")]
     rubric = answer_rubric()
     asyncio.run(rubric.prepare(group))
-    rubric.score(group)
+    asyncio.run(rubric.score(group))
     assert "judge" not in trajectory.rewards
     entry = summarise(group)
     assert (entry["judge"], entry["judge_ungradable"], entry["cover_em"]) == (None, 0, 1.0)

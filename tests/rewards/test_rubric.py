@@ -42,7 +42,7 @@ def test_weighted_sum_with_its_parts() -> None:
         Trajectory(TASK, answer="Oslo"),
         Trajectory(TASK, answer="Bergen", well_formed=True),
     ]
-    counts = Rubric([(ExactMatch(), 1.0), (Format(), 0.25)]).score(group)
+    counts = asyncio.run(Rubric([(ExactMatch(), 1.0), (Format(), 0.25)]).score(group))
     assert [t.rewards for t in group] == [
         {"em": 1.0, "format": 1.0},
         {"em": 1.0, "format": 0.0},
@@ -55,7 +55,7 @@ def test_weighted_sum_with_its_parts() -> None:
 def test_none_is_not_zero() -> None:
     group = [Trajectory(TASK), Trajectory(TASK)]
     rubric = Rubric([(Fixed("a", [1.0, None]), 2.0), (Fixed("b", [0.5, 0.5]), 1.0)])
-    assert rubric.score(group) == Graded(graded=1, ungradable=1, errors=0)
+    assert asyncio.run(rubric.score(group)) == Graded(graded=1, ungradable=1, errors=0)
     assert [t.reward for t in group] == [2.5, None]
     assert group[1].rewards == {"a": None, "b": 0.5}
 
@@ -63,7 +63,7 @@ def test_none_is_not_zero() -> None:
 def test_weight_zero_records_only() -> None:
     group = [Trajectory(TASK)]
     rubric = Rubric([(Fixed("a", [1.0]), 1.0), (Fixed("b", [None]), 0.0)])
-    assert rubric.score(group) == Graded(graded=1, ungradable=0, errors=0)
+    assert asyncio.run(rubric.score(group)) == Graded(graded=1, ungradable=0, errors=0)
     assert (group[0].reward, group[0].rewards) == (1.0, {"a": 1.0, "b": None})
 
 
@@ -71,7 +71,9 @@ def test_errors_are_neither_seen_nor_graded() -> None:
     reward = Fixed("a", [1.0])
     broken = Trajectory(TASK, status=Status.ERROR, rewards={"a": 1.0}, reward=1.0)
     group = [broken, Trajectory(TASK)]
-    assert Rubric([(reward, 1.0)]).score(group) == Graded(graded=1, ungradable=0, errors=1)
+    assert asyncio.run(Rubric([(reward, 1.0)]).score(group)) == Graded(
+        graded=1, ungradable=0, errors=1
+    )
     assert reward.seen == 1
     assert (broken.rewards, broken.reward) == ({"a": None}, None)
     assert group[1].reward == 1.0
@@ -80,25 +82,27 @@ def test_errors_are_neither_seen_nor_graded() -> None:
 def test_group_of_errors_only() -> None:
     reward = Fixed("a", [])
     group = [Trajectory(TASK, status=Status.ERROR)]
-    assert Rubric([(reward, 1.0)]).score(group) == Graded(graded=0, ungradable=0, errors=1)
+    assert asyncio.run(Rubric([(reward, 1.0)]).score(group)) == Graded(
+        graded=0, ungradable=0, errors=1
+    )
     assert reward.seen == 0
 
 
 @pytest.mark.parametrize("scores", [[], [1.0, 1.0], [math.nan], [math.inf], [-1e300]])
 def test_broken_rewards_are_errors(scores: list[float]) -> None:
     with pytest.raises(UserError, match="the reward 'a' "):
-        Rubric([(Fixed("a", scores), 1.0)]).score([Trajectory(TASK)])
+        asyncio.run(Rubric([(Fixed("a", scores), 1.0)]).score([Trajectory(TASK)]))
 
 
 def test_a_sum_that_is_no_number_is_a_sentence() -> None:
     rubric = Rubric([(Fixed("a", [1e14]), 1e308), (Fixed("b", [1.0]), 1.0)])
     with pytest.raises(UserError, match="the weighted sum of the rewards a, b is inf"):
-        rubric.score([Trajectory(TASK)])
+        asyncio.run(rubric.score([Trajectory(TASK)]))
 
 
 def test_state_goes_round() -> None:
     rubric = Rubric([(Fixed("a", [1.0]), 1.0), (Fixed("b", [1.0]), 1.0)])
-    rubric.score([Trajectory(TASK)])
+    asyncio.run(rubric.score([Trajectory(TASK)]))
     other = Rubric([(Fixed("a", [1.0]), 1.0), (Fixed("b", [1.0]), 1.0)])
     other.load_state_dict(rubric.state_dict())
     assert other.state_dict() == {"a": {"seen": 1}, "b": {"seen": 1}}
@@ -137,7 +141,7 @@ def test_what_has_to_be_asked_is_asked_at_once_and_before_the_scores() -> None:
     ]
     rubric = Rubric([(Asking(parties=3), 0.5), (ExactMatch(), 1.0)])
     asyncio.run(asyncio.wait_for(rubric.prepare(group), timeout=30))
-    assert rubric.score(group) == Graded(graded=2, ungradable=1, errors=1)
+    assert asyncio.run(rubric.score(group)) == Graded(graded=2, ungradable=1, errors=1)
     assert [t.rewards["asked"] for t in group] == [4.0, None, None, 6.0]
     assert [t.reward for t in group] == [3.0, None, None, 3.0]
     assert rubric.state_dict() == {"asked": {}, "em": {}}
@@ -159,11 +163,11 @@ class Numeric(StatelessReward):
 def test_the_reward_that_a_rubric_names_says_what_is_right() -> None:
     task = Task("q", "?", ("0.5",))
     group = [Trajectory(task, answer=answer) for answer in ("0.50", "1", None)]
-    answer_rubric(correct=Numeric()).score(group)
+    asyncio.run(answer_rubric(correct=Numeric()).score(group))
     assert [t.right for t in group] == [True, False, None]
     assert [t.reward for t in group] == [1.0, 0.0, None]
     assert [t.rewards["em"] for t in group] == [0.0, 0.0, 0.0]
-    answer_rubric().score(group)
+    asyncio.run(answer_rubric().score(group))
     assert [t.right for t in group] == [False, False, False]
 
 

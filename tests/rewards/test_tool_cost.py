@@ -1,5 +1,6 @@
 """OTC-PO's rewards: the paper's numbers, and what an implementation falls into."""
 
+import asyncio
 import math
 from collections.abc import Sequence
 
@@ -91,7 +92,7 @@ def test_otc_ppo_needs_no_group_and_remembers_nothing() -> None:
 
 def test_alpha_is_the_weight_in_the_rubric() -> None:
     group = [done(1), done(2), done(1, "no")]
-    Rubric([(otc_grpo(), 2.0)]).score(group)
+    asyncio.run(Rubric([(otc_grpo(), 2.0)]).score(group))
     assert [t.reward for t in group] == pytest.approx([2.0, 2 * 0.8660254, 0.0])
     assert [t.rewards["otc-grpo"] for t in group] == pytest.approx([1.0, 0.8660254, 0.0])
 
@@ -172,15 +173,15 @@ def test_trap_n_is_kept_by_question_over_the_whole_run() -> None:
 
 def test_trap_the_store_goes_on_after_a_restart() -> None:
     before = Rubric([(otc_grpo(), 1.0)])
-    before.score([done(1)])
+    asyncio.run(before.score([done(1)]))
     state = before.state_dict()
     assert state == {"otc-grpo": {"fewest": {"q": 1}}}
     after = Rubric([(otc_grpo(), 1.0)])
     after.load_state_dict(state)
     group = [done(2)]
-    after.score(group)
+    asyncio.run(after.score(group))
     assert group[0].reward == pytest.approx(0.8660254)
-    before.score([done(0)])
+    asyncio.run(before.score([done(0)]))
     assert state == {"otc-grpo": {"fewest": {"q": 1}}}  # a copy, not the store itself
 
 

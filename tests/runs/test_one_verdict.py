@@ -258,7 +258,7 @@ async def training(graded: Graded, folder: Path) -> Verdicts:
     for task in graded.tasks.values():
         group = [answered(task, True), answered(task, False)]
         await rubric.prepare(group)
-        rubric.score(group)
+        await rubric.score(group)
         scores = [[t.rewards[name] for name in [*rewards][1:]] for t in group]
         assert scores == [[1.0, 1.0, 1.0], [0.0, -1.0, 0.0]]
         assert [t.reward for t in group] == [4.0, -1.0]
@@ -286,7 +286,7 @@ async def best_of_three(graded: Graded, folder: Path) -> Verdicts:
             group = [answered(task, r) for r in (not right, right, right)]
             rubric = answer_rubric(graded.judge, graded.correct)
             await rubric.prepare(group)
-            rubric.score(group)
+            await rubric.score(group)
             await note_picks(group, [3], vote)
             [picked] = [t for t in group if t.rewards["picked"] == 1]
             assert summarise(group)["sampled"]["best_of"]["mean"] == float(right)
@@ -393,6 +393,7 @@ def test_no_other_module_compares_answers() -> None:
                         found.add(name)
     assert found == {
         "data/decontamination.py",
+        "data/other_names.py",
         "data/rules.py",
         "data/synthesis.py",
         "evals/fidelity.py",

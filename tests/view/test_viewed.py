@@ -28,6 +28,11 @@ def test_a_run_has_its_stages_evaluations_and_files(tmp_path: Path) -> None:
     ]
 
 
+def test_its_parts_stand_in_the_order_of_the_run(tmp_path: Path) -> None:
+    [run] = open_runs([write_run(tmp_path / "one", evaluation={"workflows": ["rag"]})])
+    assert run.in_order(["rag", "rl1", "other", "sft1"]) == ["sft1", "rag", "rl1", "other"]
+
+
 @pytest.mark.parametrize(
     ("splits", "name"), [({"heldout": 3}, "heldout"), ({"heldout": 3, "known": 3}, "all")]
 )

@@ -187,10 +187,10 @@ class Sampler:
             done = await continuation(state, self.policy, self.env, key, prepare, start.thought)
             _mark_outage(done, len(start.recorded))
             await self.rubric.prepare([done])
+            await self.rubric.score([done])
             return done
 
         def on_done(done: Trajectory) -> None:
-            self.rubric.score([done])
             if done.status is not Status.ERROR:  # else the next command samples it again
                 self.kept.add(start.name, done)
             found[done.task.meta[SAMPLE]] = done

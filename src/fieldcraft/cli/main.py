@@ -23,6 +23,7 @@ from fieldcraft.cli.app import (
 )
 from fieldcraft.recipes.consent import ConsentNeeded
 from fieldcraft.records.paths import argument_at_home
+from fieldcraft.records.waits import hearing_waits
 from fieldcraft.terminal.console import forget_impossible_sizes, say
 from fieldcraft.types import UserError
 from fieldcraft.version import __version__
@@ -54,7 +55,7 @@ def _run(arguments: Sequence[str]) -> list[UserError | OSError]:
     """Run a command, which exits unless it made mistakes."""
     mistakes: list[UserError | OSError] = []
     try:
-        with _no_lost_interrupt():
+        with _no_lost_interrupt(), hearing_waits(_tell_wait):
             app(args=[*arguments], prog_name="fieldcraft")
     except* (UserError, OSError) as group:  # a rollout's arrives in the group of its siblings
         mistakes += _leaves(group)
@@ -74,6 +75,11 @@ def _gives_consent(mistake: UserError | OSError) -> bool:
         return False
     mistake.give()
     return True
+
+
+def _tell_wait(line: str) -> None:
+    """Where nobody else listens, as in `ask` or `check`."""
+    say(line, file=sys.stderr)
 
 
 @contextmanager

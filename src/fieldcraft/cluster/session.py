@@ -16,6 +16,7 @@ from fieldcraft.cluster.placement import Place, Role, place
 from fieldcraft.cluster.preflight import Node, look_at_nodes, refuse_port_in_use
 from fieldcraft.cluster.remote import import_ray
 from fieldcraft.config.cluster import Cluster
+from fieldcraft.records.waits import blocking
 from fieldcraft.types import UserError
 
 SECONDS_TO_CONNECT = 10
@@ -122,8 +123,9 @@ def _begin(settings: Cluster, device: str) -> None:
         cores = max(os.cpu_count() or 1, settings.devices if device != "cuda" else 1)
         options |= {"num_cpus": cores, "include_dashboard": False}
     try:
-        _knock(address)
-        ray.init(address=address, **options)
+        with blocking("the cluster", f"Ray at {address}"):
+            _knock(address)
+            ray.init(address=address, **options)
     except (OSError, ValueError) as error:  # a wrong name, no connection, or no answer in time
         raise UserError(
             f"no Ray cluster answers at {address} ({_first_line(error)}): start it as"
@@ -174,7 +176,9 @@ def _reserve(settings: Cluster, device: str, nodes: Sequence[Node], places: Sequ
         [{kind: one.devices} for one in own],
         bundle_label_selector=[{"ray.io/node-id": nodes[one.node].id} for one in own],
     )
-    if not group.wait(PATIENCE):
+    with blocking("the run", f"the devices of {len(own)} processes on the cluster"):
+        given = group.wait(PATIENCE)
+    if not given:
         ray.util.remove_placement_group(group)
         raise UserError(
             f"the cluster did not give {len(own)} processes their devices within {PATIENCE} s:"

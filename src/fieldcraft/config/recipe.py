@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -317,6 +317,16 @@ def evaluations(recipe: Recipe) -> list[str]:
     first = ["base"] if recipe.model else [n for n in [*recipe.stages][:1] if n in stages]
     workflows = map(short, recipe.evaluation.workflows)
     return list(dict.fromkeys([*first, *workflows, *recipe.evaluation.teachers, *stages]))
+
+
+def in_order_of_run(stages: Sequence[str], evaluated: Iterable[str]) -> list[str]:
+    """Stages and evaluations in the one order in which they are shown: that of the evaluations, and
+    stages without one behind the stages before them."""
+    found: list[str] = []
+    for name in evaluated:
+        before = stages[: stages.index(name)] if name in stages else ()
+        found += [*before, name]
+    return list(dict.fromkeys([*found, *stages]))
 
 
 def table_rows(recipe: Recipe) -> dict[str, str]:

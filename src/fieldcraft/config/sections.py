@@ -167,6 +167,7 @@ class Limits(Section):
     observation_tokens: int = Field(default=2048, ge=64)
     token_cost: Cost = 0.0  # of 1,000 policy tokens, in the unit of the costs of tools
     call_seconds: PositiveFloat = 60.0  # also of opening and of closing a tool
+    reward_seconds: PositiveFloat = 60.0  # of the user's own reward, for a group of rollouts
     concurrent_calls: PositiveInt = 64  # that run at once, over all rollouts
 
     @model_validator(mode="after")

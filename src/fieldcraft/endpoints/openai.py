@@ -26,6 +26,7 @@ from pydantic import BaseModel, Field, ValidationError
 from fieldcraft.config.addresses import shown_address
 from fieldcraft.config.teacher import is_openai
 from fieldcraft.records.files import make_file
+from fieldcraft.records.waits import waiting
 from fieldcraft.sampling import WHOLE, Truncation
 from fieldcraft.tools.http import LimitedClient, TooLarge, close_with_the_loop
 from fieldcraft.types import UserError
@@ -232,6 +233,10 @@ class ChatEndpoint:
         return "max_completion_tokens" if is_openai(self.url) else "max_tokens"
 
     async def _buy(self, request: dict[str, Any], retries: int | None = None) -> _Body:
+        with waiting(f"a request to {self.model}", self.url):
+            return await self._bought(request, retries)
+
+    async def _bought(self, request: dict[str, Any], retries: int | None) -> _Body:
         openai = self._library
         session = await self._of_this_loop()
         client = session.client.with_options(

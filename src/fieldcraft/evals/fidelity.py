@@ -17,6 +17,16 @@ from fieldcraft.worlds.base import Verdict, Verdicts, simulated_calls
 
 HEADS = {"holds": "holds", "contradicts": "contradicts", "well_formed": "form", "f1": "F1"}
 RATES = tuple(HEADS)
+LEGEND = {
+    "calls": "simulated ones that were judged",
+    "holds": "share that has what the real observation tells of the answer",
+    "contradicts": "share that tells otherwise",
+    "form": "share in the form of the real tool",
+    "F1": "overlap with the words of the real observation",
+    "no truth": "calls of which nobody knows a real observation",
+    "EM\nsimulated": "share of right answers with simulated observations",
+    "EM\nreal": "the same with real ones",
+}
 
 
 # -- against the real tool -----------------------------------------------------------------------
@@ -118,7 +128,8 @@ def fidelity_table(found: Mapping[str, Mapping[str, Any]]) -> Figures:
     `found` maps a model to {"fidelity", "em_simulated", "em_real"}."""
     rates = [rate for rate in RATES if _is_told(rate, found)]
     heads = [HEADS[rate] for rate in rates]
-    table = Figures(["calls", *heads, "no truth", "EM\nsimulated", "EM\nreal"])
+    ends = ("no truth", "EM\nsimulated", "EM\nreal")
+    table = Figures(["calls", *heads, *ends], legend=LEGEND)
     for name, entry in found.items():
         summary = entry["fidelity"]
         ems = (_figure(entry["em_simulated"]), _figure(entry["em_real"]))

@@ -37,11 +37,11 @@ def offered_table(found: list[Offered]) -> Figures:
         "calls that\nname it",
         "of these\nfitting",
     )
-    caption = (
-        "Questions that are asked with these tools alone. fitting: arguments that can be read and"
-        " fit the tool."
-    )
-    table = Figures(heads, caption)
+    legend = {
+        "EM [95 %]": "share of right answers, and its 95 % interval",
+        "of these\nfitting": "with arguments that can be read and fit the tool",
+    }
+    table = Figures(heads, "Questions that are asked with these tools alone.", legend)
     for name, split, entry in found:
         low, high = entry["em_ci95"] or (0.0, 0.0)
         table.add_row(

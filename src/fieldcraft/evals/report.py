@@ -15,6 +15,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from fieldcraft.config.recipe import in_order_of_run
 from fieldcraft.config.sampling import LIMITS
 from fieldcraft.evals import charts
 from fieldcraft.evals.achievement import achievement
@@ -25,7 +26,7 @@ from fieldcraft.evals.downloads import downloads
 from fieldcraft.evals.offered import with_tools_of_their_own
 from fieldcraft.evals.samples import sampled_rows
 from fieldcraft.evals.tables import calling_rate, has_prices, names_of_tools
-from fieldcraft.evals.terms import TERMS
+from fieldcraft.evals.terms import TERMS, empty_terms
 from fieldcraft.records.files import write_text
 from fieldcraft.records.rollouts import Kept
 from fieldcraft.sampling import WHOLE
@@ -114,7 +115,7 @@ def write_html(
     rollouts of training that each stage kept.
     """
     names = [stage["name"] for stage in report["stages"] if stage["name"] != EVALUATION]
-    order = list(dict.fromkeys([*names, *report["evals"], *curves, *samples]))
+    order = list(dict.fromkeys([*in_order_of_run(names, report["evals"]), *curves, *samples]))
     slots = {name: slot for slot, name in enumerate(order)}
     line = _line_of_models(report, names)
     environment = page_environment()
@@ -129,6 +130,7 @@ def write_html(
         achieved=None if "runs" in report else achievement(report),
         behaviours=_BEHAVIOURS,
         terms=TERMS,
+        empty=empty_terms(report["evals"].values()),
         slots={name: slot % charts.PALETTE_SIZE for name, slot in slots.items()},
         course=course(curves, report["evals"], line, _starts(report), slots),
         course_keys=course_keys(curves, report["evals"], line),

@@ -49,18 +49,18 @@ async def evaluate(
     jobs = [(task, f"eval/{i}/{s}") for i, task in enumerate(tasks) for s in range(samples(task))]
     watch = EvaluationWatch(name, len(jobs), most_broken)
 
-    async def run_and_ask(task: Task, key: str) -> Trajectory:
+    async def run_and_grade(task: Task, key: str) -> Trajectory:
         trajectory = await run(task, key)
         await rubric.prepare([trajectory])
+        await rubric.score([trajectory])
         return trajectory
 
     def on_done(trajectory: Trajectory) -> None:
         watch.add(trajectory)
-        rubric.score([trajectory])
         emit(TrajectoryDone(name, trajectory))
 
     with during(emit, name, len(jobs), "questions"):
-        done = await rollouts(jobs, run_and_ask, concurrency, on_done)
+        done = await rollouts(jobs, run_and_grade, concurrency, on_done)
     if sentence := broken_sentence(name, broken_figures(done)):
         emit(Said(sentence))
     return done

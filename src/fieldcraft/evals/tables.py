@@ -12,6 +12,16 @@ from fieldcraft.evals.samples import SampledRow, sampled_rows
 from fieldcraft.terminal.figures import Figures
 
 Entry = Mapping[str, Any]
+RESULTS = {
+    "EM [95 %]": "share of right answers, and its 95 % interval",
+    "F1": "overlap with the words of the accepted answer",
+    "judge": "share that a judge calls right",
+    "calls/best": "calls a question, and the fewest that suffice",
+    "known\nEM": "share of right answers to known questions",
+    "no\ncall": "share of the known questions that are answered without a call",
+    "train s": "seconds of training",
+    "eval s": "seconds of evaluation",
+}
 COSTS = ("seconds", "rollouts", "calls", "tokens")  # see training_costs.py
 
 
@@ -21,7 +31,7 @@ def results_table(evals: Mapping[str, Entry], trained: Mapping[str, float]) -> F
     judged = any(entry.get("judge") is not None for entry in evals.values())
     beside = ("F1", "judge") if judged else ("F1",)
     heads = ("EM [95 %]", *beside, "calls/best", "known\nEM", "no\ncall", "train s", "eval s")
-    table = Figures(heads)
+    table = Figures(heads, legend=RESULTS)
     for name, entry in evals.items():
         em, optimum, known = entry["em"], entry["calls_optimal_mean"], entry["known"]
         low, high = entry["em_ci95"] or (0.0, 0.0)
@@ -72,14 +82,18 @@ def tool_table(evals: Mapping[str, Entry]) -> Figures:
         "mal-\nformed": ("call_malformed_rate", 2),
         "refused": ("call_refused_rate", 2),
     }
-    caption = (
-        "TP: right answers a call. above, below: calls a question above and below the optimum."
-        " offload: known questions with a call. From 'repeated' on: shares of the written calls."
-    )
+    legend = {
+        "TP": "tool productivity, right answers a call",
+        "above": "calls a question above the optimum",
+        "below": "calls a question below it",
+        "off-\nload": "share of the known questions with a call",
+        "tokens": "written for a question",
+        "repeated": "share of the written calls, as in the columns behind it",
+        "folds": "of a rollout",
+    }
     if any(entry.get("folds_mean") for entry in evals.values()):
         keys["folds"] = ("folds_mean", 2)
-        caption += " folds: of a rollout."
-    return _columns(evals, keys, caption)
+    return _columns(evals, keys, legend=legend)
 
 
 def has_prices(entries: Iterable[Entry]) -> bool:
@@ -102,23 +116,25 @@ def costs_table(evals: Mapping[str, Entry]) -> Figures:
         "cost of\ntokens": ("token_cost_mean", 2),
         "cost a\nsuccess": ("acting_cost_per_success", 2),
     }
-    caption = (
-        "Costs a question, by the prices of tools and tokens. least: the least that its calls could"
-        " cost. distance: of the cost of the calls from it, above or below. A success is a right"
-        " answer."
-    )
-    return _columns(evals, keys, caption)
+    legend = {
+        "least": "the least that its calls could cost",
+        "distance": "of the cost of the calls from it, above or below",
+    }
+    caption = "Costs of a question, by the prices of tools and tokens. A success is a right answer."
+    return _columns(evals, keys, caption, legend)
 
 
 def _columns(
     evals: Mapping[str, Entry],
     keys: Mapping[str, tuple[str, int]],
-    caption: str,
+    caption: str = "",
+    legend: Mapping[str, str] = MappingProxyType({}),
     scale: Mapping[str, float] = MappingProxyType({}),
 ) -> Figures:
     """A table with a row for each evaluation. `keys` has, by the head of a column, a key of the
-    summaries and its number of digits; `scale` multiplies the values of a key."""
-    table = Figures([*keys], caption)
+    summaries and its number of digits; `legend` what they mean; `scale` multiplies the values
+    of a key."""
+    table = Figures([*keys], caption, legend)
     for name, entry in evals.items():
         cells = (
             _number(entry.get(key), digits, scale=scale.get(key, 1.0))
@@ -147,11 +163,13 @@ def calling_rate(entry: Entry) -> float:
 def names_table(names: Mapping[str, tuple[Entry, Entry]]) -> Figures:
     """The same questions with names of tools that training shows, and with others."""
     heads = ("EM", "EM\nunseen", "used", "used\nunseen", "mal-\nformed", "malformed\nunseen")
-    caption = (
-        "The same questions with the names of tools that training shows, and with others. used:"
-        " answers with an executed call. malformed: share of the written calls."
-    )
-    table = Figures(heads, caption)
+    caption = "The same questions with the names of tools that training shows, and with others."
+    legend = {
+        "EM": "share of right answers",
+        "used": "share of the answers with an executed call",
+        "mal-\nformed": "share of the written calls",
+    }
+    table = Figures(heads, caption, legend)
     for name, pair in names.items():
         figures = (
             *(_number(entry["em"], 3) for entry in pair),
@@ -224,7 +242,7 @@ def spending_table(evals: Mapping[str, Entry]) -> Figures:
         " bills them: each request reads its whole prompt. Seconds are those of the questions,"
         " which were answered side by side."
     )
-    return _columns(evals, keys, caption, {"cost_per_success": 1000.0})
+    return _columns(evals, keys, caption, scale={"cost_per_success": 1000.0})
 
 
 def pairwise_table(comparisons: Sequence[Entry]) -> Figures:
@@ -241,13 +259,18 @@ def pairwise_table(comparisons: Sequence[Entry]) -> Figures:
         "tokens": ("tokens_saved_mean", 1),
         "s": ("seconds_saved_mean", 2),
     }
-    caption = (
-        "% of the questions: ME, LE the same verdict with fewer and with more calls; MA, LA right"
-        " where it was wrong, and the reverse; AE the part of MA with fewer calls. p: McNemar's"
-        " exact test, where questions of one cluster change sides together. saved: what a question"
-        " costs less."
-    )
-    table = Figures(["EM\n[95 %]", "p", *shares, *(f"{cost}\nsaved" for cost in costs)], caption)
+    legend = {
+        "EM\n[95 %]": "difference of exact match, and its 95 % interval",
+        "p": "McNemar's exact test, where questions of one cluster change sides together",
+        "ME": "more efficient, the same verdict with fewer calls",
+        "LE": "less efficient, the same with more calls",
+        "MA": "more accurate, right where it was wrong",
+        "LA": "less accurate, the reverse",
+        "AE": "the part of MA with fewer calls",
+    }
+    caption = "ME to AE are % of the questions; saved is what a question costs less."
+    heads = ["EM\n[95 %]", "p", *shares, *(f"{cost}\nsaved" for cost in costs)]
+    table = Figures(heads, caption, legend)
     for found in comparisons:
         table.add_row(
             f"{found['baseline']} → {found['model']}",
@@ -265,12 +288,12 @@ def seeds_table(rows: Sequence[Entry]) -> Figures:
     heads = ["EM [95 %]", "min", "max", "F1", "calls/best", "no\ncall", "train s"]
     caption = (
         "Means over seeds; an interval is the wider of Student's t over the means of the seeds and"
-        " Wilson's over all questions."
+        " Wilson's over all questions. min, max: of the seeds."
     )
     if priced := has_prices(rows):
         heads += ["cost/best", "cost a\nsuccess"]
         caption += " cost: of the calls of a question. A success is a right answer."
-    table = Figures(heads, caption)
+    table = Figures(heads, caption, RESULTS)
     for row in rows:
         em, optimum = row["em"], row["calls_optimal_mean"]
         interval = " [{:.3f}, {:.3f}]".format(*em["ci95"]) if em["ci95"] else ""
@@ -302,11 +325,9 @@ def training_table(rows: Sequence[Entry]) -> Figures | None:
     taught = [row for row in rows if row["training"] is not None]
     if not taught:
         return None
-    caption = (
-        "Reinforcement learning on the way to a model, means over seeds: seconds of its steps, and"
-        " what its rollouts called and wrote."
-    )
-    table = Figures(("RL s", "rollouts", "calls", "tokens"), caption)
+    caption = "Means over seeds of the steps on the way to a model: what rollouts called and wrote."
+    legend = {"RL s": "seconds of reinforcement learning"}
+    table = Figures(("RL s", "rollouts", "calls", "tokens"), caption, legend)
     for row in taught:
         cost = row["training"]
         table.add_row(row["title"], *(f"{cost[key]:,.0f}" for key in COSTS))
@@ -315,12 +336,13 @@ def training_table(rows: Sequence[Entry]) -> Figures | None:
 
 def comparisons_table(comparisons: Sequence[Entry]) -> Figures:
     """One line a comparison between two rows of a table over seeds."""
-    caption = (
-        "Exact match, second row less first; gained and lost: questions that only one of the two"
-        " answers right. The interval asks what other seeds would give; p asks whether these models"
-        " differ (McNemar's exact test, where questions of one cluster change sides together)."
-    )
-    table = Figures(("EM [95 %]", "gained, lost", "p"), caption)
+    legend = {
+        "EM [95 %]": "exact match, second row less first, and what other seeds would give",
+        "gained, lost": "questions that only one of the two answers right",
+        "p": "whether these models differ, by McNemar's exact test, where questions of one cluster"
+        " change sides together",
+    }
+    table = Figures(("EM [95 %]", "gained, lost", "p"), legend=legend)
     for found in comparisons:
         table.add_row(
             f"{found['title']}: {found['baseline']} → {found['model']}",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from typing import Any
+
 TERMS = {
     "Exact match": (
         "Share of the gradable questions whose answer equals an accepted one, both without case,"
@@ -80,3 +83,31 @@ TERMS = {
     "Tokens saved": "Written tokens that a question takes less than before.",
     "Seconds saved": "Seconds that a question takes less than before, among all beside it.",
 }
+
+# Columns by the key of an evaluation's summary that they show.
+SHOWN = {
+    "Exact match": "em",
+    "F1": "f1",
+    "Known: match": "known",
+    "Known: no call": "known",
+    "Productivity": "tool_productivity",
+    "Needless": "needless_calls_mean",
+    "Missing": "missing_calls_mean",
+    "Regret": "calls_regret_mean",
+    "Offloading": "offloading_rate",
+    "Repeated": "call_duplicate_rate",
+    "Failed": "call_failed_rate",
+    "Malformed": "call_malformed_rate",
+    "Refused": "call_refused_rate",
+    "Cost: distance": "call_cost_regret_mean",
+    "Cost a success": "acting_cost_per_success",
+    "Tokens a success": "tokens_per_success",
+    "Calls a success": "calls_per_success",
+    "Seconds a success": "seconds_per_success",
+    "Cost of 1,000 successes": "cost_per_success",
+}
+
+
+def empty_terms(evals: Collection[Mapping[str, Any]]) -> set[str]:
+    """The columns for which no evaluation has a value, so that they are left out."""
+    return {term for term, key in SHOWN.items() if all(e.get(key) is None for e in evals)}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from fieldcraft.rollout.environments import EnvironmentDefect
+from fieldcraft.tools.descendants import Descendants
 
 MOST_OUTPUT = 2**20  # bytes of an answer
 _LAST = 200  # characters of what a program complains of at its end
@@ -19,17 +19,18 @@ _LOOK = 0.02  # seconds between two looks whether it has ended
 
 
 async def output_of(command: Sequence[str], given: bytes, variables: Mapping[str, str]) -> str:
-    """What a program prints when it is `given` its input. Its group of processes ends with it, and
-    with this call.
+    """What a program prints when it is `given` its input. The processes that it has started end
+    with it, and with this call.
 
     Raises EnvironmentDefect for one that fails, or prints more than MOST_OUTPUT.
     """
+    descendants = Descendants()
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,
-        env={**os.environ, **variables},
+        env={**os.environ, **variables, **descendants.variables},
         start_new_session=True,
     )
     talking = asyncio.gather(_printed(process), _complained(process), _told(process, given))
@@ -40,10 +41,11 @@ async def output_of(command: Sequence[str], given: bytes, variables: Mapping[str
         if talking.done():
             talking.result()  # raises what was raised there
         status = await ended
-        _kill(process)  # what it has left behind would hold its output open
+        # what it has left behind would hold its output open
+        await asyncio.to_thread(descendants.kill_group, process.pid)
         printed, complained, _ = await talking
     finally:
-        _kill(process)
+        descendants.kill_group(process.pid)
         talking.cancel()
         await asyncio.gather(*both, return_exceptions=True)
         # what was not read would keep its pipes open, and `Process` itself closes none
@@ -59,11 +61,6 @@ async def _ended(process: Process) -> int:
     while process.returncode is None:
         await asyncio.sleep(_LOOK)
     return process.returncode
-
-
-def _kill(process: Process) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 async def _told(process: Process, given: bytes) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fieldcraft.records.files import open_log
+from fieldcraft.tools.descendants import Descendants
 from fieldcraft.types import UserError
 
 LONGEST = 2**28  # bytes of an answer: a trace has the ids of all its tokens
@@ -36,6 +36,7 @@ class WorkerProcess:
         self.command, self.opening, self.log = command, opening, log
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._number = 0
+        self._descendants = Descendants()
 
     async def start(self) -> dict[str, Any]:
         """Its answer to the opening. Raises UserError if it does not begin."""
@@ -46,6 +47,7 @@ class WorkerProcess:
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=output,
+                    env={**os.environ, **self._descendants.variables},
                     limit=LONGEST,
                     start_new_session=True,
                 )
@@ -91,9 +93,10 @@ class WorkerProcess:
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
                 await self._process.wait()
-        with suppress(ProcessLookupError):  # what it has started, too
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._descendants.kill_group(self._process.pid)
         await self._process.wait()
+        # descendants held its output open until now, and `Process` itself closes no pipes
+        self._process._transport.close()  # type: ignore[attr-defined]
 
     def cause(self) -> str:
         """The last line that it printed."""

@@ -43,7 +43,27 @@ class Graded:
     errors: int
 
 
-def _scores(reward: Reward, group: Sequence[Trajectory]) -> list[float | None]:
+class BesideReward(ABC):
+    """A reward that is computed beside the event loop. The scores of a group are then in
+    `Trajectory.rewards`, where rewards that build on it find them."""
+
+    name: str
+
+    @abstractmethod
+    async def scores(self, group: Sequence[Trajectory]) -> list[float | None]: ...
+
+    @final
+    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+        return [trajectory.rewards[self.name] for trajectory in group]
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def checked_scores(reward: Reward, group: Sequence[Trajectory]) -> list[float | None]:
     """What a reward, which may be the user's, says about a group. Raises UserError as `score`."""
     if not group:
         return []
@@ -121,7 +141,7 @@ class Rubric:
                     said[name] = await reward.ask(trajectory)
         trajectory.rewards |= said
 
-    def score(self, group: Sequence[Trajectory]) -> Graded:
+    async def score(self, group: Sequence[Trajectory]) -> Graded:
         """Fill `rewards` and `reward` of every trajectory of a task's group.
 
         One that ended in an error is not graded and no reward sees it; `reward` is also None where
@@ -137,7 +157,11 @@ class Rubric:
             names = [recorded_as(reward.name, trajectory.task) for reward, _ in self.rewards]
             trajectory.rewards = dict.fromkeys(names)
         for reward, _ in self.rewards:
-            for trajectory, score in zip(sound, _scores(reward, sound), strict=True):
+            if isinstance(reward, BesideReward):
+                scores = await reward.scores(sound)
+            else:
+                scores = checked_scores(reward, sound)
+            for trajectory, score in zip(sound, scores, strict=True):
                 trajectory.rewards[recorded_as(reward.name, trajectory.task)] = score
         for trajectory in sound:
             self._refuse_verdict(trajectory)

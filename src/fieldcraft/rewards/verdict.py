@@ -13,7 +13,7 @@ from fieldcraft.config.names import AUTO
 from fieldcraft.rewards.answers import compared
 from fieldcraft.rewards.grading import grader_of
 from fieldcraft.rewards.mathematics import Math
-from fieldcraft.rewards.rubric import AskingReward, Rubric
+from fieldcraft.rewards.rubric import AskingReward, BesideReward, Rubric
 from fieldcraft.types import Reward, Task, Trajectory
 
 
@@ -37,6 +37,9 @@ class Auto(AskingReward):
             return None
         if isinstance(grader, AskingReward):
             return await grader.ask(trajectory)
+        if isinstance(grader, BesideReward):
+            [score] = await grader.scores([trajectory])
+            return score
         [score] = grader([trajectory])
         return score
 
@@ -52,7 +55,7 @@ async def grade(correct: Reward, trajectories: Sequence[Trajectory]) -> None:
     rubric = Rubric([(correct, 1.0)], correct.name)
     await rubric.prepare(trajectories)
     for trajectory in trajectories:
-        rubric.score([trajectory])
+        await rubric.score([trajectory])
 
 
 async def same_answers(trajectories: Sequence[Trajectory]) -> list[int | None]:

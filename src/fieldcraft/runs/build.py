@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from fieldcraft.config.choices import ToolChoice
 from fieldcraft.config.making import make_part
-from fieldcraft.config.names import AUTO, CORRECT, MCP, Kind, find
+from fieldcraft.config.names import AUTO, BUILT_IN, CORRECT, MCP, Kind, find
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.rl import Rl
 from fieldcraft.config.sections import DEFAULT_COST, Endpoint, JudgeModel, Limits, World
@@ -22,6 +22,7 @@ from fieldcraft.rewards.answers import F1, CoverEM, ExactMatch, Format
 from fieldcraft.rewards.grading import JUDGE
 from fieldcraft.rewards.judge import Judge
 from fieldcraft.rewards.length import SoftOverlong
+from fieldcraft.rewards.limited import limited
 from fieldcraft.rewards.named import make_reward
 from fieldcraft.rewards.rubric import Rubric
 from fieldcraft.rewards.tool_cost import CALLS, WeightedSum
@@ -178,10 +179,10 @@ def make_correct(recipe: Recipe, *there: Reward | None) -> Reward:
     open judge, or made here. Raises UserError as `make_reward`, and for a judge that is not there.
     """
     made = {reward.name: reward for reward in there if reward is not None}
-    offered = {"runner": make_runner(recipe)}
+    offered, seconds = {"runner": make_runner(recipe)}, recipe.budget.reward_seconds
     if recipe.correct == AUTO:
-        return Auto(partial(_grader, made, offered))
-    if (grader := _grader(made, offered, recipe.correct)) is None:
+        return Auto(partial(_grader, made, offered, seconds))
+    if (grader := _grader(made, offered, seconds, recipe.correct)) is None:
         raise UserError(
             "a judge says which answers are right, and there is none: give its url and its model,"
             " or set correct= to another reward."
@@ -196,11 +197,18 @@ async def open_correct(recipe: Recipe) -> Reward:
     return make_correct(recipe, await open_judge(recipe.judge, None) if grades else None)
 
 
-def _grader(made: Mapping[str, Reward], offered: Mapping[str, Any], name: str) -> Reward | None:
+def _grader(
+    made: Mapping[str, Reward], offered: Mapping[str, Any], seconds: float, name: str
+) -> Reward | None:
     """One of `made`, or a reward that is made here; None for a judge that is not there."""
     if name in made or name == JUDGE:
         return made.get(name)
-    return make_reward(name, {}, offered)
+    return _within(seconds, name, make_reward(name, {}, offered))
+
+
+def _within(seconds: float, name: str, reward: Reward) -> Reward:
+    """A reward of the user's within a limit of time; built-in ones have their own where needed."""
+    return reward if name in BUILT_IN[Kind.REWARD] else limited(reward, seconds)
 
 
 def make_runner(recipe: Recipe) -> Programs:
@@ -256,9 +264,10 @@ def make_rubric(
         own = stage.rewards.get(name)
         settings = {} if own is None or isinstance(own, float) else own.settings
         if name == AUTO:
-            made[AUTO] = Auto(partial(_grader, made, offered))
+            made[AUTO] = Auto(partial(_grader, made, offered, budget.reward_seconds))
         elif name not in made or settings:
-            made[name] = make_reward(name, settings, offered)
+            reward = make_reward(name, settings, offered)
+            made[name] = _within(budget.reward_seconds, name, reward)
         return made[name]
 
     parts = {name: make(name) for name in dict.fromkeys((correct, *priced))}

@@ -29,6 +29,7 @@ from fieldcraft.records.events import Events, Said
 from fieldcraft.records.files import write_json
 from fieldcraft.records.reading import read_json
 from fieldcraft.records.remedies import put_aside
+from fieldcraft.records.waits import hearing_waits
 from fieldcraft.rewards.answers import RULES
 from fieldcraft.rewards.judge import JUDGE_RULES, Judge
 from fieldcraft.rollout.environments import Play, opened
@@ -245,7 +246,7 @@ async def open_context(recipe: Recipe, out: Path, events: Events) -> AsyncIterat
     folder = open_run(out, recipe)
     for remark in inputs.remarks():
         events(Said(remark))
-    with folder.alone():
+    with folder.alone(), hearing_waits(lambda line: events(Said(line))):
         judge = await open_judge(recipe.judge, folder.judge_replies)
         with _cluster(recipe, folder.path) as session:
             context = Context(recipe, folder, inputs, device, judge, events, session)

@@ -169,7 +169,7 @@ def rolled_out(
         trajectory = await rollout(task, policy, env, key)
         watch.add(trajectory)
         await rubric.prepare([trajectory])
-        rubric.score([trajectory])
+        await rubric.score([trajectory])
         return False if trajectory.status is Status.ERROR else trajectory.right
 
     return is_right

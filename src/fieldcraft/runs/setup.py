@@ -33,6 +33,7 @@ from fieldcraft.train.model import (
     loss_notes,
 )
 from fieldcraft.train.train_mode import dropout_notes
+from fieldcraft.train.twin import LARGEST, refuse_unlike_plain, require_plain
 from fieldcraft.types import Task, Trajectory, UserError
 
 # Graders that take their time or cost money, so that demonstrations are left to the run.
@@ -132,6 +133,8 @@ class Setup:
             write_first_model(self.inputs, folder)
         shapes = self.shapes = empty_model(folder)
         refuse_special_attention(shapes)
+        if self.recipe.model is not None:
+            refuse_unlike_plain(shapes.config)
         self.config = shapes.config.get_text_config()
         self.parameters = sum(p.numel() for p in shapes.parameters())
         if self.recipe.lora is not None:
@@ -154,8 +157,13 @@ class Setup:
         return folder is None or any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
 
     def find_weights(self, notes: list[str]) -> Iterator[str]:
-        """They must be there, whole and finite; those of a model that is made here are."""
+        """They must be there, whole and finite; those of a model that is made here are. One that
+        is small is compared as by a trainer."""
         if not self.has_weights:
             yield f"{self.recipe.model} holds no weights: copy its .safetensors files there."
         elif self.recipe.model is not None:
-            load_model(self.recipe.model, torch.device("cpu"), "bfloat16")
+            small = self.parameters <= LARGEST
+            dtype = self.recipe.policy_dtype if small else "bfloat16"
+            model = load_model(self.recipe.model, torch.device("cpu"), dtype)
+            if small:
+                require_plain(model, dtype)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from fieldcraft.records.waits import waiting
 from fieldcraft.sandbox.calls import Request, call
 from fieldcraft.sandbox.layers import LAYERS, check_waived
 from fieldcraft.sandbox.limits import Limits, Run, RunStatus
@@ -158,8 +159,13 @@ class Sandbox:
             raise UserError("the sandbox is closed; open another.")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
+    async def _take_place(self) -> None:
+        """A place for a program, which is released when nothing of it runs any more."""
+        with waiting("a program", f"one of the {self.concurrent} places of the sandbox"):
+            await self._places.acquire()
+
     async def _run_once(self, request: Request, limits: Limits) -> Run:
-        await self._places.acquire()
+        await self._take_place()
         worker = None
         try:
             worker = await self._worker(limits)
@@ -203,8 +209,9 @@ class Sandbox:
                 worker = supervisor.spawn(limits)
             self._refill(supervisor)
             try:
-                async with asyncio.timeout(START_SECONDS):
-                    reason = await worker.begin()
+                with waiting("a program", "its interpreter, which begins"):
+                    async with asyncio.timeout(START_SECONDS):
+                        reason = await worker.begin()
                 if reason is None:
                     return worker
                 said = reason
@@ -273,28 +280,34 @@ class Session:
         await self.close()
 
     async def _run(self, request: Request) -> Run:
-        async with self._sandbox._places:
-            worker = self._worker
-            restarted = False
-            if worker is None or worker.exited.is_set():
-                request = replace(request, files=self._files)
-                restarted, self._began = self._began, True
-                try:
-                    worker = self._worker = await self._sandbox._worker(self._limits)
-                except NoWorker as error:
-                    return Run(RunStatus.LOST, None, "", str(error), restarted=restarted)
+        await self._sandbox._take_place()
+        try:
+            return await self._run_in_place(request)
+        finally:
+            self._sandbox._places.release()
+
+    async def _run_in_place(self, request: Request) -> Run:
+        worker = self._worker
+        restarted = False
+        if worker is None or worker.exited.is_set():
+            request = replace(request, files=self._files)
+            restarted, self._began = self._began, True
             try:
-                self._sandbox._running[0].begin(worker, self._limits.cpu_seconds)
-                run = await call(worker, request, self._limits, False, self._sandbox._kill)
-            except BaseException:  # a call that was cancelled still runs
-                self._sandbox._kill(worker)
-                self._worker = None
-                raise
-            if worker.exited.is_set():
-                self._worker = None
-            else:
-                self._sandbox._running[0].rest(worker)
-            return replace(run, restarted=restarted)
+                worker = self._worker = await self._sandbox._worker(self._limits)
+            except NoWorker as error:
+                return Run(RunStatus.LOST, None, "", str(error), restarted=restarted)
+        try:
+            self._sandbox._running[0].begin(worker, self._limits.cpu_seconds)
+            run = await call(worker, request, self._limits, False, self._sandbox._kill)
+        except BaseException:  # a call that was cancelled still runs
+            self._sandbox._kill(worker)
+            self._worker = None
+            raise
+        if worker.exited.is_set():
+            self._worker = None
+        else:
+            self._sandbox._running[0].rest(worker)
+        return replace(run, restarted=restarted)
 
     async def _close(self) -> None:
         if self._worker is not None:

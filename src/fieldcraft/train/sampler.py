@@ -107,7 +107,7 @@ class Sampler:
             chosen = draw(self.seed, self.drawn + batch, len(self.tasks), s.questions)
             found = await self._batch([self.tasks[i] for i in chosen], number, batch)
             for group in found:
-                self.rubric_at(number).score(group)
+                await self.rubric_at(number).score(group)
             flat += [trajectory for group in found for trajectory in group]
             kept += filter(self.teaches, self._resampled(found, number, batch))
             if len(kept) >= s.questions:

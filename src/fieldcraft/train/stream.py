@@ -196,7 +196,7 @@ class Stream(Sampler):
         self.dropped += len(members) - len(done)
         if len(done) >= min(FEWEST, len(members)):
             await self.rubric.prepare(done)
-            self.rubric_at(running.version).score(done)
+            await self.rubric_at(running.version).score(done)
             running.sampled = done
             group = self.cut(done, random.Random(f"resample:{self.seed}:{running.place}"))
             if self.teaches(group):

@@ -75,8 +75,7 @@ def _summaries(run: Viewed, notes: list[str]) -> dict[str, Any]:
             continue
         found[path.stem] = record.get("summary", {})
     notes += broken_sentences(found)
-    order = [*run.stages, *found]
-    return {name: found[name] for name in dict.fromkeys(order) if name in found}
+    return {name: found[name] for name in run.in_order(found)}
 
 
 def _evaluations(run: Viewed, summaries: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,14 +6,14 @@ now.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from os.path import commonpath
 from pathlib import Path
 from typing import Any, Literal
 
-from fieldcraft.config.recipe import Recipe
+from fieldcraft.config.recipe import Recipe, evaluations, in_order_of_run
 from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.remedies import DAMAGED
 from fieldcraft.records.rollouts import ROLLOUTS
@@ -55,6 +55,12 @@ class Viewed:
     def stages(self) -> list[str]:
         return [] if self.recipe is None else list(self.recipe.stages)
 
+    def in_order(self, parts: Collection[str]) -> list[str]:
+        """Stages and evaluations in the order of the run, others behind them; each once."""
+        known = [] if self.recipe is None else evaluations(self.recipe)
+        order = dict.fromkeys([*in_order_of_run(self.stages, known), *parts])
+        return [name for name in order if name in parts]
+
     def files(self) -> Iterator[TrajectoryFile]:
         """Its files of trajectories, in the order of the run."""
         for path in sorted(self.path.glob("*.jsonl")):
@@ -63,7 +69,7 @@ class Viewed:
         evaluated = {path.stem: path for path in sorted(self.path.glob("evaluations/*.jsonl"))}
         trained = {path.parent.name for path in self.path.glob(f"*/{ROLLOUTS}")}
         trained = {name for name in trained if not name.endswith(DAMAGED)}
-        for part in dict.fromkeys([*self.stages, *sorted(trained), *evaluated]):
+        for part in self.in_order([*self.stages, *sorted(trained), *evaluated]):
             for path in sorted((self.path / part / ROLLOUTS).glob("*.jsonl")):
                 yield TrajectoryFile(path, self.name, part, "training")
             if part in evaluated:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 from fieldcraft.config.sections import Endpoint
+from fieldcraft.records.waits import waiting
 from fieldcraft.tools.base import FunctionTool
 from fieldcraft.tools.http import NO_SITES, Sites
 from fieldcraft.types import Task, Tool, ToolError
@@ -63,7 +64,8 @@ class Reader:
         url = parse_url(address)
         if self.fetcher.blocklist.blocks(str(url)):
             raise ToolError(BLOCKED)
-        kept = await self.kept.answer(Asked("GET", str(url)), lambda: self.fetcher.get(url))
+        with waiting("the reading of a page", url.host):
+            kept = await self.kept.answer(Asked("GET", str(url)), lambda: self.fetcher.get(url))
         answer = self.fetcher.admitted(kept).required()
         place = answer.way[-1]
         try:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from weakref import WeakKeyDictionary
+
+from fieldcraft.records.waits import waiting
 
 
 @dataclass
@@ -33,15 +35,18 @@ class HostGate:
         loop = asyncio.get_running_loop()
         hosts = self._hosts.setdefault(loop, {})
         of = hosts.setdefault(host, _Host(asyncio.Semaphore(self._concurrent)))
-        async with of.places:
-            start = max(loop.time(), of.free_at)
-            of.free_at = start + self._interval
-            await asyncio.sleep(start - loop.time())
-            try:
-                yield
-            finally:
-                if self._concurrent == 1:
-                    of.free_at = loop.time() + self._interval
+        with ExitStack() as wait:
+            wait.enter_context(waiting("a request of the web", f"its turn at {host}"))
+            async with of.places:
+                start = max(loop.time(), of.free_at)
+                of.free_at = start + self._interval
+                await asyncio.sleep(start - loop.time())
+                wait.close()
+                try:
+                    yield
+                finally:
+                    if self._concurrent == 1:
+                        of.free_at = loop.time() + self._interval
 
 
 @cache  # a run opens its tools several times; they share the gate

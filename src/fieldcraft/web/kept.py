@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 from pydantic import BaseModel, ConfigDict
 
 from fieldcraft.records.files import make_file
+from fieldcraft.records.waits import waiting
 from fieldcraft.tools.threads import in_thread
 from fieldcraft.types import ToolError, ToolUnavailable, UserError
 
@@ -131,7 +132,8 @@ class Kept:
             given = await ask()
             if given.failure and self._keeping is Keeping.CACHE:
                 return given
-            return await in_thread(lambda: self._added(asked, given))
+            with waiting("an answer of the web", f"another process that writes to {self._path}"):
+                return await in_thread(lambda: self._added(asked, given))
 
     def _connect(self) -> sqlite3.Connection:
         if self._keeping is Keeping.REPLAY:

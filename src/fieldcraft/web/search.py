@@ -14,6 +14,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from fieldcraft.config.addresses import shown_address
+from fieldcraft.records.waits import waiting
 from fieldcraft.tools.base import FunctionTool
 from fieldcraft.tools.http import NO_SITES, LimitedClient, Sites
 from fieldcraft.tools.search.index import SearchIndex
@@ -138,7 +139,8 @@ class Engine:
             reraise=True,
         )
         try:
-            response: httpx.Response = await attempts(self._send, request)
+            with waiting("a search of the web", f"its engine at {httpx.URL(request.url).host}"):
+                response: httpx.Response = await attempts(self._send, request)
         except httpx.HTTPStatusError as error:
             return self._refusal(error.response.status_code)
         except httpx.HTTPError:

@@ -102,7 +102,7 @@ def go(tasks: Sequence[Task], dialect: Dialect, tool: SearchTool, folds: bool) -
     jobs = [(task, task.id) for task in tasks]
     found = asyncio.run(rollouts(jobs, lambda t, k: rollout(t, policy, env, k), 8))
     for trajectory in found:
-        Rubric([(ExactMatch(), 1.0)]).score([trajectory])
+        asyncio.run(Rubric([(ExactMatch(), 1.0)]).score([trajectory]))
     return found
 
 

@@ -21,6 +21,7 @@ from fieldcraft.engine.vllm.client import Gone, Server
 from fieldcraft.engine.vllm.process import Process, find_vllm
 from fieldcraft.engine.vllm.weights import Origin, Weights, write_weights
 from fieldcraft.records.files import make_folder
+from fieldcraft.records.waits import waiting
 from fieldcraft.types import Tokenizer, UserError
 
 NAME = "policy"  # what a server that is started here calls its model
@@ -192,15 +193,16 @@ class Servers(ABC):
         raises UserError if it has ended."""
         server = Server(url, self.settings.timeout_seconds)
         try:
-            async for attempt in AsyncRetrying(
-                retry=retry_if_exception_type(Gone),
-                wait=wait_fixed(PACE),
-                stop=stop_after_delay(self.settings.timeout_seconds),
-                reraise=True,
-            ):
-                with attempt:
-                    await look()
-                    await server.answers()
+            with waiting("the engine", f"vLLM at {url}, which starts (its log is {log})"):
+                async for attempt in AsyncRetrying(
+                    retry=retry_if_exception_type(Gone),
+                    wait=wait_fixed(PACE),
+                    stop=stop_after_delay(self.settings.timeout_seconds),
+                    reraise=True,
+                ):
+                    with attempt:
+                        await look()
+                        await server.answers()
             await server.check(config)
             await server.name_weights(weights.label)
             await self._prove(server, weights)

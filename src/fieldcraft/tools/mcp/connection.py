@@ -11,6 +11,8 @@ from weakref import WeakKeyDictionary
 
 from pydantic import ValidationError
 
+from fieldcraft.records.waits import waiting
+from fieldcraft.tools.descendants import Descendants
 from fieldcraft.tools.mcp.address import Address
 from fieldcraft.tools.mcp.chatter import tell_once
 from fieldcraft.tools.mcp.extra import extra
@@ -102,6 +104,7 @@ class _Life:
         self._address = address
         self._sdk = extra("mcp")
         self._last_line = ""
+        self._descendants = Descendants()
         self._leave = asyncio.Event()
         self._client: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.owner = asyncio.create_task(self._own())
@@ -117,16 +120,19 @@ class _Life:
                     self._client.set_result(client)
                     await self._leave.wait()
             finally:
+                self._descendants.kill()
                 log.seek(0)
                 for line in log:
                     self._last_line = line.strip() or self._last_line
 
     def _server(self, log: IO[str]) -> Any:
         if self._address.is_url:
-            return self._address.place
+            return extra("fieldcraft.tools.mcp.bounded").bounded_transport(self._address.place)
         command, *arguments = self._address.words
         start = self._sdk.StdioServerParameters(
-            command=command, args=arguments, env=self._address.variables
+            command=command,
+            args=arguments,
+            env={**self._address.variables, **self._descendants.variables},
         )
         return self._sdk.stdio_client(start, log)
 
@@ -173,8 +179,9 @@ class _Life:
 
     async def _entered(self) -> Any:
         """The client as soon as it is connected. Raises ServerGone if it never is."""
-        waiting: Sequence[asyncio.Future[Any]] = (self.owner, self._client)
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        either: Sequence[asyncio.Future[Any]] = (self.owner, self._client)
+        with waiting("a tool", f"the MCP server {self._address.place}"):
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if self._client.done():
             return self._client.result()
         raise ServerGone(self._reason(None if self.owner.cancelled() else self.owner.exception()))

@@ -9,7 +9,7 @@ from fieldcraft.types import UserError
 
 
 def extra(name: str) -> ModuleType:
-    """A module of the extra. Raises UserError if it is not installed."""
+    """A module of the extra, or one here that needs it. Raises UserError if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

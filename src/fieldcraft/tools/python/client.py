@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from fieldcraft.config.addresses import refuse_secret, shown_address
+from fieldcraft.records.waits import waiting
 from fieldcraft.sandbox.limits import Limits, Run
 from fieldcraft.tools.http import LimitedClient
 from fieldcraft.tools.python.protocol import Response, request_for, understand
@@ -56,8 +57,9 @@ class RemoteSandbox:
         seconds = self._limits.wall_seconds + _BEYOND_SECONDS
         body = request_for(code, stdin, files or {}, self._limits)
         try:
-            async with LimitedClient(seconds, trust_env=False) as client:
-                run: Run = await attempts(self._post, client, body)
+            with waiting("a program", f"the sandbox server {self.url}"):
+                async with LimitedClient(seconds, trust_env=False) as client:
+                    run: Run = await attempts(self._post, client, body)
         except httpx.HTTPStatusError as error:
             kind = ToolUnavailable if error.response.status_code in _BUSY else ToolError
             status = error.response.status_code

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from fieldcraft.config.addresses import refuse_secret, shown_address
+from fieldcraft.records.waits import waiting
 from fieldcraft.tools.http import LimitedClient, TooLarge, close_with_the_loop
 from fieldcraft.tools.search.passages import Passage, parse_passage
 from fieldcraft.tools.search.tool import search_function
@@ -158,8 +159,9 @@ class RemoteSearchTool:
             retry=retry_if_exception(_may_pass),
             reraise=True,
         )
-        async with asyncio.timeout(self._total_seconds):
-            return await attempts(self._ask, query)
+        with waiting("a search", f"the server {self.url}"):
+            async with asyncio.timeout(self._total_seconds):
+                return await attempts(self._ask, query)
 
     async def _ask(self, query: str) -> list[Passage]:
         first, second = self._protocols

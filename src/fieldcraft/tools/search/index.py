@@ -20,6 +20,7 @@ from fieldcraft.recipes.consent import remember, require_consent
 from fieldcraft.records.files import make_folder, sync_folder, write_json
 from fieldcraft.records.reading import read_json, reading
 from fieldcraft.records.remedies import put_aside
+from fieldcraft.records.waits import blocking
 from fieldcraft.tools.search.bm25 import LIBRARY, Bm25, write_bm25
 from fieldcraft.tools.search.dense import Dense, Encoder, write_dense
 from fieldcraft.tools.search.passages import (
@@ -126,7 +127,10 @@ class SearchIndex:
         require_index(folder)
         if read_manifest(folder)["format"] != FORMAT:
             raise UserError(f"the index {folder} is of another format: {_anew(folder)}.")
-        with reading(f"the index {folder}", _anew(folder)):
+        with (
+            reading(f"the index {folder}", _anew(folder)),
+            blocking("a search", f"the index {folder}, which is being opened"),
+        ):
             return cls(folder)
 
     def __len__(self) -> int:
@@ -181,7 +185,8 @@ def build_index(
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
         new = Path(temporary) / "new"
         make_folder(new)
-        passages = _write(corpus, new, wanted)
+        with blocking("a search", f"the index {out}, which is being built"):
+            passages = _write(corpus, new, wanted)
         manifest = wanted | {"passages": passages}
         write_json(new / MANIFEST, manifest)
         remember(out / MANIFEST, manifest)

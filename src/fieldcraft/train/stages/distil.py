@@ -14,6 +14,7 @@ from fieldcraft.train.model import empty_model, require_tokenizer
 from fieldcraft.train.stages.base import Data, Material, Row
 from fieldcraft.train.stages.rl import RlStage, model_at_start
 from fieldcraft.train.teacher import Teacher, shown_prompt, shown_question
+from fieldcraft.train.twin import refuse_unlike_plain
 
 
 class DistilStage(RlStage):
@@ -47,7 +48,9 @@ class DistilStage(RlStage):
             yield from super().problems(settings, name, data, notes)
         folder, shown = settings.teacher.checkpoint, settings.teacher.shown
         if folder is not None:
-            refuse_special_attention(empty_model(folder))
+            teacher = empty_model(folder)
+            refuse_special_attention(teacher)
+            refuse_unlike_plain(teacher.config)
             require_tokenizer(folder, data.dialect.tokenizer)
             notes.append(f"{folder} has the model's tokenizer")
         if shown is not None:

@@ -1,0 +1,127 @@
+"""A small random model of the same class as a large one, by which architectures are compared.
+
+What is computed otherwise here than by a plain forward pass shows in it, too, within a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedConfig
+
+from fieldcraft.config.sections import Dtype
+from fieldcraft.engine.comparison import plain_logprobs, probe_texts
+from fieldcraft.engine.local.comparison import require_cached
+from fieldcraft.train.attention import attend_by_runs
+from fieldcraft.train.comparison import require_packed
+from fieldcraft.train.output_layer import OutputLayer
+from fieldcraft.train.spread import ALONE
+from fieldcraft.train.train_mode import remove_dropout
+from fieldcraft.types import UserError
+
+LARGEST = 8_000_000  # parameters of a model that is compared itself, and of a twin
+NOISE = 0.15  # standard deviation of its weights: by default they are too small to matter
+# Keys of configurations by the most that a twin has there.
+MOST: dict[int, str] = {
+    400: "vocab_size vocab_size_per_layer_input",
+    64: "hidden_size d_model n_embd dim word_embed_proj_dim embedding_size"
+    " moe_shared_expert_intermediate_size hidden_size_per_layer_input",
+    128: "intermediate_size ffn_dim n_inner d_ff ffn_hidden_size dense_intermediate_size"
+    " intermediate_size_mlp",
+    32: "moe_intermediate_size shared_expert_intermediate_size expert_ffn_hidden_size q_lora_rank",
+    16: "head_dim qk_nope_head_dim qk_rope_head_dim v_head_dim kv_lora_rank rotary_dim kv_channels",
+    4: "num_attention_heads n_head n_heads num_heads num_experts num_local_experts n_routed_experts"
+    " moe_num_experts",
+    2: "num_hidden_layers n_layer n_layers num_layers num_key_value_heads num_kv_heads n_head_kv"
+    " num_experts_per_tok moe_k moe_topk moe_top_k eos_token_id bos_token_id pad_token_id",
+    1: "n_group topk_group first_k_dense_replace n_shared_experts num_shared_experts",
+}
+SMALL = {key: size for size, keys in MOST.items() for key in keys.split()}
+# What configurations and models raise whose sizes do not fit: what they like.
+UNFIT = Exception
+
+
+def refuse_unlike_plain(config: PreTrainedConfig) -> None:
+    """Raises UserError, with the difference, for a model whose small twin is trained or sampled
+    otherwise than plain forward passes compute it. One without a twin is left to the trainer."""
+    model = twin_of(config)
+    if model is None:
+        return
+    try:
+        require_plain(model)
+    except UserError:
+        raise
+    except UNFIT:  # of the twin: its sizes may not fit what is beyond a forward pass
+        return
+
+
+def require_plain(model: Any, dtype: Dtype = "float32") -> None:
+    """Raises UserError for a model that is trained or sampled otherwise than plain forward passes
+    compute it, as a trainer or an engine does when it is made. The model is changed."""
+    attend_by_runs(model)
+    remove_dropout(model)
+    require_packed(model, OutputLayer(model), ALONE, model.device, dtype)
+    require_cached(model)
+
+
+def twin_of(config: PreTrainedConfig) -> Any | None:
+    """A small model of a configuration, in float32 on the CPU; None where its sizes cannot be
+    changed alone, as those of a model that also reads images."""
+    if len(config.sub_configs) > 1:
+        return None
+    try:
+        small = type(config)(**_small_keys(config))
+        with torch.device("meta"):
+            count = sum(p.numel() for p in AutoModelForCausalLM.from_config(small).parameters())
+        if count > LARGEST:
+            return None
+        model = _random_model(small)
+        plain_logprobs(model, probe_texts(model.config.get_text_config())[0])
+    except UNFIT:
+        return None
+    return model
+
+
+def _random_model(config: PreTrainedConfig) -> Any:
+    """The same one each time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+        for weight in model.parameters():
+            weight.data.add_(torch.randn(weight.shape) * NOISE)
+    return model
+
+
+def _small_keys(config: PreTrainedConfig) -> dict[str, Any]:
+    """All keys, those of sizes as small as can be, and the first and the last of what each layer
+    has."""
+    keys = config.to_dict()
+    layers = config.num_hidden_layers
+    kept = [0, layers - 1][:layers]
+    for key, value in keys.items():
+        if key in SMALL and isinstance(value, int) and not isinstance(value, bool):
+            keys[key] = min(value, SMALL[key])
+        elif isinstance(value, list) and len(value) == layers and key != "eos_token_id":
+            keys[key] = [value[place] for place in kept]
+    if isinstance(keys.get("eos_token_id"), list):
+        keys["eos_token_id"] = SMALL["eos_token_id"]
+    groups = keys.get("num_key_value_heads")
+    if "kv_lora_rank" in keys or groups in (None, config.num_attention_heads):  # keys of each head
+        keys["num_key_value_heads"] = keys["num_attention_heads"]
+    _shorten_factors(keys, config)
+    return keys
+
+
+def _shorten_factors(keys: dict[str, Any], config: PreTrainedConfig) -> None:
+    """Rotary embeddings with a factor for each pair of dimensions, which are fewer now."""
+    rope = keys.get("rope_parameters")
+    if not isinstance(rope, Mapping) or not any(isinstance(v, list) for v in rope.values()):
+        return
+    before = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    after = keys.get("head_dim") or keys["hidden_size"] // keys["num_attention_heads"]
+    keys["rope_parameters"] = {
+        key: value[: len(value) * after // before] if isinstance(value, list) else value
+        for key, value in rope.items()
+    }

@@ -1,0 +1,94 @@
+"""Long waits say who waits for whom, once a minute at most."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from fieldcraft.records import waits
+from fieldcraft.records.waits import SILENT_SECONDS, blocking, hearing_waits, waiting
+from virtual_time import virtually
+
+
+async def _wait(seconds: float, who: str = "a search", whom: str = "the server") -> None:
+    with waiting(who, whom):
+        await asyncio.sleep(seconds)
+
+
+def heard(work: Callable[[], object]) -> list[str]:
+    """The lines of the waits of a coroutine function, in virtual time."""
+
+    async def listen() -> list[str]:
+        lines: list[str] = []
+        with hearing_waits(lines.append):
+            await work()  # type: ignore[misc]
+        return lines
+
+    return virtually(listen())
+
+
+def test_a_wait_of_more_than_two_seconds_is_told():
+    assert heard(lambda: _wait(2.1)) == ["a search waits for the server"]
+
+
+def test_a_shorter_wait_is_not_told():
+    assert heard(lambda: _wait(1.9)) == []
+
+
+def test_a_wait_that_fails_is_not_told_later():
+    async def fail() -> None:
+        with pytest.raises(ZeroDivisionError), waiting("a search", "the server"):
+            raise ZeroDivisionError
+        await asyncio.sleep(3)
+
+    assert heard(fail) == []
+
+
+def test_waits_side_by_side_have_one_line_of_each_kind():
+    async def several() -> None:
+        kinds = ("a search", "a search", "a request", "a search")
+        await asyncio.gather(*(_wait(10, kind) for kind in kinds))
+
+    assert heard(several) == ["a search waits for the server", "a request waits for the server"]
+
+
+def test_a_kind_is_told_again_after_a_minute():
+    async def several() -> None:
+        for _ in range(5):
+            await _wait(SILENT_SECONDS / 2)
+
+    assert len(heard(several)) == 3
+
+
+def test_nobody_need_listen():
+    virtually(_wait(3))
+    with blocking("an index", "itself"):
+        pass
+
+
+def test_what_holds_up_its_thread_is_told_from_another_one(monkeypatch):
+    monkeypatch.setattr(waits, "TOLD_AFTER_SECONDS", 0.0)
+    lines, told = [], threading.Event()
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        told.set()
+
+    with hearing_waits(tell), blocking("the run", "its index"):
+        assert told.wait()
+    assert lines == ["the run waits for its index"]
+
+
+def test_inside_a_block_its_own_listener_hears():
+    outer: list[str] = []
+    inner: list[str] = []
+
+    async def nested() -> None:
+        with hearing_waits(outer.append):
+            with hearing_waits(inner.append):
+                await _wait(3)
+            await _wait(4)
+
+    virtually(nested())
+    assert (len(outer), len(inner)) == (1, 1)

@@ -1,0 +1,183 @@
+"""Rewards of users: beside the event loop, one group at a time, and within a limit of time."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from fieldcraft.config.sections import Limits
+from fieldcraft.records.waits import hearing_waits
+from fieldcraft.rewards import limited as module
+from fieldcraft.rewards.answers import ExactMatch, StatelessReward
+from fieldcraft.rewards.limited import LimitedReward, limited
+from fieldcraft.rewards.rubric import AskingReward, Rubric
+from fieldcraft.rewards.tool_cost import OtcPpo
+from fieldcraft.types import Reward, Task, Trajectory, UserError
+
+TASK = Task("q", "?", ("Oslo",))
+
+
+class Waits(StatelessReward):
+    """Answers when it is let go."""
+
+    name = "waits"
+
+    def __init__(self) -> None:
+        self.asked, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+        self.asked.set()
+        assert self.go.wait(60)
+        return [0.5] * len(group)
+
+
+class Hangs(StatelessReward):
+    name = "hangs"
+
+    def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+        threading.Event().wait()
+        return []
+
+
+class AsksForEver(AskingReward):
+    name = "asks"
+
+    async def ask(self, trajectory: Trajectory) -> float | None:
+        return await asyncio.get_running_loop().create_future()
+
+
+def group() -> list[Trajectory]:
+    return [Trajectory(TASK, answer=answer) for answer in ("Oslo", "Bergen")]
+
+
+async def graded(rubric: Rubric) -> list[Trajectory]:
+    done = group()
+    await rubric.prepare(done)
+    await rubric.score(done)
+    return done
+
+
+def test_the_event_loop_goes_on_meanwhile():
+    reward = Waits()
+
+    async def both() -> list[Trajectory]:
+        grading = asyncio.create_task(graded(Rubric([(LimitedReward(reward, 60), 1.0)])))
+        while not reward.asked.is_set():
+            await asyncio.sleep(0)
+        reward.go.set()  # which nobody else would
+        return await grading
+
+    assert [t.reward for t in asyncio.run(both())] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("reward", [Hangs(), AsksForEver()], ids=["in a thread", "asking"])
+def test_one_that_hangs_grades_nothing_and_says_so(reward: Reward):
+    lines: list[str] = []
+    with hearing_waits(lines.append):
+        rubric = Rubric([(ExactMatch(), 1.0), (limited(reward, 0.01), 0.5)])
+        done = asyncio.run(graded(rubric))
+    assert [(t.reward, t.rewards["em"], t.rewards[reward.name]) for t in done] == [
+        (None, 1.0, None),
+        (None, 0.0, None),
+    ]
+    assert lines[0] == (
+        f"the reward '{reward.name}' gave no score within 0.01 s (budget.reward_seconds), so its"
+        " rollouts cannot be graded"
+    )
+
+
+def test_one_that_hangs_every_time_stops_the_run():
+    rubric = Rubric([(limited(Hangs(), 0.01), 1.0)])
+
+    async def several() -> None:
+        for _ in range(module.IN_A_ROW):
+            await graded(rubric)
+
+    told = "the reward 'hangs' gave no score within 0.01 s, 3 times in a row: correct it, or raise"
+    with pytest.raises(UserError, match=told):
+        asyncio.run(several())
+
+
+def test_one_that_hangs_now_and_then_does_not():
+    class Sometimes(Hangs):
+        def __init__(self) -> None:
+            self.count = 0
+
+        def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+            self.count += 1
+            return super().__call__(group) if self.count % 2 else [1.0] * len(group)
+
+    reward = limited(Sometimes(), 5.0)
+    assert isinstance(reward, LimitedReward)
+
+    async def several() -> list[float | None]:
+        found = []
+        for turn in range(2 * module.IN_A_ROW):
+            reward._patience.seconds = 5.0 if turn % 2 else 0.01
+            found += [t.reward for t in (await graded(Rubric([(reward, 1.0)])))[:1]]
+        return found
+
+    assert asyncio.run(several()) == [None, 1.0] * module.IN_A_ROW
+
+
+def test_a_mistake_of_its_own_is_told_as_ever():
+    class Breaks(Hangs):
+        def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+            raise TimeoutError("its own")
+
+    with pytest.raises(UserError, match=r"the reward 'hangs' failed \(TimeoutError: its own"):
+        asyncio.run(graded(Rubric([(limited(Breaks(), 60), 1.0)])))
+
+
+def test_two_groups_are_never_scored_at_once():
+    class Alone(StatelessReward):
+        name = "alone"
+        inside = 0
+
+        def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
+            self.inside += 1
+            found = [float(self.inside)] * len(group)
+            self.inside -= 1
+            return found
+
+    async def several() -> list[list[Trajectory]]:
+        rubric = Rubric([(limited(Alone(), 60), 1.0)])
+        return await asyncio.gather(*(graded(rubric) for _ in range(20)))
+
+    assert {t.reward for done in asyncio.run(several()) for t in done} == {1.0}
+
+
+def test_rewards_that_build_on_it_find_its_scores():
+    """As OTC does, whose rewards price another one."""
+    own = Waits()
+    own.go.set()
+    inner = limited(own, 60)
+    rubric = Rubric([(inner, 0.0), (OtcPpo(inner, smoothing=float(Limits().max_calls)), 1.0)])
+    assert [t.reward for t in asyncio.run(graded(rubric))] == [0.5, 0.5]
+
+
+def test_its_state_is_that_of_the_reward():
+    class Counts(Hangs):
+        def state_dict(self) -> dict[str, int]:
+            return {"seen": 3}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.seen = state["seen"]
+
+    own = Counts()
+    limited(own, 1).load_state_dict(limited(own, 1).state_dict())
+    assert own.seen == 3
+
+
+def test_it_is_used_from_loops_that_come_and_go():
+    """Also where groups wait for their turn, which ties a lock of asyncio to its loop."""
+    own = Waits()
+    own.go.set()
+    rubric = Rubric([(limited(own, 60), 1.0)])
+
+    async def several() -> None:
+        await asyncio.gather(*(graded(rubric) for _ in range(3)))
+
+    for _ in range(2):
+        asyncio.run(several())

@@ -1,0 +1,116 @@
+"""Where a run may wait long, it says for whom. Waits of no time count as long ones here."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bad_servers import answers, raw_server
+from chat_server import completion
+from fieldcraft.cli import main as command_line
+from fieldcraft.endpoints.openai import ChatEndpoint
+from fieldcraft.records import waits
+from fieldcraft.records.waits import hearing_waits, waiting
+from fieldcraft.sandbox.sandbox import Sandbox
+from fieldcraft.tools.search import index
+from fieldcraft.tools.search.client import RemoteSearchTool
+from fieldcraft.web.gate import HostGate
+from virtual_time import virtually
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> Callable[[Awaitable[object]], list[str]]:
+    """The lines of the waits of some work."""
+    monkeypatch.setattr(waits, "TOLD_AFTER_SECONDS", 0.0)
+
+    def hear(work: Awaitable[object]) -> list[str]:
+        lines: list[str] = []
+
+        async def all_of_it() -> None:
+            with hearing_waits(lines.append):
+                await work
+
+        asyncio.run(all_of_it())
+        return lines
+
+    return hear
+
+
+def test_a_request_to_a_model(heard):
+    with raw_server(answers(bytes(completion("hi").body))) as (url, _):
+        endpoint = ChatEndpoint(f"{url}/v1", "gold", retries=0)
+        lines = heard(endpoint.chat([{"role": "user", "content": "hello"}], max_tokens=5))
+    assert lines == [f"a request to gold waits for {url}/v1"]
+
+
+def test_a_search(heard):
+    found = b'{"result": [[{"document": {"id": 3, "contents": "\\"A\\"\\nB"}, "score": 1.0}]]}'
+    with raw_server(answers(found)) as (url, _):
+        lines = heard(RemoteSearchTool(url)(query="a"))
+    assert lines == [f"a search waits for the server {url}"]
+
+
+def test_the_turn_of_a_request_at_a_host():
+    """Also of one that need not wait for a place, but for the time between two requests."""
+    gate, lines = HostGate(1, 5.0), []
+
+    async def visit() -> None:
+        with hearing_waits(lines.append):
+            for _ in range(2):
+                async with gate.turn("a.test"):
+                    await asyncio.sleep(100)  # which is no wait for a turn
+
+    virtually(visit())
+    assert lines == ["a request of the web waits for its turn at a.test"]
+
+
+def test_a_place_in_the_sandbox():
+    """Places alone are looked at, so that no program has to run."""
+    sandbox = object.__new__(Sandbox)
+    sandbox.concurrent, lines = 1, []
+
+    async def two() -> None:
+        sandbox._places = asyncio.Semaphore(1)
+        with hearing_waits(lines.append):
+            await sandbox._take_place()
+            asyncio.get_running_loop().call_later(3, sandbox._places.release)
+            await sandbox._take_place()
+
+    virtually(two())
+    assert lines == ["a program waits for one of the 1 places of the sandbox"]
+
+
+def test_an_index_that_is_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """It holds up the whole thread, so the line comes from another one."""
+    monkeypatch.setattr(waits, "TOLD_AFTER_SECONDS", 0.0)
+    lines, told, write = [], threading.Event(), index._write
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        told.set()
+
+    def write_when_told(*arguments: Any) -> int:
+        assert told.wait()
+        return write(*arguments)
+
+    monkeypatch.setattr(index, "_write", write_when_told)
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"id": "1", "contents": "\\"A\\"\\nB"}\n')
+    with hearing_waits(tell):
+        index.build_index(corpus, tmp_path / "index")
+    assert lines == [f"a search waits for the index {tmp_path / 'index'}, which is being built"]
+
+
+def test_a_command_says_it_beside_its_output(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    async def wait() -> None:
+        with waiting("a request to gold", "http://there"):
+            await asyncio.sleep(3)
+
+    monkeypatch.setattr(command_line, "app", lambda **_: virtually(wait()))
+    command_line.main([])
+    assert capsys.readouterr() == ("", "a request to gold waits for http://there\n")

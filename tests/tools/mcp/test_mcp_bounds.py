@@ -1,0 +1,46 @@
+"""MCP servers at a URL that are endless or packed, or send elsewhere."""
+
+import asyncio
+import gzip
+import socket
+
+import pytest
+
+from bad_servers import HEAD, Behaviour, is_endless, raw_server, redirects
+from fieldcraft.tools.http import MOST_BYTES
+from fieldcraft.tools.mcp.server import McpServer
+from fieldcraft.types import UserError
+
+PATIENCE = 60  # seconds that no test needs
+
+
+def streams_for_ever(connection: socket.socket) -> None:
+    """Events of which each is small, and none an answer."""
+    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+    while True:
+        connection.sendall(b": nothing new\n" * 5000)
+
+
+def is_packed(connection: socket.socket) -> None:
+    """In a hundredth of the bytes."""
+    body = gzip.compress(b" " * 2 * MOST_BYTES)
+    head = b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(body)
+    connection.sendall(HEAD + head + body)
+    while connection.recv(65536):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("server", "why"),
+    [
+        (is_endless, f"the answer is longer than {MOST_BYTES} bytes"),
+        (streams_for_ever, "cannot be used, because it (?!did not list its tools within)"),
+        (is_packed, r"packed in a form that was not asked for \(gzip\)"),
+        (redirects, "/again not followed"),
+    ],
+    ids=["endless", "events", "packed", "redirects"],
+)
+def test_what_it_answers_has_bounds(server: Behaviour, why: str) -> None:
+    with raw_server(server) as (url, asked), pytest.raises(UserError, match=why):
+        asyncio.run(McpServer(f"{url}/mcp").tools(PATIENCE))
+    assert b"accept-encoding: identity" in asked[0].lower()

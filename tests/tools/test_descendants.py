@@ -1,0 +1,141 @@
+"""Programs of others end with all that they have started, in whatever session that is."""
+
+import asyncio
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fieldcraft.gateway.command import output_of
+from fieldcraft.gateway.worker_process import WorkerProcess
+from fieldcraft.rollout.environments import EnvironmentDefect
+from fieldcraft.tools.descendants import Descendants
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="there is no /proc")
+PATIENCE = 60  # seconds that no test needs
+# Leaves a process behind as a daemon does, which holds a pipe of the test's and its own output.
+DAEMON = """
+import os, signal, sys
+ready, begun = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        held = os.open(sys.argv[1], os.O_WRONLY)
+        os.write(begun, b"x")
+        while True:
+            signal.pause()
+    os._exit(0)
+os.read(ready, 1)
+"""
+ANSWERS = DAEMON + "print('Oslo')"
+FAILS = DAEMON + "sys.exit(3)"
+HANGS = DAEMON + "signal.pause()"
+# A worker that answers its first line, and ends with its input.
+WORKER = DAEMON + "sys.stdin.readline(); print('{}', flush=True); sys.stdin.read()"
+# Starts processes, each of which does the same in a session of its own.
+SPREADS = """
+import os, sys, time
+held = os.open(sys.argv[1], os.O_WRONLY)
+for _ in range(6):  # 64 processes at most
+    if os.fork() == 0:
+        os.setsid()
+time.sleep(3600)
+"""
+
+
+@contextmanager
+def held_by_nobody_after(folder: Path) -> Iterator[str]:
+    """A pipe that somebody may hold in the block, and nobody behind it."""
+    pipe = folder / "pipe"
+    os.mkfifo(pipe)
+    end = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        yield str(pipe)
+        readable, _, _ = select.select([end], [], [], PATIENCE)
+        assert readable, "a process still holds the pipe"
+        assert os.read(end, 1) == b""
+    finally:
+        os.close(end)
+
+
+def test_what_an_agent_leaves_behind_ends_with_it(tmp_path: Path) -> None:
+    with held_by_nobody_after(tmp_path) as pipe:
+        command = [sys.executable, "-c", ANSWERS, pipe]
+        assert asyncio.run(asyncio.wait_for(output_of(command, b"", {}), PATIENCE)) == "Oslo"
+
+
+def test_also_where_the_agent_fails(tmp_path: Path) -> None:
+    with held_by_nobody_after(tmp_path) as pipe:
+        command = [sys.executable, "-c", FAILS, pipe]
+        with pytest.raises(EnvironmentDefect, match="the agent ended with 3"):
+            asyncio.run(asyncio.wait_for(output_of(command, b"", {}), PATIENCE))
+
+
+def test_also_where_the_rollout_is_given_up(tmp_path: Path) -> None:
+    """As by its limit of time; the daemon holds the pipe by then."""
+
+    async def give_up(pipe: str) -> None:
+        command = [sys.executable, "-c", HANGS, pipe]
+        running = asyncio.create_task(output_of(command, b"", {}))
+        await asyncio.to_thread(_until_held, pipe)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    with held_by_nobody_after(tmp_path) as pipe:
+        asyncio.run(give_up(pipe))
+
+
+def _until_held(pipe: str) -> None:
+    """Until somebody has opened the pipe to write: then it can be opened to read, blocking."""
+    os.close(os.open(pipe, os.O_RDONLY))
+
+
+def test_what_a_worker_leaves_behind_ends_with_it(tmp_path: Path) -> None:
+    async def work(pipe: str) -> None:
+        worker = WorkerProcess([sys.executable, "-c", WORKER, pipe], {}, tmp_path / "log")
+        await worker.start()
+        await worker.close()
+
+    with held_by_nobody_after(tmp_path) as pipe:
+        asyncio.run(asyncio.wait_for(work(pipe), PATIENCE))
+
+
+def test_processes_that_start_others_meanwhile_do_not_escape(tmp_path: Path) -> None:
+    with held_by_nobody_after(tmp_path) as pipe:
+        descendants = Descendants()
+        process = subprocess.Popen(
+            [sys.executable, "-c", SPREADS, pipe],
+            env={**os.environ, **descendants.variables},
+        )
+        _until_held(pipe)
+        descendants.kill()
+        process.wait()
+
+
+def test_others_live_on() -> None:
+    """Programs with a mark of their own, also where one has started the other."""
+    outer, inner = Descendants(), Descendants()
+    one = {**os.environ, **outer.variables}
+    both = {**one, **inner.variables}
+    with (
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=one) as process,
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=both) as nested,
+    ):
+        inner.kill()
+        assert nested.wait() == -9
+        assert process.poll() is None
+        outer.kill()
+        assert process.wait() == -9
+
+
+def test_one_that_another_has_started_ends_with_it() -> None:
+    outer = Descendants()
+    marks = {**os.environ, **outer.variables, **Descendants().variables}
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=marks) as nested:
+        outer.kill()
+        assert nested.wait() == -9
