@@ -17,6 +17,7 @@ from fieldcraft.endpoints.openai import Usage
 from fieldcraft.records.files import append_text, make_folder
 from fieldcraft.records.jsonl import whole_lines
 from fieldcraft.records.reading import reading
+from fieldcraft.records.remedies import take_out
 from fieldcraft.types import Task, UserError
 
 LEAST_ATTEMPTS = 20  # the share of failures is taken of no fewer, so that one bad start is no cause
@@ -42,7 +43,10 @@ class Journal:
         make_folder(self.path.parent)
         for number, line in enumerate(whole_lines(path), start=1):
             where = f"{path}, line {number}"
-            with reading(where, "remove the line to make the attempt anew"):
+            with reading(
+                where,
+                f"{take_out(path)}, to make the attempt anew",
+            ):
                 record = json.loads(line)
                 attempt = Attempt(
                     read_steps(record["steps"], where),

@@ -24,6 +24,7 @@ from fieldcraft.data.funnel import Cut, Example
 from fieldcraft.records.files import append_text, make_folder
 from fieldcraft.records.jsonl import parse_object, whole_lines
 from fieldcraft.records.reading import reading
+from fieldcraft.records.remedies import take_out
 from fieldcraft.types import Task, UserError
 
 TOOLLESS, SOLVER = "toolless", "solver"
@@ -69,7 +70,10 @@ class Tallies:
         for number, text in enumerate(whole_lines(path), start=1):
             where = f"{path}, line {number}"
             record = parse_object(text, where)
-            with reading(where, "remove the line to sample the question anew"):
+            with reading(
+                where,
+                f"{take_out(path)}, to sample the question anew",
+            ):
                 line = TypeAdapter(_Line).validate_python(record)
                 self.found[line.who, line.id] = Tally(line.right, line.of)
 

@@ -26,6 +26,7 @@ from fieldcraft.data.records import hash_of
 from fieldcraft.records.files import append_text, make_folder
 from fieldcraft.records.jsonl import parse_object, whole_lines
 from fieldcraft.records.reading import reading
+from fieldcraft.records.remedies import take_out
 from fieldcraft.rewards.answers import compared
 from fieldcraft.types import Answer, Role, Task, Thought, UserError
 from fieldcraft.worlds.base import World
@@ -227,7 +228,10 @@ class Drafts:
         for number, text in enumerate(whole_lines(path), start=1):
             where = f"{path}, line {number}"
             record = parse_object(text, where)
-            with reading(where, "remove the line to make the question anew"):
+            with reading(
+                where,
+                f"{take_out(path)}, to make the question anew",
+            ):
                 self.found.append(TypeAdapter(Draft).validate_python(record))
 
     def append(self, draft: Draft) -> None:

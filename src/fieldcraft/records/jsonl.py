@@ -60,7 +60,7 @@ def parse_object(line: bytes, where: str) -> dict[str, Any]:
 
 def _parsed(line: bytes, where: str, decoder: ObjectDecoder) -> dict[str, Any] | RepeatedKey:
     decoder.repeated.clear()
-    with reading(where, "fix or remove the line"):
+    with reading(where, "correct the line"):
         record = decoder.decode(line.decode(errors="surrogatepass").removeprefix(_BYTE_ORDER))
     if not isinstance(record, dict):
         raise Damaged(f"{where} is not a JSON object; write one {{...}} a line.")
@@ -69,5 +69,5 @@ def _parsed(line: bytes, where: str, decoder: ObjectDecoder) -> dict[str, Any] |
 
 def _with_each_key_once(found: dict[str, Any] | RepeatedKey, where: str) -> dict[str, Any]:
     if isinstance(found, RepeatedKey):
-        raise Damaged(f"{where} has the key '{found.key}' twice; keep one, or remove the line.")
+        raise Damaged(f"{where} has the key '{found.key}' twice; keep one of them.")
     return found

@@ -157,8 +157,7 @@ class _EvaluationRecord(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """The layout of a run's folder. `runs/beginning.py` begins or resumes one,
-    `find_run` reads one."""
+    """The layout of a run's folder, which `runs/beginning.py` begins or resumes."""
 
     path: Path
     recipe: Recipe
@@ -233,14 +232,25 @@ class RunFolder:
 
     @property
     def done(self) -> bool:
-        """A run that something stopped has a report too, which says so."""
+        """Whether a run has its report, which may say that something stopped it, and has lost
+        nothing that agents and other commands read."""
         whole = self.report_html.exists() and self.report_json.exists()
-        return whole and "stopped" not in self.read_report()
+        return whole and "stopped" not in self.read_report() and not self._has_lost
+
+    @property
+    def _has_lost(self) -> bool:
+        """Tell whether a run, or that of a seed, lacks its index or an evaluation."""
+        if self.recipe.seeds:
+            return not all(self.seed(seed).done for seed in self.recipe.seeds)
+        if self.recipe.collect is not None or not self.recipe.stages:
+            return False
+        lost = {*evaluations(self.recipe)} - {*self.evaluations()}
+        return bool(lost) or (self.recipe.searches_index and not self.index.exists())
 
     def forget_report(self) -> None:
-        """Delete the report of a run that was stopped and is resumed."""
-        for path in (self.report_html, self.report_json):
-            path.unlink(missing_ok=True)
+        """Delete the report of a run that is resumed."""
+        self.report_html.unlink(missing_ok=True)
+        self.report_json.unlink(missing_ok=True)
 
     def read_report(self) -> dict[str, Any]:
         """The report. Raises UserError where it is damaged."""
@@ -298,7 +308,8 @@ class RunFolder:
 
     def seed(self, seed: int) -> RunFolder:
         """One run of a recipe with several seeds."""
-        return RunFolder(self.path / f"seed-{seed}", self.recipe)
+        recipe = self.recipe.model_copy(update={"seed": seed, "seeds": ()})
+        return RunFolder(self.path / f"seed-{seed}", recipe)
 
     def once(self, name: str, make: Callable[[Path], None]) -> Path:
         """The folder `name`, made by `make` in a draft if it is not complete yet."""
