@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from bad_servers import answers, drips_its_headers, raw_server, redirects, resets
 from broken_files import BREAKS
 from cli_parts import status
 from fieldcraft.cli.main import main
@@ -33,28 +32,21 @@ NO_FILE = re.compile(r"\bdelet|\brm\b|remove (it|the (file|folder|line|run))\b")
 RENAMED = re.compile(r"rename (\S+) to ([^\s,.;]\S*?)(?=[,.;]?(?: |$))")
 CHANGED = re.compile(r"run '(chmod [^']*(?:'[^' ]+')?)' and")
 RESTORED = re.compile(
-    r"restore|again|correct|fix|give|make room|choose|start|raise the limit|use |build|write|put"
+    r"restore|again|correct|fix|give|make room|choose|start|raise the limit|use |build|put"
+    r"|convert it|let 'fieldcraft run'"
 )
-BEHAVIOURS = {
-    "garbage": answers(b"\xff\xfe<html>", "text/html"),
-    "nothing there": answers(b"{}", status=404),
-    "broken": answers(b"{}", status=500),
-    "no passages": answers(b'{"result": 3}'),
-    "slow": drips_its_headers,
-    "reset": resets,
-    "in a circle": redirects,
-}
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done to a home, by whose sentence is it told, and in what it is tried."""
+    """What is done to a file or folder below a home, and the command that meets it."""
 
     name: str
-    path: str  # below the home, of what is broken; "" for none
+    path: str  # "" for none
     spoil: Callable[[Path], object]
     command: list[str]
-    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext  # in which it is run
+    stays: Callable[[], AbstractContextManager[Any]] = nullcontext  # once the advice is followed
 
 
 class Home:
@@ -99,13 +91,11 @@ class Home:
             "ask": ["ask", "Who is 1?", "--model", place],
             "eval": ["eval", "--model", place, "--tasks", str(self.path / "tasks.jsonl"), *out],
             "show": ["show", place],
-            "export": ["export", place, "--out", path["new"] if not at else place],
+            "export": ["export", path["out"], "--out", place if at else path["new"]],
             "compare": ["compare", place, f"{path['out']}/one", "--out", f"{path['new']}.html"],
             "index": ["index", path["corpus.jsonl"], "--out", path["index"]],
             "search": ["ask", "Who is 1?", "--model", path["out"], "--index", path["index"]],
         }
-        if name == "export" and at == "exported":
-            return ["export", path["out"], "--out", place]
         return commands[name]
 
     def anew(self) -> None:
@@ -184,22 +174,16 @@ def of_a_mode(home: Home, rng: random.Random) -> Fault:
     path = rng.choice([*home.files(), *_folders(home) * 3])
     mode = rng.choice([0o000, 0o200, 0o500] if path in _folders(home) else [0o000, 0o200])
     command = home.command(*rng.choice(readers(path)))
-    return Fault(f"mode {mode:o}", path, partial(_change, mode=mode), command, modes_hold)
-
-
-def _change(path: Path, mode: int) -> None:
-    path.chmod(mode)
+    change = partial(Path.chmod, mode=mode)
+    return Fault(f"mode {mode:o}", path, change, command, modes_hold, modes_hold)
 
 
 def of_a_disk(home: Home, rng: random.Random) -> Fault:
     """No file grows beyond a size, as on a full disk."""
     size = rng.choice(SIZES)
-    name, at = rng.choice(
-        [("run", "half"), ("run", "new"), ("eval", ""), ("export", ""), ("compare", "")]
-    )
-    return Fault(
-        f"disk {size}", "", lambda _: None, home.command(name, at), lambda: small_disk(size)
-    )
+    writers = [("run", "half"), ("run", "new"), ("eval", ""), ("export", ""), ("compare", "")]
+    command = home.command(*rng.choice(writers))
+    return Fault(f"disk {size}", "", lambda _: None, command, lambda: small_disk(size))
 
 
 FAULTS = (of_a_file, of_a_file, of_a_mode, of_a_file, of_a_folder, of_a_mode, of_a_disk)
@@ -252,6 +236,3 @@ def follow(sentences: list[str], home: Home, fault: Fault) -> Iterator[list[str]
     if "recipe again" in said or "'fieldcraft run'" in said:
         run = next((r for r in ("out", "half", "new") if f"{home.path / r}" in said), "out")
         yield home.command("run", run)
-
-
-__all__ = ["BEHAVIOURS", "Fault", "Home", "draw", "ended", "follow", "raw_server", "told"]

@@ -14,7 +14,7 @@ from fieldcraft.agents.prompted import Attempt, End
 from fieldcraft.data.steps_io import Record, read_steps, step_records
 from fieldcraft.data.teachers import Way
 from fieldcraft.endpoints.openai import Usage
-from fieldcraft.records.files import append_text, make_folder
+from fieldcraft.records.files import append_text, finite_json, make_folder
 from fieldcraft.records.jsonl import whole_lines
 from fieldcraft.records.reading import reading
 from fieldcraft.records.remedies import take_out
@@ -82,7 +82,7 @@ class Journal:
             **of_seats(attempt.seats),
             "right": attempt.right,
         }
-        line = json.dumps(record)  # ASCII: half a character that a model wrote is kept as it is
+        line = finite_json(self.path, record)  # ASCII: half a character of a model's stays as it is
         append_text(self.path, f"{line}\n")
         self._remember(job.task.id, job.way, attempt)
 

@@ -29,6 +29,7 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, Field
 
 from fieldcraft.config.recipe import Recipe, evaluations
+from fieldcraft.recipes.hub import ADAPTER, cached_model, how_to_get
 from fieldcraft.recipes.loading import recipe_of_run
 from fieldcraft.records.files import atomic_folder
 from fieldcraft.records.paths import CHECKPOINTS
@@ -40,9 +41,7 @@ from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.types import Trajectory, UserError
 
 SHARDS = ".metadata"  # what torch.distributed.checkpoint writes beside the shards
-ADAPTER = "adapter_config.json"  # what PEFT writes beside an adapter
-# Files of checkpoints that are no model by themselves, and what these are.
-_PARTS = {SHARDS: "a checkpoint in shards", ADAPTER: "an adapter"}
+_PARTS = {SHARDS: "a checkpoint in shards", ADAPTER: "an adapter"}  # no models by themselves
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,13 +243,13 @@ class RunFolder:
             return not all(self.seed(seed).done for seed in self.recipe.seeds)
         if self.recipe.collect is not None or not self.recipe.stages:
             return False
-        lost = {*evaluations(self.recipe)} - {*self.evaluations()}
-        return bool(lost) or (self.recipe.searches_index and not self.index.exists())
+        unsearched = self.recipe.searches_index and not self.index.exists()
+        return unsearched or {*evaluations(self.recipe)} != {*self.evaluations()}
 
     def forget_report(self) -> None:
         """Delete the report of a run that is resumed."""
-        self.report_html.unlink(missing_ok=True)
-        self.report_json.unlink(missing_ok=True)
+        for path in (self.report_html, self.report_json):
+            path.unlink(missing_ok=True)
 
     def read_report(self) -> dict[str, Any]:
         """The report. Raises UserError where it is damaged."""
@@ -346,19 +345,17 @@ def find_model(path: Path) -> tuple[RunFolder | None, Path]:
     if (path / "recipe.json").exists():
         run = find_run(path)
         return run, run.stage(_last_finished(run)).model
-    path = _in_stage(path)
+    path = _in_stage(cached_model(path))
+    above = path.absolute().parents[1]
     for file, kind in _PARTS.items():
-        if (path / file).exists():
+        if (path / file).exists() and (file == SHARDS or (above / "recipe.json").exists()):
             raise UserError(
                 f"{path} is {kind}: make a model of it with 'fieldcraft export {path} --out"
                 " FOLDER'."
             )
     if not (path / "config.json").exists():
-        raise UserError(
-            f"{path} holds no model: give the folder of a run, of one of its stages, or of a"
-            " checkpoint."
-        )
-    above = path.absolute().parents[1]
+        known = "give the folder of a run, of one of its stages, or of a checkpoint"
+        raise UserError(how_to_get(path) or f"{path} holds no model: {known}.")
     return (find_run(above) if (above / "recipe.json").exists() else None), path
 
 
@@ -374,10 +371,9 @@ def find_part(path: Path) -> tuple[RunFolder, Path] | None:
         return None
     run = path.absolute().parents[1]
     if not (run / "recipe.json").exists():
-        raise UserError(
-            f"{path} is {kinds[0]} without its run, which knows the model: put it back as"
-            f" RUN/STAGE/{path.name}."
-        )
+        put_back = f"put it back as RUN/STAGE/{path.name}"
+        lost = f"{path} is {kinds[0]} without its run, which knows the model: {put_back}."
+        raise UserError(how_to_get(path) or lost)
     return find_run(run), path
 
 
