@@ -263,7 +263,10 @@ class BaseDialect(ABC):
         text = self.render([{"role": "user", "content": content}], tools)
         before, mark, after = text.partition(MARK)
         if not mark:
-            raise UserError("The tokenizer's chat template does not show the user's message.")
+            raise UserError(
+                "The tokenizer's chat template does not show the user's message: restore the file"
+                " chat_template.jinja of the model, or choose a model that has a whole one."
+            )
         return before, self.without_think(after)
 
     def render(

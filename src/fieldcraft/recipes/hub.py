@@ -33,8 +33,8 @@ def how_to_get(path: Path) -> str | None:
     if path.suffix == ".gguf" or any(path.glob("*.gguf")):
         return (
             f"{path} holds weights for llama.cpp (GGUF), which are not trained here: give the"
-            " folder of the checkpoint that they were made from, or convert them with transformers,"
-            " by AutoModelForCausalLM.from_pretrained(FOLDER, gguf_file=FILE).save_pretrained(OTHER)."
+            " folder of the checkpoint that they were made from, or convert them with transformers:"
+            " AutoModelForCausalLM.from_pretrained(FOLDER, gguf_file=FILE).save_pretrained(OTHER)."
         )
     if (path / ADAPTER).exists():
         return _adapter(path)

@@ -138,7 +138,7 @@ class EvaluationFiles:
 
     @property
     def _advice(self) -> str:
-        return f"{put_aside(self.summary)} to evaluate it again"
+        return f"{put_aside(self.summary)} and run the recipe again, which evaluates anew"
 
 
 class _Part(BaseModel):
