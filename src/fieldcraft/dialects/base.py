@@ -263,10 +263,7 @@ class BaseDialect(ABC):
         text = self.render([{"role": "user", "content": content}], tools)
         before, mark, after = text.partition(MARK)
         if not mark:
-            raise UserError(
-                "The tokenizer's chat template does not show the user's message: restore the file"
-                " chat_template.jinja of the model, or choose a model that has a whole one."
-            )
+            raise UserError("The chat template does not show the user's message: restore its file.")
         return before, self.without_think(after)
 
     def render(
