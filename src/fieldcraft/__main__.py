@@ -1,5 +1,5 @@
 """`python -m fieldcraft`."""
 
-from fieldcraft.cli.main import main
+from fieldcraft.cli.start import main
 
 main()

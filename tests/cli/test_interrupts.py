@@ -6,18 +6,24 @@ import multiprocessing
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 import weakref
 from collections.abc import Iterator
+from contextlib import closing, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cli_parts import TINY
+from checkpoints import tiny_tokenizer, write_tiny_checkpoint
+from cli_parts import TINY, status
 from fieldcraft.cli import runs
 from fieldcraft.cli.main import main
+from fieldcraft.runs.agent import Agent
 from fieldcraft.runs.loop import run_async
+from fieldcraft.serving import server
 
 SECONDS = 60  # after which a command that hangs fails
 ATTEMPTS = 8
@@ -66,6 +72,60 @@ def test_an_interrupt_after_the_last_wait_is_not_lost() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         run_async(work())
+
+
+IMPORTING = """
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == os.environ["INTERRUPTED_AT"]:
+            signal.raise_signal(signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupts())
+from fieldcraft.cli.start import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "yaml", "fieldcraft.cli.view", "torch"])
+def test_an_interrupt_while_modules_are_imported_is_one_line(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTING, "check", "smoke"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+        env={**os.environ, "INTERRUPTED_AT": module},
+    )
+    loading = "Loading torch and transformers ...\n" if module == "torch" else ""
+    assert done.stderr == f"{loading}fieldcraft: stopped.\n"
+    assert (done.returncode, done.stdout) == (130, "")
+
+
+@pytest.mark.parametrize("place", [(server, "bound"), (server, "_serve"), (Agent, "served_by")])
+def test_an_interrupt_while_a_server_starts_is_one_line(
+    place: tuple[Any, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """When its address is known, before its event loop runs, and when the model is loaded."""
+    before = getattr(*place)
+
+    def interrupted(*arguments: Any, **settings: Any) -> Any:
+        made = before(*arguments, **settings)
+        with closing(made) if place[0] is server else nullcontext():
+            signal.raise_signal(signal.SIGINT)
+        return made
+
+    monkeypatch.setattr(*place, interrupted)
+    write_tiny_checkpoint(tmp_path, "qwen2", tokenizer=tiny_tokenizer())
+    assert status("serve", "agent", "--model", tmp_path, "--dialect", "hermes", "--port", 0) == 130
+    written = capsys.readouterr()
+    assert written.out.startswith("agent server at http://")
+    assert written.err == "fieldcraft: stopped.\n"
 
 
 def run(out: str) -> None:

@@ -43,7 +43,7 @@ from fieldcraft.types import UserError
         (["eval", "--model", "/none", "--judge-model", "m"], "give --judge-url and --judge-model."),
         (["show", "/none"], "/none is not a run: give a folder that 'fieldcraft run' wrote."),
         (["index", "/none.jsonl", "--out", "/none"], "/none.jsonl does not exist"),
-        (["serve", "search", "--index", "/none"], "/none holds no search index; build one"),
+        (["serve", "search", "--index", "/none"], "/none holds no search index: build it anew"),
         (
             ["bench", "speed"],
             "there is no comparison 'speed': use one of answers, async, checkpoint, engine,"

@@ -81,5 +81,5 @@ def test_a_damaged_journal_is_told(tmp_path: Path) -> None:
     (tmp_path / "samples.jsonl").write_text(
         '{"who": "toolless", "id": "a", "right": "x", "of": 2}\n'
     )
-    with pytest.raises(UserError, match=r"line 1 .*remove the line to sample the question anew"):
+    with pytest.raises(UserError, match=r"line 1 .*take the line out, to sample the question anew"):
         Tallies(tmp_path / "samples.jsonl")

@@ -69,7 +69,7 @@ def test_it_ends_where_no_draft_passes(tmp_path: Path) -> None:
 
 def test_a_damaged_journal_is_told(tmp_path: Path) -> None:
     (tmp_path / "drafts.jsonl").write_text(json.dumps({"kind": "depth"}) + "\n")
-    with pytest.raises(UserError, match=r"line 1 .*remove the line to make the question anew"):
+    with pytest.raises(UserError, match=r"line 1 .*take the line out, to make the question anew"):
         Drafts(tmp_path / "drafts.jsonl")
 
 

@@ -68,7 +68,7 @@ def test_a_bare_checkpoint_has_no_tools(tmp_path: Path) -> None:
 
 def test_a_search_that_is_none_is_refused_at_once(tmp_path: Path) -> None:
     agent = Agent(tmp_path, Recipe(recipe="none", stages={}), None)
-    with pytest.raises(UserError, match="holds no search index; build one with"):
+    with pytest.raises(UserError, match="holds no search index: build it anew with"):
         agent.with_options(None, tmp_path / "none", None)
     with pytest.raises(UserError, match="there can be one search"):
         agent.with_options(None, tmp_path, "http://h")

@@ -294,9 +294,9 @@ def test_memory_is_estimated(
     rl = PROCESS + 12 * PARAMETERS + 256 * 1024 * 2 * 2 * 2 * 8 * 4
     assert largest(recipe) == ("stage 'rl'", rl)
     assert problems_of(recipe) == [
-        f"stage 'rl' needs about {rl / 1e9:.3g} GB of memory and cpu has 0.001 GB: lower"
-        " optim.micro_tokens, max_rows or budget.total_tokens, or set"
-        " optim.activation_checkpointing or lora."
+        f"stage 'rl' needs about {rl / 1e9:.3g} GB of memory and cpu has 0.001 GB: its"
+        f" weights alone take {(PROCESS + 12 * PARAMETERS) / 1e9:.3g} GB, so set lora or"
+        " optim.moments: 8bit, or take a smaller model."
     ]
     few = recipe.model_copy(update={"max_rows": 8})
     assert largest(few) == ("stage 'rl'", trained)

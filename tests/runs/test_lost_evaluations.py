@@ -17,7 +17,7 @@ def test_a_lost_evaluation_is_named_and_the_same_command_makes_it_anew(tmp_path:
         if isinstance(event, Evaluated) and event.part == "one":
             lost.unlink()
 
-    with pytest.raises(UserError, match=r"base\.json was deleted while the run went on: run the"):
+    with pytest.raises(UserError, match=r"base\.json has vanished while the run went on: run the"):
         run_tiny(tmp_path, hear=delete)
     run = run_tiny(tmp_path)
     assert json.loads((run / "report.json").read_text())["evals"].keys() == {"base", "one"}

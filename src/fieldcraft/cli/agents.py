@@ -245,7 +245,8 @@ def _evaluate_simulators(
         name: run_async(measure_simulator(agent, questions, name, terminal))
         for name, agent in agents.items()
     }
-    console.print(fidelity_table(found))
     if out is not None:
         write_json(out / "simulator.json", {"n": len(questions), "simulators": found})
+    console.print(fidelity_table(found))
+    if out is not None:
         say(out / "simulator.json")

@@ -6,9 +6,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
 
 from fieldcraft.recipes.asks import ASKS
 from fieldcraft.recipes.consent import allowing
@@ -17,7 +18,37 @@ from fieldcraft.terminal.console import CleanConsole, say
 from fieldcraft.terminal.progress import is_live
 from fieldcraft.types import UserError
 
+INTERRUPTED = 130  # the status after Ctrl-C
+
+
+class Commands(TyperGroup):
+    """All commands. Ctrl-C ends each in a sentence; that nobody reads what it prints, such as its
+    help, is no mistake."""
+
+    def make_context(self, *arguments: Any, **settings: Any) -> Any:
+        with _ending():
+            return super().make_context(*arguments, **settings)
+
+    def invoke(self, *arguments: Any, **settings: Any) -> Any:
+        with _ending():
+            return super().invoke(*arguments, **settings)
+
+
+@contextmanager
+def _ending() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("fieldcraft: stopped.", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    except SystemExit as end:  # rich's, of a page of help
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        raise typer.Exit from None
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Train language models that decide for themselves when to think, act and answer.",
     no_args_is_help=True,
     add_completion=False,

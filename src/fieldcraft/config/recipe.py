@@ -133,6 +133,11 @@ class Recipe(Section):
     evaluation: Evaluation = Evaluation()
 
     @property
+    def searches_index(self) -> bool:
+        """Whether a run indexes its corpus, for the tool that searches it."""
+        return self.search.url is None and any(tool.name == "search" for tool in self.tools)
+
+    @property
     def asks_files(self) -> bool:
         """Whether questions are of the user's files, and not of the world or the environment."""
         return self.tasks is not None or bool(self.evaluation.tasks)

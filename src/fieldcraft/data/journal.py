@@ -14,9 +14,10 @@ from fieldcraft.agents.prompted import Attempt, End
 from fieldcraft.data.steps_io import Record, read_steps, step_records
 from fieldcraft.data.teachers import Way
 from fieldcraft.endpoints.openai import Usage
-from fieldcraft.records.files import append_text, make_folder
+from fieldcraft.records.files import append_text, finite_json, make_folder
 from fieldcraft.records.jsonl import whole_lines
 from fieldcraft.records.reading import reading
+from fieldcraft.records.remedies import take_out
 from fieldcraft.types import Task, UserError
 
 LEAST_ATTEMPTS = 20  # the share of failures is taken of no fewer, so that one bad start is no cause
@@ -42,7 +43,10 @@ class Journal:
         make_folder(self.path.parent)
         for number, line in enumerate(whole_lines(path), start=1):
             where = f"{path}, line {number}"
-            with reading(where, "remove the line to make the attempt anew"):
+            with reading(
+                where,
+                f"{take_out(path)}, to make the attempt anew",
+            ):
                 record = json.loads(line)
                 attempt = Attempt(
                     read_steps(record["steps"], where),
@@ -78,7 +82,7 @@ class Journal:
             **of_seats(attempt.seats),
             "right": attempt.right,
         }
-        line = json.dumps(record)  # ASCII: half a character that a model wrote is kept as it is
+        line = finite_json(self.path, record)  # ASCII: half a character of a model's stays as it is
         append_text(self.path, f"{line}\n")
         self._remember(job.task.id, job.way, attempt)
 

@@ -18,7 +18,7 @@ from fieldcraft.data.cells import Misfit, rows_of_cells
 from fieldcraft.data.foreign import open_packed, refuse_foreign, refuse_other_encoding
 from fieldcraft.data.formats.tables import folder_records, is_folder
 from fieldcraft.data.written import opened
-from fieldcraft.records.files import write_text
+from fieldcraft.records.files import finite_json, write_text
 from fieldcraft.records.jsonl import json_lines
 from fieldcraft.records.reading import reading, require_file
 from fieldcraft.records.repeated_keys import ObjectDecoder, RepeatedKey, repeated_in
@@ -202,4 +202,4 @@ def first(record: Record, keys: Sequence[str]) -> Any:
 
 def write_array(path: Path, found: Sequence[Record]) -> None:
     """Write a JSON array, whole or not at all."""
-    write_text(path, [json.dumps(found, ensure_ascii=False, indent=1) + "\n"])
+    write_text(path, [finite_json(path, found, ensure_ascii=False, indent=1) + "\n"])

@@ -9,7 +9,6 @@ of the run is in the place of EM.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import replace
@@ -21,9 +20,10 @@ from pydantic import TypeAdapter
 from fieldcraft.config.collection import Select
 from fieldcraft.data.duplicates import normal_form
 from fieldcraft.data.funnel import Cut, Example
-from fieldcraft.records.files import append_text, make_folder
+from fieldcraft.records.files import append_text, finite_json, make_folder
 from fieldcraft.records.jsonl import parse_object, whole_lines
 from fieldcraft.records.reading import reading
+from fieldcraft.records.remedies import take_out
 from fieldcraft.types import Task, UserError
 
 TOOLLESS, SOLVER = "toolless", "solver"
@@ -69,12 +69,16 @@ class Tallies:
         for number, text in enumerate(whole_lines(path), start=1):
             where = f"{path}, line {number}"
             record = parse_object(text, where)
-            with reading(where, "remove the line to sample the question anew"):
+            with reading(
+                where,
+                f"{take_out(path)}, to sample the question anew",
+            ):
                 line = TypeAdapter(_Line).validate_python(record)
                 self.found[line.who, line.id] = Tally(line.right, line.of)
 
     def append(self, who: str, task: Task, tally: Tally) -> None:
-        append_text(self.path, f"{json.dumps(_Line(who, task.id, *tally)._asdict())}\n")
+        record = _Line(who, task.id, *tally)._asdict()
+        append_text(self.path, f"{finite_json(self.path, record)}\n")
         self.found[who, task.id] = tally
 
     def of(self, who: str) -> dict[str, Tally]:

@@ -94,6 +94,6 @@ def _read_feedback(path: Path) -> list[Feedback]:
         return []
     found = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
-        with reading(f"{path}, line {number}", "correct or remove the line"):
+        with reading(f"{path}, line {number}", "correct the line"):
             found.append(Feedback.model_validate_json(line))
     return found

@@ -8,7 +8,6 @@ common (`intersect`), which of several is the one (`compare`), and how many ther
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -23,9 +22,10 @@ from fieldcraft.agents.team import Seated
 from fieldcraft.data.funnel import Cut, Example
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.records import hash_of
-from fieldcraft.records.files import append_text, make_folder
+from fieldcraft.records.files import append_text, finite_json, make_folder
 from fieldcraft.records.jsonl import parse_object, whole_lines
 from fieldcraft.records.reading import reading
+from fieldcraft.records.remedies import take_out
 from fieldcraft.rewards.answers import compared
 from fieldcraft.types import Answer, Role, Task, Thought, UserError
 from fieldcraft.worlds.base import World
@@ -227,11 +227,14 @@ class Drafts:
         for number, text in enumerate(whole_lines(path), start=1):
             where = f"{path}, line {number}"
             record = parse_object(text, where)
-            with reading(where, "remove the line to make the question anew"):
+            with reading(
+                where,
+                f"{take_out(path)}, to make the question anew",
+            ):
                 self.found.append(TypeAdapter(Draft).validate_python(record))
 
     def append(self, draft: Draft) -> None:
-        append_text(self.path, f"{json.dumps(draft._asdict(), ensure_ascii=False)}\n")
+        append_text(self.path, f"{finite_json(self.path, draft._asdict(), ensure_ascii=False)}\n")
         self.found.append(draft)
 
     def kept(self, kind: str) -> list[Task]:

@@ -263,7 +263,7 @@ class BaseDialect(ABC):
         text = self.render([{"role": "user", "content": content}], tools)
         before, mark, after = text.partition(MARK)
         if not mark:
-            raise UserError("The tokenizer's chat template does not show the user's message.")
+            raise UserError("The chat template does not show the user's message: restore its file.")
         return before, self.without_think(after)
 
     def render(

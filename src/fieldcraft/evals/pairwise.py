@@ -145,8 +145,8 @@ def _paired(
     if [t.task.id for t in baseline] != [t.task.id for t in model]:
         raise UserError(
             f"the evaluations '{names[0]}' and '{names[1]}' are of other questions, or in another"
-            " order, so they cannot be compared: delete the one that was changed, and run the same"
-            " command again."
+            " order, so they cannot be compared: rename the file of the one that was"
+            " changed to NAME.damaged, and run the same command again."
         )
     return list(zip(leading(baseline, split), leading(model, split), strict=True))
 

@@ -22,6 +22,7 @@ from fieldcraft.config.names import suggestion
 from fieldcraft.recipes.asks import ASKS, Ask, asks_of, links_out, names_of
 from fieldcraft.records.files import write_json
 from fieldcraft.records.reading import read_json
+from fieldcraft.records.remedies import put_aside
 from fieldcraft.types import UserError
 
 _allowed: ContextVar[frozenset[str]] = ContextVar("names that the user allows", default=frozenset())
@@ -120,7 +121,7 @@ def _given(digest: str) -> list[str]:
     place = _place(digest)
     if not place.exists():
         return []
-    record: dict[str, Any] = read_json(place, _Record, "delete it, to be asked again")
+    record: dict[str, Any] = read_json(place, _Record, f"{put_aside(place)}, to be asked again")
     names: list[str] = record["names"]
     return names
 

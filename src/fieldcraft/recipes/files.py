@@ -70,5 +70,5 @@ def _contents(name: str) -> dict[str, Any]:
         )
     data = parse_yaml(text, name, "correct the file")
     if not isinstance(data, dict):
-        raise UserError(f"{name} must be a YAML mapping with the keys of a recipe.")
+        raise UserError(f"{name} is no YAML mapping with the keys of a recipe: correct the file.")
     return data

@@ -39,6 +39,7 @@ from fieldcraft.recipes.consent import require_consent
 from fieldcraft.recipes.environments import check_environment
 from fieldcraft.recipes.exported import filled_from_model
 from fieldcraft.recipes.files import read_recipe
+from fieldcraft.recipes.hub import cached_model, how_to_get
 from fieldcraft.recipes.overrides import apply_override
 from fieldcraft.recipes.questions import check_closed_book, check_questions, check_selection
 from fieldcraft.records.paths import at_home
@@ -92,7 +93,7 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
     """Validate the contents of a recipe file. Raises UserError with the first problem."""
     with reading("the recipe", "write it flatter"):
         _check_values(data)
-    recipe = build_recipe(filled_from_model(at_home(data)))
+    recipe = build_recipe(filled_from_model(_with_cached_model(at_home(data))))
     for name in recipe.stages:
         if name == "base" and recipe.model:
             raise UserError(
@@ -117,7 +118,9 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
     files |= {f"evaluation.tasks.{name}": path for name, path in recipe.evaluation.tasks.items()}
     for name, path in files.items():
         if path is not None and not path.exists():
-            raise UserError(f"{name}={path} does not exist: give the path of an existing file.")
+            known = how_to_get(path) if name == "model" else None
+            missing = f"{name}={path} does not exist: give the path of an existing file."
+            raise UserError(known or missing)
     _check_collection(recipe)
     check_selection(recipe)
     check_closed_book(recipe)
@@ -127,6 +130,14 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
     recipe = _with_whole_world(recipe)
     check_questions(recipe)
     return recipe
+
+
+def _with_cached_model(data: dict[str, Any]) -> dict[str, Any]:
+    """The contents of a recipe file, with the folder of a model that the hub's cache has."""
+    model = data.get("model")
+    if not isinstance(model, str | Path):
+        return data
+    return {**data, "model": str(cached_model(Path(model)))}
 
 
 def _check_values(value: Any, place: str = "") -> None:

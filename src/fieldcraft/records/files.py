@@ -195,15 +195,32 @@ def write_text(path: Path, pieces: Iterable[str]) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file, whole or not at all. Raises UserError for a number that is not finite:
     JSON has none, so the file could not be read again."""
-    encoder = json.JSONEncoder(indent=1, ensure_ascii=False, allow_nan=False)
+    write_text(path, [finite_json(path, value, indent=1, ensure_ascii=False)])
+
+
+def finite_json(path: Path, value: Any, **settings: Any) -> str:
+    """Return the JSON of what is written to a file; `settings` are those of `json.dumps`. Raises
+    UserError for a number that is not finite, with the keys that lead to it: JSON has none, and
+    other programs than Python read no `NaN`."""
     try:
-        write_text(path, encoder.iterencode(value))
+        return json.dumps(value, allow_nan=False, **settings)
     except ValueError as error:
-        draft_of(path).unlink(missing_ok=True)
         raise UserError(
             f"{path} would hold {_not_finite(value)}, which is no finite number: correct the reward"
             " or the setting that it comes from."
         ) from error
+
+
+def finite_or_null(value: Any) -> Any:
+    """Return a value with None for each number in it that is not finite: what is not known."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {key: finite_or_null(part) for key, part in value.items()}
+        case list() | tuple():
+            return [finite_or_null(part) for part in value]
+    return value
 
 
 def _not_finite(value: Any, place: str = "") -> str | None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.records.files import write_text
+from fieldcraft.records.files import finite_json, write_text
 from fieldcraft.records.reading import Damaged, reading, require_file
 from fieldcraft.records.repeated_keys import ObjectDecoder, RepeatedKey
 
@@ -39,8 +38,8 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def write_json_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
-    """Write one object per line, whole or not at all."""
-    write_text(path, (json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+    """Write one object per line, whole or not at all. Raises UserError as `finite_json` does."""
+    write_text(path, (f"{finite_json(path, one, ensure_ascii=False)}\n" for one in records))
 
 
 def whole_lines(path: Path) -> list[bytes]:
@@ -60,7 +59,7 @@ def parse_object(line: bytes, where: str) -> dict[str, Any]:
 
 def _parsed(line: bytes, where: str, decoder: ObjectDecoder) -> dict[str, Any] | RepeatedKey:
     decoder.repeated.clear()
-    with reading(where, "fix or remove the line"):
+    with reading(where, "correct the line"):
         record = decoder.decode(line.decode(errors="surrogatepass").removeprefix(_BYTE_ORDER))
     if not isinstance(record, dict):
         raise Damaged(f"{where} is not a JSON object; write one {{...}} a line.")
@@ -69,5 +68,5 @@ def _parsed(line: bytes, where: str, decoder: ObjectDecoder) -> dict[str, Any] |
 
 def _with_each_key_once(found: dict[str, Any] | RepeatedKey, where: str) -> dict[str, Any]:
     if isinstance(found, RepeatedKey):
-        raise Damaged(f"{where} has the key '{found.key}' twice; keep one, or remove the line.")
+        raise Damaged(f"{where} has the key '{found.key}' twice; keep one of them.")
     return found

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from fieldcraft.records.files import append_text, write_text
+from fieldcraft.records.files import append_text, finite_or_null, write_text
 from fieldcraft.records.reading import Damaged, reading, whole
 from fieldcraft.records.remedies import put_aside
 
@@ -56,10 +56,15 @@ class MetricsLog:
             raise Damaged(
                 f"{self.path} holds {len(kept)} rows for {step} finished steps; {self._advice}."
             )
-        write_text(self.path, (f"{json.dumps(row)}\n" for row in kept))
+        write_text(self.path, map(_line, kept))
 
     def append(self, row: dict[str, Any]) -> None:
-        append_text(self.path, f"{json.dumps(row)}\n")
+        append_text(self.path, _line(row))
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    """A metric that is not finite is null: it could not be computed."""
+    return f"{json.dumps(finite_or_null(row), allow_nan=False)}\n"
 
 
 def broken_rollouts(rows: Sequence[Mapping[str, Any]], stage: str) -> str | None:

@@ -25,6 +25,11 @@ def put_aside(path: Path) -> str:
     return f"rename {path} to {free}"
 
 
+def take_out(path: Path) -> str:
+    """Return the advice to go on without a line of a journal, whose others were expensive."""
+    return f"keep a copy of {path.name}, then take the line out"
+
+
 def remedy(folder: Path, otherwise: str) -> str:
     """Return what to do about a damaged file in the folder of a model, as the end of a sentence.
 
@@ -44,6 +49,14 @@ def remedy(folder: Path, otherwise: str) -> str:
     reports = [above / "report.html" for above in (run, run.parent)]
     aside = [put_aside(path) for path in (stage, *reports) if path.exists()]
     return f"{', '.join(aside)} and run the recipe again, which makes this model anew"
+
+
+def index_remedy(folder: Path) -> str:
+    """Return how a search index is made anew, once nothing stands in its place: that of a run by
+    the run."""
+    if (folder.absolute().parent / "recipe.json").exists():
+        return "run the recipe again, which builds it anew"
+    return "build it anew with 'fieldcraft index'"
 
 
 def obstacle(path: Path | str, error: BaseException) -> str | None:
@@ -107,7 +120,8 @@ def _permission(path: Path) -> str:
 
 def _is_open(path: Path) -> bool:
     """Tell whether a folder may be entered, or a file be read."""
-    return os.access(path, os.X_OK if path.is_dir() else os.R_OK)
+    wanted = os.X_OK if path.is_dir() else os.R_OK
+    return os.access(path, wanted, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _user(number: int) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from math import nan
 from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter
+from pydantic import BeforeValidator, TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from fieldcraft.records.files import write_text
+from fieldcraft.records.files import finite_or_null, write_text
 from fieldcraft.records.reading import reading
 from fieldcraft.records.remedies import put_aside
 from fieldcraft.records.trajectories import checked, to_json
@@ -20,6 +22,13 @@ KEPT_STEPS = 12  # of a stage: all of a long run's rollouts would fill a disk
 _DECIMALS = 4
 
 
+def _or_nan(value: Any) -> Any:
+    return nan if value is None else value
+
+
+Number = Annotated[float, BeforeValidator(_or_nan)]
+
+
 @dataclass(frozen=True)
 class Kept:
     """A rollout that a step has trained on.
@@ -28,14 +37,15 @@ class Kept:
     those of others; it is None where the rollout could not be graded. `entropies` (nats) and
     `ratios` are those of the last optimiser step that used a token: the entropy of the policy's
     distribution there, and pi / pi_old of the token. They are None where the rollout had no part
-    in a step, as in a group of equal rewards, and in files of earlier versions.
+    in a step, as in a group of equal rewards, and in files of earlier versions. A number of them
+    that is not finite is null in the file, and NaN when it is read.
     """
 
     step: int
-    advantages: list[float] | None
+    advantages: list[Number] | None
     trajectory: Trajectory
-    entropies: list[float] | None = None
-    ratios: list[float] | None = None
+    entropies: list[Number] | None = None
+    ratios: list[Number] | None = None
 
 
 def is_kept(number: int, steps: int) -> bool:
@@ -72,13 +82,14 @@ def _line(kept: Kept) -> str:
             "advantages": _rounded(kept.advantages),
             "entropies": _rounded(kept.entropies),
             "ratios": _rounded(kept.ratios),
-        }
+        },
+        allow_nan=False,
     )
     return f'{head[:-1]}, "trajectory": {to_json(kept.trajectory)}}}\n'
 
 
 def _rounded(values: list[float] | None) -> list[float] | None:
-    return values and [round(value, _DECIMALS) for value in values]
+    return values and finite_or_null([round(value, _DECIMALS) for value in values])
 
 
 _ADAPTER = TypeAdapter(Kept)

@@ -71,7 +71,7 @@ from fieldcraft.terminal.progress import TerminalSink
 from fieldcraft.tools.search.index import require_one_search
 from fieldcraft.tools.search.tool import SearchTool
 from fieldcraft.train.model import choose_device, load_model, load_tokenizer
-from fieldcraft.types import AnyTool, Task, Trajectory
+from fieldcraft.types import AnyTool, Task, Trajectory, UserError
 
 NO_KEY = {"api_key_env": None}  # that of a server is for no other one
 
@@ -212,7 +212,12 @@ class Agent:
 
     def offering(self, tools: Sequence[str]) -> Agent:
         """The same agent with other tools, by name, in place of its own; none keeps its own. Raises
-        UserError for a tool that cannot be made."""
+        UserError for a tool that cannot be made, and for a search over nothing."""
+        if SEARCH in tools and self.index is None and self.recipe.search.url is None:
+            raise UserError(
+                f"{self.model} has nothing to search: give --index or --search-url, or leave out"
+                f" --tool {SEARCH}."
+            )
         return self.with_settings(tools=list(tools)) if tools else self
 
     def with_settings(self, **settings: Any) -> Agent:

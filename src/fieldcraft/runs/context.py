@@ -35,7 +35,6 @@ from fieldcraft.rewards.judge import JUDGE_RULES, Judge
 from fieldcraft.rollout.environments import Play, opened
 from fieldcraft.runs.beginning import open_run
 from fieldcraft.runs.build import (
-    SEARCH,
     make_correct,
     make_environment,
     make_environment_of_others,
@@ -117,8 +116,7 @@ class Context:
     async def open_tools(self) -> None:
         """Open the tools of the recipe; for search, index the corpus."""
         self.write_world()
-        searches = any(tool.name == SEARCH for tool in self.recipe.tools)
-        if searches and self.recipe.search.url is None and not self.folder.index.exists():
+        if self.recipe.searches_index and not self.folder.index.exists():
             settings = self.recipe.search
             build_index(
                 self.folder.world / "corpus.jsonl",

@@ -8,10 +8,11 @@ from typing import Any
 from fieldcraft.config.sections import Dtype
 from fieldcraft.engine.writing import add_end
 from fieldcraft.recipes.exported import exported_met_tools, read_agent, write_agent
+from fieldcraft.recipes.hub import ADAPTER
 from fieldcraft.records.files import atomic_folder
 from fieldcraft.runs.agent import agent_in
 from fieldcraft.runs.dialects import load_dialect, require_any_dialect
-from fieldcraft.runs.folder import ADAPTER, RunFolder, find_model, find_part
+from fieldcraft.runs.folder import RunFolder, find_model, find_part
 from fieldcraft.runs.model_card import Exported, write_card
 from fieldcraft.runs.tool_training import ever_met_tools
 from fieldcraft.train.learning import ProbeResult

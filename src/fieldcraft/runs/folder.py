@@ -29,6 +29,7 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, Field
 
 from fieldcraft.config.recipe import Recipe, evaluations
+from fieldcraft.recipes.hub import ADAPTER, cached_model, how_to_get
 from fieldcraft.recipes.loading import recipe_of_run
 from fieldcraft.records.files import atomic_folder
 from fieldcraft.records.paths import CHECKPOINTS
@@ -40,9 +41,7 @@ from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.types import Trajectory, UserError
 
 SHARDS = ".metadata"  # what torch.distributed.checkpoint writes beside the shards
-ADAPTER = "adapter_config.json"  # what PEFT writes beside an adapter
-# Files of checkpoints that are no model by themselves, and what these are.
-_PARTS = {SHARDS: "a checkpoint in shards", ADAPTER: "an adapter"}
+_PARTS = {SHARDS: "a checkpoint in shards", ADAPTER: "an adapter"}  # no models by themselves
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,7 @@ class EvaluationFiles:
 
     @property
     def _advice(self) -> str:
-        return f"{put_aside(self.summary)} to evaluate it again"
+        return f"{put_aside(self.summary)} and run the recipe again, which evaluates anew"
 
 
 class _Part(BaseModel):
@@ -157,8 +156,7 @@ class _EvaluationRecord(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """The layout of a run's folder. `runs/beginning.py` begins or resumes one,
-    `find_run` reads one."""
+    """The layout of a run's folder, which `runs/beginning.py` begins or resumes."""
 
     path: Path
     recipe: Recipe
@@ -233,12 +231,23 @@ class RunFolder:
 
     @property
     def done(self) -> bool:
-        """A run that something stopped has a report too, which says so."""
+        """Whether a run has its report, which may say that something stopped it, and has lost
+        nothing that agents and other commands read."""
         whole = self.report_html.exists() and self.report_json.exists()
-        return whole and "stopped" not in self.read_report()
+        return whole and "stopped" not in self.read_report() and not self._has_lost
+
+    @property
+    def _has_lost(self) -> bool:
+        """Tell whether a run, or that of a seed, lacks its index or an evaluation."""
+        if self.recipe.seeds:
+            return not all(self.seed(seed).done for seed in self.recipe.seeds)
+        if self.recipe.collect is not None or not self.recipe.stages:
+            return False
+        unsearched = self.recipe.searches_index and not self.index.exists()
+        return unsearched or {*evaluations(self.recipe)} != {*self.evaluations()}
 
     def forget_report(self) -> None:
-        """Delete the report of a run that was stopped and is resumed."""
+        """Delete the report of a run that is resumed."""
         for path in (self.report_html, self.report_json):
             path.unlink(missing_ok=True)
 
@@ -298,7 +307,8 @@ class RunFolder:
 
     def seed(self, seed: int) -> RunFolder:
         """One run of a recipe with several seeds."""
-        return RunFolder(self.path / f"seed-{seed}", self.recipe)
+        recipe = self.recipe.model_copy(update={"seed": seed, "seeds": ()})
+        return RunFolder(self.path / f"seed-{seed}", recipe)
 
     def once(self, name: str, make: Callable[[Path], None]) -> Path:
         """The folder `name`, made by `make` in a draft if it is not complete yet."""
@@ -335,19 +345,17 @@ def find_model(path: Path) -> tuple[RunFolder | None, Path]:
     if (path / "recipe.json").exists():
         run = find_run(path)
         return run, run.stage(_last_finished(run)).model
-    path = _in_stage(path)
+    path = _in_stage(cached_model(path))
+    above = path.absolute().parents[1]
     for file, kind in _PARTS.items():
-        if (path / file).exists():
+        if (path / file).exists() and (file == SHARDS or (above / "recipe.json").exists()):
             raise UserError(
                 f"{path} is {kind}: make a model of it with 'fieldcraft export {path} --out"
                 " FOLDER'."
             )
     if not (path / "config.json").exists():
-        raise UserError(
-            f"{path} holds no model: give the folder of a run, of one of its stages, or of a"
-            " checkpoint."
-        )
-    above = path.absolute().parents[1]
+        known = "give the folder of a run, of one of its stages, or of a checkpoint"
+        raise UserError(how_to_get(path) or f"{path} holds no model: {known}.")
     return (find_run(above) if (above / "recipe.json").exists() else None), path
 
 
@@ -363,10 +371,9 @@ def find_part(path: Path) -> tuple[RunFolder, Path] | None:
         return None
     run = path.absolute().parents[1]
     if not (run / "recipe.json").exists():
-        raise UserError(
-            f"{path} is {kinds[0]} without its run, which knows the model: put it back as"
-            f" RUN/STAGE/{path.name}."
-        )
+        put_back = f"put it back as RUN/STAGE/{path.name}"
+        lost = f"{path} is {kinds[0]} without its run, which knows the model: {put_back}."
+        raise UserError(how_to_get(path) or lost)
     return find_run(run), path
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,8 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.config.stages import Stage
 from fieldcraft.engine.local.blocks import BLOCK
 from fieldcraft.engine.sizes import feed_forward_width, key_value_heads
+from fieldcraft.runs.machine_memory import machine_memory
+from fieldcraft.runs.memory_advice import Sized, fitting_setting
 from fieldcraft.train.output_layer import PIECE
 from fieldcraft.train.weights import adamw_type
 from fieldcraft.types import UserError
@@ -58,9 +59,29 @@ def memory_problems(setup: Sizes, notes: list[str]) -> Iterator[str]:
     if sizes[name] > there and setup.has_weights:
         yield (
             f"{name} needs about {giga(sizes[name])} of memory and {setup.device} has"
-            f" {giga(there)}: lower optim.micro_tokens, max_rows or budget.total_tokens, or set"
-            " optim.activation_checkpointing or lora."
+            f" {giga(there)}: {_remedy(setup, name, there)}."
         )
+
+
+def _remedy(setup: Sizes, part: str, there: int) -> str:
+    """Return what makes a part of a run fit: one setting if one is enough."""
+    stage = next((name for name in setup.recipe.stages if part == _stage_name(name)), None)
+    sized = Sized(setup.recipe, setup.device, setup.config, setup.parameters, setup.trained)
+    setting = fitting_setting(sized, stage, lambda changed: memory_sizes(changed)[part], there)
+    if setting is not None:
+        return f"set {setting}, with which it fits"
+    if stage is None:
+        return "take a smaller model, or dtype: bfloat16"
+    weights = PROCESS_BYTES + weight_bytes(setup, setup.recipe.stages[stage])
+    if weights > there:
+        return (
+            f"its weights alone take {giga(weights)}, so set lora or optim.moments: 8bit, or take a"
+            " smaller model"
+        )
+    return (
+        f"no key is enough by itself, so lower max_rows and stages.{stage}.optim.micro_tokens, and"
+        f" set stages.{stage}.optim.activation_checkpointing or lora"
+    )
 
 
 @contextmanager
@@ -84,8 +105,12 @@ def memory_sizes(setup: Sizes) -> dict[str, int]:
     rows = min(recipe.max_rows, recipe.evaluation.concurrency)
     size, tokens = BYTES[recipe.policy_dtype], recipe.as_evaluated.budget.total_tokens
     evaluation = PROCESS_BYTES + setup.parameters * size + cache_bytes(setup, rows, size, tokens)
-    stages = {f"stage '{name}'": memory_bytes(setup, s) for name, s in recipe.stages.items()}
+    stages = {_stage_name(name): memory_bytes(setup, s) for name, s in recipe.stages.items()}
     return {**stages, "an evaluation": evaluation}
+
+
+def _stage_name(name: str) -> str:
+    return f"stage '{name}'"
 
 
 def memory_bytes(setup: Sizes, stage: Stage) -> int:
@@ -179,10 +204,10 @@ def token_bytes(setup: Sizes, size: int) -> int:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes: those free on a GPU, all of the machine's on a CPU (caches give way)."""
+    """Bytes: those free on a GPU, all that this process may have on a CPU."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return machine_memory()
 
 
 def disk_problems(setup: Sizes, out: Path, notes: list[str]) -> Iterator[str]:

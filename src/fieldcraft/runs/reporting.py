@@ -33,7 +33,7 @@ def write_run_report(context: Context, stopped: str | None = None) -> dict[str, 
     names = folder.evaluations()
     if lost := [name for name in evaluations(recipe) if name not in names and not stopped]:
         raise UserError(
-            f"{folder.evaluation(lost[0]).summary} was deleted while the run went on: run the same"
+            f"{folder.evaluation(lost[0]).summary} has vanished while the run went on: run the same"
             " command again, which evaluates anew."
         )
     found = {name: folder.evaluation(name).read() for name in names}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fieldcraft.data.served import DEMONSTRATIONS, FEEDBACK, TRAJECTORIES, Feedback
 from fieldcraft.data.steps_io import demonstration_record
-from fieldcraft.records.files import append_surely, make_folder, refuse_unwritable
+from fieldcraft.records.files import append_surely, finite_json, make_folder, refuse_unwritable
 from fieldcraft.records.jsonl import read_json_lines, whole_lines
 from fieldcraft.records.trajectories import to_json
 from fieldcraft.types import Step, Trajectory
@@ -31,10 +30,11 @@ class Recording:
     def add(self, trajectory: Trajectory, steps: Sequence[Step]) -> None:
         """Keep a request. `steps` are none where they are not worth imitating. Raises OSError."""
         record = demonstration_record(trajectory.task, steps)
+        shown = finite_json(self.folder / DEMONSTRATIONS, record, ensure_ascii=False)
         self._append(
             {
                 TRAJECTORIES: to_json(trajectory),
-                DEMONSTRATIONS: json.dumps(record, ensure_ascii=False),
+                DEMONSTRATIONS: shown,
             }
         )
         self._ids.add(trajectory.task.id)

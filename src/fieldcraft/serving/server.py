@@ -78,6 +78,7 @@ async def _serve(
 ) -> None:
     try:
         service = await open_service(agent, name, limits, home, how, recording)
+        await asyncio.sleep(0)  # where Ctrl-C ends it that came while the model was loaded
         app = create_app(service, address.token, address.host)
         config = config_of(
             app,

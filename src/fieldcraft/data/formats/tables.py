@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from fieldcraft.records.files import atomic_file, atomic_folder, write_text
+from fieldcraft.records.files import atomic_file, atomic_folder, finite_json, write_text
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.records.reading import reading
 from fieldcraft.types import UserError
@@ -112,7 +112,7 @@ def write_records(found: Sequence[Record], out: Path) -> None:
 
 
 def _write_array(out: Path, found: Sequence[Record]) -> None:
-    write_text(out, [json.dumps(list(found), ensure_ascii=False, indent=1) + "\n"])
+    write_text(out, [finite_json(out, list(found), ensure_ascii=False, indent=1) + "\n"])
 
 
 def _write_parquet(out: Path, found: Sequence[Record]) -> None:

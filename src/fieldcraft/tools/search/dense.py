@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldcraft.records.files import writing
+from fieldcraft.records.remedies import index_remedy, put_aside
 from fieldcraft.tools.search.passages import Passage, PassageFile, progress
 from fieldcraft.types import UserError
 
@@ -218,8 +219,8 @@ class Dense:
         old, new = self._kept.vector(0), encoder.passages([first])[0]
         if len(old) != len(new) or old @ new < SAME * np.linalg.norm(old) * np.linalg.norm(new):
             raise UserError(
-                f"The index {folder} was built with another model than {encoder.name} is now; "
-                "remove it and build it anew."
+                f"the index {folder} was built with another model than {encoder.name} is now:"
+                f" {put_aside(folder)} and {index_remedy(folder)}."
             )
 
     def rank(self, queries: Sequence[str], depth: int) -> list[list[tuple[int, float]]]:

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from fieldcraft.recipes.consent import remember, require_consent
 from fieldcraft.records.files import make_folder, sync_folder, write_json
 from fieldcraft.records.reading import read_json, reading
-from fieldcraft.records.remedies import put_aside
+from fieldcraft.records.remedies import index_remedy, put_aside
 from fieldcraft.records.waits import blocking
 from fieldcraft.tools.search.bm25 import LIBRARY, Bm25, write_bm25
 from fieldcraft.tools.search.dense import Dense, Encoder, write_dense
@@ -71,7 +71,8 @@ def fuse(lists: Sequence[Ranked]) -> Ranked:
 def require_index(folder: Path) -> None:
     """Raises UserError for a folder without an index."""
     if not (folder / MANIFEST).exists():
-        raise UserError(f"{folder} holds no search index; build one with 'fieldcraft index'.")
+        remedy = _anew(folder) if folder.exists() else index_remedy(folder)
+        raise UserError(f"{folder} holds no search index: {remedy}.")
 
 
 def require_trusted_index(folder: Path) -> None:
@@ -83,7 +84,7 @@ def require_trusted_index(folder: Path) -> None:
 
 def _anew(folder: Path) -> str:
     """Return what to do about an index that cannot be used."""
-    return f"{put_aside(folder)} and build it anew with 'fieldcraft index'"
+    return f"{put_aside(folder)} and {index_remedy(folder)}"
 
 
 def require_one_search(index: Path | None, url: str | None) -> None:

@@ -1,0 +1,94 @@
+"""Three hundred faults: each ends in one sentence, whose advice destroys nothing and works."""
+
+import shutil
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bad_servers import answers, drips_its_headers, raw_server, redirects, resets
+from fault_parts import Home, draw, ended, follow, told
+from fieldcraft.tools.search.index import SearchIndex
+from fieldcraft.tools.search.server import create_app
+from fieldcraft.tools.serving import serving
+
+COUNT = 300
+SAMPLE = (3, 8, 10, 11, 13, 23, 24, 25, 28, 51)  # of the default suite: fast ones of all kinds
+ROUNDS = 3  # one advice may lead to the next
+BEHAVIOURS: dict[str, Callable[[socket.socket], None]] = {
+    "garbage": answers(b"\xff\xfe<html>", "text/html"),
+    "nothing there": answers(b"{}", status=404),
+    "broken": answers(b"{}", status=500),
+    "no passages": answers(b'{"result": 3}'),
+    "reset": resets,
+    "in a circle": redirects,
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    return Home(tmp_path_factory.mktemp("faults"))
+
+
+def tried(command: list[str], capsys: Any) -> list[str]:
+    """The sentences with which a command ends; none where it does what it should."""
+    capsys.readouterr()
+    code = ended(command)
+    assert code in (0, 2), code
+    return told(capsys.readouterr().err, command) if code else []
+
+
+def met(home: Home, seed: int, capsys: Any) -> bool:
+    """Try a fault, and do what is advised until the command works; tells whether any was."""
+    home.anew()
+    fault = draw(home, seed)
+    fault.spoil(home.path / fault.path)
+    with fault.around():
+        said = first = tried(fault.command, capsys)
+    for _ in range(ROUNDS):
+        if not said:
+            return bool(first)
+        for before in follow(said, home, fault):
+            assert tried(before, capsys) == [], (said, before)
+        if not (home.path / "new" / "recipe.json").exists():  # what no run can go on with
+            shutil.rmtree(home.path / "new", ignore_errors=True)
+        with fault.stays():
+            again = tried(fault.command, capsys)
+        assert again != said, again
+        said = again
+    raise AssertionError(f"no advice helps: {said}")
+
+
+def test_faults_end_in_a_sentence_that_helps(home: Home, capsys: Any) -> None:
+    noticed = [met(home, seed, capsys) for seed in SAMPLE]
+    assert sum(noticed) >= len(noticed) / 2
+
+
+@pytest.mark.slow
+def test_all_faults_end_in_a_sentence_that_helps(home: Home, capsys: Any) -> None:
+    noticed = [met(home, seed, capsys) for seed in range(COUNT)]
+    assert sum(noticed) >= COUNT / 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*BEHAVIOURS, "nobody listens", pytest.param("slow headers", marks=pytest.mark.slow)],
+)
+def test_servers_that_cannot_be_searched_with(name: str, home: Home, capsys: Any) -> None:
+    home.anew()
+
+    def asking(url: str) -> list[str]:
+        return [*home.command("ask"), "--search-url", url]
+
+    if name != "nobody listens":
+        with raw_server(BEHAVIOURS.get(name, drips_its_headers)) as (url, _):
+            [said] = tried(asking(url), capsys)
+    else:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        [said] = tried(asking(url), capsys)
+    assert url in said
+    assert "start" in said or "search.url" in said or "--search-url" in said, said
+    with serving(create_app(SearchIndex.load(home.path / "index"))) as good:
+        assert tried(asking(good), capsys) == []

@@ -1,0 +1,70 @@
+"""JSON that other programs read: no writer writes NaN or Infinity."""
+
+import json
+from collections.abc import Callable
+from math import inf, isnan, nan
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fieldcraft.data.formats.tables import write_records
+from fieldcraft.data.records import write_array
+from fieldcraft.data.selection import Tallies, Tally
+from fieldcraft.records.files import write_json
+from fieldcraft.records.jsonl import write_json_lines
+from fieldcraft.records.metrics import MetricsLog
+from fieldcraft.records.rollouts import Kept, read_rollouts, write_rollouts
+from fieldcraft.types import Task, Trajectory, UserError
+
+BAD = [{"question": "Who?"}, {"meta": {"share": [1.0, nan]}}]
+WRITERS: dict[str, Callable[[Path, Any], object]] = {
+    "a.jsonl": write_json_lines,
+    "b.json": write_json,
+    "c.json": write_array,
+    "d.json": lambda path, records: write_records(records, path),
+}
+
+
+def strict(text: str) -> Any:
+    """Read as a browser does."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_what_is_not_finite_is_refused_with_its_place(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    with pytest.raises(UserError, match=r"meta\.share\.1 = nan, which is no finite number"):
+        WRITERS[name](path, BAD)
+    assert not path.exists()
+
+
+def test_a_metric_that_is_not_finite_is_null(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.append({"step": 0, "loss": nan, "shares": [1.0, inf], "of": {"stop": -inf}})
+    wanted = {"step": 0, "loss": None, "shares": [1.0, None], "of": {"stop": None}}
+    assert strict(log.path.read_text()) == wanted
+    log.rewind(1)
+    assert log.rows() == [wanted]
+
+
+def test_numbers_of_tokens_that_are_not_finite_are_null(tmp_path: Path) -> None:
+    trajectory = Trajectory(Task("1", "Who?", ("Ada",)))
+    write_rollouts(tmp_path, [Kept(0, [1.0, nan], trajectory, [inf], None)])
+    [file] = tmp_path.iterdir()
+    record = strict(file.read_text())
+    assert (record["advantages"], record["entropies"]) == ([1.0, None], [None])
+    [kept] = read_rollouts(tmp_path)
+    assert kept.advantages is not None
+    assert kept.advantages[0] == 1
+    assert isnan(kept.advantages[1])
+
+
+def test_a_journal_refuses_what_is_not_finite(tmp_path: Path) -> None:
+    tallies = Tallies(tmp_path / "tallies.jsonl")
+    with pytest.raises(UserError, match="right = nan, which is no finite number"):
+        tallies.append("base", Task("1", "Who?", ("Ada",)), Tally(nan, 4))

@@ -1,0 +1,107 @@
+"""What makes a run fit: the key that costs most, and the value, as computed by hand."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import Qwen2Config
+
+from fieldcraft.recipes.loading import load_recipe
+from fieldcraft.runs import memory
+from fieldcraft.runs.machine_memory import machine_memory
+from fieldcraft.runs.memory import PROCESS_BYTES
+from fieldcraft.runs.memory_advice import Sized
+from fieldcraft.train.output_layer import PIECE
+
+PARAMETERS = 1000
+SHAPE = {"vocab_size": 10, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+HEADS = {"num_attention_heads": 2, "num_key_value_heads": 2}
+MODEL = PROCESS_BYTES + 12 * PARAMETERS  # a parameter, and two moments
+GRADIENTS = 4 * PARAMETERS
+ROW = 608 * 2 * 2 * 2 * 32 * 4  # 600 tokens in blocks of 32: two layers, keys and values, two heads
+TOKEN = 4 * 2 * (10 * 64 + 4 * 128) + 3 * 4 * 10  # activations of two layers, and three logits
+
+
+def advice(monkeypatch: pytest.MonkeyPatch, there: int, *overrides: str) -> str:
+    """The end of the sentence about a recipe with one stage, on a machine with so many bytes."""
+    smoke = load_recipe("smoke", ["stages.rl2.start=null", "evaluation.concurrency=1", *overrides])
+    recipe = smoke.model_copy(update={"stages": {"rl2": smoke.stages["rl2"]}})
+    config = Qwen2Config(**SHAPE, **HEADS)
+    monkeypatch.setattr(memory, "free_memory", lambda _: there)
+    setup = Sized(recipe, torch.device("cpu"), config, PARAMETERS, PARAMETERS)
+    [problem] = memory.memory_problems(setup, [])
+    found = re.fullmatch(r".* needs about \S+ GB of memory and cpu has \S+ GB: (.*)\.", problem)
+    assert found is not None, problem
+    return found[1]
+
+
+def test_rows_dominate(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = MODEL + 20 * ROW + ROW // 2
+    told = advice(monkeypatch, there, "max_rows=64", "stages.rl2.optim.micro_tokens=600")
+    assert told == "set max_rows=20, with which it fits"
+
+
+def test_tokens_of_a_micro_batch_dominate(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = MODEL + GRADIENTS + 3000 * TOKEN + TOKEN - 1
+    assert PIECE > 8192 * 10
+    told = advice(monkeypatch, there, "max_rows=1", "stages.rl2.optim.micro_tokens=8192")
+    assert told == "set stages.rl2.optim.micro_tokens=3000, with which it fits"
+
+
+def test_activations_of_one_long_text_dominate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A micro-batch holds at least one text, so fewer tokens help nothing."""
+    there = MODEL + GRADIENTS + 400 * TOKEN
+    told = advice(monkeypatch, there, "max_rows=1", "stages.rl2.optim.micro_tokens=600")
+    assert told == "set stages.rl2.optim.activation_checkpointing=true, with which it fits"
+
+
+def test_the_length_dominates_where_all_else_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = 4 * (2 * 64 + 10 * 64 + 4 * 128) + 3 * 4 * 10  # two inputs, and one layer at a time
+    there = MODEL + GRADIENTS + 500 * kept
+    own = ["stages.rl2.optim.micro_tokens=16", "stages.rl2.optim.activation_checkpointing=true"]
+    told = advice(monkeypatch, there, "max_rows=1", *own)
+    assert told == "set budget.total_tokens=500, with which it fits"
+
+
+def test_weights_dominate(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = advice(monkeypatch, MODEL - 1)
+    assert told == (
+        "its weights alone take 0.6 GB, so set lora or optim.moments: 8bit, or take a smaller model"
+    )
+
+
+def test_an_evaluation_has_no_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    smoke = load_recipe("smoke", ["max_rows=64"]).model_copy(update={"stages": {}})
+    monkeypatch.setattr(memory, "free_memory", lambda _: PROCESS_BYTES + 4 * PARAMETERS + 7 * ROW)
+    config = Qwen2Config(**SHAPE, **HEADS)
+    setup = Sized(smoke, torch.device("cpu"), config, PARAMETERS, PARAMETERS)
+    [problem] = memory.memory_problems(setup, [])
+    assert problem.startswith("an evaluation needs about ")
+    assert problem.endswith(": set max_rows=7, with which it fits.")
+
+
+@pytest.mark.parametrize(
+    ("listed", "file", "text", "limit"),
+    [
+        ("0::/a/b", "a/b/memory.max", "1000000", 1_000_000),
+        ("0::/a/b", "a/memory.max", "1000000", 1_000_000),
+        ("0::/not/shown", "memory.max", "1000000", 1_000_000),
+        ("0::/a", "unified/a/memory.max", "1000000", 1_000_000),
+        ("4:memory:/a\n0::/", "memory/a/memory.limit_in_bytes", "1000000", 1_000_000),
+        ("4:cpu,memory:/", "memory/memory.limit_in_bytes", "1000000", 1_000_000),
+        ("0::/a", "a/memory.max", "max", None),
+        ("4:memory:/", "memory/memory.limit_in_bytes", "9223372036854771712", None),
+        ("3:cpu:/a", "memory/a/memory.limit_in_bytes", "1000000", None),
+    ],
+)
+def test_a_control_group_bounds_the_memory(
+    listed: str, file: str, text: str, limit: int | None, tmp_path: Path
+) -> None:
+    own, place = tmp_path / "own", tmp_path / "groups" / file
+    own.write_text(f"{listed}\n")
+    place.parent.mkdir(parents=True)
+    place.write_text(f"{text}\n")
+    physical = machine_memory(tmp_path, tmp_path / "nowhere")
+    assert machine_memory(tmp_path / "groups", own) == (limit or physical)
+    assert physical > 1_000_000
