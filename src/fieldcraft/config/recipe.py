@@ -72,7 +72,6 @@ FREE_KEYS = (
     ("trackers",),
 )
 
-
 MISMATCH_CAP = 2.0  # of the usual truncated importance sampling (verl, TRL)
 
 # The settings of the stage types that are built in: those of others are found with the type.
@@ -90,8 +89,7 @@ class Recipe(Section):
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     lora: Lora | None = None  # None: all weights are trained
-    # in which models compute; what is trained has masters in float32
-    dtype: Dtype = "float32"
+    dtype: Dtype = "float32"  # in which models compute; masters of what is trained are float32
     max_rows: PositiveInt = 256  # rollouts whose keys and values are kept while they are sampled
     engine: EngineChoice = EngineChoice()
     cluster: Cluster = Cluster()

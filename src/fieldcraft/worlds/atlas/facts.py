@@ -151,8 +151,7 @@ class Atlas:
         """
         known: set[tuple[str, str]] = set()
         reached: set[str] = set()
-        unread = dict(texts)
-        new = set(named)
+        unread, new = dict(texts), set(named)
         while new:
             for name in new:
                 names, facts = self._taught_from[name]
@@ -164,23 +163,21 @@ class Atlas:
         return known
 
     @cached_property
-    def _taught_from(self) -> Mapping[str, tuple[frozenset[str], frozenset[tuple[str, str]]]]:
+    def _taught_from(self) -> Mapping[str, tuple[set[str], set[tuple[str, str]]]]:
         """The entities that are reached, and the facts that are known, from each entity by what was
         taught alone. Chains meet the same ones again and again."""
-        return {name: self._follow_taught(name) for name in self.entities}
-
-    def _follow_taught(self, start: str) -> tuple[frozenset[str], frozenset[tuple[str, str]]]:
-        known: set[tuple[str, str]] = set()
-        reached, new = {start}, [start]
-        while new:
-            entity = self.entities[new.pop()]
-            if entity.region == "taught":
-                facts = [(entity.name, relation) for relation in RELATIONS[entity.kind]]
-                known.update(facts)
-                further = {self.facts[fact] for fact in facts} - reached
-                reached |= further
-                new += further
-        return frozenset(reached), frozenset(known)
+        found: dict[str, tuple[set[str], set[tuple[str, str]]]] = {}
+        for start in self.entities:
+            reached, known = found[start] = ({start}, set())
+            new = [start]
+            while new:
+                entity = self.entities[new.pop()]
+                if entity.region == "taught":
+                    facts = {(entity.name, relation) for relation in RELATIONS[entity.kind]}
+                    known |= facts
+                    new += {self.facts[fact] for fact in facts} - reached
+                    reached.update(new)
+        return found
 
     def question(self, path: Route) -> str:
         """`What is the country of the employer of Bran Tel?`"""
@@ -254,9 +251,7 @@ class Atlas:
             for (kind, region), names in self.by_kind.items()
             if region == "taught"
         }
-        return {
-            k: ([first for first, _ in p], [second for _, second in p]) for k, p in parts.items()
-        }
+        return {k: ([a for a, _ in p], [b for _, b in p]) for k, p in parts.items()}
 
     @cached_property
     def taught_facts(self) -> list[tuple[str, str]]:
