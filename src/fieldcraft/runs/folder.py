@@ -346,7 +346,7 @@ def find_model(path: Path) -> tuple[RunFolder | None, Path]:
         run = find_run(path)
         return run, run.stage(_last_finished(run)).model
     path = _in_stage(cached_model(path))
-    above = path.absolute().parents[1]
+    above = path.absolute().parent.parent  # the run, where it is of one
     for file, kind in _PARTS.items():
         if (path / file).exists() and (file == SHARDS or (above / "recipe.json").exists()):
             raise UserError(
@@ -369,7 +369,7 @@ def find_part(path: Path) -> tuple[RunFolder, Path] | None:
     kinds = [kind for file, kind in _PARTS.items() if (path / file).exists()]
     if not kinds:
         return None
-    run = path.absolute().parents[1]
+    run = path.absolute().parent.parent
     if not (run / "recipe.json").exists():
         put_back = f"put it back as RUN/STAGE/{path.name}"
         lost = f"{path} is {kinds[0]} without its run, which knows the model: {put_back}."
