@@ -46,8 +46,8 @@ from fieldcraft.types import UserError
         (["serve", "search", "--index", "/none"], "/none holds no search index: build it anew"),
         (
             ["bench", "speed"],
-            "there is no comparison 'speed': use one of answers, async, checkpoint, engine,"
-            " graders, memory, output_layer, plan, prefixes, rankings, ranks,"
+            "there is no comparison 'speed': use one of answers, async, checkpoint, connections,"
+            " engine, graders, memory, output_layer, plan, prefixes, rankings, ranks,"
             " sampling, sandbox, scaling, search, sessions, simulator, train, vectors, view,"
             " vllm_engine, words.",
         ),
