@@ -37,7 +37,7 @@ def packed(*names: str) -> bytes:
         ("a.csv", TABLE.encode("utf-32"), "is written in UTF-32: convert it: iconv"),
         ("a.jsonl", LINES.encode("utf-16"), "is written in UTF-16: convert it"),
         ("a.jsonl", LINES.encode("latin-1"), "is not text in UTF-8"),
-        ("a.csv.gz", gzip.compress(TABLE.encode("latin-1", mtime=0)), "is not written in UTF-8"),
+        ("a.csv.gz", gzip.compress(TABLE.encode("latin-1"), mtime=0), "is not written in UTF-8"),
         ("a.xlsx", packed("[Content_Types].xml", "xl/workbook.xml"), "is a spreadsheet: export"),
         ("a.csv", packed("[Content_Types].xml", "xl/workbook.xml"), "is a spreadsheet: export"),
         ("a.ods", packed("mimetype", "content.xml"), "is a spreadsheet: export its sheet as CSV"),
