@@ -1,5 +1,6 @@
 """Fixtures that every test may use."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,9 @@ from hypothesis import settings
 
 settings.register_profile("no clock", deadline=None)  # a busy machine is no defect
 settings.load_profile("no clock")
+
+# A shell starts what it runs in the background deaf to Ctrl-C, and tests interrupt themselves.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
