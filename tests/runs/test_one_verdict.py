@@ -374,8 +374,7 @@ def test_what_nothing_can_grade_is_left_out_unless_it_is_trusted(
 
 
 def test_no_other_module_compares_answers() -> None:
-    """Only rewards do. The exceptions compare accepted answers with one another, or texts of
-    observations."""
+    """Only rewards do. The exceptions compare accepted answers, or texts of observations."""
     comparing = {"exact_match", "f1", "cover_em", "compared", "normalise"}
     found: set[str] = set()
     for path in PACKAGE.rglob("*.py"):

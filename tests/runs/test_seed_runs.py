@@ -57,7 +57,8 @@ evaluation = dict(n=4, n_effective=4, tokens_mean=9.0, em=0.5 + seed / 8, f1=0.5
 names = ["workflow", *recipe["stages"]]
 report = dict(device="cpu", seconds=1.0, versions={}, evals={n: evaluation for n in names},
     stages=[dict(name=n, seconds=1.0) for n in recipe["stages"]])
-os.makedirs(os.path.join(out, "evaluations"), exist_ok=True)
+for part in ("evaluations", "index"):
+    os.makedirs(os.path.join(out, part), exist_ok=True)
 for name in names:  # the last one is right where the seed is at most the question's number
     with open(os.path.join(out, "evaluations", f"{name}.jsonl"), "w") as file:
         for i in range(4):

@@ -10,17 +10,14 @@ from fieldcraft.data.program_tests import STDIN, UNIT, Meta, stdin_test
 from fieldcraft.data.written import value_in
 from fieldcraft.types import UserError
 
-# A file of pytest imports the program as a module of this name.
-_AS_MODULE = """import sys as _sys, types as _types
-_sys.modules['solution'] = _types.ModuleType('solution')
-_sys.modules['solution'].__dict__.update(globals())
-"""
+MODULE = "solution"  # a file of pytest imports the program as this; here its names are known
 
 
 def kodcode_question(text: str, test: str, info: Any) -> tuple[str, Meta]:
     """A question of KodCode with the declarations of its functions, which the tests call. Raises
     UserError or SyntaxError for tests that need pytest: nothing would run them."""
-    calls = "".join(f"{name}()\n" for name in _tests_in(ast.parse(test)))
+    module = ast.parse(test)
+    calls = "".join(f"{name}()\n" for name in _tests_in(module))
     if not calls:
         raise UserError("no function of the tests is called test_...; write them as 'unit_tests'.")
     listed = value_in(info) if isinstance(info, str) else info
@@ -28,7 +25,18 @@ def kodcode_question(text: str, test: str, info: Any) -> tuple[str, Meta]:
     declared = [f.get("function_declaration") for f in functions if isinstance(f, Mapping)]
     shown = "\n".join(filter(None, declared))
     question = f"{text.strip()}\n\nThe program must define:\n\n{shown}" if shown else text
-    return question, {UNIT: [f"{_AS_MODULE}{test.rstrip()}\n\n{calls}"]}
+    tests = ast.unparse(ast.fix_missing_locations(_WithoutProgram().visit(module)))
+    return question, {UNIT: [f"{tests}\n\n{calls}"]}
+
+
+class _WithoutProgram(ast.NodeTransformer):
+    """Removes the imports of the program; of those under another name, that name is kept."""
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | list[ast.stmt]:
+        if node.module != MODULE:
+            return node
+        named = [f"{alias.asname} = {alias.name}" for alias in node.names if alias.asname]
+        return ast.parse("\n".join(named) or "pass").body
 
 
 def _tests_in(module: ast.Module) -> Iterator[str]:

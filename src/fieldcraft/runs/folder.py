@@ -244,7 +244,7 @@ class RunFolder:
         if self.recipe.collect is not None or not self.recipe.stages:
             return False
         unsearched = self.recipe.searches_index and not self.index.exists()
-        return unsearched or {*evaluations(self.recipe)} != {*self.evaluations()}
+        return unsearched or not {*evaluations(self.recipe)} <= {*self.evaluations()}
 
     def forget_report(self) -> None:
         """Delete the report of a run that is resumed."""
@@ -373,7 +373,7 @@ def find_part(path: Path) -> tuple[RunFolder, Path] | None:
     if not (run / "recipe.json").exists():
         put_back = f"put it back as RUN/STAGE/{path.name}"
         lost = f"{path} is {kinds[0]} without its run, which knows the model: {put_back}."
-        raise UserError(how_to_get(path) or lost)
+        raise UserError(lost if path.match(CHECKPOINTS) else how_to_get(path) or lost)
     return find_run(run), path
 
 
