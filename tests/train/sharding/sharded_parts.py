@@ -32,7 +32,7 @@ from fieldcraft.train.trainer import Trainer
 from rank_processes import Pool
 
 Kind = Literal["qwen3", "llama", "mla"]
-WORDS = 48
+WORDS = 400  # as many as the tokenizer has
 CPU = torch.device("cpu")
 SHAPE: dict[str, Any] = {
     "vocab_size": WORDS,
