@@ -52,6 +52,7 @@ TIME = {
     ),
     "of threads": (
         "import threading, zlib\n"
+        "threading.stack_size(2**18)\n"
         "def work():\n    while True: zlib.compress(bytes(2**20))\n"
         "for i in range(4): threading.Thread(target=work).start()\ntime.sleep(60)"
     ),
