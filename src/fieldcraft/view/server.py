@@ -8,7 +8,6 @@ import shlex
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from fieldcraft.records.files import finite_or_null
 from fieldcraft.tools.bodies import BodyTooLong, body_of
 from fieldcraft.types import Trajectory, UserError
 from fieldcraft.view.access import Guard
@@ -243,7 +243,7 @@ def _answer(make: Callable[[Request], Any]) -> Callable[[Request], Response]:
 
 def _json(value: Any, status: int = 200) -> Response:
     """A number that is not finite becomes null, as browsers read no other JSON."""
-    text = json.dumps(_plain(value), separators=(",", ":"))
+    text = json.dumps(finite_or_null(value), separators=(",", ":"))
     headers = {"Cache-Control": "no-store"}
     return Response(text, status, headers=headers, media_type="application/json")
 
@@ -251,16 +251,6 @@ def _json(value: Any, status: int = 200) -> Response:
 def _download(lines: Iterator[bytes] | Iterator[str], name: str, kind: str) -> Response:
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
     return StreamingResponse(lines, headers=headers, media_type=kind)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return value
 
 
 def _number(request: Request, name: str, default: int = 0) -> int:
