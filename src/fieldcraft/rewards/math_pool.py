@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 from concurrent.futures import Future
 from functools import lru_cache
 from importlib.util import find_spec
@@ -48,6 +47,4 @@ def shared_pool(workers: int, seconds: float) -> MathPool:
         raise UserError(
             "the reward 'math' needs Math-Verify: install it with pip install 'fieldcraft[code]'."
         )
-    pool = MathPool(workers, seconds)
-    atexit.register(pool.close)
-    return pool
+    return MathPool(workers, seconds)

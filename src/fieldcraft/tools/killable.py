@@ -6,6 +6,7 @@ no exception stops them. A module that does such work ends with `tools/killable_
 
 from __future__ import annotations
 
+import atexit
 import json
 import subprocess
 import sys
@@ -92,6 +93,7 @@ class KillablePool:
         self.seconds = seconds
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix=module)
         self._idle: SimpleQueue[KillableProcess] = SimpleQueue()
+        atexit.register(self.close)
 
     def run(self, work: Callable[[], T]) -> Future[T]:
         """Run something that asks in a thread, of which there are as many as processes."""

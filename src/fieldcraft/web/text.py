@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import codecs
 import hashlib
 import io
@@ -80,9 +79,7 @@ class PageTexts:
 
 @lru_cache
 def _processes() -> KillablePool:
-    pool = KillablePool("fieldcraft.web.text_worker", os.cpu_count() or 1, PAGE_SECONDS)
-    atexit.register(pool.close)
-    return pool
+    return KillablePool("fieldcraft.web.text_worker", os.cpu_count() or 1, PAGE_SECONDS)
 
 
 def _page_of(said: dict[str, Any]) -> Page:

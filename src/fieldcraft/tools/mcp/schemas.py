@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
@@ -38,9 +37,7 @@ async def _asked(question: dict[str, Any]) -> str | None:
 
 @lru_cache
 def _processes() -> KillablePool:
-    pool = KillablePool("fieldcraft.tools.mcp.schema_worker", WORKERS, SECONDS)
-    atexit.register(pool.close)
-    return pool
+    return KillablePool("fieldcraft.tools.mcp.schema_worker", WORKERS, SECONDS)
 
 
 def _remote(schema: Any) -> str | None:
