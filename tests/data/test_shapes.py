@@ -1,5 +1,6 @@
 """Keys of data sets, and keys in capitals, are read as the usual ones."""
 
+import asyncio
 import json
 from collections import Counter
 from pathlib import Path
@@ -9,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldcraft.data.program_tests import UNIT
 from fieldcraft.data.records import Malformed
 from fieldcraft.data.shapes import usual_record
 from fieldcraft.data.sources import read_questions, read_task
+from fieldcraft.rewards.programs import UnitTests
+from fieldcraft.types import Status, Trajectory
+from unguarded import Unguarded
 
 PLAIN = {"question": "Which?", "answer": "b", "options": ["a", "b"], "id": "7", "level": "easy"}
 
@@ -69,6 +72,7 @@ KODCODE = {"question": "Double it.", "solution": "", "test_info": []}
         "class TestIt:\n    def test_a(self):\n        pass",
         "async def test_a():\n    pass",
         "def check():\n    pass",
+        "import solution\ndef test_a():\n    getattr(solution, 'double')(2)",
         "def test_a(:",
     ],
 )
@@ -78,10 +82,23 @@ def test_tests_that_nothing_would_run_are_left_out(test: str) -> None:
 
 
 @pytest.mark.parametrize("info", [[], None, "", json.dumps([{"function_name": "double"}])])
-def test_a_program_is_the_module_that_its_tests_import(info: Any) -> None:
-    test = "import solution as s\nfrom solution import double\n\n"
-    test += "def test_a():\n    assert double is s.double"
-    [unit] = read_task({**KODCODE, "test": test, "test_info": info}).meta[UNIT]
-    exec(f"def double(x):\n    return 2 * x\n\n{unit}", {})
-    with pytest.raises(ImportError):
-        exec(f"def halve(x):\n    return 2 * x\n\n{unit}", {})
+@pytest.mark.parametrize(
+    "test",
+    [
+        "import solution as s, math\ndef test_a():\n    assert s.double(math.floor(2.5)) == 4",
+        "import solution\ndef test_a():\n    assert solution.double(2) == 4",
+        "from solution import double as twice\ndef test_a():\n    assert twice(2) == 4",
+        "def test_a():\n    from solution import double\n    assert double(2) == 4",
+        "from solution import *\ndef test_a():\n    assert double(2) == 4",
+    ],
+)
+def test_a_program_is_the_module_that_its_tests_import(test: str, info: Any) -> None:
+    task = read_task({**KODCODE, "test": test, "test_info": info})
+    reward = UnitTests(Unguarded())
+    for program, right in [
+        ("def double(x):\n    return 2 * x", 1.0),
+        ("def double(x):\n    return 3 * x", 0.0),
+        ("def halve(x):\n    return 2 * x", 0.0),
+    ]:
+        answered = Trajectory(task, status=Status.ANSWERED, answer=program)
+        assert asyncio.run(reward.ask(answered)) == right

@@ -25,18 +25,38 @@ def kodcode_question(text: str, test: str, info: Any) -> tuple[str, Meta]:
     declared = [f.get("function_declaration") for f in functions if isinstance(f, Mapping)]
     shown = "\n".join(filter(None, declared))
     question = f"{text.strip()}\n\nThe program must define:\n\n{shown}" if shown else text
-    tests = ast.unparse(ast.fix_missing_locations(_WithoutProgram().visit(module)))
+    tests = ast.unparse(ast.fix_missing_locations(_WithoutProgram(module).visit(module)))
     return question, {UNIT: [f"{tests}\n\n{calls}"]}
 
 
 class _WithoutProgram(ast.NodeTransformer):
-    """Removes the imports of the program; of those under another name, that name is kept."""
+    """Removes the imports of the program, whose names the tests know: `s.double` behind
+    `import solution as s` becomes `double`, and a name given by `from` is kept."""
+
+    def __init__(self, module: ast.Module) -> None:
+        imports = [node for node in ast.walk(module) if isinstance(node, ast.Import)]
+        named = [alias for node in imports for alias in node.names if alias.name == MODULE]
+        self._modules = {alias.asname or alias.name for alias in named}
+
+    def visit_Import(self, node: ast.Import) -> ast.AST:
+        others = [alias for alias in node.names if alias.name != MODULE]
+        return ast.Import(others) if others else ast.Pass()
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | list[ast.stmt]:
         if node.module != MODULE:
             return node
         named = [f"{alias.asname} = {alias.name}" for alias in node.names if alias.asname]
         return ast.parse("\n".join(named) or "pass").body
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        if isinstance(node.value, ast.Name) and node.value.id in self._modules:
+            return ast.Name(node.attr, node.ctx)
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if node.id in self._modules:
+            raise UserError("the tests use the program as a module; write them as 'unit_tests'.")
+        return node
 
 
 def _tests_in(module: ast.Module) -> Iterator[str]:
