@@ -54,24 +54,6 @@ from fieldcraft.config.stages import Pairs, Sft, Stage
 from fieldcraft.config.teacher import Teacher
 from fieldcraft.types import UserError
 
-# What a run that is resumed may change: how a teacher, an engine, an environment or a search is
-# reached, what decides how much memory it takes and which processes it has, and who shows its
-# curves. `*` is any name.
-FREE_KEYS = (
-    ("cluster",),
-    ("max_rows",),
-    ("stages", "*", "optim", "micro_tokens"),
-    ("stages", "*", "optim", "activation_checkpointing"),
-    *(("engine", key) for key in ("python", "urls", "exchange", "timeout_seconds")),
-    *(("environment", key) for key in ("python", "url", "sessions", "timeout_seconds")),
-    *(("teacher", key) for key in ("url", "api_key_env", "prices")),
-    *(("teacher", key) for key in ("concurrency", "timeout_seconds", "retries")),
-    ("search", "api_key_env"),
-    ("collect", "max_failed"),
-    ("evaluation", "max_broken"),
-    ("trackers",),
-)
-
 MISMATCH_CAP = 2.0  # of the usual truncated importance sampling (verl, TRL)
 
 # The settings of the stage types that are built in: those of others are found with the type.
@@ -131,9 +113,14 @@ class Recipe(Section):
     evaluation: Evaluation = Evaluation()
 
     @property
+    def offers_search(self) -> bool:
+        """Whether `search` is one of its tools."""
+        return any(tool.name == "search" for tool in self.tools)
+
+    @property
     def searches_index(self) -> bool:
         """Whether a run indexes its corpus, for the tool that searches it."""
-        return self.search.url is None and any(tool.name == "search" for tool in self.tools)
+        return self.search.url is None and self.offers_search
 
     @property
     def asks_files(self) -> bool:

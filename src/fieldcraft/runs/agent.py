@@ -155,7 +155,7 @@ class Agent:
                 written, and for what stops a run.
         """
         folder, named = require_path(out, "out"), name_stages(stages)
-        searches = any(tool.name == SEARCH for tool in self.recipe.tools)
+        searches = self.recipe.offers_search
         keys = {
             "recipe": folder.name,
             "model": str(self.model),
@@ -213,12 +213,17 @@ class Agent:
     def offering(self, tools: Sequence[str]) -> Agent:
         """The same agent with other tools, by name, in place of its own; none keeps its own. Raises
         UserError for a tool that cannot be made, and for a search over nothing."""
-        if SEARCH in tools and self.index is None and self.recipe.search.url is None:
+        if SEARCH in tools and self.searches_nothing:
             raise UserError(
                 f"{self.model} has nothing to search: give --index or --search-url, or leave out"
                 f" --tool {SEARCH}."
             )
         return self.with_settings(tools=list(tools)) if tools else self
+
+    @property
+    def searches_nothing(self) -> bool:
+        """Whether it has neither an index nor a server; then it has no tool `search`."""
+        return self.index is None and self.recipe.search.url is None
 
     def with_settings(self, **settings: Any) -> Agent:
         """The same agent with other keys of its recipe. Raises UserError for a wrong one."""
@@ -320,11 +325,11 @@ class Agent:
     async def _tools(self) -> list[AnyTool]:
         """Those of the recipe; without an index or a server there is no search."""
         recipe, search = self.recipe, None
-        if self.index is None and recipe.search.url is None:
+        if self.searches_nothing:
             others = tuple(tool for tool in recipe.tools if tool.name != SEARCH)
             recipe = recipe.model_copy(update={"tools": others})
         index = self.index or self.model  # a server needs none
-        if any(tool.name == SEARCH for tool in recipe.tools):
+        if recipe.offers_search:
             search = self._index_tools[0] if self._index_tools else await open_search(recipe, index)
             self._index_tools[:] = [search] if isinstance(search, SearchTool) else []
         return await open_tools(recipe, index, search)
@@ -357,7 +362,13 @@ def load(
         agent = find_agent(require_path(path, "path"))
     if tools is not None:
         settings["tools"] = choose_tools(tools)
-    return agent.with_settings(**settings) if settings else agent
+    made = agent.with_settings(**settings) if settings else agent
+    if tools is not None and made.searches_nothing and made.recipe.offers_search:
+        raise UserError(
+            f"{made.model} has nothing to search: give search={{'url': ADDRESS}} of a server that"
+            f" `fieldcraft serve search` starts, or leave '{SEARCH}' out of tools."
+        )
+    return made
 
 
 def find_agent(path: Path) -> Agent:

@@ -1,6 +1,6 @@
 """The beginning of a run: a folder is new, or holds a run of the same settings.
 
-What only decides how a run is computed or shown may differ (`FREE_KEYS` in config/recipe.py).
+What only decides how a run is computed or shown may differ (`FREE_KEYS`).
 """
 
 from __future__ import annotations
@@ -8,12 +8,30 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fieldcraft.config.recipe import FREE_KEYS, Recipe, dump_recipe
+from fieldcraft.config.recipe import Recipe, dump_recipe
 from fieldcraft.recipes.consent import remember
 from fieldcraft.records.files import draft_of, refuse_unwritable, write_json
 from fieldcraft.records.reading import MAKE_ANEW, read_json
 from fieldcraft.runs.folder import RunFolder
 from fieldcraft.types import UserError
+
+# What a run that is resumed may change: how a teacher, an engine, an environment or a search is
+# reached, what decides how much memory it takes and which processes it has, and who shows its
+# curves. `*` is any name.
+FREE_KEYS = (
+    ("cluster",),
+    ("max_rows",),
+    ("stages", "*", "optim", "micro_tokens"),
+    ("stages", "*", "optim", "activation_checkpointing"),
+    *(("engine", key) for key in ("python", "urls", "exchange", "timeout_seconds")),
+    *(("environment", key) for key in ("python", "url", "sessions", "timeout_seconds")),
+    *(("teacher", key) for key in ("url", "api_key_env", "prices")),
+    *(("teacher", key) for key in ("concurrency", "timeout_seconds", "retries")),
+    ("search", "api_key_env"),
+    ("collect", "max_failed"),
+    ("evaluation", "max_broken"),
+    ("trackers",),
+)
 
 
 def open_run(path: Path, recipe: Recipe) -> RunFolder:

@@ -101,7 +101,7 @@ async def open_tools(
 ) -> list[AnyTool]:
     """Every tool of a recipe, in its order; `search` and `others` are open already. Raises
     UserError for one that cannot be made."""
-    if search is None and any(tool.name == SEARCH for tool in recipe.tools):
+    if search is None and recipe.offers_search:
         search = await open_search(recipe, index)
     return await _make_tools(recipe, search, _sites(recipe.world, recipe.seed), others)
 

@@ -27,7 +27,6 @@ from fieldcraft.rewards.grading import GRADES_BY, JUDGE, recorded_as
 from fieldcraft.rollout.environments import opened
 from fieldcraft.runs.budget_check import budget_problems, position_problems
 from fieldcraft.runs.build import (
-    SEARCH,
     make_correct,
     make_environment_of_others,
     make_rubric,
@@ -242,10 +241,9 @@ def environment_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
 
 def workflow_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
     """Every workflow must be there, and so must what it calls."""
-    searches = any(tool.name == SEARCH for tool in recipe.tools)
     for name in recipe.evaluation.workflows:
         find_workflow(name)
-        if name in SEARCHING and not searches:
+        if name in SEARCHING and not recipe.offers_search:
             yield (
                 f"the workflow '{name}' searches, and tools has no search: set"
                 " evaluation.workflows=[], or add search to tools."

@@ -48,8 +48,7 @@ class FileInputs(Inputs):
         asked = "evaluation.tasks" if recipe.tasks is None else "tasks"
         if recipe.model is None and _reads_model(recipe):
             raise UserError(f"{asked}=FILE needs model=DIR, a checkpoint folder to start from.")
-        searches = any(tool.name == "search" for tool in recipe.tools)
-        if searches and recipe.corpus is None and recipe.search.url is None:
+        if recipe.offers_search and recipe.corpus is None and recipe.search.url is None:
             raise UserError(
                 f"{asked}=FILE needs corpus=FILE, or search.url= of a search server, for the tool"
                 " search: give one of them, or tools= without search."
