@@ -222,7 +222,8 @@ class Agent:
 
     @property
     def searches_nothing(self) -> bool:
-        """Whether it has neither an index nor a server; then it has no tool `search`."""
+        """Whether it has neither an index nor a server; then it acts without the tool `search`.
+        Trained with a corpus, it has one."""
         return self.index is None and self.recipe.search.url is None
 
     def with_settings(self, **settings: Any) -> Agent:
@@ -362,13 +363,7 @@ def load(
         agent = find_agent(require_path(path, "path"))
     if tools is not None:
         settings["tools"] = choose_tools(tools)
-    made = agent.with_settings(**settings) if settings else agent
-    if tools is not None and made.searches_nothing and made.recipe.offers_search:
-        raise UserError(
-            f"{made.model} has nothing to search: give search={{'url': ADDRESS}} of a server that"
-            f" `fieldcraft serve search` starts, or leave '{SEARCH}' out of tools."
-        )
-    return made
+    return agent.with_settings(**settings) if settings else agent
 
 
 def find_agent(path: Path) -> Agent:
