@@ -1,8 +1,8 @@
-"""Options of a question in columns of their own: A to D as in C-Eval and MMLU's tables, `option_a`,
-`opa`, `option1`, `choice_1`.
+"""Options of a question that stand in columns of their own, as in C-Eval and tables of MMLU.
 
-Without them only the letter of the right one would be left, as the answer to a question that shows
-nothing to choose from.
+The columns are A to D, `option_a`, `opa`, `option1`, `choice_1` and the like. Without them only the
+letter of the right one would be left, as the answer to a question that shows nothing to choose
+from.
 """
 
 from __future__ import annotations

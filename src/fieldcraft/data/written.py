@@ -26,6 +26,7 @@ _STRUCTURED = (
     "ctxs",
     "info",
     "test_list",
+    "test_imports",
 )
 _MESSAGES = ("prompt", "messages", "conversations")  # lists of objects, or plain text
 _TRUTH: Mapping[str, bool] = {"true": True, "false": False}
