@@ -11,7 +11,7 @@ from fieldcraft.data.options import right_options
 from fieldcraft.data.program_tests import tests_in
 from fieldcraft.data.records import Malformed, Record, first
 from fieldcraft.data.written import items_in, strings_in, value_in
-from fieldcraft.dialects.base import last_box
+from fieldcraft.dialects.boxes import last_box
 from fieldcraft.types import UserError
 
 # Keys of a question; MS MARCO has the last but one, OpenBookQA the last.
