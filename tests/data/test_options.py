@@ -16,7 +16,7 @@ from source_files import lines
 
 TOWNS = ["Quill", "Paris", "Tane"]
 SHOWN = "Q?\nA. Quill\nB. Paris\nC. Tane"
-PARIS = ("Paris", "B")
+PARIS = ("Paris", "B", "B. Paris")
 COLUMNS = {"label": ["A", "B", "C"], "text": TOWNS}
 OBJECTS = [{"label": letter, "text": text} for letter, text in zip("ABC", TOWNS, strict=True)]
 
@@ -66,7 +66,7 @@ def test_the_right_one_alone_is_accepted_and_all_are_shown(
 )
 def test_options_with_numbers_are_named_by_them(tmp_path: Path, record: dict[str, Any]) -> None:
     [task] = read_tasks(lines(tmp_path / "q.jsonl", {"question": "Q?"} | record))
-    assert (task.question, task.answers) == ("Q?\n1. cat\n2. dog", ("dog", "2"))
+    assert (task.question, task.answers) == ("Q?\n1. cat\n2. dog", ("dog", "2", "2. dog"))
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,11 @@ def test_every_way_to_name_an_option_names_the_same(texts: list[str], data: st.D
     for named in ({"answer": place}, {"answer": letter}, {"answer": texts[place]}):
         record = {"options": texts} | named
         shown = with_options(record, "Q?")
-        assert right_options(record, shown, [*named.values()]) == [texts[place], letter]
+        assert right_options(record, shown, [*named.values()]) == [
+            texts[place],
+            letter,
+            f"{letter}. {texts[place]}",
+        ]
         assert with_options(record, shown) == shown
 
 

@@ -1,8 +1,8 @@
 """Questions with options: MMLU, ARC, CommonsenseQA, FlashRAG and others.
 
 The options stand in `choices` or `options`, or in `answers` where another key names one of them by
-its place. They are shown behind the question, and the right one is accepted by its text and by its
-letter. A record that leaves open which option is right is left out.
+its place. They are shown behind the question, and the right one is accepted by its text, by its
+letter and by both, as in "B. Paris". A record that leaves open which option is right is left out.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def with_options(record: Record, question: str) -> str:
 
 def right_options(record: Record, question: str, listed: Sequence[Any]) -> list[Any]:
     """The accepted answers of a record: of one with options the text of the right one and, where
-    the question shows the options, its letter; of any other one those that are `listed`.
+    the question shows the options, its letter and both; of any other one those that are `listed`.
 
     Raises Malformed where the record leaves open which option is right.
     """
@@ -75,7 +75,10 @@ def right_options(record: Record, question: str, listed: Sequence[Any]) -> list[
         )
     if not {*_distinct(named)} <= {*right} or (len(right) > 1 and not given):
         raise Malformed("answers that are different options")
-    return [options[letter] for letter in right] + (right if _shows(question, options) else [])
+    texts = [options[letter] for letter in right]
+    if not _shows(question, options):
+        return texts
+    return texts + right + [f"{name}. {text}" for name, text in zip(right, texts, strict=True)]
 
 
 def _right_together(record: Record, options: Options) -> list[str]:
