@@ -69,7 +69,7 @@ def test_mistakes(
 @pytest.mark.parametrize(
     ("key", "content", "complaint"),
     [
-        ("corpus", '{"text": "a"}\nnot so\n', "line 2 is not JSON"),
+        ("corpus", '{"text": "a"}\nnot so\n', "line 2: the line is not JSON"),
         (
             "corpus",
             '{"text": "a"}\n{"words": "b"}\n',

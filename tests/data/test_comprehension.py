@@ -34,7 +34,7 @@ def test_a_passage_beside_options_is_shown(tmp_path: Path, key: str) -> None:
     record = {"question": "Where?", key: PASSAGE, "options": ["Quill", "Tane"], "answer": "A"}
     [task] = read_tasks(lines(tmp_path / "q.jsonl", record))
     assert task.question == f"{PASSAGE}\n\nWhere?\nA. Quill\nB. Tane"
-    assert task.answers == ("Quill", "A")
+    assert task.answers == ("Quill", "A", "A. Quill")
 
 
 @pytest.mark.parametrize(

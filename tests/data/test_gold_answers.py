@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fieldcraft.data.sources import UNANSWERABLE, read_questions, read_tasks
-from source_files import lines
+from source_files import lines, parquet
 
 
 @pytest.mark.parametrize(
@@ -37,3 +39,37 @@ def test_a_problem_without_a_value_cannot_be_answered(tmp_path: Path, answer: st
     questions = read_questions(lines(tmp_path / "q.jsonl", *problems))
     assert [task.answers for task in questions.tasks] == [("3",)]
     assert questions.left_out == {UNANSWERABLE: 1}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"answer": "1 and 2 are 3, so it is 3.", "final_answer": "3"},
+        {"final_answer": ["3"]},
+        {"reference_answer": "3"},
+        {"expected_answer": 3},
+        {"ground_truth": "3"},
+        {"answer": 3.0},
+    ],
+)
+def test_the_answer_itself_is_taken_under_any_of_its_keys(
+    record: dict[str, object], tmp_path: Path
+) -> None:
+    [task] = read_tasks(lines(tmp_path / "q.jsonl", {"question": "Q?"} | record))
+    assert task.answers == ("3",)
+
+
+@given(
+    st.lists(st.integers(-(10**15), 10**15) | st.none(), min_size=1).filter(
+        lambda numbers: any(number is not None for number in numbers)
+    )
+)
+def test_whole_numbers_of_a_column_with_gaps_stay_whole(
+    tmp_path_factory: pytest.TempPathFactory, numbers: list[int | None]
+) -> None:
+    """Tables hold such a column as floats: 3.0 of 3, which exact match would take for 30."""
+    answers = [None if number is None else float(number) for number in numbers]
+    rows = [{"question": f"{n}?", "answer": answer} for n, answer in enumerate(answers)]
+    path = parquet(tmp_path_factory.mktemp("column") / "q.parquet", *rows)
+    wanted = [(str(number),) for number in numbers if number is not None]
+    assert [task.answers for task in read_tasks(path, max_left_out=1.0)] == wanted

@@ -106,3 +106,69 @@ def test_records_may_be_columns(tmp_path):
     columns = {key: {str(n): row[key] for n, row in enumerate(rows)} for key in rows[0]}
     (tmp_path / "a.json").write_text(json.dumps(columns))
     assert read_tasks(tmp_path / "a.json") == read_tasks(lines(tmp_path / "b.jsonl", *rows))
+
+
+NO_OBJECTS = [
+    '{"question": "Q?", "answer": "a"',
+    '{"question": "Q?"},',
+    "[1]",
+    "null",
+    "a,b",
+    "{'a': 1}",
+]
+
+
+@given(
+    st.lists(st.sampled_from(NO_OBJECTS), min_size=1, max_size=3),
+    st.integers(0, 8),
+    st.sampled_from(["\n", "\r\n"]),
+)
+def test_lines_that_are_no_objects_are_left_out_as_other_records(
+    tmp_path_factory, broken, place, end
+):
+    good = [json.dumps({"question": f"{n}?", "answer": "A"}) for n in range(8)]
+    path = tmp_path_factory.mktemp("lines") / "a.jsonl"
+    path.write_bytes("".join(t + end for t in [*good[:place], *broken, *good[place:]]).encode())
+    tasks, left_out = read_questions(path, 1.0)
+    assert [task.question for task in tasks] == [f"{n}?" for n in range(8)]
+    assert left_out == Counter({"a line that is no object of JSON": len(broken)})
+    if len(broken) > 0.1 * (8 + len(broken)):
+        with pytest.raises(UserError, match=rf"line {place + 1}: the line is not"):
+            read_questions(path)
+
+
+def test_a_file_that_ends_within_a_line_or_is_no_utf8_is_refused(tmp_path):
+    good = b'{"question": "Who?", "answer": "Ada"}\n' * 20
+    for end, told in ((b'{"question": "Wh', "line 21 is not JSON"), (b'{"a": "\xe9"}\n', "UTF-8")):
+        (tmp_path / "a.jsonl").write_bytes(good + end)
+        with pytest.raises(UserError, match=told):
+            read_questions(tmp_path / "a.jsonl", 1.0)
+
+
+def test_elements_that_are_no_objects_are_left_out(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps([GOOD[0], None, 3, GOOD[1]]))
+    tasks, left_out = read_questions(tmp_path / "a.json", 0.5)
+    assert (len(tasks), left_out) == (2, Counter({"an element that is no object": 2}))
+
+
+TALK = [
+    {"role": "user", "content": "Who was Ada?"},
+    {"role": "assistant", "content": "A mathematician."},
+    {"role": "user", "content": "And when?"},
+]
+
+
+def test_a_prompt_of_several_turns_is_no_question(tmp_path):
+    path = lines(tmp_path / "a.jsonl", {"prompt": TALK, "answer": "1815"}, GOOD[0])
+    tasks, left_out = read_questions(path, 0.5)
+    assert (len(tasks), left_out) == (1, Counter({"a prompt of several messages of the user": 1}))
+
+
+def test_a_prompt_may_be_in_parts_of_text(tmp_path):
+    parts = [{"type": "text", "text": "Who was "}, {"type": "text", "text": "Ada?"}]
+    said = [{"role": "user", "content": parts}]
+    [task] = read_tasks(lines(tmp_path / "a.jsonl", {"prompt": said, "answer": "A"}))
+    assert task.question == "Who was Ada?"
+    seen = [{"role": "user", "content": [{"type": "image"}, *parts]}]
+    with pytest.raises(UserError, match="a part of a message that is no text"):
+        read_tasks(lines(tmp_path / "b.jsonl", {"prompt": seen, "answer": "A"}))

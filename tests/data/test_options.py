@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 import pytest
@@ -10,12 +11,12 @@ from hypothesis import strategies as st
 
 from fieldcraft.data.formats.convert import read_shown
 from fieldcraft.data.options import right_options, with_options
-from fieldcraft.data.sources import read_questions, read_tasks
+from fieldcraft.data.sources import read_questions, read_task, read_tasks
 from source_files import lines
 
 TOWNS = ["Quill", "Paris", "Tane"]
 SHOWN = "Q?\nA. Quill\nB. Paris\nC. Tane"
-PARIS = ("Paris", "B")
+PARIS = ("Paris", "B", "B. Paris")
 COLUMNS = {"label": ["A", "B", "C"], "text": TOWNS}
 OBJECTS = [{"label": letter, "text": text} for letter, text in zip("ABC", TOWNS, strict=True)]
 
@@ -38,6 +39,11 @@ OBJECTS = [{"label": letter, "text": text} for letter, text in zip("ABC", TOWNS,
         {"options": TOWNS, "answer": "B. Paris"},
         {"options": TOWNS, "correct_answer": "paris"},
         {"options": TOWNS, "answer": "B", "label": 7},
+        {"options": [*TOWNS, None, None], "answer": "B"},
+        {**dict(zip("ABC", TOWNS, strict=True)), "answer": "B"},  # C-Eval, MMLU's tables
+        {**dict(zip("ABC", TOWNS, strict=True)), "D": "", "Answer": "b"},
+        {"option_a": "Quill", "option_b": "Paris", "option_c": "Tane", "answer": "B"},
+        {"opa": "Quill", "opb": "Paris", "opc": "Tane", "answer": "Paris"},
         {"answers": TOWNS, "answer": "B"},
         {"answers": TOWNS, "answerKey": "B"},
         {"answers": TOWNS, "answer_index": 1, "answer": "Paris"},
@@ -51,8 +57,42 @@ def test_the_right_one_alone_is_accepted_and_all_are_shown(
 
 
 @pytest.mark.parametrize(
+    "record",
+    [
+        {"choices": {"label": ["1", "2"], "text": ["cat", "dog"]}, "answerKey": "2"},  # ARC
+        {"option1": "cat", "option2": "dog", "answer": "2"},
+        {"choice_1": "cat", "choice_2": "dog", "answer": "dog"},
+    ],
+)
+def test_options_with_numbers_are_named_by_them(tmp_path: Path, record: dict[str, Any]) -> None:
+    [task] = read_tasks(lines(tmp_path / "q.jsonl", {"question": "Q?"} | record))
+    assert (task.question, task.answers) == ("Q?\n1. cat\n2. dog", ("dog", "2", "2. dog"))
+
+
+@pytest.mark.parametrize(
+    "answer", [["A", "C"], ["Tane", "Quill"], "AC", "C, A", "A and C", "(A)(C)"]
+)
+def test_several_that_are_right_are_one_answer(tmp_path: Path, answer: str | list[str]) -> None:
+    record = {"question": "Q?", "options": TOWNS, "answer": answer}
+    [task] = read_tasks(lines(tmp_path / "q.jsonl", record))
+    assert (task.question, task.answers) == (SHOWN, ("A, C",))
+
+
+def test_letters_that_are_no_options_are_values_of_a_problem(tmp_path: Path) -> None:
+    record = {"question": "What is a + b?", "a": 3, "b": 4, "answer": 7}
+    [task] = read_tasks(lines(tmp_path / "q.jsonl", record))
+    assert (task.question, task.answers) == ("What is a + b?", ("7",))
+
+
+@pytest.mark.parametrize(
     ("record", "reason"),
     [
+        ({"choice1": "cat", "choice2": "dog", "label": 1}, "an answer that may be several of its"),
+        (
+            {"choice1": "cat", "choice2": "dog", "label": "1"},
+            "an answer that may be several of its",
+        ),
+        ({"A": "cat", "B": "dog", "answer": "C"}, "an answer that is none of its options"),
         ({"answers": TOWNS, "answer": "Paris"}, "several 'answers' and one 'answer', which are"),
         ({"answers": TOWNS, "answer": 1}, "several 'answers' and one 'answer', which are"),
         ({"choices": ["2", "1", "0"], "answer": "2"}, "an answer that may be several of its"),
@@ -122,13 +162,26 @@ def test_a_letter_answers_a_demonstration_only_if_it_shows_the_options(
 
 
 @given(st.lists(st.text("xyz", min_size=2), min_size=2, max_size=26, unique=True), st.data())
+def test_options_in_columns_are_those_of_a_list(texts: list[str], data: st.DataObject) -> None:
+    named = {"question": "Q?", "answer": data.draw(st.sampled_from(texts))}
+    shape = data.draw(st.sampled_from(["{}", "option_{}", "Option {}", "op{}", "choice.{}"]))
+    columns = {shape.format(letter): t for letter, t in zip(ascii_uppercase, texts, strict=False)}
+    mixed = dict(data.draw(st.permutations([*(columns | named).items()])))
+    assert read_task(mixed) == read_task(named | {"options": texts})
+
+
+@given(st.lists(st.text("xyz", min_size=2), min_size=2, max_size=26, unique=True), st.data())
 def test_every_way_to_name_an_option_names_the_same(texts: list[str], data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(texts) - 1))
     letter = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[place]
     for named in ({"answer": place}, {"answer": letter}, {"answer": texts[place]}):
         record = {"options": texts} | named
         shown = with_options(record, "Q?")
-        assert right_options(record, shown, [*named.values()]) == [texts[place], letter]
+        assert right_options(record, shown, [*named.values()]) == [
+            texts[place],
+            letter,
+            f"{letter}. {texts[place]}",
+        ]
         assert with_options(record, shown) == shown
 
 

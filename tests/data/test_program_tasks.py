@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fieldcraft.data.formats.convert import read_shown
 from fieldcraft.data.sources import read_tasks, write_tasks
 from fieldcraft.types import Task, UserError
 from source_files import lines
@@ -264,3 +265,82 @@ def test_real_files_of_mathematics(shared: Path, file: str, count: int, first: s
     assert (len(tasks), tasks[0].answers) == (count, (first,))
     # the instruction of another framework is no part of a question
     assert not any("structured functions" in task.question for task in tasks)
+
+
+ASKED = {"question": "Add.", "answer": "def add(a, b): return a + b"}
+PAIR = {"input": "1 2", "output": "3"}
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        {"tests": [{"stdin": "1 2", "stdout": "3"}]},
+        {"test_cases": [{"input": "1 2", "expected_output": "3"}]},
+        {"input_output": '{"inputs": ["1 2"], "outputs": ["3"]}'},
+        {"verification_info": {"language": "python", "test_cases": [PAIR]}},
+    ],
+)
+def test_cases_may_name_what_is_read_and_printed_in_several_ways(
+    tests: dict[str, Any], tmp_path: Path
+) -> None:
+    [task] = read_tasks(lines(tmp_path / "a.jsonl", ASKED | tests))
+    assert task.meta == {"stdin_tests": [PAIR]}
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        {"test_list": ["assert add(1, 2) == 3"]},
+        {"test": "assert add(1, 2) == 3"},
+        {"tests": "assert add(1, 2) == 3"},
+    ],
+)
+def test_assertions_grade_a_program_under_any_of_their_keys(
+    tests: dict[str, Any], tmp_path: Path
+) -> None:
+    [task] = read_tasks(lines(tmp_path / "a.jsonl", ASKED | tests))
+    assert task.meta == {"unit_tests": ["assert add(1, 2) == 3"]}
+
+
+def test_a_question_of_leetcode_has_its_judges_imports_and_no_prompt(tmp_path: Path) -> None:
+    record = HUMAN_EVAL | {"query": "Double it.", "prompt": "from math import *"}
+    [task] = read_tasks(lines(tmp_path / "a.jsonl", record))
+    assert (task.question, task.meta["prelude"]) == ("Double it.", "from math import *")
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"tests": [{"in": "1 2", "out": "3"}]}, "none of the forms that are read"),
+        ({"tests": "def test_add():\n    assert add(1, 2) == 3"}, "none of the forms"),
+        ({"tests": [PAIR | {"testtype": "functional"}]}, "call a function and do not name it"),
+        ({"tests": [PAIR | {"type": "function_call"}]}, "call a function and do not name it"),
+        ({"tests": [PAIR], "language": "Java"}, "are of programs in java"),
+        ({"verification_info": {"language": "cpp", "test_cases": [PAIR]}}, "of programs in cpp"),
+        ({"tests": ["assert (add(1, 2) == 3;"]}, "one of them is no Python"),
+        (HUMAN_EVAL | {"test": "console.assert(twice(1) === 2)"}, "one of them is no Python"),
+        (HUMAN_EVAL | {"test": "class Tests(unittest.TestCase): ..."}, "no function 'check'"),
+    ],
+)
+def test_tests_that_nothing_could_run_are_never_a_text_to_repeat(
+    record: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=f"cannot be read .*{reason}"):
+        read_tasks(lines(tmp_path / "a.jsonl", ASKED | record))
+
+
+@pytest.mark.parametrize("other", [{"language": "en"}, {"test": "dev"}, {"tests": []}])
+def test_keys_that_mean_something_else_change_nothing(
+    other: dict[str, Any], tmp_path: Path
+) -> None:
+    [task] = read_tasks(lines(tmp_path / "a.jsonl", {"question": "Q?", "answer": "A"} | other))
+    assert (task.answers, task.meta) == (("A",), {})
+
+
+def test_tests_of_a_demonstration_that_cannot_be_read_are_no_answer(tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "Q?"}, {"role": "assistant", "content": "A"}]
+    truth = {"ground_truth": {"inputs": ["1"], "outputs": []}}
+    [(task, _)], _ = read_shown(
+        lines(tmp_path / "a.jsonl", {"messages": said, "reward_model": truth})
+    )
+    assert task.answers == ()

@@ -197,7 +197,7 @@ def test_written_tasks_are_read_as_they_were(tmp_path_factory, tasks):
         ),
         ('{"question": " ", "answer": "A"}\n', "line 1: there is no question"),
         ('{"id": "a", "contents": "A\\nB"}\n', "line 1 holds no question, but a text alone: give"),
-        ("question,answer\n", "line 1 is not JSON"),
+        ("question,answer\n", "line 1: the line is not JSON"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(tmp_path, content, complaint):
@@ -211,7 +211,7 @@ def test_what_is_wrong_is_named_in_other_formats(tmp_path):
     with pytest.raises(UserError, match=r"a\.json does not exist"):
         read_tasks(tmp_path / "a.json")
     (tmp_path / "a.json").write_text('[{"question": "Q?", "answer": "A"}, 3]')
-    with pytest.raises(UserError, match=r"a\.json, element 2 is not an object"):
+    with pytest.raises(UserError, match=r"a\.json, element 2: it is not an object"):
         read_tasks(tmp_path / "a.json")
     (tmp_path / "a.json").write_text("[")
     with pytest.raises(UserError, match=r"a\.json is not JSON"):

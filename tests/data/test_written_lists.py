@@ -170,3 +170,29 @@ def test_a_name_of_a_function_is_no_code(tmp_path):
     path = lines(tmp_path / "a.jsonl", verl("Add.", json.dumps(FUNCTION | {"fn_name": "x; y"})))
     with pytest.raises(UserError, match="line 1: the list of tests cannot be read"):
         read_tasks(path)
+
+
+ROWS = st.dictionaries(st.text("abc", min_size=1), LISTS, min_size=1, max_size=3)
+
+
+@given(found=ROWS, numbers=st.lists(st.integers(0, 9), max_size=3))
+def test_an_object_with_arrays_of_numpy_comes_back(found, numbers):
+    columns = {key: np.array(texts, dtype=object) for key, texts in found.items()}
+    columns["at"] = np.array(numbers, dtype=np.int32)
+    shown = repr(columns | {"none": float("nan"), "one": np.float64(0.5)})
+    assert value_in(shown) == found | {"at": numbers, "none": None, "one": 0.5}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{'a': array(['b', ..., 'c'])}", "{'a': f(['b'])}", "{'a': open('b')}", "{'a': array(b)}"],
+)
+def test_an_object_that_is_not_whole_stays_a_text(text):
+    assert value_in(text) == text
+
+
+def test_files_of_the_hub_are_read_from_a_table_of_pandas(tmp_path):
+    answers = repr({"text": np.array(["Bo"], dtype=object), "answer_start": np.array([1])})
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["question", "answers"], ["Who?", answers]])
+    assert read_tasks(tmp_path / "a.csv")[0].answers == ("Bo",)

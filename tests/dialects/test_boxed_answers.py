@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from checkpoints import tiny_tokenizer
 from fieldcraft.dialects import get_dialect
-from fieldcraft.dialects.base import unboxed
+from fieldcraft.dialects.boxes import unboxed
 from fieldcraft.types import Answer
 
 

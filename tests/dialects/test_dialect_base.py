@@ -9,7 +9,8 @@ from transformers import PreTrainedTokenizerFast
 from checkpoints import tiny_tokenizer
 from fieldcraft.config.names import BUILT_IN, Kind
 from fieldcraft.dialects import get_dialect, round_trip_problems
-from fieldcraft.dialects.base import encode_plain, encode_written, last_box
+from fieldcraft.dialects.base import encode_plain, encode_written
+from fieldcraft.dialects.boxes import last_box
 from fieldcraft.types import UserError
 
 TOKENIZER = tiny_tokenizer()
@@ -90,6 +91,12 @@ def test_tokenizer_without_end_of_sequence_is_refused() -> None:
         (r"{ \boxed{a} }} \boxed{b}", "b"),
         (r"} } \boxed{a}", "a"),
         (r"\boxed{a \boxed{b} c}", r"a \boxed{b} c"),
+        (r"\boxed{\left\{ 1 \\ 2 \right.}", r"\left\{ 1 \\ 2 \right."),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{x \\{y}}", r"x \\{y}"),
+        (r"\boxed{[0, 1\}} and \}", r"[0, 1\}"),
+        (r"\boxed{C:\dir\}", "C:\\dir\\"),
+        (r"\\boxed{a}", "a"),
         (r"\boxed{}", None),
         (r"\boxed{a", None),
         ("boxed{a}", None),

@@ -32,7 +32,9 @@ WAYS = [
     "The answer is: {}",
 ]
 WAY = st.sampled_from(WAYS)
-ANSWER = st.sampled_from(["Oslo", "42", "-1.5", "New York", "3 km", "a_1"])
+ANSWER = st.sampled_from(
+    ["Oslo", "42", "-1.5", "New York", "3 km", "a_1", "J. R. R. Tolkien", "St. Louis", "U.S. Steel"]
+)
 
 
 @given(way=WAY, answer=ANSWER, before=st.sampled_from(["", "It lies in Norway.", "1. a\n2. b"]))

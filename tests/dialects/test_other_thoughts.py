@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from checkpoints import tiny_tokenizer
 from dialect_parts import ACTING, action_of
 from fieldcraft.dialects import get_dialect
-from fieldcraft.dialects.base import last_box
+from fieldcraft.dialects.boxes import last_box
 from fieldcraft.dialects.chat import Chat
 from fieldcraft.dialects.thoughts import after_other_thoughts, reasoning_and_reply, without_drafts
 from fieldcraft.types import Answer

@@ -100,6 +100,8 @@ def test_any_text_has_blocks_or_none(text):
         '<pre><code class="language-python">{}</code></pre>',
         "<answer><code>{}</code></answer>",
         "[PYTHON]\n{}[/PYTHON]",
+        "[BEGIN]\n{}[DONE]",
+        "[BEGIN]\n{}[END]\nThat is it.",
         "\ufeff{}",
         "Here is the program:\n\n{}",
         "```ipython3\n{}```",

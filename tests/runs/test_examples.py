@@ -10,13 +10,15 @@ import pytest
 from checkpoints import write_tiny_checkpoint
 from cli_parts import status
 from fieldcraft.recipes.loading import load_recipe
-from fieldcraft.records.examples import Examples
+from fieldcraft.records.examples import Examples, QuestionExample
 from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.runs.build import make_correct
 from fieldcraft.runs.check import check_recipe
 from fieldcraft.runs.examples import DataOfRun
 from fieldcraft.runs.setup import Unasked
-from fieldcraft.terminal.examples import write_examples
+from fieldcraft.terminal.console import CleanConsole
+from fieldcraft.terminal.examples import print_examples, write_examples
+from fieldcraft.types import Task
 from tiny_runs import run_tiny
 
 RECIPE = """
@@ -166,3 +168,21 @@ def test_the_page_shows_any_text_and_runs_none(tmp_path: Path) -> None:
     assert "\x1b" not in page
     assert "&lt;script&gt;" in page
     assert "{stylesheet} &amp; {code}" in page
+
+
+@pytest.mark.parametrize(
+    ("tests", "shown"),
+    [
+        ({"stdin_tests": [{"input": "1\n", "output": "2"}] * 3}, "reads '1\\n', prints '2'"),
+        ({"unit_tests": ["assert f(1) == 2"] * 3}, "assert f(1) == 2"),
+        ({"unit_tests": ["assert f(1)" + " " * 400] * 3}, "..."),
+    ],
+)
+def test_the_first_test_of_a_program_is_shown_as_it_is_understood(
+    tests: dict[str, Any], shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = QuestionExample(Task("1", "Add.", (), tests), None, "tests", {})
+    print_examples(Examples([example], [], None), CleanConsole())
+    told = capsys.readouterr().out
+    assert "3, of which the first is" in told
+    assert shown in told

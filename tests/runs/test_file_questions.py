@@ -20,10 +20,10 @@ from fieldcraft.dialects import get_dialect
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.records.events import Events, Said
 from fieldcraft.runs.check import check_recipe
-from fieldcraft.runs.file_inputs import FileInputs
+from fieldcraft.runs.file_inputs import FileInputs, calls_of_others
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.runs.sources import Doubt
-from fieldcraft.types import Answer, Step, Task, Thought, UserError
+from fieldcraft.types import Action, Answer, Observation, Step, Task, Thought, UserError
 
 DIALECT = get_dialect("autocoa", tiny_tokenizer())
 SFT = {"type": "sft", "data": "demonstrations", "steps": 1, "batch": 2, "optim": {"lr": 1e-5}}
@@ -373,3 +373,12 @@ def test_a_run_says_what_it_leaves_out_and_evaluates_every_file(tmp_path: Path) 
     world = tmp_path / "run" / "world"
     assert ids(read_tasks(world / "evaluation.jsonl")) == ids(own[:2])
     assert ids(read_tasks(world / "train.jsonl")) == ids(own[2:])
+
+
+def test_calls_of_tools_that_no_prompt_shows_are_told() -> None:
+    schema = {"type": "function", "function": {"name": "search", "parameters": {}}}
+    steps = [Action("search", {}), Observation("a"), Action("tides", {}), Observation("b")]
+    shown = [(Task("1", "Q?", ()), steps), (Task("2", "R?", ()), steps[:2])]
+    [note] = calls_of_others(shown, [schema])
+    assert note.startswith("1 call tools that the run does not have, such as 'tides'")
+    assert calls_of_others(shown[1:], [schema]) == []

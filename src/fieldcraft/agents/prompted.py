@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import Any
 
 from fieldcraft.agents.chat import NOTHING, Chat, Message, SeatUse, seed_of
-from fieldcraft.dialects.base import last_box
+from fieldcraft.dialects.boxes import last_box
 from fieldcraft.dialects.thoughts import reasoning_and_reply
 from fieldcraft.endpoints.openai import EndpointError, Reply, Usage
 from fieldcraft.envs.guards import ToolDefect, TooSlow, guarded

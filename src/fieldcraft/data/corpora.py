@@ -13,9 +13,8 @@ import numpy as np
 
 from fieldcraft.data.left_out import MAX_LEFT_OUT, LeftOut
 from fieldcraft.data.other_uses import other_use
-from fieldcraft.data.records import Malformed, Record, key_twice, kind_of, readable_records, records
+from fieldcraft.data.records import Malformed, Record, kind_of, of_line, readable_records, records
 from fieldcraft.records.jsonl import json_lines, write_json_lines
-from fieldcraft.records.repeated_keys import RepeatedKey
 from fieldcraft.tools.search.passages import is_passage, parse_passage
 from fieldcraft.types import UserError
 
@@ -127,10 +126,10 @@ def _with_id_of_another(own: str, before: str, example: str) -> Malformed:
 
 def _passages(path: Path) -> Found:
     """The passage of every line. Its id defaults to the number of the line minus one."""
-    for number, record in json_lines(path):
-        where = f"{path}, line {number}"
-        if isinstance(record, RepeatedKey):
-            yield where, (key_twice(record), "")
+    for number, found in json_lines(path):
+        where, record = f"{path}, line {number}", of_line(found)
+        if isinstance(record, Malformed):
+            yield where, (record, "")
             continue
         try:
             passage = parse_passage(record, str(number - 1))

@@ -11,13 +11,17 @@ from fieldcraft.data.options import right_options
 from fieldcraft.data.program_tests import tests_in
 from fieldcraft.data.records import Malformed, Record, first
 from fieldcraft.data.written import items_in, strings_in, value_in
-from fieldcraft.dialects.base import last_box
+from fieldcraft.dialects.boxes import last_box
 from fieldcraft.types import UserError
 
 # Keys of a question; MS MARCO has the last but one, OpenBookQA the last.
 QUESTION = ("question", "Question", "problem", "Problem", "query", "question_stem")
 _LISTS = ("golden_answers", "answers", "possible_answers")  # PopQA has the last
-ANSWERS = (*_LISTS, "answer", "Answer", "Final answer", "gt")  # ToRA has the last
+# Beside a final answer, `answer` is the way to it. ToRA has `gt`.
+ANSWERS = (
+    *(*_LISTS, "final_answer", "answer", "Answer", "Final answer", "gt", "reference_answer"),
+    *("expected_answer", "gold_answer"),
+)
 # Beside the others: of MuSiQue, of MS MARCO, and what people write.
 _MORE = (
     *("answer_aliases", "wellFormedAnswers", "aliases", "answer_alias", "alternative_answers"),
@@ -58,6 +62,8 @@ def accepted_answers(record: Record) -> tuple[str, ...]:
     listed = next((given for key in ANSWERS if (given := _listed(record.get(key), key))), [])
     if not listed and isinstance(reward := record.get("reward_model"), dict):
         listed = answers_of_verl(reward.get("ground_truth"))
+    if not listed and isinstance(truth := record.get("ground_truth"), str | int | float | list):
+        listed = answers_of_verl(truth)
     if not listed and isinstance(solution := record.get("solution"), str):  # of MATH
         listed = [last_box(solution)]
     listed = right_options(record, str(first(record, QUESTION)), listed)
@@ -69,8 +75,14 @@ def accepted_answers(record: Record) -> tuple[str, ...]:
             f"the answer {wrong[0]!r} is no text; write a list of strings.",
         )
     # A bare NaN, as some public files hold, is a missing value and unequal to itself.
-    texts = (str(answer).strip() for answer in listed if answer is not None and answer == answer)
+    texts = (_text(answer) for answer in listed if answer is not None and answer == answer)
     return tuple(dict.fromkeys(text for text in texts if text))
+
+
+def _text(answer: str | float) -> str:
+    """An answer as text. A table makes 3.0 of 3 where another row of the column has nothing."""
+    whole = isinstance(answer, float) and answer.is_integer()
+    return f"{answer:.0f}" if whole else str(answer).strip()
 
 
 def cannot_be_answered(record: Record) -> bool:
@@ -137,10 +149,17 @@ def answers_of_verl(given: Any) -> list[Any]:
     truth = ground_truth(given)
     if isinstance(truth, dict) and "target" in truth:  # Search-R1's {"target": [...]}
         truth = truth["target"]
-    with_tests = isinstance(truth, str | dict | list) and tests_in(truth) is not None
+    with_tests = isinstance(truth, str | dict | list) and _are_tests(truth)
     if isinstance(truth, str) and len(several := _SEPARATOR.split(truth)) > 1:
         return list(several)
     return [] if with_tests else _listed(truth, "ground_truth")
+
+
+def _are_tests(truth: str | dict[str, Any] | list[Any]) -> bool:
+    try:
+        return tests_in(truth) is not None
+    except ValueError:  # tests, though nothing could run them
+        return True
 
 
 def joined_answers(answers: Sequence[str]) -> str:

@@ -1,8 +1,8 @@
 """Questions with options: MMLU, ARC, CommonsenseQA, FlashRAG and others.
 
 The options stand in `choices` or `options`, or in `answers` where another key names one of them by
-its place. They are shown behind the question, and the right one is accepted by its text and by its
-letter. A record that leaves open which option is right is left out.
+its place. They are shown behind the question, and the right one is accepted by its text, by its
+letter and by both, as in "B. Paris". A record that leaves open which option is right is left out.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _PLACES = (
 )
 _LOOSE_PLACES = ("correct", "label", "gold")
 _LETTER = re.compile(r"\(?(\w)[.:]?\)?")
+_TOGETHER = re.compile(r"\W*[A-Z](?:(?:\W|and)*[A-Z])+\W*")  # AC, or A, C, or A and C
 
 
 def flat_question(record: Record) -> Record:
@@ -49,7 +50,7 @@ def with_options(record: Record, question: str) -> str:
 
 def right_options(record: Record, question: str, listed: Sequence[Any]) -> list[Any]:
     """The accepted answers of a record: of one with options the text of the right one and, where
-    the question shows the options, its letter; of any other one those that are `listed`.
+    the question shows the options, its letter and both; of any other one those that are `listed`.
 
     Raises Malformed where the record leaves open which option is right.
     """
@@ -57,12 +58,15 @@ def right_options(record: Record, question: str, listed: Sequence[Any]) -> list[
     if not options:
         _refuse_unclear_list(record)
         return list(listed)
+    if several := _right_together(record, options):
+        return _shown_letters(several, options, question)
     given = [] if _place_beside(record) else [one for one in listed if _is_one(one)]
     right = [_letter_of(one, options) for one in given]
     named = [_letter_of(one, options) for one in _values(record, NAMED)]
     named += [_letter_at(one, options) for one in _values(record, _PLACES)]
     right = _distinct(right) or _distinct(named)
-    right = right or _distinct([_letter_at(o, options) for o in _values(record, _LOOSE_PLACES)])
+    loose = [int(o) if str(o).isdecimal() else o for o in _values(record, _LOOSE_PLACES)]
+    right = right or _distinct([_letter_at(place, options) for place in loose])
     if not right and (given or named):
         raise Malformed(
             "an answer that is none of its options",
@@ -71,7 +75,35 @@ def right_options(record: Record, question: str, listed: Sequence[Any]) -> list[
         )
     if not {*_distinct(named)} <= {*right} or (len(right) > 1 and not given):
         raise Malformed("answers that are different options")
-    return [options[letter] for letter in right] + (right if _shows(question, options) else [])
+    texts = [options[letter] for letter in right]
+    if not _shows(question, options):
+        return texts
+    return texts + right + [f"{name}. {text}" for name, text in zip(right, texts, strict=True)]
+
+
+def _right_together(record: Record, options: Options) -> list[str]:
+    """The letters of several options of which an answer says that all are right: ["A", "C"], "AC",
+    "A, C". [] where one is right. What is in `golden_answers` is right alone."""
+    found = (_letters_in(record[key], options) for key in NAMED if record.get(key))
+    return next((letters for letters in found if len(letters) > 1), [])
+
+
+def _letters_in(given: Any, options: Options) -> list[str]:
+    if isinstance(given, str):
+        together = _TOGETHER.fullmatch(given) is not None and not _is_text(given, options)
+        given = items_in(given) or (re.findall("[A-Z]", given) if together else [])
+    if not isinstance(given, list) or not all(map(_is_one, given)):
+        return []
+    letters = [_letter_of(one, options) for one in given]
+    return sorted(letters) if all(letters) and len({*letters}) == len(letters) else []
+
+
+def _shown_letters(letters: Sequence[str], options: Options, question: str) -> list[Any]:
+    """The one answer that names several options. Raises Malformed where the question does not show
+    them."""
+    if _shows(question, options):
+        return [", ".join(letters)]
+    raise Malformed("several right options, which the question does not show")
 
 
 # -- where options stand -----------------------------------------------------------------------
@@ -98,6 +130,8 @@ def _lettered(given: Any) -> Options:
     texts, or by their letters; {} for anything else."""
     if isinstance(given, str):
         given = items_in(given) or value_in(given)
+    while isinstance(given, list) and given and given[-1] is None:  # a table fills its rows up
+        given = given[:-1]
     match given:
         case {"label": list(labels), "text": list(texts)} if len(labels) == len(texts):
             found = dict(zip(map(str, labels), texts, strict=True))
@@ -189,6 +223,8 @@ def _places(answer: Any, options: Options) -> list[str]:
     """The letters of options that an answer names, by the letter or by the number from 0."""
     letter = _LETTER.fullmatch(str(answer).strip())
     found = [name for name in options if letter and name.casefold() == letter[1].casefold()]
+    if found and isinstance(answer, str) and found[0].isdecimal():
+        return found  # a label of its own, as in ARC, and no place
     if isinstance(answer, int) or answer.strip().isdecimal():
         found += [*options][int(answer) : int(answer) + 1] if int(answer) >= 0 else []
     return _distinct(found)

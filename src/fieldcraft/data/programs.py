@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 from fieldcraft.data.gold_answers import QUESTION
 from fieldcraft.data.livecodebench import livecodebench_question
-from fieldcraft.data.program_tests import STDIN, UNIT, Meta, tests_of
+from fieldcraft.data.program_tests import STDIN, UNIT, Meta, checked_by, tests_of
 from fieldcraft.data.published_programs import code_contests_question, kodcode_question
 from fieldcraft.data.records import Malformed, Record, first
 from fieldcraft.records.reading import reading
+from fieldcraft.rewards.programs import PRELUDE
 from fieldcraft.types import UserError
 
 
@@ -36,8 +37,15 @@ def program_question(record: Record) -> tuple[str | None, Meta] | None:
 
 def _of_any_kind(record: Record) -> tuple[str | None, Meta] | None:
     match record:
+        case {
+            "query": str(question),
+            "prompt": str(prelude),
+            "entry_point": str(name),
+            "test": str(test),
+        } if test.strip():  # of LeetCodeDataset, whose prompt is what its judge imports
+            return question, {UNIT: [checked_by(test, name)], PRELUDE: prelude}
         case {"prompt": str(question), "entry_point": str(name), "test": str(test)}:
-            return question, {UNIT: [f"{test}\ncheck({name})"] if test.strip() else []}
+            return question, {UNIT: [checked_by(test, name)] if test.strip() else []}
         case {"text": str(text), "test_list": list(tests)}:
             return _mbpp(text, tests, record.get("test_setup_code") or "")
         case {"prompt": str(text), "test_list": list(tests)}:  # of MBPP's sanitized part

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from fieldcraft.data.records import Record
+from fieldcraft.data.formats.values import text_of
+from fieldcraft.data.records import Malformed, Record
 
 # AutoCoA's instruction ends so, and this project's for it.
 _LAST_LINE = re.compile(r".*\bnow\b[^\n]*\bquestion\b[^\n]*:[ \t]*\n", re.DOTALL | re.IGNORECASE)
@@ -17,15 +18,22 @@ _LAST_BLOCK = re.compile(r"\n[ \t]*\n.*", re.DOTALL)
 
 
 def prompt_of(record: Record) -> str:
-    """The user's last message of a verl prompt, or a prompt that is a text; "" without either."""
+    """The user's message of a verl prompt, or a prompt that is a text; "" without either. Raises
+    Malformed for a conversation of several turns: its last message alone asks something else."""
     messages = record.get("prompt")
     if isinstance(messages, str):
         return messages
     if not isinstance(messages, list):
         return ""
-    asked = [m for m in messages if isinstance(m, dict) and m.get("role") == "user"]
-    content = asked[-1].get("content") if asked else None
-    return content if isinstance(content, str) else ""
+    asked = [m for m in messages if isinstance(m, dict) and m.get("role") in ("user", "human")]
+    if len(asked) > 1:
+        raise Malformed(
+            "a prompt of several messages of the user",
+            "its prompt is a conversation: write what the user asks in the end as 'question', with"
+            " all that it needs.",
+        )
+    content = asked[0].get("content") if asked else None
+    return text_of(content) if content else ""
 
 
 def asked(prompts: Sequence[str]) -> list[str]:

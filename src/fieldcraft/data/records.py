@@ -19,7 +19,7 @@ from fieldcraft.data.foreign import open_packed, refuse_foreign, refuse_other_en
 from fieldcraft.data.formats.tables import folder_records, is_folder
 from fieldcraft.data.written import opened
 from fieldcraft.records.files import finite_json, write_text
-from fieldcraft.records.jsonl import json_lines
+from fieldcraft.records.jsonl import NoObject, json_lines
 from fieldcraft.records.reading import reading, require_file
 from fieldcraft.records.repeated_keys import ObjectDecoder, RepeatedKey, repeated_in
 from fieldcraft.types import UserError
@@ -76,8 +76,17 @@ def _as_written(path: Path) -> Iterator[tuple[str, Record | Malformed]]:
             yield f"{path}, element {number}", record
     else:
         for number, found in json_lines(path):
-            whole = key_twice(found) if isinstance(found, RepeatedKey) else found
-            yield f"{path}, line {number}", whole
+            yield f"{path}, line {number}", of_line(found)
+
+
+def of_line(found: Record | RepeatedKey | NoObject) -> Record | Malformed:
+    """The object of a line of JSON, or the reason to leave it out."""
+    match found:
+        case NoObject(fault):
+            return Malformed("a line that is no object of JSON", f"the line {fault}")
+        case RepeatedKey():
+            return key_twice(found)
+    return found
 
 
 def kind_of(path: Path) -> str:
@@ -160,13 +169,16 @@ def _elements(path: Path) -> Iterator[Record | Malformed]:
                 f"{path} has the key '{found.key}' twice in an object around its records; keep one"
                 " of them."
             )
-    for number, element in enumerate(elements, start=1):
+    for element in elements:
         twice = repeated_in(element) if inside else []
         if _is_dialogue(element):
             element = {"conversations": element}
-        if not isinstance(element, dict):
-            raise UserError(f"{path}, element {number} is not an object; fix or remove it.")
-        yield key_twice(twice[0]) if twice else element
+        if isinstance(element, dict):
+            yield key_twice(twice[0]) if twice else element
+        else:
+            yield Malformed(
+                "an element that is no object", "it is not an object; fix or remove it."
+            )
 
 
 def _is_dialogue(element: Any) -> bool:

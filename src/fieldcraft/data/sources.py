@@ -78,11 +78,14 @@ class Questions(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A record that is understood so far, where it stands, and its tests if it has some."""
+    """A record that is understood so far, where it stands, and its tests if it has some. Its
+    question is `stated`, or is in its `prompt`."""
 
     where: str
     record: Record
     program: tuple[str | None, Meta] | None
+    stated: Any
+    prompt: str
 
 
 def read_tasks(path: Path, max_left_out: float = MAX_LEFT_OUT) -> list[Task]:
@@ -129,8 +132,7 @@ def questions_of(
     for where, given in given_records:
         try:
             for record in questions_in(understood(given)):
-                plain = _plain(record)
-                found.append(_Found(where, plain, program_question(plain)))
+                found.append(_found(where, record))
         except Malformed as error:
             left_out.add(where, error)
     if not found and not left_out.reasons:
@@ -159,9 +161,15 @@ def questions_of(
 
 def read_task(record: Record) -> Task:
     """The task of one record, whose question is in a field of its own. Raises Malformed."""
+    found = _found("", record)
+    return _task(found, found.stated)
+
+
+def _found(where: str, record: Record) -> _Found:
     plain = _plain(record)
-    found = _Found("", plain, program_question(plain))
-    return _task(found, _stated(plain, found.program))
+    program = program_question(plain)
+    stated = _stated(plain, program)
+    return _Found(where, plain, program, stated, "" if stated is not None else prompt_of(plain))
 
 
 def _plain(record: Record) -> Record:
@@ -172,11 +180,10 @@ def _plain(record: Record) -> Record:
 
 def _asked(found: Sequence[_Found]) -> list[Any]:
     """The question of each record: one that a field holds, or that of its prompt."""
-    stated = [_stated(each.record, each.program) for each in found]
-    bare = [each.record for each, question in zip(found, stated, strict=True) if question is None]
-    kinds = [str(record.get("ability")) for record in bare]
-    prompts = iter(asked_by_kind([prompt_of(record) for record in bare], kinds))
-    return [next(prompts) if question is None else question for question in stated]
+    bare = [each for each in found if each.stated is None]
+    kinds = [str(each.record.get("ability")) for each in bare]
+    prompts = iter(asked_by_kind([each.prompt for each in bare], kinds))
+    return [next(prompts) if each.stated is None else each.stated for each in found]
 
 
 def _task(found: _Found, question: Any) -> Task:

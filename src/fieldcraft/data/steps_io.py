@@ -131,8 +131,8 @@ def holds_steps(path: Path) -> bool:
     """Whether a file is one that `write_demonstrations` wrote, as its first record tells."""
     if kind_of(path) != ".jsonl":
         return False
-    _, record = next(json_lines(path), (0, {}))
-    return "steps" in record
+    found = (record for _, record in json_lines(path) if isinstance(record, dict))
+    return "steps" in next(found, {})
 
 
 def read_demonstrations(path: Path) -> list[tuple[Task, list[Step]]]:

@@ -22,7 +22,7 @@ from fieldcraft.data.records import (
 from fieldcraft.data.sources import read_task
 from fieldcraft.data.toolrl import is_toolrl, read_turn
 from fieldcraft.dialects.autocoa import AutoCoA
-from fieldcraft.dialects.base import last_box
+from fieldcraft.dialects.boxes import last_box
 from fieldcraft.tools.search.passages import Passage, format_passages
 from fieldcraft.types import Action, Answer, Observation, Step, Task, Thought, UserError
 

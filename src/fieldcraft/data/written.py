@@ -26,6 +26,7 @@ _STRUCTURED = (
     "ctxs",
     "info",
     "test_list",
+    "test_imports",
 )
 _MESSAGES = ("prompt", "messages", "conversations")  # lists of objects, or plain text
 _TRUTH: Mapping[str, bool] = {"true": True, "false": False}
@@ -93,13 +94,40 @@ def value_in(text: str) -> Any:
     if not text.lstrip().startswith(("[", "{")):
         return text
     decoder = ObjectDecoder()
-    for read in (decoder.decode, ast.literal_eval):
+    for read in (decoder.decode, _literal):
         try:
             found = read(text.strip())
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
         return found if isinstance(found, list | dict) and not decoder.repeated else text
     return text
+
+
+def _literal(text: str) -> Any:
+    """The value that Python writes as this text. Raises ValueError for any other one."""
+    return ast.literal_eval(_Plain().visit(ast.parse(text, mode="eval")))
+
+
+class _Plain(ast.NodeTransformer):
+    """Makes lists of numpy's arrays, values of its scalars, and nothing of nan."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        match node:
+            case ast.Call(func=ast.Name(id="array"), args=[ast.List() as items]):
+                return self.generic_visit(items)
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="np")), args=[ast.Constant() as one]
+            ):
+                return one
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Constant(None) if node.id in ("nan", "NaN") else node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        if node.value is ...:
+            raise ValueError("items are left out")
+        return node
 
 
 def opened(record: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar
 
-from fieldcraft.dialects.base import OBSERVATION, REQUEST, BaseDialect, plain, unboxed
+from fieldcraft.dialects.base import OBSERVATION, REQUEST, BaseDialect, plain
+from fieldcraft.dialects.boxes import unboxed
 from fieldcraft.dialects.code import TOOL, block, fence, inside, program
 from fieldcraft.dialects.thoughts import after_thoughts
 from fieldcraft.types import (

@@ -24,7 +24,8 @@ from fieldcraft.dialects.afm import (
     write_blocks,
     write_program,
 )
-from fieldcraft.dialects.base import OBSERVATION, last_box, plain
+from fieldcraft.dialects.base import OBSERVATION, plain
+from fieldcraft.dialects.boxes import last_box
 from fieldcraft.dialects.code import CodeDialect, block, inside
 from fieldcraft.dialects.thoughts import after_thoughts
 from fieldcraft.types import Action, Answer, Calls, Role, Thought

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fieldcraft.dialects.base import OBSERVATION, REQUEST, SearchDialect, last_box, plain
+from fieldcraft.dialects.base import OBSERVATION, REQUEST, SearchDialect, plain
+from fieldcraft.dialects.boxes import last_box
 from fieldcraft.types import Answer, Calls, Role
 
 INSTRUCTION = """\

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property, lru_cache
-from itertools import accumulate
 from typing import Any, ClassVar
 
 from fieldcraft.config.sections import DATE
@@ -24,7 +23,6 @@ from fieldcraft.dialects.templates import (
     check_variables,
     render_chat,
 )
-from fieldcraft.dialects.thoughts import without_drafts
 from fieldcraft.dialects.turn_end import find_turn_end
 from fieldcraft.records.reading import reading
 from fieldcraft.sampling import TurnEnd
@@ -43,7 +41,6 @@ from fieldcraft.types import (
 
 OBSERVATION = "\0"  # is between two policy turns when a grammar reads them as one text
 MARK = "\ue000"  # holds the place of plain text while a chat template is rendered
-WRAPPED = re.compile(r"\\(?:text(?:bf|it|rm|sf|sc)?|math(?:rm|bf|it|sf))\s*\{([^{}]*)\}")
 SUMMARY = ("<summary>", "</summary>")
 REQUEST = """\
 My context is nearly full, and I go on without it. I sum up all that I have found so far and what \
@@ -111,36 +108,6 @@ def open_role(turn: str) -> str | None:
     """The role of the block that a turn has opened last, if it has not closed it."""
     names = re.findall(rf"<(/?(?:{'|'.join(Role)}))>", turn)
     return None if not names or names[-1].startswith("/") else str(names[-1])
-
-
-def last_box(text: str) -> str | None:
-    r"""The content of the last complete `\boxed{...}`. Braces nest, a `\text{...}` or `\mathrm{}`
-    around all of it is removed, and a box that is empty or stands in a thought does not count."""
-    found = None
-    opened: list[int | None] = []  # where the content of each open brace starts, None if no box
-    for match in re.finditer(r"\\boxed\s*\{|\{|\}", text := without_drafts(text)):
-        if match[0] != "}":
-            opened.append(match.end() if match[0] != "{" else None)
-        elif opened and (start := opened.pop()) is not None:
-            found = text[start : match.start()].strip() or found
-    if found and (wrapped := WRAPPED.fullmatch(found)):
-        found = wrapped[1].strip()
-    return found or None
-
-
-BOX = re.compile(r"\\boxed\s*\{(.*)\}", re.DOTALL)
-
-
-def unboxed(text: str) -> str:
-    r"""An answer without the `\boxed{...}` around all of it, which models that learned mathematics
-    also write between the tags of other dialects."""
-    whole = text.strip()
-    box = BOX.fullmatch(whole)
-    if box is None:
-        return whole
-    depths = accumulate((sign == "{") - (sign == "}") for sign in box[1])
-    one = min(depths, default=0) >= 0  # the brace that was opened first is closed last
-    return last_box(whole) or whole if one else whole
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,17 @@ from __future__ import annotations
 
 import re
 
-from fieldcraft.dialects.base import last_box
+from fieldcraft.dialects.boxes import last_box
 from fieldcraft.dialects.thoughts import without_drafts
 
 _TAGS = re.compile(
     r"<(?P<tag>answer|final_answer|output)>(?P<answer>(?:(?!</?(?P=tag)>).)*)</(?P=tag)>",
     re.IGNORECASE | re.DOTALL,
+)
+# A full stop behind these ends no sentence: J. K. Rowling, St. Louis.
+_SHORT = ("Dr", "Mr", "Ms", "St", "Jr", "Sr", "Mt", "Ft", "Lt", "vs", "Mrs", "Rev", "Gen", "Col")
+_NO_ABBREVIATION = "".join(
+    rf"(?<!\b{short})" for short in ("[A-Z]", r"[A-Z]\.[A-Z]", *_SHORT, "Prof", "Capt")
 )
 _ENDS = (
     re.compile(
@@ -27,7 +32,7 @@ _ENDS = (
     re.compile(
         r"(?:^|(?<=[.!?:;,] ))[ \t*_]*(?:(?:so|thus|therefore|hence|then),? )?the"
         r" (?:final |correct )?answer is:?[ \t*_]+"
-        r"(?P<answer>(?!(?:not|no longer)\b)(?:(?![.!?;] )[^\n])+)\s*\Z",
+        rf"(?P<answer>(?!(?:not|no longer)\b)(?:(?!{_NO_ABBREVIATION}[.!?;] )[^\n])+)\s*\Z",
         re.IGNORECASE | re.MULTILINE,
     ),
 )

@@ -14,7 +14,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fieldcraft.dialects.base import OBSERVATION, last_box, plain
+from fieldcraft.dialects.base import OBSERVATION, plain
+from fieldcraft.dialects.boxes import last_box
 from fieldcraft.dialects.code import TOOL, CodeDialect, block, fence, inside, program
 from fieldcraft.dialects.thoughts import after_thoughts
 from fieldcraft.types import Action, Answer, Calls, Malformed, Role

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fieldcraft.dialects.base import OBSERVATION, REQUEST, SearchDialect, plain, unboxed
+from fieldcraft.dialects.base import OBSERVATION, REQUEST, SearchDialect, plain
+from fieldcraft.dialects.boxes import unboxed
 from fieldcraft.dialects.thoughts import after_thoughts
 from fieldcraft.types import Answer, Calls
 

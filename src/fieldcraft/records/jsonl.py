@@ -6,7 +6,7 @@ import gzip
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fieldcraft.records.files import finite_json, write_text
 from fieldcraft.records.reading import Damaged, reading, require_file
@@ -15,25 +15,40 @@ from fieldcraft.records.repeated_keys import ObjectDecoder, RepeatedKey
 _BYTE_ORDER = "\ufeff"  # a mark with which editors of Windows begin a file
 
 
-def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | RepeatedKey]]:
+class NoObject(NamedTuple):
+    """A line that is no object of JSON, and what it is, as in "is not JSON"."""
+
+    fault: str
+
+
+def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | RepeatedKey | NoObject]]:
     """(line number from 1, object) for each line that is not blank; `.gz` is unpacked. Where a key
     comes twice, anywhere in a line, the object is the one in which it does.
 
     Raises:
-        UserError: the file is missing or damaged, or a line is not a JSON object.
+        UserError: the file is missing or damaged, is no text in UTF-8, or ends within a line.
     """
     require_file(path, "give a file of JSON lines")
     opener = gzip.open if path.suffix == ".gz" else open
     decoder = ObjectDecoder()
     with reading(path, "fetch or make it again"), opener(path, "rb") as file:
         for number, line in enumerate(file, start=1):
-            if line.strip():
-                yield number, _parsed(line, f"{path}, line {number}", decoder)
+            if not line.strip():
+                continue
+            where = f"{path}, line {number}"
+            try:
+                yield number, _parsed(line, where, decoder)
+            except Damaged as error:
+                if not line.endswith(b"\n") or isinstance(error.__cause__, UnicodeDecodeError):
+                    raise
+                yield number, NoObject(str(error).removeprefix(where).strip())
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The same; raises UserError for a line with a key that comes twice, too."""
+    """The same; raises UserError for a line that is no object or has a key twice, too."""
     for number, found in json_lines(path):
+        if isinstance(found, NoObject):
+            raise Damaged(f"{path}, line {number} {found.fault}")
         yield number, _with_each_key_once(found, f"{path}, line {number}")
 
 

@@ -37,6 +37,8 @@ _TAGGED = re.compile(
     r"|\[PYTHON\](?P<inside2>.*?)(?:\[/PYTHON\]|\Z)",
     re.DOTALL | re.IGNORECASE,
 )
+# Of MBPP's prompt. In brackets the marks would be lists of Python.
+_BEGUN = re.compile(r"\s*\[BEGIN\](.*?)(?:\[(?:DONE|END)\].*)?\Z", re.DOTALL)
 _MARKDOWN = ("markdown", "md")
 _TAB = 4  # columns
 _MOST_TEXT = 40  # paragraphs of text that may stand behind a program whose fence is not closed
@@ -123,7 +125,7 @@ def program_of(answer: str) -> str | None:
     in indented lines or in its last paragraphs. Text that computes nothing, such as the output "5",
     is no program.
     """
-    answer = answer.lstrip("\ufeff\u200b")
+    answer = _BEGUN.sub(r"\1", answer.lstrip("\ufeff\u200b"))
     blocks = [_without_prompts(block) for block in blocks_in(answer)]
     pythons = [block for block in blocks if block.is_python]
     unnamed = [block for block in blocks if block.language in _UNNAMED]

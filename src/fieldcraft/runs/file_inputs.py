@@ -28,7 +28,7 @@ from fieldcraft.runs.build import make_correct
 from fieldcraft.runs.file_questions import FileQuestions, doubts
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.sources import Inputs, Schemas, agreed
-from fieldcraft.types import Answer, Dialect, Step, Task, Trajectory, UserError
+from fieldcraft.types import Action, Answer, Dialect, Step, Task, Trajectory, UserError
 from fieldcraft.worlds.base import TrajectoryPair
 
 DEMONSTRATIONS, PAIRS = "demonstrations", "pairs"  # data sets
@@ -113,7 +113,10 @@ class FileInputs(Inputs):
         read, unread, tasks = self._read()
         kept, unused = self._usable(read, dialect, tools)
         reasons = unread + unused
-        self._notes[DEMONSTRATIONS] = self._noted(tasks, reasons, self.recipe.demonstrations)
+        self._notes[DEMONSTRATIONS] = [
+            *self._noted(tasks, reasons, self.recipe.demonstrations),
+            *calls_of_others(read, tools),
+        ]
         return kept, reasons
 
     def _read(self) -> tuple[list[tuple[Task, list[Step]]], Counter[str], list[Task]]:
@@ -235,6 +238,20 @@ def _reads_model(recipe: Recipe) -> bool:
     if recipe.stages or (recipe.collect is None and recipe.select is None):
         return True
     return recipe.select is not None and bool(recipe.select.reads)
+
+
+def calls_of_others(shown: Sequence[tuple[Task, Sequence[Step]]], tools: Schemas) -> list[str]:
+    """A note on demonstrations that call tools which no prompt of the run shows: a model learns to
+    call what it was never told of."""
+    offered = {tool["function"]["name"] for tool in tools}
+    called = [{step.tool for step in steps if isinstance(step, Action)} for _, steps in shown]
+    others = [min(names - offered) for names in called if names - offered]
+    if not others:
+        return []
+    return [
+        f"{len(others)} call tools that the run does not have, such as '{others[0]}': add them to"
+        " tools, or remove the demonstrations"
+    ]
 
 
 def _some(kept: list[T], reasons: Counter[str], none_of: str) -> list[T]:

@@ -14,7 +14,7 @@ from fieldcraft.records.examples import DemonstrationExample, Examples, Question
 from fieldcraft.records.files import write_text
 from fieldcraft.terminal.console import CleanConsole
 from fieldcraft.terminal.trajectories import print_field, print_mask
-from fieldcraft.types import Tokenizer
+from fieldcraft.types import Task, Tokenizer
 
 # Green is read as well behind black text as on white. What is dim is mixed with the first colour.
 _COLOURS = TerminalTheme(
@@ -29,6 +29,7 @@ _COLOURS = TerminalTheme(
         *((40, 40, 220), (160, 0, 160), (0, 130, 140), (0, 0, 0)),
     ],
 )
+_MOST_OF_TEST = 400  # characters of a test
 _WIDTH = 110  # characters of a line of the page
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>Examples of the data</title>
@@ -68,9 +69,24 @@ def _print_question(question: QuestionExample, console: Console) -> None:
         print_field(console, "prompt", question.prompt.replace("\n", "⏎\n").removesuffix("\n"))
     print_field(console, "gold", " | ".join(task.answers) or "none", "green")
     print_field(console, "graded by", question.grader)
+    if tests := _tests_of(task):
+        print_field(console, "tests", tests)
     for answer, right in question.scores.items():
         verdict = {True: "right", False: "wrong", None: "not graded here"}[right]
         print_field(console, verdict, answer, "green" if right else "red")
+
+
+def _tests_of(task: Task) -> str:
+    """The number of tests of a program, and the first as it is understood; "" without any."""
+    tests: list[str | dict[str, str]]
+    tests = task.meta.get("unit_tests") or task.meta.get("stdin_tests") or []
+    if not tests:
+        return ""
+    first = tests[0]
+    if isinstance(first, dict):
+        first = f"reads {first['input']!r}, prints {first['output']!r}"
+    shown = first[:_MOST_OF_TEST].replace("\n", "⏎\n") + " ..." * (len(first) > _MOST_OF_TEST)
+    return f"{len(tests)}, of which the first is⏎\n{shown}"
 
 
 def _print_demonstration(

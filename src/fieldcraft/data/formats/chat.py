@@ -217,10 +217,10 @@ class _Said(NamedTuple):
 def _said(message: Message) -> _Said:
     refuse_unlearned_turn(message)
     found: list[Step] = []
-    apart = first(message, _REASONING)
-    if apart is not None and text_of(apart).strip():
-        found.append(Thought(text_of(apart).strip()))
     thoughts, text = read_thoughts(_assistant_text(message.get("content")))
+    apart = first(message, _REASONING)
+    if apart is not None and (thought := Thought(text_of(apart).strip())).text:
+        found += [thought] if thought not in thoughts else []  # servers may give it in both places
     found += thoughts
     turn = read_turn(text)
     if turn.thinking:

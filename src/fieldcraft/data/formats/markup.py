@@ -6,24 +6,31 @@ itself, and an end of a turn would be learned as letters.
 
 from __future__ import annotations
 
+import ast
+import json
 import re
+from typing import Any
 
 from fieldcraft.data.records import Malformed
 
 _RESULTS = (
     *("information", "observation", "interpreter", "execution_results?", "function_results?"),
-    *("function_response", "tool_(?:response|results?|output)", "search_results?"),
+    *("function_response", "tool_(?:response|results?|output)", "search_results?", "results?"),
 )
 _CALLS = (
     *("functioncall", "function_calls?", "tool_code", "search", "web_search", "code_interpreter"),
+    *("tool", "tools", "action", "python", "ipython", "execute"),
 )
+_FENCE = re.compile(r"(?:functools|```(?:json)?\s)?(.*?)(?:```)?", re.DOTALL)  # around a call
 _THOUGHTS = ("scratchpad", "analysis", "seed:think")
 _RESULT = re.compile(
-    rf"(<(?:{'|'.join(_RESULTS)})>)|^(Action:).*^Observation:",
+    rf"(<(?:{'|'.join(_RESULTS)})>)|(```(?:tool_output|tool_response))"
+    r"|^(Action(?: \d+)?:).*^Observation(?: \d+)?:",
     re.IGNORECASE | re.MULTILINE | re.DOTALL,
 )
 _OTHER = re.compile(
     rf"(<(?:{'|'.join((*_CALLS, *_THOUGHTS))})>|<(?:function=|invoke name=)"
+    r"|(?m:^)(?:Action Input(?: \d+)?:|Action \d+:|final_answer\()|```tool_(?:code|call)|<end_code>"
     r"|\[/?(?:TOOL_CALLS|TOOL_RESULTS|THINK|INST)\]|\u25c1/?think\u25b7"
     r"|<\|\w[^|<>\s]{0,40}\|>|<\uff5c\w[^\uff5c<>\s]{0,40}\uff5c>"
     r"|<(?:start|end)_of_turn>|<(?:eos|bos)>|\A\s*<s>|</s>\s*\Z)",
@@ -37,3 +44,40 @@ def refuse_markup(thought: str, said: str) -> None:
     if found is not None:
         mark = found[found.lastindex or 0].strip()
         raise Malformed(f"a turn with {mark}, of a format that is not read")
+    if _is_call(said.strip()):
+        raise Malformed("a turn that is a call, of a format that is not read")
+
+
+def _is_call(said: str) -> bool:
+    """Tell whether a text is nothing but calls: in JSON, as of Llama 3, or in brackets, as of
+    Llama 4."""
+    text = _FENCE.fullmatch(said)
+    bare = (text[1] if text else said).strip()
+    if not bare.startswith(("{", "[")):
+        return False
+    try:
+        return _is_json_call(json.loads(bare))
+    except (ValueError, RecursionError):
+        return _are_bracket_calls(bare)
+
+
+def _is_json_call(value: Any) -> bool:
+    match value:
+        case [first, *others]:
+            return _is_json_call(first) and all(map(_is_json_call, others))
+        case {"name": str(), "arguments": dict()} | {"name": str(), "parameters": dict()}:
+            return True
+        case {"type": "function", "function": dict(call)}:
+            return _is_json_call(call)
+    return False
+
+
+def _are_bracket_calls(text: str) -> bool:
+    try:
+        listed = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    match listed:
+        case ast.List(elts=[_, *_] as calls):
+            return all(isinstance(call, ast.Call) and not call.args for call in calls)
+    return False

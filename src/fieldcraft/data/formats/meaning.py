@@ -22,7 +22,7 @@ NOTHING: tuple[Any, ...] = (None, False, 0, "0", "false", "False", "", [], {})
 # Of a record: KTO's verdict on its answer and those of others, and a weight among the records.
 VERDICTS = (
     *("label", "kto_tag", "weight", "train", "correct", "is_correct", "is_right", "success"),
-    *("is_success", "resolved", "passed", "is_accepted"),
+    *("is_success", "resolved", "passed", "is_accepted", "reward"),
 )
 
 

@@ -1,0 +1,48 @@
+"""Options of a question that stand in columns of their own, as in C-Eval and tables of MMLU.
+
+The columns are A to D, `option_a`, `opa`, `option1`, `choice_1` and the like. Without them only the
+letter of the right one would be left, as the answer to a question that shows nothing to choose
+from.
+"""
+
+from __future__ import annotations
+
+import re
+from string import ascii_uppercase
+
+from fieldcraft.data.options import OPTIONS
+from fieldcraft.data.records import Record
+
+_COLUMN = re.compile(
+    r"(?P<letter>[A-Z])"
+    r"|(?P<family>(?i:option|choice|opt|op))[\s_.-]*(?:(?P<of_it>[A-Za-z])|(?P<number>\d))"
+)
+_MISSING = (None, "")
+
+
+def with_columns(record: Record) -> Record:
+    """A record with its options as `options`, by their letters or numbers, where columns hold them;
+    any other record as it is."""
+    if any(record.get(key) for key in OPTIONS):
+        return record
+    families: dict[tuple[str, bool], dict[str, str]] = {}
+    for key in record:
+        if found := _COLUMN.fullmatch(key.strip()):
+            name = found["number"] or (found["letter"] or found["of_it"]).upper()
+            family = ((found["family"] or "").casefold(), name.isdecimal())
+            families.setdefault(family, {})[name] = key
+    for columns in families.values():
+        options = {name: record[columns[name]] for name in sorted(columns)}
+        shown = {name: text for name, text in options.items() if text not in _MISSING}
+        if _are_in_a_row(list(options)) and len(shown) > 1:
+            return record | {"options": shown}
+    return record
+
+
+def _are_in_a_row(names: list[str]) -> bool:
+    """Tell whether names are those of options from the first one on: A, B, C, or 1, 2, or 0, 1."""
+    return "".join(names) in (
+        ascii_uppercase[: len(names)],
+        "123456789"[: len(names)],
+        "0123456789"[: len(names)],
+    )
