@@ -76,10 +76,11 @@ def test_torl_and_otc_on_code(name: str, calls: int, given: dict[str, Path]) -> 
     assert recipe.correct == "math"
 
 
-def test_otc_changes_calls_and_reward_and_nothing_else(given: dict[str, Path]) -> None:
+def test_otc_trains_as_torl_does_but_for_calls_and_reward(given: dict[str, Path]) -> None:
     torl, otc = (recipe_of(name, given) for name in ("torl", "otc-code"))
-    left_out = {"recipe", "budget", "stages"}
+    left_out = {"recipe", "budget", "stages", "closed_book", "evaluation"}
     assert otc.model_dump(exclude=left_out) == torl.model_dump(exclude=left_out)
+    assert otc.evaluation.splits == torl.evaluation.splits
     assert rl(otc).model_dump(exclude={"rewards"}) == rl(torl).model_dump(exclude={"rewards"})
     assert (rl(torl).rewards, rl(otc).rewards) == ({"plus_minus": 1.0}, {"otc-grpo": 1.0})
     assert rl(otc).call_smoothing is None  # c is the limit of calls
