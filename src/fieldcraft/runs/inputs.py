@@ -79,14 +79,19 @@ class WorldInputs(Inputs):
         return self.world.pairs(data, count, dialect, tools)
 
     def train_tasks(self) -> list[Task]:
-        return self.world.training_questions(TRAIN_TASKS)
+        return list(self._trained_on)
 
     def test_tasks(self) -> list[Task]:
         return list(self._asked)
 
+    # A run wants either before and after every stage, and a world may take a while.
+
+    @cached_property
+    def _trained_on(self) -> list[Task]:
+        return self.world.training_questions(TRAIN_TASKS)
+
     @cached_property
     def _asked(self) -> list[Task]:
-        """A run asks for them before and after every stage, and a world may take a while."""
         return self.world.evaluation_questions(self.recipe.evaluation.splits)
 
     def remarks(self) -> list[str]:

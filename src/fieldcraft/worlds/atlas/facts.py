@@ -15,8 +15,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import pairwise
+from functools import cache, cached_property
 
 from fieldcraft.types import Task, UserError
 from fieldcraft.worlds.naming import SYLLABLES, SyllablePools, fresh_name
@@ -199,13 +198,14 @@ class Atlas:
 
     def is_reserved(self, relations: Chain) -> bool:
         """Whether two relations follow one another here that are kept out of all training."""
-        return not self.reserved.isdisjoint(pairwise(relations))
+        return not self.reserved.isdisjoint(itertools.pairwise(relations))
 
-    def chains(self, kind: str, hops: int) -> list[Chain]:
+    def chains(self, kind: str, hops: int) -> Sequence[Chain]:
         """The chains of relations of a length that start at a kind, without the reserved ones."""
-        return [chain for chain in _chains(kind, hops) if not self.is_reserved(chain)]
+        every = _chains(kind, hops)
+        return [c for c in every if not self.is_reserved(c)] if self.reserved else every
 
-    def reserved_chains(self, kind: str, hops: int) -> list[Chain]:
+    def reserved_chains(self, kind: str, hops: int) -> Sequence[Chain]:
         """The reserved chains of relations of a length that start at a kind."""
         return [chain for chain in _chains(kind, hops) if self.is_reserved(chain)]
 
@@ -269,15 +269,13 @@ def statement(subject: str, relation: str, value: str) -> str:
     return f"{subject} has the {relation} {value}."
 
 
-def _chains(kind: str, hops: int) -> list[Chain]:
+@cache
+def _chains(kind: str, hops: int) -> tuple[Chain, ...]:
     """All chains of relations of a length that start at a kind."""
     if hops == 0:
-        return [()]
-    return [
-        (relation, *rest)
-        for relation, target in RELATIONS[kind].items()
-        for rest in _chains(target, hops - 1)
-    ]
+        return ((),)
+    targets = RELATIONS[kind].items()
+    return tuple((name, *rest) for name, to in targets for rest in _chains(to, hops - 1))
 
 
 def deal(
