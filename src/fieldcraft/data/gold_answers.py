@@ -34,6 +34,7 @@ SOLVED = re.compile(r"(?:\A|\s)####\s*(\S[^\n]*)\s*\Z")
 # MS MARCO's answer to a question that its passages do not answer.
 _NOTHING = ["No Answer Present."]
 _NO_VALUE = ("proof", "notfound")  # NuminaMath's answers to problems that have none
+_VALID = ("yes", "true", "1")
 _SEEN = ("image", "images", "audio", "video")  # what belongs to a question and is no text
 
 
@@ -96,6 +97,13 @@ def cannot_be_answered(record: Record) -> bool:
     said = record.get("answerable") is False or record.get("is_impossible") is True
     said = said or ("problem" in record and str(record.get("answer")).lower() in _NO_VALUE)
     return said or empty or answers == _NOTHING
+
+
+def is_declared_wrong(record: Record) -> bool:
+    """Tell whether a data set says itself that a problem or its solution is not valid, as
+    NuminaMath does of some."""
+    said = [value for key, value in record.items() if key.endswith("is_valid")]
+    return any(str(value).lower() not in _VALID for value in said if value not in (None, ""))
 
 
 def refuse_unseen_parts(record: Record) -> None:
