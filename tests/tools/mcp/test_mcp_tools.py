@@ -276,6 +276,8 @@ def test_a_name_that_a_server_lists_twice_is_its_first_tool(tmp_path: Path) -> N
         ({"type": "y"}, "'y' is not valid"),
         ({"$ref": "http://127.0.0.1:9/x"}, "refers to 'http://127.0.0.1:9/x', which is not in it"),
         ({"anyOf": [{"$ref": "other.json"}]}, "refers to 'other.json', which is not in it"),
+        ({"$ref": "#/$defs/none"}, r"refers to '#/\$defs/none', which is not in it"),
+        ({"$ref": "#/required/1"}, "refers to '#/required/1', which is not in it"),
     ],
 )
 def test_a_schema_that_is_none(x: dict[str, Any], wrong: str, tmp_path: Path) -> None:
@@ -284,17 +286,35 @@ def test_a_schema_that_is_none(x: dict[str, Any], wrong: str, tmp_path: Path) ->
         listed(write_lister(tmp_path, tools))
 
 
+@pytest.mark.parametrize("wanted", ["string", ["array", "null"]])
+def test_arguments_are_an_object(wanted: str | list[str]) -> None:
+    [wrong] = asyncio.run(schemas.defects([{"type": wanted}]))
+    assert wrong == f"arguments are an object, and it wants type {wanted!r}"
+
+
+USABLE: list[dict[str, Any]] = [
+    {},
+    {"properties": {"x": True, "$ref": {"type": "string"}, "$id": {"type": "string"}}},
+    {"type": ["object", "null"], "properties": {"x": {"$ref": "#/$defs/a~1b/anyOf/1"}}}
+    | {"$defs": {"a/b": {"anyOf": [{"type": "null"}, {"type": "integer"}]}}},
+    {"properties": {"x": {"$ref": "#x"}}, "$defs": {"x": {"$anchor": "x"}}},
+    {"properties": {"x": {"$id": "urn:x", "$ref": "#/$defs/y", "$defs": {"y": {}}}}},
+]
+
+
+@pytest.mark.parametrize("schema", USABLE)
+def test_odd_schemas_are_usable(schema: dict[str, Any]) -> None:
+    assert asyncio.run(schemas.defects([schema])) == [None]
+    assert asyncio.run(schemas.problem(schema, {"x": 1})) is None
+
+
 def call(command: str, **arguments: Any) -> str:
     """Call the tool `a` in a rollout."""
     return str(in_rollout(command, lambda tools: tools["a"](**arguments)))
 
 
 def test_a_schema_that_leads_nowhere_is_told_when_it_is_used(tmp_path: Path) -> None:
-    x = {"$ref": "#/$defs/none"}
-    tools = [{"name": "a", "inputSchema": OBJECT | {"properties": {"x": x}}}]
-    with pytest.raises(ArgumentError, match=r"refers to '/\$defs/none', which is not in it"):
-        call(write_lister(tmp_path, tools), x=1)
-    tools[0]["inputSchema"] = OBJECT | {"$ref": "#"}
+    tools = [{"name": "a", "inputSchema": OBJECT | {"$ref": "#"}}]
     with pytest.raises(ArgumentError, match="it refers to itself without end"):
         call(write_lister(tmp_path, tools), x=1)
 
@@ -381,3 +401,15 @@ def test_structured_content_stands_for_text_that_is_missing() -> None:
     assert read_result(empty) == '{"ä": 1}'
     with pytest.raises(ToolError, match="did not say why"):
         read_result(_Part(content=[], structured_content=None, is_error=True))
+    picture = _Part(content=[_Part(type="image")], structured_content={"a": 1}, is_error=False)
+    assert read_result(picture) == '{"a": 1}\n[The tool returned an image, not text.]'
+
+
+class _Resource(_Part):
+    def model_dump(self) -> dict[str, Any]:
+        return self.__dict__
+
+
+def test_an_empty_file_is_text() -> None:
+    file = _Part(type="resource", resource=_Resource(uri="a", text=""))
+    assert read_result(_Part(content=[file], structured_content=None, is_error=False)) == ""
