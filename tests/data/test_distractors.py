@@ -17,6 +17,13 @@ WRITTEN = [
     {"correct_answer": "Quill", "distractor1": "Tane", "distractor2": "Luma"},
     {"correct_answer": "Quill", "incorrect_answers": ["Tane", "Luma"]},
     {"correct_answer": "Quill", "distractors": ["Luma", "Tane"]},
+    {"correct_answer": "Quill", "incorrect_answers": "['Luma', 'Tane']"},  # of a table
+    {
+        "correct_answer": ["Quill"],
+        "distractor1": "Luma",
+        "distractor2": "Tane",
+        "distractor3": None,
+    },
 ]
 
 
@@ -37,6 +44,11 @@ def test_the_order_does_not_depend_on_which_is_right(texts: list[str]) -> None:
     assert read["options"] == usual["options"]
     assert [*read["options"].values()][-1] == "none of the above"
     assert read["options"][read["answerKey"]] == texts[0]
+
+
+def test_numbers_are_options_as_well() -> None:
+    read = with_distractors({"correct_answer": 4, "incorrect_answers": [3, 5.5, float("nan")]})
+    assert {*read["options"].values()} == {"3", "4", "5.5"}
 
 
 def test_a_wrong_answer_that_is_the_right_one_is_named(tmp_path: Path) -> None:

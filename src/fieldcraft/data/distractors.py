@@ -12,6 +12,7 @@ from typing import Any
 
 from fieldcraft.data.options import OPTIONS
 from fieldcraft.data.records import Malformed, Record, hash_of
+from fieldcraft.data.written import items_in
 
 _RIGHT = re.compile(r"correct[\s_-]?answer", re.IGNORECASE)
 _WRONG = re.compile(
@@ -49,6 +50,9 @@ def _names_answers(key: str) -> bool:
 
 
 def _texts(value: Any) -> list[str]:
-    """An answer, or several in a list, as texts; nothing of what is missing."""
-    given = value if isinstance(value, list) else [value]
-    return [str(one).strip() for one in given if isinstance(one, str | int) and str(one).strip()]
+    """An answer, or several in a list, which may be written as text, as texts; nothing of what is
+    missing."""
+    listed = items_in(value) if isinstance(value, str) else value
+    given = listed if isinstance(listed, list) else [value]
+    known = (one for one in given if isinstance(one, str | int | float) and one == one)
+    return [text for one in known if (text := str(one).strip())]

@@ -12,6 +12,7 @@ from fieldcraft.data.program_tests import tests_in
 from fieldcraft.data.records import Malformed, Record, first
 from fieldcraft.data.written import items_in, strings_in, value_in
 from fieldcraft.dialects.boxes import last_box
+from fieldcraft.rewards.answers import visible
 from fieldcraft.types import UserError
 
 # Keys of a question; MS MARCO has the last but one, OpenBookQA the last.
@@ -77,7 +78,7 @@ def accepted_answers(record: Record) -> tuple[str, ...]:
         )
     # A bare NaN, as some public files hold, is a missing value and unequal to itself.
     texts = (_text(answer) for answer in listed if answer is not None and answer == answer)
-    return tuple(dict.fromkeys(text for text in texts if text))
+    return tuple(dict.fromkeys(text for text in texts if visible(text).strip()))
 
 
 def _text(answer: str | float) -> str:

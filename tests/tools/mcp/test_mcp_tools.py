@@ -13,7 +13,6 @@ from fieldcraft.config.making import make_part
 from fieldcraft.config.names import MCP, Kind, find
 from fieldcraft.envs.opening import open_tools
 from fieldcraft.tools.mcp import schemas
-from fieldcraft.tools.mcp.results import read_result
 from fieldcraft.tools.mcp.server import McpServer
 from fieldcraft.types import (
     AnyTool,
@@ -286,28 +285,6 @@ def test_a_schema_that_is_none(x: dict[str, Any], wrong: str, tmp_path: Path) ->
         listed(write_lister(tmp_path, tools))
 
 
-@pytest.mark.parametrize("wanted", ["string", ["array", "null"]])
-def test_arguments_are_an_object(wanted: str | list[str]) -> None:
-    [wrong] = asyncio.run(schemas.defects([{"type": wanted}]))
-    assert wrong == f"arguments are an object, and it wants type {wanted!r}"
-
-
-USABLE: list[dict[str, Any]] = [
-    {},
-    {"properties": {"x": True, "$ref": {"type": "string"}, "$id": {"type": "string"}}},
-    {"type": ["object", "null"], "properties": {"x": {"$ref": "#/$defs/a~1b/anyOf/1"}}}
-    | {"$defs": {"a/b": {"anyOf": [{"type": "null"}, {"type": "integer"}]}}},
-    {"properties": {"x": {"$ref": "#x"}}, "$defs": {"x": {"$anchor": "x"}}},
-    {"properties": {"x": {"$id": "urn:x", "$ref": "#/$defs/y", "$defs": {"y": {}}}}},
-]
-
-
-@pytest.mark.parametrize("schema", USABLE)
-def test_odd_schemas_are_usable(schema: dict[str, Any]) -> None:
-    assert asyncio.run(schemas.defects([schema])) == [None]
-    assert asyncio.run(schemas.problem(schema, {"x": 1})) is None
-
-
 def call(command: str, **arguments: Any) -> str:
     """Call the tool `a` in a rollout."""
     return str(in_rollout(command, lambda tools: tools["a"](**arguments)))
@@ -389,27 +366,3 @@ def test_the_time_server_of_the_protocol_s_authors() -> None:
 
     text = in_rollout(f"{sys.executable} -m mcp_server_time", play)
     assert "T13:00:00+05:30" in json.loads(text)["target"]["datetime"]
-
-
-class _Part:
-    def __init__(self, **fields: Any) -> None:
-        self.__dict__.update(fields)
-
-
-def test_structured_content_stands_for_text_that_is_missing() -> None:
-    empty = _Part(content=[], structured_content={"ä": 1}, is_error=False)
-    assert read_result(empty) == '{"ä": 1}'
-    with pytest.raises(ToolError, match="did not say why"):
-        read_result(_Part(content=[], structured_content=None, is_error=True))
-    picture = _Part(content=[_Part(type="image")], structured_content={"a": 1}, is_error=False)
-    assert read_result(picture) == '{"a": 1}\n[The tool returned an image, not text.]'
-
-
-class _Resource(_Part):
-    def model_dump(self) -> dict[str, Any]:
-        return self.__dict__
-
-
-def test_an_empty_file_is_text() -> None:
-    file = _Part(type="resource", resource=_Resource(uri="a", text=""))
-    assert read_result(_Part(content=[file], structured_content=None, is_error=False)) == ""
