@@ -87,6 +87,29 @@ R1_CLOSED = R1.replace("<｜Assistant｜><think>\n", "<｜Assistant｜></think>"
 )
 LLAMA = ("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>")
 
+KIMI = """{% for m in messages %}{% if m.role == 'assistant' %}<|im_assistant|>\
+{% elif m.role == 'user' %}<|im_user|>{% else %}<|im_system|>{% endif %}\
+{{ m.role + '<|im_middle|>' + m.content + '<|im_end|>' }}{% endfor %}\
+{% if add_generation_prompt %}<|im_assistant|>assistant<|im_middle|>{% endif %}"""
+# The system prompt stands in the first message, and roles must alternate.
+GEMMA_3 = """{{ bos_token }}{% set ns = namespace(before='', count=0) %}{% for m in messages %}\
+{% if m.role == 'system' %}{% set ns.before = m.content + '\n\n' %}{% else %}\
+{% if (m.role == 'user') != (ns.count % 2 == 0) %}{{ raise_exception('roles alternate') }}\
+{% endif %}\
+{{ '<start_of_turn>' + ('model' if m.role == 'assistant' else 'user') + '\n' + ns.before \
++ m.content | trim + '<end_of_turn>\n' }}{% set ns.before = '' %}{% set ns.count = ns.count + 1 %}\
+{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"""
+MISTRAL_11 = """{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}\
+{{ '[SYSTEM_PROMPT]' + m.content + '[/SYSTEM_PROMPT]' }}{% elif m.role == 'user' %}\
+{{ '[INST]' + m.content + '[/INST]' }}{% else %}{{ m.content + eos_token }}{% endif %}\
+{% endfor %}"""
+MINIMAX = """{{ ']~!b[]~b]system\nYou help.[e~[\n' }}{% for m in messages %}\
+{{ ']~b]' + ('ai' if m.role == 'assistant' else m.role) + '\n' + m.content + '[e~[\n' }}\
+{% endfor %}{% if add_generation_prompt %}{{ ']~b]ai\n<think>\n' }}{% endif %}"""
+HUNYUAN = """<|hy_begin|>{% for m in messages %}{% if m.role == 'assistant' %}\
+{{ '<|hy_Assistant|>' + m.content + '<|hy_place2|>' }}{% else %}{{ '<|hy_User|>' + m.content }}\
+{% endif %}{% endfor %}{% if add_generation_prompt %}<|hy_Assistant|>{% endif %}"""
+
 FAMILIES = {
     "qwen2.5": Family(
         chatml(system="<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"),
@@ -185,5 +208,51 @@ FAMILIES = {
         ("<｜end▁of▁sentence｜>",),
         "<｜end▁of▁sentence｜>",
         "<｜begin▁of▁sentence｜>",
+    ),
+    "kimi k2": Family(
+        KIMI,
+        (
+            "[EOS]",
+            "<|im_end|>",
+            "<|im_user|>",
+            "<|im_assistant|>",
+            "<|im_system|>",
+            "<|im_middle|>",
+        ),
+        "[EOS]",
+        ("<|im_end|>",),
+        "<|im_end|>",
+    ),
+    "llama 4": Family(
+        headers("<|header_start|>", "<|header_end|>\n\n", "<|eot|>"),
+        (*LLAMA[:2], "<|header_start|>", "<|header_end|>", "<|eot|>", "<|eom|>"),
+        "<|eot|>",
+        ("<|end_of_text|>", "<|eom|>", "<|eot|>"),
+        "<|eot|>",
+        "<|begin_of_text|>",
+    ),
+    "gemma 3": Family(
+        GEMMA_3,
+        ("<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>"),
+        "<eos>",
+        ("<eos>", "<end_of_turn>"),
+        "<end_of_turn>",
+        "<bos>",
+    ),
+    "mistral v11": Family(
+        MISTRAL_11,
+        ("<s>", "</s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"),
+        "</s>",
+        ("</s>",),
+        "</s>",
+        "<s>",
+    ),
+    "minimax m2": Family(MINIMAX, ("]~!b[", "]~b]", "[e~["), "[e~[", ("[e~[",), "[e~["),
+    "hunyuan": Family(
+        HUNYUAN,
+        ("<|hy_begin|>", "<|hy_User|>", "<|hy_Assistant|>", "<|hy_place2|>", "<|hy_eos|>"),
+        "<|hy_eos|>",
+        ("<|hy_eos|>", "<|hy_place2|>"),
+        "<|hy_place2|>",
     ),
 }

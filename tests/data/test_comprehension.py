@@ -29,7 +29,7 @@ def test_the_passage_of_boolq_is_shown(
     assert task.answers == accepted
 
 
-@pytest.mark.parametrize("key", ["passage", "article", "context"])
+@pytest.mark.parametrize("key", ["passage", "article", "context", "narrative", "premise"])
 def test_a_passage_beside_options_is_shown(tmp_path: Path, key: str) -> None:
     record = {"question": "Where?", key: PASSAGE, "options": ["Quill", "Tane"], "answer": "A"}
     [task] = read_tasks(lines(tmp_path / "q.jsonl", record))

@@ -73,3 +73,9 @@ def test_whole_numbers_of_a_column_with_gaps_stay_whole(
     path = parquet(tmp_path_factory.mktemp("column") / "q.parquet", *rows)
     wanted = [(str(number),) for number in numbers if number is not None]
     assert [task.answers for task in read_tasks(path, max_left_out=1.0)] == wanted
+
+
+def test_an_answer_that_shows_nothing_is_none(tmp_path: Path) -> None:
+    record = {"question": "Q?", "answers": ["\u200b", "Quill\u200b"]}
+    [task] = read_tasks(lines(tmp_path / "q.jsonl", record))
+    assert task.answers == ("Quill\u200b",)

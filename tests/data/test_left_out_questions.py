@@ -172,3 +172,27 @@ def test_a_prompt_may_be_in_parts_of_text(tmp_path):
     seen = [{"role": "user", "content": [{"type": "image"}, *parts]}]
     with pytest.raises(UserError, match="a part of a message that is no text"):
         read_tasks(lines(tmp_path / "b.jsonl", {"prompt": seen, "answer": "A"}))
+
+
+@pytest.mark.parametrize("key", ["train", "test", "questions", "examples", "rows"])
+def test_a_list_under_a_usual_name_is_read(tmp_path, key):
+    (tmp_path / "a.json").write_text(json.dumps({"version": 1, key: GOOD[:2]}))
+    assert len(read_tasks(tmp_path / "a.json")) == 2
+
+
+def test_several_lists_are_refused_by_their_names(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({"train": GOOD[:2], "test": GOOD[2:3]}))
+    with pytest.raises(UserError, match="holds 2 lists of records, 'train' and 'test': write the"):
+        read_tasks(tmp_path / "a.json")
+
+
+def test_the_examples_of_a_question_are_no_records(tmp_path):
+    record = {"question": "Q?", "answer": "a", "examples": [{"question": "R?", "answer": "b"}]}
+    (tmp_path / "a.json").write_text(json.dumps(record))
+    assert [task.question for task in read_tasks(tmp_path / "a.json")] == ["Q?"]
+
+
+def test_a_withheld_option_is_named(tmp_path):
+    record = {"question": "Q?", "opa": "x", "opb": "y", "cop": -1}
+    with pytest.raises(UserError, match="the answer -1 names no option, as in test sets"):
+        read_tasks(lines(tmp_path / "q.jsonl", record))

@@ -148,7 +148,10 @@ def prompt_and_template(
     return tokenizer.decode(ids), str(wanted)
 
 
-@pytest.mark.parametrize("family", ["tiny", "qwen2.5", "llama 3", "gemma", "glm 4", "mistral"])
+@pytest.mark.parametrize(
+    "family",
+    ["tiny", "qwen2.5", "llama 3", "gemma 3", "glm 4", "mistral v11", "kimi k2", "hunyuan"],
+)
 @pytest.mark.parametrize("content", ["Me.", " Me.\n", "", " "])
 def test_messages_stand_as_the_template_writes_them(family: str, content: str) -> None:
     messages = [USER, {"role": "assistant", "content": content}, USER]

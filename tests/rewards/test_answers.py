@@ -87,7 +87,7 @@ def test_cover_em(prediction: str, golds: list[str], covered: float) -> None:
 
 
 def test_rules_are_named_and_versioned() -> None:
-    names = ["em/squad-5", "f1/squad-5", "cover_em/substring-5"]
+    names = ["em/squad-6", "f1/squad-6", "cover_em/substring-6"]
     assert dict(zip(names, (exact_match, f1, cover_em), strict=True)) == RULES
     assert [ExactMatch.rule, F1.rule, CoverEM.rule] == names
 
@@ -240,3 +240,26 @@ def test_punctuation_and_marks_of_all_scripts(answer: str, gold: str) -> None:
 )
 def test_words_that_differ_in_marks_differ(answer: str, gold: str) -> None:
     assert exact_match(answer, [gold]) == 0.0
+
+
+UNSEEN = ["\u200b", "\u2060", "\ufeff", "\u00ad", "\u200e", "\u202c"]
+
+
+@given(st.data())
+def test_signs_that_show_nothing_are_not_compared(data: st.DataObject) -> None:
+    answer, gold = data.draw(st.sampled_from([("Bexley Fen", "the Bexley Fen"), ("(B)", "B")]))
+    signs = st.lists(st.sampled_from(UNSEEN), max_size=2).map("".join)
+    written = "".join(sign + data.draw(signs) for sign in answer)
+    written = data.draw(signs) + written
+    assert exact_match(written, [gold]) == f1(written, [gold]) == cover_em(written, [gold]) == 1
+    assert exact_match(answer, [f"\u200b{gold}\ufeff"]) == 1
+
+
+@pytest.mark.parametrize("sign", UNSEEN)
+def test_an_answer_that_shows_nothing_is_none(sign: str) -> None:
+    assert exact_match(sign, [sign, "!"]) == 0
+
+
+def test_joiners_between_letters_are_compared() -> None:
+    assert exact_match("می\u200cخواهم\u200c", ["می\u200cخواهم"]) == 1
+    assert exact_match("میخواهم", ["می\u200cخواهم"]) == 0

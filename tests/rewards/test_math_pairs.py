@@ -26,6 +26,8 @@ def same(gold: str, answer: str) -> bool:
 
 
 EQUAL = [
+    ("\\frac{1}{2}", "\u200b0.5\ufeff"),
+    ("1000", "the answer is 1\u2060000"),
     ("0.001", "1e-3"),
     ("0.001", "\\boxed{1.0E-3}"),
     ("1 1/2", "1.5"),
@@ -240,6 +242,8 @@ DIFFERENT = [
     ("18", "The answer is 180"),
     ("\\pi", "3.1415..."),
     ("3", "The ratio is 3:4"),
+    ("11/2", "1\u20641/2"),
+    ("5", "\u00ad5"),
 ]
 
 

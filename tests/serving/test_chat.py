@@ -194,7 +194,10 @@ def test_bodies_that_are_no_requests():
             assert got.status_code == status
             assert got.json()["error"]["message"]
         assert httpx.get(f"{url}/v1/chat/completions").json()["error"]["message"]
-        assert httpx.get(f"{url}/v1/nothing").status_code == 404
+        nothing = httpx.get(f"{url}/v1/nothing")
+        assert nothing.status_code == 404
+        told = "There is no route GET /v1/nothing here; ask POST /v1/chat/completions or"
+        assert nothing.json()["error"]["message"].startswith(told)
 
 
 def test_a_defect_of_the_agent_is_an_error_and_the_others_go_on():

@@ -4,7 +4,7 @@ from typing import Literal
 
 import pytest
 
-from fieldcraft.tools.base import FunctionTool, tool
+from fieldcraft.tools.base import FunctionTool, tool, without_titles
 from fieldcraft.types import ArgumentError, ToolError, UserError
 
 
@@ -194,3 +194,16 @@ def anything(**cities: str) -> str:
 def test_a_function_the_model_could_not_call_is_refused(function, complaint):
     with pytest.raises(UserError, match=complaint):
         tool(function)
+
+
+def test_titles_of_a_schema_are_left_out_and_arguments_of_that_name_are_not() -> None:
+    shown = {
+        "type": "object",
+        "properties": {
+            "title": {"type": "string", "default": {"title": "t"}},
+            "properties": True,
+        },
+        "$defs": {"properties": {"type": "object", "properties": {"title": {}}}},
+    }
+    full = {"title": "S", "additionalProperties": False, **shown}
+    assert without_titles(full) == shown

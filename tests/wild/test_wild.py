@@ -24,7 +24,7 @@ from fieldcraft.data.formats.tables import write_records
 from fieldcraft.data.grading import Grader
 from fieldcraft.data.pairs import read_pairs
 from fieldcraft.data.records import records
-from fieldcraft.data.sources import UNANSWERABLE, read_questions
+from fieldcraft.data.sources import INVALID, UNANSWERABLE, read_questions
 from fieldcraft.data.steps_io import step_records
 from fieldcraft.recipes.loading import parse_recipe
 from fieldcraft.rewards.grading import MATH, grader_of
@@ -94,7 +94,7 @@ def test_it_is_read_as_expected(name: str) -> None:
         with pytest.raises(UserError, match=r"would be left out .* agree by max_left_out="):
             READERS[expected["key"]](FILES / name)
     else:
-        assert left_out.keys() <= {UNANSWERABLE}
+        assert left_out.keys() <= {UNANSWERABLE, INVALID}
 
 
 @of_key("tasks", "demonstrations")

@@ -1,11 +1,11 @@
-"""Questions that are about a text beside them, and mean little without it: BoolQ, RACE."""
+"""Questions that are about a text beside them, and mean little without it: BoolQ, RACE, SVAMP."""
 
 from __future__ import annotations
 
 from fieldcraft.data.options import options_of
 from fieldcraft.data.records import Record, first
 
-_BESIDE_OPTIONS = ("passage", "article", "context")
+_BESIDE_OPTIONS = ("passage", "article", "context", "narrative", "premise")  # COPA has the last
 _TRUTH = ("true", "false", "yes", "no")
 
 
@@ -15,6 +15,8 @@ def with_passage(record: Record, question: str) -> str:
     passage = first(record, _BESIDE_OPTIONS) if options_of(record) else None
     if passage is None and str(record.get("answer")).strip().lower() in _TRUTH:
         passage = record.get("passage")
+    if "Body" in record and "Question" in record:  # of SVAMP: its `Question` is a last sentence
+        passage = record["Body"]
     if not isinstance(passage, str) or not passage.strip() or passage.strip() in question:
         return question
     return f"{passage.strip()}\n\n{question}"

@@ -12,6 +12,7 @@ from fieldcraft.data.program_tests import tests_in
 from fieldcraft.data.records import Malformed, Record, first
 from fieldcraft.data.written import items_in, strings_in, value_in
 from fieldcraft.dialects.boxes import last_box
+from fieldcraft.rewards.answers import visible
 from fieldcraft.types import UserError
 
 # Keys of a question; MS MARCO has the last but one, OpenBookQA the last.
@@ -34,6 +35,7 @@ SOLVED = re.compile(r"(?:\A|\s)####\s*(\S[^\n]*)\s*\Z")
 # MS MARCO's answer to a question that its passages do not answer.
 _NOTHING = ["No Answer Present."]
 _NO_VALUE = ("proof", "notfound")  # NuminaMath's answers to problems that have none
+_VALID = ("yes", "true", "1")
 _SEEN = ("image", "images", "audio", "video")  # what belongs to a question and is no text
 
 
@@ -76,7 +78,7 @@ def accepted_answers(record: Record) -> tuple[str, ...]:
         )
     # A bare NaN, as some public files hold, is a missing value and unequal to itself.
     texts = (_text(answer) for answer in listed if answer is not None and answer == answer)
-    return tuple(dict.fromkeys(text for text in texts if text))
+    return tuple(dict.fromkeys(text for text in texts if visible(text).strip()))
 
 
 def _text(answer: str | float) -> str:
@@ -96,6 +98,13 @@ def cannot_be_answered(record: Record) -> bool:
     said = record.get("answerable") is False or record.get("is_impossible") is True
     said = said or ("problem" in record and str(record.get("answer")).lower() in _NO_VALUE)
     return said or empty or answers == _NOTHING
+
+
+def is_declared_wrong(record: Record) -> bool:
+    """Tell whether a data set says itself that a problem or its solution is not valid, as
+    NuminaMath does of some."""
+    said = [value for key, value in record.items() if key.endswith("is_valid")]
+    return any(str(value).lower() not in _VALID for value in said if value not in (None, ""))
 
 
 def refuse_unseen_parts(record: Record) -> None:

@@ -23,9 +23,10 @@ NAMED = ("answer", "Answer", "correct_answer")  # the text of an option, its let
 # The place of an option, never its text. The second ones mean other things elsewhere.
 _PLACES = (
     *("answerKey", "answer_key", "answer_index", "answer_idx"),
-    *("correct_option", "correct_index"),
+    *("correct_option", "correct_index", "cop"),  # MedMCQA has the last
 )
 _LOOSE_PLACES = ("correct", "label", "gold")
+_WITHHELD = -1
 _LETTER = re.compile(r"\(?(\w)[.:]?\)?")
 _TOGETHER = re.compile(r"\W*[A-Z](?:(?:\W|and)*[A-Z])+\W*")  # AC, or A, C, or A and C
 
@@ -208,6 +209,12 @@ def _letter_of(answer: Any, options: Options) -> str:
 def _letter_at(place: Any, options: Options) -> str:
     """The letter of the option at a place: a letter, or a number from 0. "" for what is no place.
     Raises Malformed for a number that may mean several options, or none."""
+    if place == _WITHHELD:
+        raise Malformed(
+            "an answer that is withheld",
+            "the answer -1 names no option, as in test sets without answers: give a file with"
+            " them.",
+        )
     found = _places(place, options)
     if len(found) > 1:
         raise Malformed("an answer that may be several of its options")

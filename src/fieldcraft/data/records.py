@@ -136,6 +136,11 @@ def _misfit(row: Misfit) -> Malformed:
 # -- JSON --------------------------------------------------------------------------------------
 
 _WRAPPERS = ("data", "Data")  # of SQuAD and TriviaQA, beside a version
+_LISTS = (
+    *("train", "validation", "valid", "val", "dev", "test"),
+    *("questions", "examples", "records", "rows", "items", "samples", "instances"),
+)
+_OF_A_RECORD = {"question", "Question", "problem", "query", "prompt", "messages", "conversations"}
 
 
 def _is_whole(path: Path) -> bool:
@@ -199,12 +204,27 @@ def _wrapped(value: Record, path: Path) -> list[Any]:
     for key in _WRAPPERS:
         if isinstance(inside := value.get(key), list):
             return inside
+    if lists := _lists_of_records(value):
+        if len(lists) > 1:
+            raise UserError(
+                f"{path} holds {len(lists)} lists of records, {' and '.join(map(repr, lists))}:"
+                " write the list that is meant into a file of its own, and give that."
+            )
+        return list(value[lists[0]])
     columns = list(value.values())
     if len(columns) > 1 and all(isinstance(column, dict) for column in columns):
         numbers = columns[0].keys()
         if numbers and all(column.keys() == numbers for column in columns):
             return [{key: column[n] for key, column in value.items()} for n in numbers]
     return [value]
+
+
+def _lists_of_records(value: Record) -> list[str]:
+    """The keys of an object under which lists of records stand, as the splits of a data set."""
+    if _OF_A_RECORD & value.keys():
+        return []
+    found = {key: value[key] for key in _LISTS if isinstance(value.get(key), list)}
+    return [key for key, rows in found.items() if rows and all(isinstance(r, dict) for r in rows)]
 
 
 def first(record: Record, keys: Sequence[str]) -> Any:

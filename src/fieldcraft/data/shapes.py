@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from fieldcraft.data.distractors import with_distractors
 from fieldcraft.data.gold_answers import ANSWERS
 from fieldcraft.data.option_columns import with_columns
 from fieldcraft.data.options import OPTIONS
@@ -22,10 +23,10 @@ _YES_OR_NO = re.compile(
 
 def usual_record(record: Record) -> Record:
     """A record with its question and answers under the usual keys, beside its own ones: keys in
-    capitals also in small letters, options in columns as `options`, and those of SuperGLUE's BoolQ,
-    KILT and Open-Reasoner-Zero. Any other one is as it is. Raises Malformed for one that may mean
-    several things."""
-    record = _with_small_letters(with_columns(record))
+    capitals also in small letters, options in columns or in a right answer and wrong ones as
+    `options`, and those of SuperGLUE's BoolQ, KILT and Open-Reasoner-Zero. Any other one is as it
+    is. Raises Malformed for one that may mean several things."""
+    record = _with_small_letters(with_distractors(with_columns(record)))
     match record:
         case {"question": str(question), "passage": str(), "label": 0 | 1 as label}:
             return record if _is_answered(record) else record | {"answer": _truth(question, label)}

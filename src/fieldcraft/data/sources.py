@@ -27,6 +27,7 @@ from fieldcraft.data.gold_answers import (
     accepted_answers,
     cannot_be_answered,
     ground_truth,
+    is_declared_wrong,
     joined_answers,
     refuse_unseen_parts,
     required_answers,
@@ -59,6 +60,7 @@ _LEVEL = ("level", "Level", "difficulty_level", "category")  # GAIA, WebWalkerQA
 _MATHEMATICS = re.compile(r"math|gsm8k|aime|amc|olympiad", re.IGNORECASE)
 _OWN = ("tasks", "demonstrations")  # keys whose files hold questions
 UNANSWERABLE = "a question that cannot be answered, as its file says"
+INVALID = "a problem or a solution that is not valid, as its file says"
 
 
 # -- tasks -------------------------------------------------------------------------------------
@@ -101,8 +103,8 @@ def read_questions(path: Path, max_left_out: float = MAX_LEFT_OUT) -> Questions:
     `golden_answers`, `answers`, `answer`, `aliases` and the like, of options by the text, the
     letter or the number (`options.py`), or verl's `reward_model.ground_truth`. An id is the
     record's own or a hash of the question; when one comes again, "#2", "#3", ... are added. A
-    paragraph of SQuAD holds several questions. Those that a data set made unanswerable are left
-    out, and need no consent.
+    paragraph of SQuAD holds several questions. Those that a data set made unanswerable, or calls
+    not valid, are left out, and need no consent.
 
     `Task.meta` gets `level` (of HLE the category), `type` and what is in `metadata`; of HotpotQA,
     2WikiMultiHopQA and MuSiQue also `gold_titles`, the titles of the paragraphs that hold the
@@ -140,10 +142,10 @@ def questions_of(
     keys = keys_of_names([each.record for each in found])
     found = [each._replace(record=with_names(each.record, keys)) for each in found]
     tasks: list[Task] = []
-    unanswerable, seen = Counter[str](), Counter[str]()
+    unusable, seen = Counter[str](), Counter[str]()
     for each, question in zip(found, _asked(found), strict=True):
-        if cannot_be_answered(each.record):
-            unanswerable[UNANSWERABLE] += 1
+        if declared := _declared(each.record):
+            unusable[declared] += 1
             continue
         try:
             task = _task(each, question)
@@ -156,7 +158,14 @@ def questions_of(
     if not tasks and not left_out.reasons:
         raise UserError(f"{path} holds only questions that cannot be answered; give another file.")
     left_out.refuse_much(len(tasks), max_left_out)
-    return Questions(tasks, unanswerable + left_out.reasons)
+    return Questions(tasks, unusable + left_out.reasons)
+
+
+def _declared(record: Record) -> str:
+    """Why a data set itself takes a question back, "" if it does not."""
+    if cannot_be_answered(record):
+        return UNANSWERABLE
+    return INVALID if is_declared_wrong(record) else ""
 
 
 def read_task(record: Record) -> Task:

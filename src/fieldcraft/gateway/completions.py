@@ -21,7 +21,7 @@ from fieldcraft.gateway import protocol
 from fieldcraft.gateway.generate import REASONS
 from fieldcraft.gateway.messages import TurnRequest, read_turn_request
 from fieldcraft.gateway.protocol import Json, read_body
-from fieldcraft.gateway.refusals import Refused
+from fieldcraft.gateway.refusals import Refused, no_route
 from fieldcraft.gateway.talks import Reply, Talk
 from fieldcraft.tools.bodies import BodyTooLong, RequestBody, body_of
 
@@ -78,8 +78,13 @@ def completions_app(talks: Mapping[str, Talk]) -> Starlette:
             Route("/{rollout}/v1/models/{model:path}", model, methods=["GET"]),
             Route("/{rollout}/reward", of_rollout(reward), methods=["POST"]),
         ],
-        exception_handlers={Refused: _refused},
+        exception_handlers={Refused: _refused, 404: _unknown, 405: _unknown},
     )
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    answered = "POST base_url/chat/completions, where base_url ends in /v1, as OpenAI's clients do"
+    return no_route(request.method, request.url.path, answered).response()
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -24,7 +24,10 @@ class Says:
 
 
 # Keys of a message that no chat template gets from here, and values of them that say nothing.
-UNREAD = ("reasoning_content", "reasoning", "reasoning_details", "thinking", "refusal", "prefix")
+UNREAD = (
+    *("reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks"),
+    *("thought", "refusal", "prefix"),
+)
 NOTHING: tuple[Any, ...] = (None, False, "", [], {})
 
 

@@ -63,8 +63,12 @@ class TextPart(RequestBody):
     text: str
 
 
+UNSEEN = ("images", "videos", "audio", "attachments", "experimental_attachments")
+
+
 class Message(RequestBody):
-    """A message. Its content is text; images and sounds are refused."""
+    """A message. Its content is text; images and sounds are refused, also in keys of their own, as
+    Ollama and the AI SDK have them."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[TextPart] | None = None
@@ -87,6 +91,14 @@ class Message(RequestBody):
                 )
             if not isinstance(part.get("text"), str):
                 raise ValueError(f"part {number} has no text; write it as 'text'")
+        return given
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_all_text(cls, given: Any) -> Any:
+        for key in UNSEEN if isinstance(given, dict) else ():
+            if given.get(key):
+                raise ValueError(f"'{key}' is no text, and only text is read here; leave it out")
         return given
 
     @model_validator(mode="after")

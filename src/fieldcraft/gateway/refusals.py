@@ -42,3 +42,8 @@ class Refused(Exception):
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         return JSONResponse({"error": self.error}, self.status, headers)
+
+
+def no_route(method: str, path: str, answered: str) -> Refused:
+    """The refusal of a request to a route that a server lacks; `answered` are those that it has."""
+    return Refused(404, f"There is no route {method} {path} here; ask {answered}.")

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from fieldcraft.dialects.base import (
@@ -31,6 +32,12 @@ from fieldcraft.types import Action, UserError
 SLOT = re.compile("\ue002(\\d+)\ue003")  # keeps a place while a template is rendered
 THINK = re.compile("(</?think>)")
 SHOWN_AS = {"developer": "system", "function": "tool"}  # roles that chat templates know
+PROBE = Action("find_by_key", {"key": "x"})
+OTHER_CALLS = (
+    "the model's chat template does not write calls as JSON between <tool_call> tags, so those that"
+    " the model makes would not be read; describe the tools in a message, or train a model whose"
+    " template does."
+)
 Sampled = Callable[[Sequence[int], Says], Sequence[int] | None]
 
 
@@ -93,8 +100,11 @@ class Scribe:
 
         Raises Refused for what the template cannot show.
         """
+        if tools and self._writes_other_calls:
+            raise Refused(400, OTHER_CALLS, param="tools")
         calls = [call.model_dump() for message in messages for call in message.calls]
-        self._refuse_special([*tools, *calls], "messages")
+        labels = [(m.tool_call_id, m.name) for m in messages if m.is_result]
+        self._refuse_special([*tools, *calls, *labels], "messages")
         own = {i for i, m in enumerate(messages) if m.role == "assistant" and says_of(m) in said}
         while True:
             found = self._encode(messages, tools, own, sampled)
@@ -115,6 +125,22 @@ class Scribe:
         before = text[: turn.begin] + turn.pieces[0]
         pairs = ((call.tool, json.dumps(call.arguments)) for call in calls)
         return Says(before.strip(), tuple(pairs))
+
+    @cached_property
+    def _writes_other_calls(self) -> bool:
+        """Tell whether the template writes calls in a form that `read` does not know: the policy
+        would make them, and they would be taken for text."""
+        function = {"name": PROBE.tool, "arguments": PROBE.arguments}
+        call = {"type": "function", "id": "call00000", "function": function}
+        messages: list[Json] = [
+            {"role": "user", "content": "question"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": "", "tool_call_id": call["id"], "name": PROBE.tool},
+        ]
+        with suppress(UserError):  # then messages with calls are refused by what it says
+            text = self.dialect.render(messages)
+            return PROBE.tool in text and PROBE not in read_turn(text).calls
+        return False
 
     # -- ids -----------------------------------------------------------------------------------
 
@@ -164,8 +190,12 @@ class Scribe:
         """Messages as a template takes them. The text of one that the policy wrote has its calls
         in it."""
         layout = Layout()
+        called: dict[str, str] = {}  # the tools of the calls, by their ids
         for index, message in enumerate(messages):
             record: Json = {"role": SHOWN_AS.get(message.role, message.role)}
+            called |= {call.id: call.function.name for call in message.calls}
+            if message.is_result:
+                record |= _labels(message, called)
             if index in own:
                 record["content"] = layout.add(Slot(index, None))
             else:
@@ -245,7 +275,14 @@ def refusing(param: str) -> Iterator[None]:
 def _call(call: ToolCall) -> Json:
     """A call as a template takes it. Raises Refused for arguments that are no object."""
     function = {"name": call.function.name, "arguments": _arguments(call)}
-    return {"type": "function", "function": function}
+    return {"type": "function", "function": function} | ({"id": call.id} if call.id else {})
+
+
+def _labels(result: Message, called: Mapping[str, str]) -> Json:
+    """What a template may write beside a result: the id of its call, and the name of its tool."""
+    identity = result.tool_call_id or ""
+    labels = {"tool_call_id": identity, "name": result.name or called.get(identity)}
+    return {key: value for key, value in labels.items() if value}
 
 
 def _arguments(call: ToolCall) -> Json:

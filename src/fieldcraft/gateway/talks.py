@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import time
 from collections.abc import Sequence
@@ -17,8 +16,6 @@ from fieldcraft.gateway.scribe import Scribe
 from fieldcraft.records.chains import ids_of
 from fieldcraft.rollout.turns import Policy, write_turn
 from fieldcraft.types import Author, Call, Outcome, Segment, StopReason, Task, Trajectory
-
-_numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +126,12 @@ class Talk:
         return Reply(says, self._note_calls(says), reason, len(ids), len(turn.ids))
 
     def _note_calls(self, says: Says) -> tuple[str, ...]:
-        """The names of the calls of a turn, which nobody else has."""
+        """The names of the calls of a turn, which no other one of this rollout has, and which are
+        the same when it is run again."""
         now = time.perf_counter()
-        made = {f"call_{next(_numbers)}": Asked(*call, now) for call in says.calls}
+        # A chat template may write them, and some want nine letters and digits.
+        first = len(self.calls)
+        made = {f"call{n:05}": Asked(*call, now) for n, call in enumerate(says.calls, first)}
         self.calls |= made
         return tuple(made)
 

@@ -24,6 +24,14 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 IDLE = re.compile(r"(?<!\w)\s+|\s+(?!\w)")  # white space that separates nothing
 QUOTES = "\"'`‘’‚‛“”„‟«»‹›「」『』"
 SPACE = f"{string.whitespace}\u00a0\u202f"
+# What shows nothing: soft hyphens, unless they are meant as a minus, marks of direction, and signs
+# without a width. Those of mathematics, such as an invisible plus, stay, and the two joiners stay
+# between letters, as they change how these are drawn.
+UNSEEN = re.compile(
+    r"\u00ad(?!\d)"
+    r"|[\u034f\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060\u2065-\u206f\ufeff]"
+    r"|(?<!\S)[\u200c\u200d]+|[\u200c\u200d]+(?!\S)"
+)
 # What people and models put around a short answer: quotation marks, brackets, emphasis, formulas.
 WRAPPING = f"{QUOTES}{SPACE}*_$\\()[]{{}}.,:;"
 OPTION = re.compile(r"(?:(?:the\s+)?(?:option|choice|answer)\b[\W_]*+)?([A-Za-z])", re.IGNORECASE)
@@ -34,10 +42,16 @@ OPTIONS = re.compile(
 VERDICTS = {"yes", "no", "noanswer"}
 
 
+def visible(text: str) -> str:
+    """A text without the signs that show nothing, which web pages and models put around words and
+    into them."""
+    return text if text.isascii() else UNSEEN.sub("", text)
+
+
 def normalise(text: str) -> str:
     """Lower case, without punctuation, without articles, single spaces: SQuAD v1.1, with the
-    punctuation and the marks of all scripts."""
-    plain = unicodedata.normalize("NFC", text.lower()).translate(PUNCTUATION)
+    punctuation and the marks of all scripts, and without what shows nothing."""
+    plain = unicodedata.normalize("NFC", visible(text).lower()).translate(PUNCTUATION)
     if plain.isascii():
         return " ".join(ARTICLES.sub(" ", plain).split())
     bare = "".join(sign for sign in plain if not unicodedata.category(sign).startswith("P"))
@@ -54,6 +68,7 @@ def _articles() -> re.Pattern[str]:
 def bare(text: str) -> str:
     """An answer without what is written around it: A of "A", (A) and **A**. One that is nothing
     else, as a full stop, stays."""
+    text = visible(text)
     return text.strip(WRAPPING) or text.strip(QUOTES + SPACE) or text.strip()
 
 
@@ -72,12 +87,12 @@ def _unpunctuated(text: str) -> str:
 
 def is_option(gold: str) -> bool:
     """Tell whether a gold answer is the letter of an option and nothing else."""
-    return LETTER.fullmatch(gold.strip()) is not None
+    return LETTER.fullmatch(visible(gold).strip()) is not None
 
 
 def closed_up(text: str) -> str:
     """A text without the white space that separates nothing: "1 1/2" stays, as it is not 11/2."""
-    return IDLE.sub("", text.strip())
+    return IDLE.sub("", visible(text).strip())
 
 
 def compared(text: str) -> str:
@@ -89,7 +104,7 @@ def compared(text: str) -> str:
 def exact_match(prediction: str, golds: Sequence[str]) -> float:
     """1.0 if any gold answer equals the prediction as `compared`; an empty prediction is 0. Where a
     gold answer is the letter of an option, the prediction must be one letter: "A, B" is not B."""
-    if not prediction.strip():
+    if not visible(prediction).strip():
         return 0.0
     return float(any(one == other for one, other in _pairs(prediction, golds)))
 
@@ -151,9 +166,9 @@ def _is_whole(gold: str) -> bool:
 
 
 RULES: Mapping[str, Rule] = {
-    "em/squad-5": exact_match,
-    "f1/squad-5": f1,
-    "cover_em/substring-5": cover_em,
+    "em/squad-6": exact_match,
+    "f1/squad-6": f1,
+    "cover_em/substring-6": cover_em,
 }
 
 
@@ -185,17 +200,17 @@ class RuleReward(StatelessReward):
 
 class ExactMatch(RuleReward):
     name = "em"
-    rule = "em/squad-5"
+    rule = "em/squad-6"
 
 
 class F1(RuleReward):
     name = "f1"
-    rule = "f1/squad-5"
+    rule = "f1/squad-6"
 
 
 class CoverEM(RuleReward):
     name = "cover_em"
-    rule = "cover_em/substring-5"
+    rule = "cover_em/substring-6"
 
 
 class Format(StatelessReward):

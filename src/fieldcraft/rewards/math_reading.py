@@ -17,7 +17,7 @@ from typing import Any
 from math_verify import LatexExtractionConfig, parse
 from sympy import Basic
 
-from fieldcraft.rewards.answers import QUOTES, closed_up
+from fieldcraft.rewards.answers import QUOTES, closed_up, visible
 from fieldcraft.rewards.math_notation import in_radians, with_matrices
 from fieldcraft.rewards.math_numerals import in_digits
 from fieldcraft.rewards.math_quantities import value_of, without_unit, without_words
@@ -159,7 +159,7 @@ def read(text: str) -> list[list[Any]]:
     """What Math-Verify reads from an answer, in every way that it can be meant. One without marks
     is mathematics as a whole. A number with a unit is a `Quantity`, and the formula beside it, for
     letters may be variables."""
-    text = text.strip()
+    text = visible(text).strip()
     if around := _EMPHASIS.fullmatch(text) or _QUOTED.fullmatch(text):
         text = around["inside"].strip()
     if not MARKS.search(text):

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from fieldcraft.data.served import Feedback
 from fieldcraft.gateway import protocol
 from fieldcraft.gateway.protocol import read_body
-from fieldcraft.gateway.refusals import Refused
+from fieldcraft.gateway.refusals import Refused, no_route
 from fieldcraft.serving import chat, responses
 from fieldcraft.serving.asked import Asked, read_chat, read_response
 from fieldcraft.serving.chat import Record
@@ -125,7 +125,8 @@ class _Answers:
 
 
 async def _unknown(request: Request, error: Exception) -> Response:
-    return Refused(404, f"There is no route {request.method} {request.url.path} here.").response()
+    answered = "POST /v1/chat/completions or POST /v1/responses"
+    return no_route(request.method, request.url.path, answered).response()
 
 
 class _Token:

@@ -117,17 +117,27 @@ def _arguments(name: str, fields: dict[str, Any]) -> TypeAdapter[dict[str, Any]]
     return TypeAdapter(arguments)
 
 
+# Of a JSON schema: what holds schemas by names of the user's, and what holds values.
+_BY_NAME = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+_VALUES = ("default", "const", "enum", "example", "examples")
+
+
 def without_titles(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema as transformers writes it: `type` first, nothing that only fills the prompt."""
+    """The schema as transformers writes it: `type` first, nothing that only fills the prompt. What
+    is no object, as the schema `true`, stays."""
     kept: dict[str, Any] = {}
     for key, value in sorted(schema.items(), key=lambda item: item[0] != "type"):
-        if key == "properties":
-            kept[key] = {name: without_titles(inner) for name, inner in value.items()}
-        elif isinstance(value, dict):
+        if key in _BY_NAME and isinstance(value, dict):
+            kept[key] = {name: _shown(inner) for name, inner in value.items()}
+        elif isinstance(value, dict) and key not in _VALUES:
             kept[key] = without_titles(value)
         elif key not in ("title", "additionalProperties"):
             kept[key] = value
     return kept
+
+
+def _shown(schema: Any) -> Any:
+    return without_titles(schema) if isinstance(schema, dict) else schema
 
 
 def _complaint(name: str, error: ValidationError) -> str:

@@ -13,7 +13,6 @@ from fieldcraft.config.making import make_part
 from fieldcraft.config.names import MCP, Kind, find
 from fieldcraft.envs.opening import open_tools
 from fieldcraft.tools.mcp import schemas
-from fieldcraft.tools.mcp.results import read_result
 from fieldcraft.tools.mcp.server import McpServer
 from fieldcraft.types import (
     AnyTool,
@@ -276,6 +275,8 @@ def test_a_name_that_a_server_lists_twice_is_its_first_tool(tmp_path: Path) -> N
         ({"type": "y"}, "'y' is not valid"),
         ({"$ref": "http://127.0.0.1:9/x"}, "refers to 'http://127.0.0.1:9/x', which is not in it"),
         ({"anyOf": [{"$ref": "other.json"}]}, "refers to 'other.json', which is not in it"),
+        ({"$ref": "#/$defs/none"}, r"refers to '#/\$defs/none', which is not in it"),
+        ({"$ref": "#/required/1"}, "refers to '#/required/1', which is not in it"),
     ],
 )
 def test_a_schema_that_is_none(x: dict[str, Any], wrong: str, tmp_path: Path) -> None:
@@ -290,11 +291,7 @@ def call(command: str, **arguments: Any) -> str:
 
 
 def test_a_schema_that_leads_nowhere_is_told_when_it_is_used(tmp_path: Path) -> None:
-    x = {"$ref": "#/$defs/none"}
-    tools = [{"name": "a", "inputSchema": OBJECT | {"properties": {"x": x}}}]
-    with pytest.raises(ArgumentError, match=r"refers to '/\$defs/none', which is not in it"):
-        call(write_lister(tmp_path, tools), x=1)
-    tools[0]["inputSchema"] = OBJECT | {"$ref": "#"}
+    tools = [{"name": "a", "inputSchema": OBJECT | {"$ref": "#"}}]
     with pytest.raises(ArgumentError, match="it refers to itself without end"):
         call(write_lister(tmp_path, tools), x=1)
 
@@ -369,15 +366,3 @@ def test_the_time_server_of_the_protocol_s_authors() -> None:
 
     text = in_rollout(f"{sys.executable} -m mcp_server_time", play)
     assert "T13:00:00+05:30" in json.loads(text)["target"]["datetime"]
-
-
-class _Part:
-    def __init__(self, **fields: Any) -> None:
-        self.__dict__.update(fields)
-
-
-def test_structured_content_stands_for_text_that_is_missing() -> None:
-    empty = _Part(content=[], structured_content={"ä": 1}, is_error=False)
-    assert read_result(empty) == '{"ä": 1}'
-    with pytest.raises(ToolError, match="did not say why"):
-        read_result(_Part(content=[], structured_content=None, is_error=True))

@@ -236,8 +236,9 @@ def format_of(record: Record) -> Format | None:
 
 def chat_record(record: Record) -> Record:
     """A demonstration that does not say its question as one that does. Without an accepted answer
-    it gets the one that it ends in, and `unverified` in its metadata. Any other record is as it is.
-    Raises Malformed for one that cannot be read."""
+    it gets the one that it ends in, and `unverified` in its metadata. Messages that nobody answers
+    are a `prompt`. Any other record is as it is. Raises Malformed for one that cannot be read."""
+    record = _unanswered(record)
     found = format_of(record) if not record.get("question") else None
     if found is None:
         return record
@@ -248,6 +249,20 @@ def chat_record(record: Record) -> Record:
         return plain
     meta = {key: value for key, value in task.meta.items() if key not in (SYSTEM, TOOLS)}
     return plain | {"golden_answers": [ended.text], "metadata": meta | {UNVERIFIED: True}}
+
+
+def _unanswered(record: Record) -> Record:
+    """A record whose messages hold no turn of the assistant with them as a prompt, whose answer
+    stands in other keys."""
+    for key, role, text in (("messages", "role", "content"), ("conversations", "from", "value")):
+        turns = record.get(key)
+        if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
+            continue
+        roles = {_ROLES.get(str(turn.get(role)), turn.get(role)) for turn in turns}
+        if "user" in roles and roles <= {"system", "developer", "user"}:
+            prompt = [{"role": turn[role], "content": turn.get(text)} for turn in turns]
+            return {other: record[other] for other in record if other != key} | {"prompt": prompt}
+    return record
 
 
 # -- parts of records --------------------------------------------------------------------------

@@ -13,9 +13,14 @@ def read_result(result: Any) -> str:
 
     Raises ToolError with that text where the server says that the call failed.
     """
-    text = "\n".join(_as_text(part) for part in result.content)
-    if not text and result.structured_content is not None:
-        text = json.dumps(result.structured_content, ensure_ascii=False)
+    texts = [_as_text(part) for part in result.content]
+    said = any(
+        text and part.type in ("text", "resource")
+        for part, text in zip(result.content, texts, strict=True)
+    )
+    if not said and result.structured_content is not None:
+        texts = [json.dumps(result.structured_content, ensure_ascii=False), *filter(None, texts)]
+    text = "\n".join(texts)
     if result.is_error:
         raise ToolError(text or "The tool failed and did not say why.")
     return text
@@ -28,8 +33,8 @@ def _as_text(part: Any) -> str:
             return str(part.text)
         case "resource":
             # Of a resource's two kinds, one has text and the other bytes.
-            known = part.resource.model_dump()
-            return str(known.get("text") or f"[The file {part.resource.uri} is not text.]")
+            text = part.resource.model_dump().get("text")
+            return f"[The file {part.resource.uri} is not text.]" if text is None else str(text)
         case "resource_link":
             return f"[The resource {part.name} is at {part.uri}.]"
         case kind:
