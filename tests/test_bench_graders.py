@@ -33,6 +33,9 @@ def write(path, records):
     return path
 
 
+CHECK = "def check(candidate):\n    pass"
+
+
 def test_every_kind_of_file_becomes_cases(bench, tmp_path):
     asked = [{"id": "q", "problem": "?", "answer": "\\frac{1}{2}"}]
     assert bench.read_cases(write(tmp_path / "a.json", asked)) == [
@@ -43,7 +46,7 @@ def test_every_kind_of_file_becomes_cases(bench, tmp_path):
     mbpp = {"task_id": 1, "text": "Add.", "code": "def f(): pass", "test_list": ["assert f"]}
     [case] = bench.read_cases(write(tmp_path / "b.json", [mbpp]))
     assert (case.answer, case.right) == ("def f(): pass", True)
-    human = {"prompt": "def f():\n", "entry_point": "f", "test": "t", "canonical_solution": " 1"}
+    human = {"prompt": "def f():\n", "entry_point": "f", "test": CHECK, "canonical_solution": " 1"}
     [case] = bench.read_cases(write(tmp_path / "c.json", [human]))
     assert case.answer == "def f():\n 1"
     said = [{"gold": "1", "pred": "2", "expected": 0}]

@@ -20,8 +20,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.now
 
     def _run_once(self) -> None:
-        if not self._ready and self._scheduled:
-            self.now = max(self.now, self._scheduled[0]._when)
+        timers = [timer.when() for timer in self._scheduled if not timer.cancelled()]
+        if timers and not self._ready:
+            self.now = max(self.now, min(timers))
         super()._run_once()
 
 

@@ -96,7 +96,7 @@ def test_a_csv_with_lists_objects_and_truth_values(tmp_path):
         writer.writerow(["Q?", "007", "", "", "False"])
     [task] = read_tasks(tmp_path / "a.csv")
     assert (task.question, task.meta) == ("P?\nA. x\nB. y", {"hops": 2})
-    assert task.answers == ("y", "x", "B", "A")
+    assert task.answers == ("y", "x", "B", "A", "B. y", "A. x")
 
 
 @pytest.mark.parametrize(
