@@ -181,7 +181,7 @@ def test_a_forged_answer_costs_the_owner_nothing(run, name: str) -> None:
     head, count = (data[:3], len(data) // 3) if name == "much JSON" else (data, 1)
     before = resident()
     done = run(f"import os\nos.write(3, {head!r} * {count})\nos._exit(0)")
-    assert done.status in (RunStatus.FINISHED, RunStatus.TIMEOUT)
+    assert done.status is RunStatus.FINISHED  # at once: nobody goes on writing to a closed ear
     assert len(done.value or "") < 100
     assert done.files == {}
     assert resident() - before < 16 * 2**20

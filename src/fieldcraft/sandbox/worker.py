@@ -7,6 +7,7 @@ import fcntl
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, BinaryIO
 
@@ -159,10 +160,16 @@ class Worker:
         self._reading = True
         try:
             kind = await self._receive(1)
-            if kind != frames.ANSWER:
-                return kind
-            return await self._answer(files, most_value)
-        except (OSError, EOFError, frames.BadFrame):
+            if kind == frames.ANSWER:
+                return await self._answer(files, most_value)
+            if kind not in (frames.READY, frames.OUT_OF_TIME):
+                raise frames.BadFrame("no known kind")
+            return kind
+        except frames.BadFrame:
+            with suppress(OSError):
+                self._control.shutdown(socket.SHUT_RDWR)  # it may be writing still, and would wait
+            return None
+        except (OSError, EOFError):
             return None
         finally:
             self._end_of_use()
