@@ -8,12 +8,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fieldcraft.gateway.command import output_of
 from fieldcraft.gateway.worker_process import WorkerProcess
 from fieldcraft.rollout.environments import EnvironmentDefect
+from fieldcraft.tools import descendants
 from fieldcraft.tools.descendants import Descendants
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="there is no /proc")
@@ -90,6 +92,31 @@ def test_also_where_the_rollout_is_given_up(tmp_path: Path) -> None:
         asyncio.run(give_up(pipe))
 
 
+def test_also_where_it_is_given_up_while_it_begins(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    start, go_on = asyncio.create_subprocess_exec, asyncio.Event()
+
+    async def start_slowly(*command: Any, **options: Any) -> Any:
+        process = await start(*command, **options)
+        await go_on.wait()
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start_slowly)
+
+    async def give_up(pipe: str) -> None:
+        running = asyncio.create_task(output_of([sys.executable, "-c", HANGS, pipe], b"", {}))
+        await asyncio.to_thread(_until_held, pipe)
+        running.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.wait([running])
+        assert running.cancelled()
+
+    with held_by_nobody_after(tmp_path) as pipe:
+        asyncio.run(give_up(pipe))
+
+
 def _until_held(pipe: str) -> None:
     """Until somebody has opened the pipe to write: then it can be opened to read, blocking."""
     os.close(os.open(pipe, os.O_RDONLY))
@@ -107,13 +134,13 @@ def test_what_a_worker_leaves_behind_ends_with_it(tmp_path: Path) -> None:
 
 def test_processes_that_start_others_meanwhile_do_not_escape(tmp_path: Path) -> None:
     with held_by_nobody_after(tmp_path) as pipe:
-        descendants = Descendants()
+        marked = Descendants()
         process = subprocess.Popen(
             [sys.executable, "-c", SPREADS, pipe],
-            env={**os.environ, **descendants.variables},
+            env={**os.environ, **marked.variables},
         )
         _until_held(pipe)
-        descendants.kill()
+        marked.kill()
         process.wait()
 
 
@@ -131,6 +158,23 @@ def test_others_live_on() -> None:
         assert process.poll() is None
         outer.kill()
         assert process.wait() == -9
+
+
+def test_one_that_is_just_beginning_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`Popen` returns in the middle of an execve, when a process has no environment yet."""
+    monkeypatch.setattr(descendants, "_PROCESSES", tmp_path)
+    for _ in range(300):
+        marked = Descendants()
+        variables = {**os.environ, **marked.variables}
+        with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=variables) as process:
+            link = tmp_path / str(process.pid)
+            link.symlink_to(f"/proc/{process.pid}")
+            found = list(marked._living())
+            process.kill()
+        link.unlink()
+        assert found == [process.pid]
 
 
 def test_one_that_another_has_started_ends_with_it() -> None:

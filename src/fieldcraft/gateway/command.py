@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,14 +24,7 @@ async def output_of(command: Sequence[str], given: bytes, variables: Mapping[str
     Raises EnvironmentDefect for one that fails, or prints more than MOST_OUTPUT.
     """
     descendants = Descendants()
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=PIPE,
-        env={**os.environ, **variables, **descendants.variables},
-        start_new_session=True,
-    )
+    process = await descendants.begin(command, variables, stdin=PIPE, stdout=PIPE, stderr=PIPE)
     talking = asyncio.gather(_printed(process), _complained(process), _told(process, given))
     ended = asyncio.ensure_future(_ended(process))
     both: list[asyncio.Future[Any]] = [talking, ended]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
+from asyncio.subprocess import PIPE
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -42,14 +42,8 @@ class WorkerProcess:
         """Its answer to the opening. Raises UserError if it does not begin."""
         try:
             with open_log(self.log) as output:
-                self._process = await asyncio.create_subprocess_exec(
-                    *self.command,
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=output,
-                    env={**os.environ, **self._descendants.variables},
-                    limit=LONGEST,
-                    start_new_session=True,
+                self._process = await self._descendants.begin(
+                    self.command, {}, stdin=PIPE, stdout=PIPE, stderr=output, limit=LONGEST
                 )
         except OSError as error:
             raise UserError(
