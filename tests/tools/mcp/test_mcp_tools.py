@@ -167,7 +167,18 @@ def test_a_server_that_ends_is_started_again_by_the_next_call(
     assert in_rollout(write_server(tmp_path), play, connection=connection) == "new"
 
 
+WITH_ALL_THREE = SERVER.replace(
+    "def end() -> str:",
+    """async def end() -> str:
+    notes.append("end")
+    while len(notes) < 3:
+        await anyio.sleep(0.01)""",
+).replace("import os, sys", "import os, sys, anyio")
+
+
 def test_calls_beside_one_another_fail_together_and_one_start_follows(tmp_path: Path) -> None:
+    """The server ends when all three are there."""
+
     async def play(tools: dict[str, Tool]) -> list[Any]:
         await tools["count"]()
         failed = await asyncio.gather(
@@ -176,7 +187,8 @@ def test_calls_beside_one_another_fail_together_and_one_start_follows(tmp_path: 
         again = await asyncio.gather(tools["count"](), tools["count"]())
         return [*(isinstance(error, ToolUnavailable) for error in failed), *again]
 
-    played = in_rollout(write_server(tmp_path), play, connection="shared")
+    server = write_server(tmp_path, WITH_ALL_THREE)
+    played = in_rollout(server, play, connection="shared")
     assert played == [True, True, True, "0", "0"]
     assert len(started(tmp_path)) == 2
 
