@@ -132,8 +132,8 @@ def _asserts(text: str) -> bool:
     if "assert" not in text:
         return False
     try:
-        return any(isinstance(node, ast.Assert) for node in ast.parse(text).body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return any(isinstance(node, ast.Assert) for node in _parsed(text).body)
+    except ValueError:
         return False
 
 
