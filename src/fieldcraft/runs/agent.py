@@ -83,12 +83,14 @@ class Agent:
 
     `index` is the folder of its search index; without one and without a server it has no search.
     `inputs` is what its run was about, None for a bare checkpoint or with another search.
+    `told_to_search` is true where a program named the tool `search`, so acting without it is wrong.
     """
 
     model: Path
     recipe: Recipe
     index: Path | None
     inputs: Inputs | None = None
+    told_to_search: bool = False
 
     # -- for programs ---------------------------------------------------------------------------
 
@@ -324,9 +326,16 @@ class Agent:
             )
 
     async def _tools(self) -> list[AnyTool]:
-        """Those of the recipe; without an index or a server there is no search."""
+        """Those of the recipe; without an index or a server there is no search. Raises UserError
+        where a program asked for one."""
         recipe, search = self.recipe, None
         if self.searches_nothing:
+            if self.told_to_search and recipe.offers_search:
+                raise UserError(
+                    f"{self.model} has the tool {SEARCH} and nothing to search: train it with"
+                    " corpus=FILE first, or load it with search={'url': ADDRESS} or without the"
+                    " tool."
+                )
             others = tuple(tool for tool in recipe.tools if tool.name != SEARCH)
             recipe = recipe.model_copy(update={"tools": others})
         index = self.index or self.model  # a server needs none
@@ -363,7 +372,8 @@ def load(
         agent = find_agent(require_path(path, "path"))
     if tools is not None:
         settings["tools"] = choose_tools(tools)
-    return agent.with_settings(**settings) if settings else agent
+    agent = agent.with_settings(**settings) if settings else agent
+    return replace(agent, told_to_search=tools is not None and agent.recipe.offers_search)
 
 
 def find_agent(path: Path) -> Agent:
