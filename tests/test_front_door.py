@@ -264,7 +264,7 @@ def test_a_search_over_nothing_is_refused_where_a_program_asked_for_it(model: Pa
     agent = fc.load(model, dialect="hermes", tools=["search", population], budget=BUDGET)
     with pytest.raises(fc.UserError, match="nothing to search: train it with corpus=FILE first"):
         agent.ask("How many people live in Turin?")
-    assert fc.load(model, dialect="hermes", budget=BUDGET).ask("Who?").text
+    assert fc.load(model, dialect="hermes", budget=BUDGET).ask("Who?").segments
 
 
 def test_a_tool_within_a_function(model: Path) -> None:
