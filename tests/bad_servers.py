@@ -46,6 +46,7 @@ def drips(beginning: bytes, pause: Callable[[], None]) -> Behaviour:
     """A beginning, then a byte after each pause for ever, or until the client leaves."""
 
     def drip(connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # it is there at once
         connection.sendall(beginning)
         while True:
             connection.sendall(b"a")

@@ -56,23 +56,28 @@ class Clock:
     long that only a jump reaches it, and the jump can wait for what has to come before."""
 
     def __init__(self) -> None:
-        self._loop = _JumpingLoop()
+        self._loop = _JumpingLoop()  # closed, until there is one to run in
+        self._loop.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of `work`, as asyncio.run does. To be called once."""
+        """Return the result of `work`, as asyncio.run does."""
+
+        def begun() -> _JumpingLoop:
+            self._loop = _JumpingLoop()
+            return self._loop
 
         async def limited() -> T:
             async with asyncio.timeout(MOST):
                 return await work
 
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+        with asyncio.Runner(loop_factory=begun) as runner:
             return runner.run(limited())
 
     def jump(self, seconds: float) -> None:
         """Let time pass when the loop has done what it could; called in other threads. Nothing is
-        waited for where the loop has ended."""
-        done = threading.Event()
+        waited for where no loop runs."""
+        loop, done = self._loop, threading.Event()
         with suppress(RuntimeError):  # it is closed
-            self._loop.call_soon_threadsafe(self._loop.jump, seconds, ROUNDS, done)
-            while not (done.wait(0.05) or self._loop.is_closed()):
+            loop.call_soon_threadsafe(loop.jump, seconds, ROUNDS, done)
+            while not (done.wait(0.05) or loop.is_closed()):
                 pass
