@@ -152,7 +152,7 @@ class Parts:
         await self.stream.open()
         try:
             numbers = range(first, self.settings.steps if last is None else last)
-            return [await asyncio.wait_for(self.stage.step(n), 20) for n in numbers]
+            return [await asyncio.wait_for(self.stage.step(n), 300) for n in numbers]
         finally:
             await self.stage.close()
 
