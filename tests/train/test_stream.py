@@ -3,8 +3,8 @@
 import asyncio
 import random
 import threading
-import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any, ClassVar
 
@@ -28,6 +28,7 @@ from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.train.stream import Stream
 from fieldcraft.types import Author, Completion, Task, ToolError, Trajectory, UserError
 from rl_parts import RIGHT, SEARCH, TOKENIZER, WRONG, RecordingTrainer
+from virtual_time import virtually
 
 TASKS = [Task(str(i), f"Question {i}?", ("Northport",)) for i in range(50)]
 
@@ -94,6 +95,15 @@ async def never(_: int) -> None:
     await asyncio.Event().wait()
 
 
+class AtOnce(Executor):
+    """No thread: to wait for one would look like waiting for the next timer."""
+
+    def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(work(*given, **named))
+        return done
+
+
 class Recorder:
     """Keeps the groups that each step trains on."""
 
@@ -132,6 +142,7 @@ class Parts:
         self.settings = Rl.model_validate(
             usual | given | {"async": {"max_staleness": staleness}, "max_tool_failures": 0.99}
         )
+        self.seconds = 0.0
         self.tool, self.engine, self.learner = Waiting(until), Versioned(), Recorder()
         env = ToolEnvironment(
             get_dialect("autocoa", TOKENIZER, ""), [self.tool], Limits(**(budget or {}))
@@ -147,9 +158,12 @@ class Parts:
         trainer: Any = RecordingTrainer()
         self.stage = RlStage(sampler=self.stream, trainer=trainer, learner=self.learner)
 
-    async def steps(self, first: int = 0, last: int | None = None) -> list[Row]:
+    async def steps(self, first: int, last: int | None, trainer: Executor | None) -> list[Row]:
         """Open the stage, do some steps, and close it."""
         await self.stream.open()
+        if trainer is not None:
+            self.stream._trainer.shutdown()
+            self.stream._trainer = trainer  # type: ignore[assignment]
         try:
             numbers = range(first, self.settings.steps if last is None else last)
             return [await asyncio.wait_for(self.stage.step(n), 300) for n in numbers]
@@ -157,7 +171,18 @@ class Parts:
             await self.stage.close()
 
     def run(self, first: int = 0, last: int | None = None) -> list[Row]:
-        return asyncio.run(self.steps(first, last))
+        """Some steps in virtual time, of which to learn takes `seconds`."""
+        train = self.stream.train
+
+        async def modelled(learn: Callable[[], Any]) -> Any:
+            await asyncio.sleep(self.seconds)
+            return await train(learn)
+
+        self.stream.train = modelled  # type: ignore[method-assign]
+        return virtually(self.steps(first, last, AtOnce()))
+
+    def run_in_a_thread(self) -> list[Row]:
+        return asyncio.run(self.steps(0, None, None))
 
 
 def ages(groups: Sequence[Group], number: int) -> list[int]:
@@ -198,7 +223,7 @@ def test_rollouts_go_on_while_the_trainer_works() -> None:
         assert searched.wait(timeout=300)  # or sampling waits for the trainer
 
     parts.tool.until, parts.learner.learning = until, learning
-    parts.run()
+    parts.run_in_a_thread()
     assert searched.is_set()
 
 
@@ -252,6 +277,7 @@ def test_a_step_drops_few_and_waits_for_the_others() -> None:
     parts = Parts(until)
     rows = parts.run()
     assert [row["dropped"] for row in rows] == [0, 1, 0, 0, 0, 0]
+    assert rows[1]["waited_seconds"] == pytest.approx(2 * 0.3)  # as long again
     assert [len(group) for group in parts.learner.steps[1]] == [3, 2]
 
 
@@ -367,8 +393,8 @@ def test_whatever_takes_how_long(seed: int, max_staleness: int, kill: int, slow:
     rng = random.Random(seed)
 
     def learning(stream: Stream) -> None:
-        time.sleep(0.002)  # rollouts end meanwhile, and no more begin than later steps may train
-        assert len(stream.line) <= 2 * max_staleness
+        """Rollouts have ended meanwhile."""
+        assert len(stream.line) <= 2 * max_staleness  # no more than later steps may train
 
     async def until(_: int) -> None:
         if rng.random() < slow:
@@ -379,6 +405,7 @@ def test_whatever_takes_how_long(seed: int, max_staleness: int, kill: int, slow:
     first, second = (Parts(until, max_staleness=max_staleness) for _ in range(2))
     for parts in (first, second):
         parts.learner.learning = partial(learning, parts.stream)
+        parts.seconds = 0.002
     rows = first.run(0, kill)
     second.stage.load_state_dict(first.stage.state_dict())
     rows += second.run(kill)
