@@ -3,7 +3,8 @@
     pip install trl
     python bench/train.py [--step grpo|sft] [--groups 1] [--group 64] [--prompt 236] [--answer 40]
                           [--common 0] [--shortest N] [--by-length]
-                          [--features 128] [--layers 4] [--words 512]
+                          [--shape small|smollm2] [--features 128] [--layers 4] [--words 512]
+                          [--dtype float32|bfloat16] [--recompute | --no-recompute]
                           [--rows 8] [--micro-tokens 4096] [--threads 1] [--repeats 5]
 
 The two take turns: after each optimiser step of TRL's trainer comes one of ours. A GRPO step begins
@@ -12,18 +13,26 @@ with given rollouts and rewards and ends with new weights: TRL gets the rollouts
 have from SHORTEST (if it is not given: a half) to all of PROMPT + ANSWER tokens, of which the last
 ANSWER are trained. All begin with the same COMMON tokens, as with instructions. With `--by-length`
 TRL gets them sorted by length. `--rows` and `--micro-tokens` are the micro-batches of TRL and ours:
-give each its fastest.
-Loss and gradient norm of the first step show that both compute the same.
+give each its fastest. TRL recomputes activations in the backward pass, which is its default, unless
+told `--no-recompute`.
+`--shape smollm2` is that of SmolLM2-135M, in place of FEATURES, LAYERS and WORDS. Both compute in
+DTYPE and keep float32 weights: TRL by autocast.
+Loss and gradient norm of the first step show that both compute the same. The peak is the most that
+a step adds to the memory that is in use when it begins (Linux). Seconds are those of the CPUs, so
+that other programs disturb them less; on a GPU they are those of the clock.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,10 +41,12 @@ import typer
 from datasets import Dataset
 from tokenizers import Tokenizer, models
 from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    PreTrainedConfig,
     PreTrainedTokenizerFast,
     PrinterCallback,
     Qwen3Config,
-    Qwen3ForCausalLM,
     TrainerCallback,
     TrainerControl,
     TrainerState,
@@ -59,10 +70,18 @@ class Step(StrEnum):
     SFT = "sft"
 
 
-def make_model(features: int, layers: int, words: int) -> Qwen3ForCausalLM:
-    device = "cuda" if torch.cuda.is_available() else "cpu"  # as TRL chooses
-    torch.manual_seed(0)
-    config = Qwen3Config(
+class Shape(StrEnum):
+    SMALL = "small"
+    SMOLLM2 = "smollm2"
+
+
+class Number(StrEnum):
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+def small(features: int, layers: int, words: int) -> Qwen3Config:
+    return Qwen3Config(
         vocab_size=words,
         hidden_size=features,
         intermediate_size=3 * features,
@@ -72,7 +91,27 @@ def make_model(features: int, layers: int, words: int) -> Qwen3ForCausalLM:
         head_dim=32,
         tie_word_embeddings=True,
     )
-    return Qwen3ForCausalLM(config).to(device)
+
+
+def smollm2() -> LlamaConfig:
+    """Of SmolLM2-135M."""
+    return LlamaConfig(
+        vocab_size=49152,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        head_dim=64,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+    )
+
+
+def make_model(config: PreTrainedConfig) -> Any:
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # as TRL chooses
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).to(device)
 
 
 def make_tokenizer(words: int) -> PreTrainedTokenizerFast:
@@ -132,7 +171,7 @@ def make_examples(
 
 
 def our_grpo(
-    model: Any, rollouts: Sequence[Sequence[Trajectory]], optim: Optim
+    model: Any, rollouts: Sequence[Sequence[Trajectory]], optim: Optim, dtype: torch.dtype
 ) -> Callable[[], dict[str, float]]:
     settings = Rl(
         steps=1000,
@@ -142,7 +181,7 @@ def our_grpo(
         group=len(rollouts[0]),
         optim=optim,
     )
-    trainer = Trainer(model, optim, 1000)
+    trainer = Trainer(model, optim, 1000, dtype=dtype)
     write_logprobs(rollouts, trainer)
     learner = PolicyLearner(
         settings=settings, trainer=trainer, reference=None, critic=None, total_tokens=1, seed=0
@@ -152,20 +191,23 @@ def our_grpo(
 
 
 def our_sft(
-    model: Any, examples: Sequence[Trajectory], optim: Optim
+    model: Any, examples: Sequence[Trajectory], optim: Optim, dtype: torch.dtype
 ) -> Callable[[], dict[str, float]]:
-    trainer = Trainer(model, optim, 1000)
+    trainer = Trainer(model, optim, 1000, dtype=dtype)
     units: list[Unit] = [to_samples(example, {Author.POLICY}) for example in examples]
     total = float(sum(sample.weight.sum() for unit in units for sample in unit))
     return lambda: trainer.step(units, CrossEntropy(), total)
 
 
-def peer_settings(rows: int, batch: int, rounds: int, folder: str) -> dict[str, Any]:
+def peer_settings(
+    rows: int, batch: int, rounds: int, folder: str, dtype: torch.dtype, recompute: bool
+) -> dict[str, Any]:
     """TRL's, as ours: constant rate, no decay, norm clipped at 1; nothing is written."""
     return {
         "output_dir": folder,
         "use_cpu": not torch.cuda.is_available(),
-        "bf16": False,
+        "bf16": dtype == torch.bfloat16,
+        "gradient_checkpointing": recompute,
         "learning_rate": RATE,
         "lr_scheduler_type": "constant",
         "adam_beta2": 0.95,
@@ -181,7 +223,7 @@ def peer_settings(rows: int, batch: int, rounds: int, folder: str) -> dict[str, 
 
 
 def grpo_of_trl(
-    model: Any, rollouts: Sequence[Sequence[Trajectory]], rows: int, rounds: int, folder: str
+    model: Any, rollouts: Sequence[Sequence[Trajectory]], settings: dict[str, Any]
 ) -> GRPOTrainer:
     members = [member for group in rollouts for member in group]
     by_prompt = {str(place): iter(()) for place in range(len(rollouts))}
@@ -202,7 +244,7 @@ def grpo_of_trl(
 
     words = model.config.vocab_size
     args = GRPOConfig(
-        **peer_settings(rows, len(members), rounds, folder),
+        **settings,
         num_generations=len(rollouts[0]),
         max_completion_length=len(members[0].segments[1].ids),
         loss_type="grpo",
@@ -220,9 +262,7 @@ def grpo_of_trl(
     )
 
 
-def sft_of_trl(
-    model: Any, examples: Sequence[Trajectory], rows: int, rounds: int, folder: str
-) -> SFTTrainer:
+def sft_of_trl(model: Any, examples: Sequence[Trajectory], settings: dict[str, Any]) -> SFTTrainer:
     data = Dataset.from_list(
         [
             {
@@ -235,7 +275,7 @@ def sft_of_trl(
         ]
     )
     args = SFTConfig(
-        **peer_settings(rows, len(examples), rounds, folder),
+        **settings,
         max_length=None,
         packing=False,
         completion_only_loss=True,
@@ -247,26 +287,59 @@ def sft_of_trl(
     )
 
 
+@dataclass
+class Spent:
+    """Seconds of each step, and the most bytes that it added to those in use."""
+
+    seconds: list[float] = field(default_factory=list)
+    bytes: list[int] = field(default_factory=list)
+
+    def begin(self) -> None:
+        LIBC.malloc_trim(0)  # what is free belongs to nobody
+        CLEAR.write_text("5")  # the peak begins anew
+        self.held, self.began = memory("VmRSS"), clock()
+
+    def end(self) -> None:
+        self.seconds.append(clock() - self.began)
+        self.bytes.append(memory("VmHWM") - self.held)
+
+
+LIBC = ctypes.CDLL("libc.so.6")
+CLEAR = Path("/proc/self/clear_refs")
+
+
+def memory(name: str) -> int:
+    status = Path("/proc/self/status").read_text()
+    return next(1024 * int(line.split()[1]) for line in status.splitlines() if name in line)
+
+
+def clock() -> float:
+    if not torch.cuda.is_available():
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 class TakingTurns(TrainerCallback):
     """After each step of TRL's trainer comes one of ours."""
 
     def __init__(self, ours: Callable[[], dict[str, float]]) -> None:
         self.ours = ours
-        self.seconds: dict[str, list[float]] = {"TRL": [], "fieldcraft": []}
+        self.spent = {"TRL": Spent(), "fieldcraft": Spent()}
         self.first: dict[str, tuple[float, float]] = {}
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        self.began = time.perf_counter()
+        self.spent["TRL"].begin()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        self.seconds["TRL"].append(time.perf_counter() - self.began)
-        began = time.perf_counter()
+        self.spent["TRL"].end()
+        self.spent["fieldcraft"].begin()
         row = self.ours()
-        self.seconds["fieldcraft"].append(time.perf_counter() - began)
+        self.spent["fieldcraft"].end()
         self.first.setdefault("fieldcraft", (row["loss"], row["grad_norm"]))
 
     def on_log(
@@ -293,6 +366,9 @@ def main(
     features: int = 128,
     layers: int = 4,
     words: int = 512,
+    shape: Shape = Shape.SMALL,
+    dtype: Number = Number.FLOAT32,
+    recompute: bool = True,
     rows: int = 8,
     micro_tokens: int = 4096,
     threads: int = 1,
@@ -303,32 +379,41 @@ def main(
     logging.getLogger("transformers").setLevel(logging.ERROR)
     torch.set_num_threads(threads)
     optim = Optim(lr=RATE, micro_tokens=micro_tokens)
-    ours, theirs = (make_model(features, layers, words) for _ in range(2))
+    config = smollm2() if shape is Shape.SMOLLM2 else small(features, layers, words)
+    words, number = config.vocab_size, getattr(torch, dtype)
+    ours, theirs = make_model(config), make_model(config)
     rounds = 1 + repeats  # the first is not counted: allocations, choices of kernels
     with tempfile.TemporaryDirectory() as folder:
+        settings = peer_settings(rows, groups * group, rounds, folder, number, recompute)
         trainer: GRPOTrainer | SFTTrainer
         if step is Step.GRPO:
             rollouts = make_rollouts(groups, group, prompt, answer, words)
-            turns = TakingTurns(our_grpo(ours, rollouts, optim))
-            trainer = grpo_of_trl(theirs, rollouts, rows, rounds, folder)
+            turns = TakingTurns(our_grpo(ours, rollouts, optim, number))
+            trainer = grpo_of_trl(theirs, rollouts, settings)
         else:
             least = (prompt + answer) // 2 if shortest is None else shortest
             examples = make_examples(groups * group, common, least, prompt, answer, words)
-            turns = TakingTurns(our_sft(ours, examples, optim))
+            turns = TakingTurns(our_sft(ours, examples, optim, number))
             ordered = sorted(examples, key=lambda t: len(t.ids)) if by_length else examples
-            trainer = sft_of_trl(theirs, ordered, rows, rounds, folder)
+            trainer = sft_of_trl(theirs, ordered, settings)
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(turns)
         trainer.train()
-    medians = {name: statistics.median(taken[1:]) for name, taken in turns.seconds.items()}
     print(f"\n{step.value}: {groups} x {group}, {prompt} + {answer} tokens, {threads} thread(s)")
-    print("| | seconds | of ours | first loss | first gradient norm |\n|---|---|---|---|---|")
-    for name, median in medians.items():
-        taken = turns.seconds[name][1:]
+    print_spent(turns)
+
+
+def print_spent(turns: TakingTurns) -> None:
+    print("| | seconds | of ours | peak in MB | first loss | first gradient norm |")
+    print("|---|---|---|---|---|---|")
+    ours = statistics.median(turns.spent["fieldcraft"].seconds[1:])
+    for name, spent in turns.spent.items():
+        taken = spent.seconds[1:]
+        median = statistics.median(taken)
         spread = f"{median:.3f} ({min(taken):.3f} to {max(taken):.3f})"
         loss, norm = turns.first[name]
-        ratio = median / medians["fieldcraft"]
-        print(f"| {name} | {spread} | {ratio:.2f} | {loss:.5f} | {norm:.5f} |")
+        peak = max(spent.bytes[1:]) / 1e6
+        print(f"| {name} | {spread} | {median / ours:.2f} | {peak:.0f} | {loss:.5f} | {norm:.5f} |")
 
 
 if __name__ == "__main__":

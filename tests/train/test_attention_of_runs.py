@@ -1,10 +1,12 @@
-"""Attention of packed runs: one kernel for all of them computes what a kernel for each one does.
+"""Attention of packed runs: one kernel for all of them, and parts without a mask, compute what a
+kernel with a mask for each one does.
 
 The kernel for CUDA devices is replaced here by what its documentation says; tests/gpu has the real
 one.
 """
 
 import random
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,6 +14,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from fieldcraft.train import attention
+from fieldcraft.train.attention_in_parts import attend_in_parts, blocks_of
+from fieldcraft.train.batch import Run
 from training_parts import attended, random_forest
 
 
@@ -40,19 +44,66 @@ def documented(
     return torch.cat(mixed, 1).transpose(0, 1)
 
 
+def random_case(seed: int, partly: bool) -> tuple[list[Run], list[int] | None]:
+    rng = random.Random(seed)
+    runs = random_forest(rng, rng.randint(1, 7))
+    return runs, rng.sample(range(len(runs)), rng.randint(1, len(runs))) if partly else None
+
+
+def not_in_parts(
+    runs: list[Run], held: list[int] | None, seed: int, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, ...]:
+    with patch.object(attention, "has_kernel", lambda *_: False):
+        return attended(runs, held, seed, dtype=dtype)
+
+
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("partly", [False, True])
 def test_one_kernel_computes_what_many_do(
     seed: int, partly: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rng = random.Random(seed)
-    runs = random_forest(rng, rng.randint(1, 7))
-    held = sorted(rng.sample(range(len(runs)), rng.randint(1, len(runs)))) if partly else None
-    expected = attended(runs, held, seed)
+    runs, held = random_case(seed, partly)
+    expected = not_in_parts(runs, held, seed)
     monkeypatch.setattr(attention, "has_flash", lambda query: True)
     monkeypatch.setattr(attention, "varlen_attn", documented)
-    for found, wanted in zip(attended(runs, held, seed), expected, strict=True):
+    for found, wanted in zip(not_in_parts(runs, held, seed), expected, strict=True):
         torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("partly", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_parts_compute_what_masks_do(seed: int, partly: bool, dtype: torch.dtype) -> None:
+    runs, held = random_case(seed, partly)
+    expected = not_in_parts(runs, held, seed, dtype)
+    for found, wanted in zip(attended(runs, held, seed, dtype=dtype), expected, strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_parts_in_bfloat16_are_as_near_as_masks(seed: int) -> None:
+    runs, _ = random_case(seed, partly=False)
+    exact = not_in_parts(runs, None, seed)
+    masks, parts = (way(runs, None, seed, dtype=torch.bfloat16) for way in (not_in_parts, attended))
+    for wanted, by_masks, by_parts in zip(exact, masks, parts, strict=True):
+        most = (by_masks.float() - wanted).norm()
+        assert (by_parts.float() - wanted).norm() < 1.2 * most + 1e-6
+
+
+def test_scores_far_apart_are_joined() -> None:
+    """One query sees next to nothing of the run before its own, and one nothing else."""
+    runs = (Run(0, 2, None), Run(2, 4, 0))
+    query = torch.full((1, 1, 4, 8), 100.0)
+    key = torch.tensor([-10.0, -10, -10, 10]).view(1, 1, 4, 1).expand(1, 1, 4, 8).contiguous()
+    value = torch.arange(4.0).view(1, 1, 4, 1).expand(1, 1, 4, 8).contiguous()
+    found = attend_in_parts(query, key, value, runs, (0, 1), None)
+    torch.testing.assert_close(found[0, :, 0, 0], torch.tensor([0.0, 0.5, 1.0, 3.0]))
+
+
+def test_a_prefix_meets_all_that_continue_it_at_once() -> None:
+    runs = (Run(0, 4, None), Run(4, 6, 0), Run(6, 9, 1), Run(9, 10, 0), Run(10, 12, None))
+    others = [(b.queries, b.keys) for b in blocks_of(runs, (0, 1, 2, 3, 4)) if not b.is_causal]
+    assert others == [(slice(4, 10), slice(0, 4)), (slice(6, 9), slice(4, 6))]
 
 
 def test_a_cpu_has_no_such_kernel() -> None:

@@ -1,8 +1,8 @@
 """Attention in packed batches: run by run, so that there is no mask of all tokens.
 
-A mask of 32,768 tokens would have a billion places. Instead each run is cut out, together with what
-it continues, and goes through torch's fused kernel, whose memory is linear in the length. On CUDA
-devices one kernel computes all runs.
+A mask of 32,768 tokens would have a billion places. Instead torch's fused kernels, whose memory is
+linear in the length, compute all runs at once on CUDA devices, and parts without a mask on CPUs
+(`attention_in_parts.py`). Elsewhere each run is cut out, together with what it continues.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from fieldcraft.engine.attention import UNSUPPORTED
+from fieldcraft.train.attention_in_parts import attend_in_parts, continued, has_kernel
 from fieldcraft.train.batch import Run
 from fieldcraft.types import UserError
 
@@ -79,12 +80,14 @@ def attend(
         key, value = part.gather(torch.stack([key, value]))
     elif part is not None:  # in latent attention keys are wider than values
         key, value = part.gather(key), part.gather(value)
+    runs, held = tuple(runs), tuple(range(len(runs)) if part is None else part.mine)
+    if not dropout and has_kernel(query, key, value):
+        return attend_in_parts(query, key, value, runs, held, scaling), None
     share = query.shape[1] // key.shape[1]
     if share > 1:
         key, value = key.repeat_interleave(share, 1), value.repeat_interleave(share, 1)
-    held = tuple(range(len(runs)) if part is None else part.mine)
     if has_flash(query) and value.shape[-1] == query.shape[-1] and not dropout:
-        mixed = _all_at_once(query, key, value, tuple(runs), held, scaling)
+        mixed = _all_at_once(query, key, value, runs, held, scaling)
     else:
         mixed = _one_by_one(query, key, value, runs, held, scaling, dropout)
     return mixed[None], None
@@ -163,7 +166,7 @@ def _one_by_one(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    runs: Sequence[Run],
+    runs: tuple[Run, ...],
     held: tuple[int, ...],
     scaling: float | None,
     dropout: float,
@@ -187,19 +190,18 @@ def _one_by_one(
     return torch.cat(mixed, 2)[0].transpose(0, 1).contiguous()
 
 
-def _way(place: int, runs: Sequence[Run]) -> list[int]:
+def _way(place: int, runs: tuple[Run, ...]) -> list[int]:
     """Places of a run and of those that it continues, first to last."""
-    after = runs[place].after
-    return [*([] if after is None else _way(after, runs)), place]
+    return [*continued(place, runs), place]
 
 
-def _seen(parts: Sequence[Tensor], place: int, runs: Sequence[Run]) -> Tensor:
+def _seen(parts: Sequence[Tensor], place: int, runs: tuple[Run, ...]) -> Tensor:
     """Of the keys or values of all runs, those that one run sees."""
     way = _way(place, runs)
     return parts[place] if len(way) == 1 else torch.cat([parts[p] for p in way], 2)
 
 
-def _mask(place: int, runs: Sequence[Run], device: torch.device) -> Tensor | None:
+def _mask(place: int, runs: tuple[Run, ...], device: torch.device) -> Tensor | None:
     """What each token of a run sees of it: all of what it continues, and itself up to the token.
     None where it continues nothing: then the kernel needs no mask."""
     *before, own = (runs[p].size for p in _way(place, runs))
