@@ -24,15 +24,11 @@ that other programs disturb them less; on a GPU they are those of the clock.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,6 +57,7 @@ from fieldcraft.train.batch import Unit, to_samples
 from fieldcraft.train.learner import PolicyLearner
 from fieldcraft.train.trainer import Trainer
 from fieldcraft.types import Author, Segment, Task, Trajectory
+from spent import Spent
 
 RATE = 1e-5
 
@@ -285,39 +282,6 @@ def sft_of_trl(model: Any, examples: Sequence[Trajectory], settings: dict[str, A
     return SFTTrainer(
         model=model, args=args, train_dataset=data, processing_class=make_tokenizer(words)
     )
-
-
-@dataclass
-class Spent:
-    """Seconds of each step, and the most bytes that it added to those in use."""
-
-    seconds: list[float] = field(default_factory=list)
-    bytes: list[int] = field(default_factory=list)
-
-    def begin(self) -> None:
-        LIBC.malloc_trim(0)  # what is free belongs to nobody
-        CLEAR.write_text("5")  # the peak begins anew
-        self.held, self.began = memory("VmRSS"), clock()
-
-    def end(self) -> None:
-        self.seconds.append(clock() - self.began)
-        self.bytes.append(memory("VmHWM") - self.held)
-
-
-LIBC = ctypes.CDLL("libc.so.6")
-CLEAR = Path("/proc/self/clear_refs")
-
-
-def memory(name: str) -> int:
-    status = Path("/proc/self/status").read_text()
-    return next(1024 * int(line.split()[1]) for line in status.splitlines() if name in line)
-
-
-def clock() -> float:
-    if not torch.cuda.is_available():
-        return time.process_time()
-    torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 class TakingTurns(TrainerCallback):

@@ -1,6 +1,7 @@
 """The output layer in pieces gives what one piece gives, for models of different output layers."""
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -92,13 +93,16 @@ def test_pieces_are_the_whole(
 ) -> None:
     """Values and gradients, to 1e-5 of the largest, also against the formulas."""
     model, teacher = model_of(kind), model_of("qwen2") if guided else None
-    whole = gradients(model, teacher, 5 if guided else None)
+    with patch.object(output_layer, "_factor", return_value=None):  # by the model's own layers
+        whole = gradients(model, teacher, 5 if guided else None)
+    one_piece = gradients(model, teacher, 5 if guided else None)
     request.getfixturevalue("pieces_of_four")
     pieces = gradients(model, teacher, 5 if guided else None)
-    assert whole.keys() == pieces.keys()
+    assert whole.keys() == pieces.keys() == one_piece.keys()
     for name, value in whole.items():
         bound = 1e-5 * max(float(value.abs().max()), 1.0)
-        torch.testing.assert_close(pieces[name], value, rtol=0, atol=bound, msg=name)
+        for found in (pieces, one_piece):
+            torch.testing.assert_close(found[name], value, rtol=0, atol=bound, msg=name)
     logp_TV = predictions(model).logits(slice(None)).log_softmax(-1)
     picked_T = logp_TV[torch.arange(TOKENS), TARGETS]
     torch.testing.assert_close(pieces["logp"], picked_T.detach(), rtol=1e-5, atol=1e-5)
@@ -124,6 +128,16 @@ def test_all_logits_are_never_there_at_once(
     with Largest() as seen:
         gradients(model, teacher, None)
     assert seen.size == TOKENS * WORDS
+
+
+def test_logits_that_were_kept_are_computed_again_for_a_second_backward_pass() -> None:
+    model = model_of("llama")
+    logp_T = score(predictions(model), TARGETS).logp_T
+    first, second = (
+        torch.autograd.grad(logp_T.sum(), model.lm_head.weight, retain_graph=True)[0]
+        for _ in range(2)
+    )
+    torch.testing.assert_close(first, second)
 
 
 def test_a_frozen_layer_gets_no_gradient(pieces_of_four: None) -> None:

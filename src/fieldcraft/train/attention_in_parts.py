@@ -23,6 +23,9 @@ from fieldcraft.train.batch import Run
 # What `scaled_dot_product_attention` calls on CPUs, with the log-sums that this leaves out.
 KERNEL = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 KERNEL_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+# Gradients of fewer queries are faster in float32 than in 16 bits: those of 60 take a quarter of
+# the time, while those of 2,048 take 1.3 times as long.
+FEW = 512
 
 
 class Block(NamedTuple):
@@ -128,16 +131,11 @@ class _InParts(torch.autograd.Function):
         mixed_grad = grad.contiguous().transpose(1, 2)
         grads = [torch.zeros_like(x) for x in (query, key, value)]
         for asking, seen, is_causal in ctx.blocks:
+            dtype = sums.dtype if asking.stop - asking.start < FEW else query.dtype
+            of_mixed, q, made = (x[:, :, asking].to(dtype) for x in (mixed_grad, query, mixed))
+            k, v = (x[:, :, seen].to(dtype) for x in (key, value))
             found = KERNEL_BACKWARD(
-                mixed_grad[:, :, asking],
-                query[:, :, asking],
-                key[:, :, seen],
-                value[:, :, seen],
-                mixed[:, :, asking],
-                sums[:, :, asking],
-                0.0,
-                is_causal,
-                scale=ctx.scaling,
+                of_mixed, q, k, v, made, sums[:, :, asking], 0.0, is_causal, scale=ctx.scaling
             )
             for whole, places, part in zip(grads, (asking, seen, seen), found, strict=True):
                 whole[:, :, places] += part

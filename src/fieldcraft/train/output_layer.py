@@ -91,11 +91,11 @@ def score(
     `top_k` is that of `algos.distillation.reverse_kl`.
     """
     layer = said.layer
+    if teacher is None and layer.factor is not None:
+        return Scores(*_of_matrix(said, targets_T, layer.factor))
     pieces = list(_pieces(len(targets_T), layer.words))
     if len(pieces) == 1:
         return _whole(said, targets_T, teacher, top_k)
-    if teacher is None and layer.factor is not None:
-        return Scores(*_of_matrix(said, targets_T, layer.factor))
     found = [
         checkpoint(_piece, said, targets_T, teacher, top_k, rows, use_reentrant=False)
         for rows in pieces
@@ -146,7 +146,8 @@ def _of_matrix(said: Predictions, targets_T: Tensor, factor: float) -> tuple[Ten
 
 class _MatrixScores(torch.autograd.Function):
     """Log-probability and entropy of each token. All pieces share two arrays of logits: new memory
-    for each of them would cost as much time as half of the matrix product."""
+    for each of them would cost as much time as half of the matrix product. The logits of a single
+    piece are kept for the backward pass."""
 
     @staticmethod
     def forward(
@@ -165,6 +166,7 @@ class _MatrixScores(torch.autograd.Function):
             )
         ctx.save_for_backward(hidden_TH, weight_VH, bias_V, targets_T, lse_T, entropy_T)
         ctx.factor = factor
+        ctx.whole = [(rows, logits_RV)] if len(logits_RV) == len(targets_T) else None
         return logp_T, entropy_T
 
     @staticmethod
@@ -176,7 +178,8 @@ class _MatrixScores(torch.autograd.Function):
         hidden_grad_TH = torch.empty_like(hidden_TH)
         weight_grad_VH = torch.zeros_like(weight_VH) if ctx.needs_input_grad[1] else None
         bias_grad_V = torch.zeros_like(bias_V) if ctx.needs_input_grad[2] else None
-        for rows, logits_RV, _ in _logits(hidden_TH, weight_VH, bias_V, ctx.factor):
+        whole, ctx.whole = ctx.whole, None  # which is overwritten
+        for rows, logits_RV, *_ in whole or _logits(hidden_TH, weight_VH, bias_V, ctx.factor):
             grad_RV = logits_grad(
                 logits_RV.sub_(lse_T[rows, None]),
                 targets_T[rows],
@@ -184,7 +187,9 @@ class _MatrixScores(torch.autograd.Function):
                 _part(logp_grad_T, rows),
                 _part(entropy_grad_T, rows),
             )
-            grad_RV = grad_RV.mul_(ctx.factor).to(weight_VH.dtype)
+            if ctx.factor != 1:
+                grad_RV.mul_(ctx.factor)
+            grad_RV = grad_RV.to(weight_VH.dtype)
             torch.mm(grad_RV, weight_VH, out=hidden_grad_TH[rows])
             if weight_grad_VH is not None:
                 weight_grad_VH.addmm_(grad_RV.T, hidden_TH[rows])
@@ -202,14 +207,15 @@ def _logits(
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """(rows, their logits, as much space again); the next piece overwrites both arrays."""
     count, words = len(hidden_TH), len(weight_VH)
-    raw_RV = hidden_TH.new_empty(max(PIECE // words, 1), words)
+    raw_RV = hidden_TH.new_empty(min(max(PIECE // words, 1), count), words)
     space_RV = torch.empty_like(raw_RV, dtype=torch.float32)
     for rows in _pieces(count, words):
         part_RH = hidden_TH[rows]
         made_RV = torch.mm(part_RH, weight_VH.T, out=raw_RV[: len(part_RH)])
         if bias_V is not None:
             made_RV += bias_V
-        yield rows, made_RV.float().mul_(factor), space_RV[: len(part_RH)]
+        logits_RV = made_RV.float()
+        yield rows, logits_RV if factor == 1 else logits_RV.mul_(factor), space_RV[: len(part_RH)]
 
 
 # -- the model's own -------------------------------------------------------------------------------
