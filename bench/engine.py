@@ -35,6 +35,7 @@ class Decimal:
     """A tokenizer that writes ids as numbers: nothing here depends on text."""
 
     eos_token_id = 0
+    chat_template = None
 
     def encode(self, text: str, **_: object) -> list[int]:
         return [int(word) for word in text.split()]

@@ -247,6 +247,19 @@ def test_what_a_released_session_held_is_not_waited_for(model) -> None:
     assert widths == [4 + 1]
 
 
+def test_a_prompt_waits_until_it_can_be_read_as_a_whole(model) -> None:
+    engine = LocalEngine(model, TOKENIZER, max_rows=3, step_tokens=20)
+    begun: list[int] = []
+
+    def note(_module: object, _args: object, kwargs: dict[str, Any]) -> None:
+        begun.extend(group.shape[1] for group in kwargs["plan"].groups if group.mask is None)
+
+    engine.model.register_forward_pre_hook(note, with_kwargs=True)
+    prompts = [random_ids(20, seed=seed) for seed in range(3)]
+    gather(*(engine.generate(ids, Sampling(1), str(i)) for i, ids in enumerate(prompts)))
+    assert begun == [20, 20, 20]
+
+
 def test_a_prompt_whose_first_reader_gave_up_is_read_by_the_next(model) -> None:
     engine = LocalEngine(model, TOKENIZER, max_rows=2, step_tokens=8)
 

@@ -37,11 +37,24 @@ def test_rows_attend_in_groups_of_similar_size() -> None:
     assert reading.hidden[4].flatten().tolist() == [False] * 8 + [True] * 24
     short, longer, long = plan.groups
     assert short.blocks.tolist() == [[9]]
+    assert short.mask is not None
     assert short.mask.sum(-1).tolist() == [[3, 4, 5]]
     assert longer.blocks.tolist() == [[5, 6, 7, 8]]
     assert longer.tokens == slice(4, 6)
-    assert long.mask.shape == (1, 100, 128)
+    assert long.mask is None  # it begins
+    assert long.shape == (1, 100, 128)
     assert long.at[1].tolist() == list(range(100))
+
+
+def test_rows_that_begin_are_not_with_those_that_go_on() -> None:
+    table = filled(64, 64, 64)
+    starts, counts = np.array([0, 4, 0]), np.array([64, 60, 60])
+    line = order(starts, counts)
+    plan = make_plan(table, line, starts[line], counts[line], CPU, by_block=True)
+    assert [(group.shape, group.mask is None) for group in plan.groups] == [
+        ((2, 64, 64), True),
+        ((1, 60, 64), False),
+    ]
 
 
 def test_short_rows_of_a_group_read_nothing_of_others() -> None:
@@ -88,4 +101,4 @@ def test_rows_that_read_copies_are_grouped_by_length() -> None:
     line = order(starts, counts)
     plan = make_plan(table, line, starts[line], counts[line], CPU, by_block=False)
     assert plan.readings == ()
-    assert [group.mask.shape for group in plan.groups] == [(2, 1, 32), (1, 1, 2016)]
+    assert [group.shape for group in plan.groups] == [(2, 1, 32), (1, 1, 2016)]

@@ -288,6 +288,7 @@ class LocalEngine:
         table = self._rows
         rows = np.flatnonzero(table.active)
         counts = self._ration(table.length[rows] - table.cached[rows])
+        rows, counts = rows[counts > 0], counts[counts > 0]
         line = order(table.cached[rows], counts)
         rows, counts = rows[line], counts[line]
         starts, lengths = table.cached[rows], table.length[rows]
@@ -312,10 +313,14 @@ class LocalEngine:
                     call.follow(token)
 
     def _ration(self, wanted: Ints) -> Ints:
-        """At least one token a row, and beyond that no more than `step_tokens` in all."""
-        beyond = wanted - 1
-        before = np.cumsum(beyond) - beyond
-        return 1 + (self.step_tokens - len(wanted) - before).clip(0, beyond)
+        """One token of each row that decodes. The others, in their order, share what is left of
+        `step_tokens`, at least one token: 0 for those that wait, so that a prompt is computed as a
+        whole where it can be."""
+        is_long = wanted > 1
+        asked = np.where(is_long, wanted, 0)
+        left = max(self.step_tokens - int((~is_long).sum()), 1)
+        before = np.cumsum(asked) - asked
+        return np.where(is_long, (left - before).clip(0, asked), 1)
 
     def _forward(self, rows: Ints, counts: Ints, sampling: Ints, last: Ints) -> tuple[Ints, Any]:
         """One forward of the model and the samples drawn from it, on the host."""

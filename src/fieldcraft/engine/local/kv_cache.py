@@ -183,12 +183,22 @@ def _attend_by_row(
     scaling: float | None,
 ) -> torch.Tensor:
     """Attention of `queries` [t, Hq, D] over copies of their rows' blocks."""
-    rows, width, length = group.mask.shape
+    rows, width, length = group.shape
     heads, share = keys.shape[1], queries.shape[1] // keys.shape[1]
     every = torch.arange(heads, device=keys.device)[:, None]
     k, v = (x[group.blocks[:, None], every].view(rows, heads, length, -1) for x in (keys, values))
     padded = queries.new_zeros(rows, width, *queries.shape[1:])
     padded[group.at] = queries
+    if group.mask is None:
+        mixed = scaled_dot_product_attention(
+            padded.transpose(1, 2),
+            k[:, :, :width],
+            v[:, :, :width],
+            is_causal=True,
+            scale=scaling,
+            enable_gqa=share > 1,
+        ).transpose(1, 2)
+        return mixed[group.at].to(queries.dtype)
     # Query heads that share a key-value head become further queries of it: nothing is repeated.
     folded = padded.view(rows, width, heads, share, -1).transpose(1, 2).flatten(2, 3)
     mask = group.mask[:, None]

@@ -22,7 +22,8 @@ class Group:
     blocks: torch.Tensor  # [R, L / B]
     tokens: slice  # places in the packed line
     at: tuple[torch.Tensor, torch.Tensor]  # [t], [t] their places in the padded [R, W]
-    mask: torch.Tensor  # [R, W, L] bool, True where a query sees a position
+    shape: tuple[int, int, int]  # R, W, L
+    mask: torch.Tensor | None  # [R, W, L] bool, True where a query sees a position; None: causal
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +69,11 @@ def order(starts: Ints, counts: Ints) -> Ints:
 
 
 def _classes(starts: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """Groups are padded: their widths, and their lengths, differ at most by a factor of four."""
+    """Groups are padded: their widths, and their lengths, differ at most by a factor of four. Rows
+    that begin are apart from those that go on: they need no mask."""
     blocks = -(-(starts + counts) // BLOCK)
     widths, lengths = (np.ceil(np.log2(sizes) / 2).astype(np.int64) for sizes in (counts, blocks))
-    return widths, lengths
+    return widths, 2 * lengths + (starts > 0)
 
 
 def make_plan(
@@ -109,10 +111,15 @@ def _group(
     ordinal = np.arange(wanted.max())
     # Beyond its own blocks, a row reads its first one again: what is masked must be finite.
     blocks = table.table[rows[:, None], np.where(ordinal < wanted[:, None], ordinal, 0)]
-    queries = to_device(starts[:, None] + np.arange(counts.max()), device)
-    seen = torch.arange(len(ordinal) * BLOCK, device=device) <= queries[..., None]
     tokens = slice(before, before + int(counts.sum()))
-    return Group(to_device(blocks, device), tokens, (row_t, column_t), seen)
+    shape = len(rows), int(counts.max()), len(ordinal) * BLOCK
+    mask = _mask(starts, shape, device) if starts.any() else None
+    return Group(to_device(blocks, device), tokens, (row_t, column_t), shape, mask)
+
+
+def _mask(starts: Ints, shape: tuple[int, int, int], device: torch.device) -> torch.Tensor:
+    queries = to_device(starts[:, None] + np.arange(shape[1]), device)
+    return torch.arange(shape[2], device=device) <= queries[..., None]
 
 
 def blocks_read(table: Rows, rows: Ints, starts: Ints) -> tuple[Ints, Ints, Ints]:

@@ -1,0 +1,124 @@
+"""Sampling by the local engine beside `generate` of transformers, on the same model and prompts.
+
+    python bench/generate.py [--rows 8] [--context 2048] [--new 64] [--shared]
+                             [--features 256] [--layers 6] [--words 8192]
+                             [--dtype float32|bfloat16] [--threads 1] [--repeats 3]
+
+All rows have CONTEXT tokens of their own, or the same with `--shared`, and sample NEW tokens,
+without an end. The two take turns, and each turn has new prompts. `first token` is the time for one
+token of each row, `others` that for the rest. Seconds are those of the CPUs, on a GPU those of the
+clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import StrEnum
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+import typer
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from engine import Decimal
+from fieldcraft.engine.local.engine import LocalEngine
+from fieldcraft.sampling import WHOLE, Sampling
+from spent import clock
+
+Prompts = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Number(StrEnum):
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+def make_model(features: int, layers: int, words: int, positions: int, dtype: Number) -> Any:
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=words,
+        hidden_size=features,
+        intermediate_size=3 * features,
+        num_hidden_layers=layers,
+        num_attention_heads=features // 32,
+        num_key_value_heads=features // 32,
+        max_position_embeddings=positions,
+        tie_word_embeddings=True,
+    )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = Qwen2ForCausalLM(config).to(device, getattr(torch, dtype)).eval()
+    model.generation_config.eos_token_id = None
+    return model
+
+
+def by_engine(engine: LocalEngine, prompts: Prompts, new: int) -> None:
+    async def turns() -> None:
+        await asyncio.gather(
+            *(
+                engine.generate(ids.tolist(), Sampling(new, 1.0, (), row, WHOLE), f"{row}")
+                for row, ids in enumerate(prompts)
+            )
+        )
+        for row in range(len(prompts)):
+            engine.release(f"{row}")
+
+    asyncio.run(turns())
+
+
+def by_generate(model: Any, prompts: Prompts, new: int) -> None:
+    ids = torch.from_numpy(prompts).to(model.device)
+    with torch.inference_mode():
+        model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=True,
+            top_k=0,
+            min_new_tokens=new,
+            max_new_tokens=new,
+            pad_token_id=0,
+        )
+
+
+def main(
+    rows: int = 8,
+    context: int = 2048,
+    new: int = 64,
+    shared: bool = False,
+    features: int = 256,
+    layers: int = 6,
+    words: int = 8192,
+    dtype: Number = Number.FLOAT32,
+    threads: int = 1,
+    repeats: int = 3,
+) -> None:
+    torch.set_num_threads(threads)
+    rng = np.random.default_rng(0)
+    model = make_model(features, layers, words, context + new, dtype)
+    engine = LocalEngine(model, Decimal(), max_rows=rows, max_len=context + new)
+    ways: dict[str, Callable[[Prompts, int], None]] = {
+        "generate": lambda prompts, count: by_generate(model, prompts, count),
+        "fieldcraft": lambda prompts, count: by_engine(engine, prompts, count),
+    }
+    seconds: dict[tuple[str, int], list[float]] = {}
+    for round_ in range(1 + repeats):  # the first is not counted
+        for count in (1, new):
+            for name, way in ways.items():
+                prompts = rng.integers(1, words, (1 if shared else rows, context))
+                began = clock()
+                way(np.repeat(prompts, rows // len(prompts), 0), count)
+                if round_:
+                    seconds.setdefault((name, count), []).append(clock() - began)
+    print(f"{rows} rows, {'one' if shared else 'each a'} context of {context}, {new} new, {dtype}")
+    print("| | first token | others | all | of ours |\n|---|---|---|---|---|")
+    found = {each: median(taken) for each, taken in seconds.items()}
+    for name in ways:
+        first, whole = found[name, 1], found[name, new]
+        ratio = whole / found["fieldcraft", new]
+        print(f"| {name} | {first:.2f} s | {whole - first:.2f} s | {whole:.2f} s | {ratio:.2f} |")
+
+
+if __name__ == "__main__":
+    typer.run(main)
