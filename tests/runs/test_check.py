@@ -66,6 +66,7 @@ def files(folder: Path, checkpoint: Path, **changes: Any) -> Recipe:
     data = {
         "recipe": "files",
         "model": checkpoint,
+        "dialect": "autocoa",
         "tasks": write(folder / "tasks.jsonl", tasks),
         "corpus": write(folder / "corpus.jsonl", [{"text": f"{name} is one."} for name in names]),
         "demonstrations": write(folder / "demonstrations.jsonl", shown),

@@ -1,6 +1,7 @@
 """The run folder: where everything is, in which order it comes, and what is done.
 
 recipe.json          the resolved recipe; another one in the same folder is refused
+dialect.json         the dialect, where the recipe names none, chosen at the first start
 world/               corpus.jsonl, train.jsonl, evaluation.jsonl
 threads.json         CPU threads, measured at the first start
 trackers.json        how far trackers have been told, see runs/tracking.py
@@ -38,6 +39,7 @@ from fieldcraft.records.remedies import put_aside
 from fieldcraft.records.rollouts import ROLLOUTS
 from fieldcraft.records.timeline import TIMELINE
 from fieldcraft.records.trajectories import read_trajectories
+from fieldcraft.runs.chosen import with_recorded
 from fieldcraft.types import Trajectory, UserError
 
 SHARDS = ".metadata"  # what torch.distributed.checkpoint writes beside the shards
@@ -332,8 +334,9 @@ class RunFolder:
 
 
 def find_run(path: Path) -> RunFolder:
-    """The run in a folder. Raises UserError where there is none."""
-    return RunFolder(path, recipe_of_run(path))
+    """The run in a folder, with the dialect that was chosen for it. Raises UserError where there
+    is none."""
+    return RunFolder(path, with_recorded(recipe_of_run(path), path))
 
 
 def find_model(path: Path) -> tuple[RunFolder | None, Path]:
