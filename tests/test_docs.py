@@ -24,6 +24,7 @@ import torch
 import yaml
 
 from checkpoints import write_tiny_checkpoint
+from families import FAMILIES
 from fieldcraft.cli import main as cli
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.steps_io import StepPair, write_pairs
@@ -317,10 +318,26 @@ def test_what_a_document_tells_to_type_works(document, folder, terminal):
         elif language == "yaml":
             check_keys(text)
         elif language == "python":
-            for long, short in SMALLER.items():
-                text = text.replace(long, short)
             text = text.replace("localhost:8000", f"127.0.0.1:{terminal.port}")
-            exec(compile(text, document.name, "exec"), names)
+            run_program(text, names)
+
+
+def run_program(text: str, names: dict[str, object]) -> None:
+    for long, short in SMALLER.items():
+        text = text.replace(long, short)
+    exec(compile(text, "program.py", "exec"), names)
+
+
+@pytest.mark.parametrize("family", ["smollm2", "gemma 3", "mistral"])
+def test_the_programs_of_the_readme_run_with_models_that_know_no_tools(folder, family):
+    write_tiny_checkpoint(Path("my-model"), "llama", tokenizer=FAMILIES[family].tokenizer())
+    names: dict[str, object] = {}
+    for language, text in blocks(ROOT / "README.md"):
+        if file := re.match(r"# ([\w.-]+\.py)\n", text):
+            Path(file[1]).write_text(text, "utf-8")
+        elif language == "python":
+            run_program(text, names)
+    assert names["agent"].recipe.dialect == "hermes"
 
 
 def test_the_readme_is_short_and_its_first_block_is_the_two_commands():
