@@ -133,8 +133,7 @@ REAL = ["budget.turn_tokens=12", "budget.total_tokens=2048", "evaluation.splits.
 REAL += [*shrink("sft", "sft1", "sft2", "sft3"), *shrink("rl", "rl1", "rl2")]
 SHORTER |= {f"fieldcraft {word} autocoa-1.5b": REAL for word in ("check", "run")}
 for own in ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b"):
-    tiny = ["evaluation.splits.heldout=1", "budget.turn_tokens=12", "budget.total_tokens=2048"]
-    SHORTER[f"fieldcraft run {own} "] = [*tiny, *shrink("rl", "rl")]
+    SHORTER[f"fieldcraft run {own} "] = [*REAL[:3], *shrink("rl", "rl")]
 SHORTER["fieldcraft check torl"] = ["budget.turn_tokens=12", "budget.total_tokens=2048"]
 SHORTER["fieldcraft check my-mcp.yaml"] = SHORTER["fieldcraft check torl"]
 SHORTER["fieldcraft check my-web.yaml"] = SHORTER["fieldcraft check torl"]
@@ -329,7 +328,7 @@ def test_what_a_document_tells_to_type_works(document, folder, terminal):
             run_program(text, names)
 
 
-def run_program(text: str, names: dict[str, object]) -> None:
+def run_program(text, names):
     for long, short in SMALLER.items():
         text = text.replace(long, short)
     exec(compile(text, "program.py", "exec"), names)
@@ -338,11 +337,11 @@ def run_program(text: str, names: dict[str, object]) -> None:
 @pytest.mark.parametrize("family", ["smollm2", "gemma 3", "mistral"])
 def test_the_programs_of_the_readme_run_with_models_that_know_no_tools(folder, family):
     write_tiny_checkpoint(Path("my-model"), "llama", tokenizer=FAMILIES[family].tokenizer())
-    names: dict[str, object] = {}
-    for language, text in blocks(ROOT / "README.md"):
+    names = {}
+    for _, text in (block for block in blocks(ROOT / "README.md") if block[0] == "python"):
         if file := re.match(r"# ([\w.-]+\.py)\n", text):
             Path(file[1]).write_text(text, "utf-8")
-        elif language == "python":
+        else:
             run_program(text, names)
     assert names["agent"].recipe.dialect == "hermes"
 

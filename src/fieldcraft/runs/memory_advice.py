@@ -11,9 +11,11 @@ from typing import Any
 import torch
 
 from fieldcraft.config.recipe import Recipe
-from fieldcraft.config.sections import Lora
+from fieldcraft.config.sections import Lora, Optim
 from fieldcraft.config.stages import Stage
 from fieldcraft.engine.sizes import feed_forward_width, key_value_heads
+from fieldcraft.train.weights import adamw_type
+from fieldcraft.types import UserError
 
 Estimate = Callable[["Sized"], int]
 
@@ -150,6 +152,7 @@ def _steps(sized: Sized, stage: str | None) -> list[Fit]:
         optim, longest = recipe.stages[stage].optim, recipe.budget.total_tokens
         steps += [] if optim.activation_checkpointing else [_anew(stage)]
         steps += [_one_text(stage, longest)] if optim.micro_tokens > longest else []
+        steps += [_small_moments(stage)] if _can_round_moments(sized, optim) else []
         steps += [_adapters()] if recipe.lora is None else []
     rounded = Fit("dtype=bfloat16", 0, lambda s: _with(s, dtype="bfloat16"))
     return [*steps, *([rounded] if recipe.dtype == "float32" else [])]
@@ -165,6 +168,22 @@ def _one_text(stage: str, tokens: int) -> Fit:
     """A micro-batch of the longest text alone."""
     setting = f"stages.{stage}.optim.micro_tokens={tokens}"
     return Fit(setting, 0, lambda s: _with_optim(s, stage, micro_tokens=tokens))
+
+
+def _can_round_moments(sized: Sized, optim: Optim) -> bool:
+    """Whether moments in float32 could have 8 bits here, which takes a package."""
+    if optim.moments != "float32":
+        return False
+    try:
+        adamw_type(optim.model_copy(update={"moments": "8bit"}), sized.device)
+    except UserError:
+        return False
+    return True
+
+
+def _small_moments(stage: str) -> Fit:
+    setting = f"stages.{stage}.optim.moments=8bit"
+    return Fit(setting, 0, lambda s: _with_optim(s, stage, moments="8bit"))
 
 
 def _adapters() -> Fit:
