@@ -69,6 +69,19 @@ def test_weights_dominate(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told == ("its weights alone take 0.6 GB, so take a smaller model")
 
 
+def test_several_settings_where_none_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training and sampling both need more: each takes a key of its own."""
+    kept = 4 * (2 * 64 + 10 * 64 + 4 * 128) + 3 * 4 * 10  # two inputs, and one layer at a time
+    there = MODEL + GRADIENTS + 600 * kept
+    assert 5 * ROW < GRADIENTS + 600 * kept < 6 * ROW
+    own = ["stages.rl2.optim.micro_tokens=8192", "max_rows=64"]
+    told = advice(monkeypatch, there, *own)
+    assert told == (
+        "set stages.rl2.optim.activation_checkpointing=true, stages.rl2.optim.micro_tokens=600 and"
+        " max_rows=5, with which it fits"
+    )
+
+
 def test_an_evaluation_has_no_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     smoke = load_recipe("smoke", ["max_rows=64"]).model_copy(update={"stages": {}})
     monkeypatch.setattr(memory, "free_memory", lambda _: PROCESS_BYTES + 4 * PARAMETERS + 7 * ROW)
