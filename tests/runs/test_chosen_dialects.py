@@ -21,7 +21,7 @@ from fieldcraft.runs.folder import find_run
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.types import UserError
 
-PYTHON, SEARCH, OWN = "python", "search", "chosen_parts:population"
+PYTHON, SEARCH = "python", "search"
 FOLD = {"fold": {"at": 1500}}
 
 
@@ -74,6 +74,13 @@ def recipe_of(model: Path | None, **keys: Any) -> Recipe:
             {},
             "hermes",
             "{} has no chat template, and no dialect of text tags calls find",
+        ),
+        (
+            "chat",
+            [{"mcp": {"command": ["server"]}}],
+            {},
+            "hermes",
+            "the chat template of {} writes no tool calls, and no dialect of text tags calls mcp",
         ),
         ("base", [SEARCH], FOLD, "autocoa", "{} has no chat template"),
         (

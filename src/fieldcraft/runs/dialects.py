@@ -57,7 +57,8 @@ def choose_dialect(recipe: Recipe, folder: Path | None = None) -> Chosen:
 
 def _by_tools(recipe: Recipe, why: str) -> Chosen:
     """The dialect of a model whose template says nothing of calls."""
-    called = {name for tool in recipe.tools for name in tool.all_names}
+    # The tools of a server are not known before it is asked, and may be any.
+    called = {name for tool in recipe.tools for name in tool.all_names or {tool.name}}
     for name in TEXT_TAGS:
         dialect = dialect_class(name)
         assert issubclass(dialect, OneToolDialect), "each of them has one tool"
