@@ -57,7 +57,7 @@ from fieldcraft.runs.build import (
     with_files,
 )
 from fieldcraft.runs.check import refuse_unsound
-from fieldcraft.runs.dialects import announce_dialect, load_dialect
+from fieldcraft.runs.dialects import announce_dialect
 from fieldcraft.runs.engines import make_local_engine, make_served_engine
 from fieldcraft.runs.folder import RunFolder, find_model
 from fieldcraft.runs.inputs import make_inputs
@@ -278,7 +278,7 @@ class Agent:
     @cached_property
     def dialect(self) -> BaseDialect:
         """Its dialect, bound to its tokenizer; loaded once. A choice is printed."""
-        return load_dialect(announce_dialect(self.recipe, self.model), self.model)
+        return announce_dialect(self.recipe, self.model)
 
     async def environment(self) -> ToolEnvironment:
         """Where it acts; its tools are opened anew, but for the search over an index."""

@@ -84,15 +84,6 @@ def with_dialect(recipe: Recipe, folder: Path | None = None) -> Recipe:
     return recipe.model_copy(update={"dialect": choose_dialect(recipe, folder).name})
 
 
-def announce_dialect(recipe: Recipe, folder: Path) -> Recipe:
-    """The same; a choice is printed, on standard error because a server may answer on the other.
-    Raises UserError as `choose_dialect` does."""
-    chosen = choose_dialect(recipe, folder)
-    if chosen.why:
-        say(chosen.sentence, file=sys.stderr)
-    return recipe.model_copy(update={"dialect": chosen.name})
-
-
 def load_dialect(recipe: Recipe, folder: Path) -> BaseDialect:
     """The dialect of a recipe, bound to the tokenizer of the model in a folder.
 
@@ -109,6 +100,16 @@ def load_dialect(recipe: Recipe, folder: Path) -> BaseDialect:
             f"{problems[0][:-1]}, so the dialect '{dialect.name}' cannot be used with {folder}:"
             f" {REMEDY}."
         )
+    return dialect
+
+
+def announce_dialect(recipe: Recipe, folder: Path) -> BaseDialect:
+    """The same; a choice is printed, on standard error because a server may answer on the other.
+    Raises UserError as `load_dialect` does."""
+    chosen = choose_dialect(recipe, folder)
+    dialect = load_dialect(recipe.model_copy(update={"dialect": chosen.name}), folder)
+    if chosen.why:
+        say(chosen.sentence, file=sys.stderr)
     return dialect
 
 
