@@ -50,7 +50,7 @@ def engine_of(model: Any) -> LocalEngine:
 )
 def test_architectures_that_attend_otherwise_are_refused(name: str, why: str) -> None:
     words = f"{name.capitalize()}Attention.*because {why}: choose"
-    with pytest.raises(UserError, match=f"{words}.*plain full attention"):
+    with pytest.raises(UserError, match=f"{words}.*plain attention"):
         Trainer(model_of(name), Optim(lr=1e-3), steps=1)
     with pytest.raises(UserError, match=f"The local engine cannot run {words}"):
         engine_of(model_of(name))

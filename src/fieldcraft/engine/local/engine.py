@@ -49,7 +49,7 @@ class LocalEngine:
     the engine has a copy of them, and the model may be trained while calls generate.
 
     Args:
-        model: a transformers causal language model with plain full attention, on any device.
+        model: a transformers causal language model with plain attention, on any device.
         tokenizer: the model's tokenizer, for stop strings and texts.
         max_rows: sessions that hold a cache at once. Further ones take over the row of the session
             that has been parked longest (when it returns, it finds its blocks if nobody has taken
@@ -59,7 +59,7 @@ class LocalEngine:
         threads: CPU threads while it computes, those that torch is set to if None.
 
     Raises:
-        UserError: the model's attention is not plain full attention, or it computes otherwise with
+        UserError: the model's attention is not plain attention, or it computes otherwise with
             its cache than without.
     """
 
