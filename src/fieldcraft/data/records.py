@@ -18,6 +18,7 @@ from fieldcraft.data.cells import Misfit, rows_of_cells
 from fieldcraft.data.foreign import open_packed, refuse_foreign, refuse_other_encoding
 from fieldcraft.data.formats.tables import folder_records, is_folder
 from fieldcraft.data.written import opened
+from fieldcraft.hub.rows import local_file
 from fieldcraft.records.files import finite_json, write_text
 from fieldcraft.records.jsonl import NoObject, json_lines
 from fieldcraft.records.reading import reading, require_file
@@ -61,7 +62,8 @@ def understood(found: Record | Malformed) -> Record:
     return found
 
 
-def _as_written(path: Path) -> Iterator[tuple[str, Record | Malformed]]:
+def _as_written(named: Path) -> Iterator[tuple[str, Record | Malformed]]:
+    path = local_file(named)
     if is_folder(path):
         for number, row in enumerate(folder_records(path), start=1):
             yield f"{path}, row {number}", row

@@ -170,7 +170,7 @@ class Agent:
             keys = {key: keys[key] for key in keys if key in settings or key not in WITH_TOOLS}
         refuse_other(folder)
         with self._file_of(tasks, folder) as file:
-            recipe = parse_recipe({**keys, "tasks": str(file)})
+            recipe = parse_recipe({**keys, "tasks": str(file)}, folder)
             if not (folder / "recipe.json").exists():
                 refuse_unsound(recipe)
         run_recipe(recipe, folder, Events([write_metrics, TerminalSink(CleanConsole()), follow]))
