@@ -34,13 +34,13 @@ def asking(what: HubModel | HubRows) -> Iterator[None]:
         ) from error
     except errors.RepositoryNotFoundError as error:
         raise UserError(
-            f"{_missing(what)} {_endpoint()} has nothing of that name that you may read: correct"
+            f"{_missing(what)} {hub_address()} has nothing of that name that you may read: correct"
             " the name or, if it is private, set HF_TOKEN to a token of an account that may read"
             " it."
         ) from error
     except errors.RevisionNotFoundError as error:
         raise UserError(
-            f"{what.name} has no revision '{what.revision}' at {_endpoint()}: give one of its"
+            f"{what.name} has no revision '{what.revision}' at {hub_address()}: give one of its"
             " branches, tags or commits, or leave out the revision."
         ) from error
     except (errors.LocalEntryNotFoundError, errors.RevisionResolutionError) as error:
@@ -49,7 +49,7 @@ def asking(what: HubModel | HubRows) -> Iterator[None]:
         raise HubUnreachable(_unreachable(what, constants.HF_HUB_OFFLINE)) from error
     except errors.HfHubHTTPError as error:
         raise UserError(
-            f"{_endpoint()} answers {error.response.status_code} to a request for {what}: wait a"
+            f"{hub_address()} answers {error.response.status_code} to a request for {what}: wait a"
             " little, or check HF_TOKEN and HF_ENDPOINT, and run the same command again."
         ) from error
     except OSError as error:
@@ -73,17 +73,18 @@ def _unreachable(what: HubModel | HubRows, offline: bool) -> str:
             " the same command once on a machine with a network and the same cache."
         )
     return (
-        f"{what} {here} in the cache, and {_endpoint()} cannot be reached: connect to the network"
+        f"{what} {here} in the cache, and {hub_address()} cannot be reached: connect to the network"
         " or correct HF_ENDPOINT, and run the same command again, which goes on where it stopped."
     )
 
 
 def _page(what: HubModel | HubRows) -> str:
     kind = "datasets/" if isinstance(what, HubRows) else ""
-    return f"{_endpoint()}/{kind}{what.name}"
+    return f"{hub_address()}/{kind}{what.name}"
 
 
-def _endpoint() -> str:
+def hub_address() -> str:
+    """Return the address of the hub, without a password in it."""
     from huggingface_hub import constants
 
     return shown_address(constants.ENDPOINT)

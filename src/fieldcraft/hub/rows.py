@@ -72,6 +72,7 @@ def _completed(rows: HubRows) -> HubRows:
     network, those that the cache has."""
     library = _datasets(rows)
     try:
+        _require_access(rows)
         configs = _configs(library, rows)
         config = _chosen(rows, "configuration", configs, rows.config, "/")
         chosen = rows._replace(config=config)
@@ -84,6 +85,18 @@ def _completed(rows: HubRows) -> HubRows:
         if len(found) != 1:
             raise
         return found[0]
+
+
+def _require_access(rows: HubRows) -> None:
+    """Raises UserError where the hub does not answer, or gives no file. The library datasets would
+    ask for minutes, and says of a refusal too little to name the remedy."""
+    from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_url
+
+    with asking(rows):
+        found = HfApi().dataset_info(rows.name, revision=rows.revision)
+        for file in (found.siblings or [])[:1]:
+            name, commit = file.rfilename, rows.revision
+            get_hf_file_metadata(hf_hub_url(rows.name, name, repo_type="dataset", revision=commit))
 
 
 def _configs(library: ModuleType, rows: HubRows) -> list[str]:
@@ -147,26 +160,16 @@ def _plain(value: Any) -> Any:
 def _loading(rows: HubRows) -> Iterator[None]:
     """Use the library datasets inside the block. Raises UserError for what it cannot give."""
     from datasets import exceptions
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     with asking(rows):
         try:
             yield
-        except (HfHubHTTPError, LocalEntryNotFoundError):
+        except (ConnectionError, UserError):
             raise
         except (FileNotFoundError, exceptions.DatasetsError) as error:
-            if (refusal := _behind(error, HfHubHTTPError)) is not None:
-                raise refusal from error  # for which `asking` has a sentence
             raise UserError(_without_data(rows, error)) from error
         except (ValueError, RuntimeError) as error:
             raise UserError(_refused(rows, error)) from error
-
-
-def _behind(error: BaseException | None, kind: type[Exception]) -> BaseException | None:
-    """The error of a kind that led to another one."""
-    while error is not None and not isinstance(error, kind):
-        error = error.__cause__ or error.__context__
-    return error
 
 
 def _without_data(rows: HubRows, error: Exception) -> str:
