@@ -1,6 +1,7 @@
-"""Checkpoints that are no whole models by themselves, made into such: weights for llama.cpp (GGUF)
-and adapters on a base. Each is converted once, by a process of its own, into a folder of the cache
-that is named after what the files hold, so a file that has changed has another one.
+"""Files for llama.cpp (GGUF) and adapters on a base, made into whole models.
+
+Each is converted once, by a process of its own, into a folder of the cache that is named after what
+the files hold, so a file that has changed has another one.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
-"""Checkpoints as users name them, as folders of this machine: `org/name[@revision]` of the hub, a
-file for llama.cpp, an adapter with its base. A folder that is there goes before the hub."""
+"""Checkpoints as users name them, as folders of this machine.
+
+A name is `org/name[@revision]` of the hub, a folder, a file for llama.cpp, or an adapter with its
+base. A folder that is there goes before the hub.
+"""
 
 from __future__ import annotations
 
