@@ -96,6 +96,8 @@ def test_an_adapter_without_its_base(
     assert "its base model is not here" in refused(adapter)
     config.write_text(json.dumps(found | {"base_model_name_or_path": "org/other"}))
     assert refused(adapter).startswith("org/other is no folder, and http://127.0.0.1")
+    config.write_text(json.dumps(found | {"base_model_name_or_path": str(adapter)}))
+    assert f"its base {adapter} is not here" in refused(adapter)
     config.write_text("[")
     assert str(config) in refused(adapter)
 

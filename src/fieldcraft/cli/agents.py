@@ -41,7 +41,7 @@ SIMULATED_QUESTIONS = 400  # of a run's training questions, with neither --tasks
 @app.command()
 def ask(
     question: str,
-    model: Annotated[Path, typer.Option(help="A run, a stage of it, or a checkpoint.")],
+    model: Annotated[Path, typer.Option(help="A run, a stage, a checkpoint or a name on the hub.")],
     index: Index = None,
     search_url: SearchUrl = None,
     dialect: Dialect = None,
@@ -73,7 +73,9 @@ Private = Annotated[bool, typer.Option("--private", help="A new model there is p
 
 @app.command()
 def export(
-    model: Annotated[Path, typer.Argument(help="A run, a stage of it, or a checkpoint.")],
+    model: Annotated[
+        Path, typer.Argument(help="A run, a stage, a checkpoint or a name on the hub.")
+    ],
     out: Out,
     dtype: Annotated[Dtype, typer.Option(help="The type of the weights written.")] = "bfloat16",
     push: Push = None,

@@ -47,11 +47,12 @@ def checkpoint(named: Path) -> Path:
 
 def base_of(name: str, revision: str | None) -> Path | None:
     """Return the folder of the model below an adapter, None where it is not on this machine and no
-    name of the hub. Raises UserError as `checkpoint` does."""
+    name of the hub. Raises UserError as `fetch` does."""
     path = Path(name).expanduser()
-    if not path.exists() and (model := model_named(name)) is not None:
-        path = fetch(model if revision is None else model.at(revision))
-    return converted(path, base=base_of) if path.exists() else None
+    if path.exists():
+        return path
+    model = model_named(name)
+    return None if model is None else fetch(model if revision is None else model.at(revision))
 
 
 def fetch(model: HubModel) -> Path:

@@ -357,7 +357,7 @@ def load(
     """The agent in a run, one of its stages, or a checkpoint folder.
 
     Args:
-        path: its folder.
+        path: its folder, a `.gguf` file, or a name on the hub, as in "org/name".
         tools: what it may call, in place of its own: functions with `@tool`, classes, names as in a
             recipe; or a mapping of such to their settings.
         allow: what a folder of others may do, by the names of `recipes.asks.ASKS`, such as "mcp";
