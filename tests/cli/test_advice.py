@@ -2,12 +2,13 @@
 
 import shutil
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from bad_servers import answers, drips_its_headers, raw_server, redirects, resets
+from bad_servers import OF_HEADERS, answers, drips, raw_server, redirects, resets
 from fault_parts import Home, draw, ended, follow, told
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.server import create_app
@@ -60,6 +61,7 @@ def met(home: Home, seed: int, capsys: Any) -> bool:
     raise AssertionError(f"no advice helps: {said}")
 
 
+@pytest.mark.long
 def test_faults_end_in_a_sentence_that_helps(home: Home, capsys: Any) -> None:
     noticed = [met(home, seed, capsys) for seed in SAMPLE]
     assert sum(noticed) >= len(noticed) / 2
@@ -81,8 +83,9 @@ def test_servers_that_cannot_be_searched_with(name: str, home: Home, capsys: Any
     def asking(url: str) -> list[str]:
         return [*home.command("ask"), "--search-url", url]
 
+    slow = drips(OF_HEADERS, lambda: time.sleep(0.02))
     if name != "nobody listens":
-        with raw_server(BEHAVIOURS.get(name, drips_its_headers)) as (url, _):
+        with raw_server(BEHAVIOURS.get(name, slow)) as (url, _):
             [said] = tried(asking(url), capsys)
     else:
         with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -101,6 +101,7 @@ def test_a_folder_that_is_no_run_is_refused(
     )
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_in_one_sentence(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fieldcraft", "run", "smoke", *TINY, "stages.base.steps=9999"]
     process = subprocess.Popen(
@@ -117,7 +118,7 @@ def test_ctrl_c_ends_in_one_sentence(tmp_path: Path) -> None:
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 130
