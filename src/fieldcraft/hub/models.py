@@ -65,8 +65,9 @@ def fetch(model: HubModel) -> Path:
     folder = folder_of(pinned)
     if not _is_whole(pinned):
         with asking(model), _without_bars():
+            files = _files(pinned)
             _download(pinned, *_SMALL)
-        _refuse_unusable(model, folder, _files(pinned))
+        _refuse_unusable(model, folder, files)
         with asking(model):
             _download(pinned, *_SMALL, _WEIGHTS)
     return folder
@@ -141,11 +142,12 @@ def _has_weights(folder: Path) -> bool:
 
 
 def _files(model: HubModel) -> list[str]:
-    """Names of the files of a commit of which something has been fetched."""
-    from huggingface_hub import get_cached_repo_tree
+    """Names of the files of a commit, but for those in folders. Unlike a download, this ends at
+    once where the hub cannot be reached."""
+    from huggingface_hub import HfApi
 
-    tree = get_cached_repo_tree(model.name, revision=model.revision, cache_dir=hub_cache())
-    return [file.path for file in tree]
+    found = HfApi().model_info(model.name, revision=model.revision).siblings or []
+    return [file.rfilename for file in found if "/" not in file.rfilename]
 
 
 def _refuse_unusable(model: HubModel, folder: Path, files: list[str]) -> None:
