@@ -217,6 +217,11 @@ class RunFolder:
         return self.path / "closed_book.jsonl"
 
     @property
+    def knowledge(self) -> Path:
+        """How often the first model answered each probe of the world, where it has probes."""
+        return self.path / "knowledge.jsonl"
+
+    @property
     def report_json(self) -> Path:
         return self.path / "report.json"
 
