@@ -15,7 +15,7 @@ from pathlib import Path
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.selection import Tallies, sample
 from fieldcraft.dialects.base import encode_written
-from fieldcraft.engine.base import PolicyEngine
+from fieldcraft.engine.base import Engine
 from fieldcraft.records.events import JobsDone, Said, during
 from fieldcraft.records.files import atomic_file, make_folder
 from fieldcraft.records.paths import user_cache
@@ -23,7 +23,7 @@ from fieldcraft.rewards.answers import exact_match
 from fieldcraft.runs.context import Context
 from fieldcraft.runs.inputs import MODEL, knowledge_of
 from fieldcraft.sampling import Sampling
-from fieldcraft.types import KNOWN_RATE, Task, Tokenizer
+from fieldcraft.types import KNOWN_RATE, Dialect, Task
 
 WORK = "knowledge"
 SAMPLES = 8  # of each probe
@@ -57,7 +57,7 @@ async def measure_knowledge(context: Context, model: Path) -> None:
 async def _sample(context: Context, model: Path, tallies: Tallies, probes: list[Task]) -> None:
     dialect = context.dialect(model)
     engine = context.engine(context.policy(model), dialect)
-    asking = Asking(engine, dialect.tokenizer, context.recipe.seed)
+    asking = Asking(engine, dialect, context.recipe.seed)
 
     def on_task(done: int) -> None:
         context.emit(JobsDone(WORK, done, ""))
@@ -69,9 +69,9 @@ async def _sample(context: Context, model: Path, tallies: Tallies, probes: list[
 class Asking:
     """Asks a model probes, which it continues as text."""
 
-    def __init__(self, engine: PolicyEngine, tokenizer: Tokenizer, seed: int) -> None:
+    def __init__(self, engine: Engine, dialect: Dialect, seed: int) -> None:
         self.engine = engine
-        self.tokenizer = tokenizer
+        self.dialect = dialect
         self.seed = seed
 
     async def is_right(self, probe: Task, key: str) -> bool:
@@ -82,12 +82,12 @@ class Asking:
             stop=("\n",),
             seed=zlib.crc32(f"{self.seed}:{key}".encode()),
         )
-        ids = encode_written(self.tokenizer, probe.question)
+        ids = encode_written(self.dialect.tokenizer, probe.question)
         try:
             said = await self.engine.generate(ids, how, key)
         finally:
             self.engine.release(key)
-        return exact_match(first_line(said.text), probe.answers) == 1.0
+        return exact_match(first_line(self.dialect.end.strip(said.text)), probe.answers) == 1.0
 
 
 def first_line(text: str) -> str:
