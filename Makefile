@@ -1,6 +1,9 @@
 PYTHON ?= python3
 
-.PHONY: demo test
+.PHONY: demo test test-long
+
+PYTEST = OMP_NUM_THREADS=1 .venv/bin/pytest -n logical --maxprocesses 8 --dist worksteal
+
 demo: .venv/installed
 	.venv/bin/fieldcraft run autocoa-mini
 
@@ -8,7 +11,10 @@ test: .venv/installed-dev
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
-	OMP_NUM_THREADS=1 .venv/bin/pytest -n logical --maxprocesses 8 --dist worksteal
+	$(PYTEST)
+
+test-long: .venv/installed-dev
+	$(PYTEST) -m 'long and not slow and not gpu'
 
 .venv/installed: pyproject.toml scripts/install.py
 	@$(PYTHON) scripts/install.py

@@ -29,7 +29,7 @@ for ((run = 1; run <= runs; run++)); do
     log=$(mktemp)
     echo "run $run of $runs: --random-order-seed=$seed"
     if OMP_NUM_THREADS=1 "$python" -m pytest -q -n logical --maxprocesses 8 --dist worksteal \
-        --random-order-bucket=global --random-order-seed="$seed" "$@" >"$log" 2>&1; then
+        --random-order-bucket=module --random-order-seed="$seed" "$@" >"$log" 2>&1; then
         tail -n 1 "$log"
         rm "$log"
     else

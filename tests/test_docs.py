@@ -144,11 +144,12 @@ SMALLER = {
     "steps=200, questions=32, group=8": "steps=1, questions=1, group=2",
     'fc.load("my-model", ': 'fc.load("my-model", budget={"turn_tokens": 12}, ',
 }
-LONG = {  # whole recipes, each in small, take a while
+SLOW = {  # whole recipes, each in small, take a while
     *("afm.md", "autocoa.md", "branching.md", "clusters.md", "code-agents.md", "distillation.md"),
     *("environments.md", "extending.md", "first-hour.md", "otc.md", "reading-a-run.md"),
     *("real-models.md", "serving.md", "simulator.md", "trackers.md", "view.md", "web.md"),
 }
+LONG = {"README.md", "folding.md", "your-data.md"}
 # The README shows these, and the documents of these recipes show them again, where they are run.
 RUN_BY_ANOTHER = ("fieldcraft run otc-table", "fieldcraft run afm-mini")
 NOT_RUN = ("fieldcraft bench ",)  # minutes, and data that is not part of the project
@@ -300,9 +301,15 @@ def terminal():
     torch.set_num_threads(threads)  # a run sets what is fastest
 
 
+def marks_of(document: Path) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] * (document.name in SLOW) + [pytest.mark.long] * (
+        document.name in LONG
+    )
+
+
 @pytest.mark.parametrize(
     "document",
-    [pytest.param(d, marks=[pytest.mark.slow] * (d.name in LONG)) for d in DOCUMENTS],
+    [pytest.param(d, marks=marks_of(d)) for d in DOCUMENTS],
     ids=lambda path: path.name,
 )
 def test_what_a_document_tells_to_type_works(document, folder, terminal):

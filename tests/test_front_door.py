@@ -106,6 +106,7 @@ def parts() -> str:
     return f"import fieldcraft as fc\nfrom collections.abc import Sequence\n\n{written}"
 
 
+@pytest.mark.long
 def test_a_program_of_twelve_lines(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,6 +131,7 @@ def test_a_program_of_twelve_lines(
     assert "the import of 'own_tools' failed (ModuleNotFoundError" in sentence(capsys)
 
 
+@pytest.mark.long
 def test_parts_of_a_script(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,6 +150,7 @@ def test_parts_of_a_script(
     )
 
 
+@pytest.mark.long
 def test_the_same_call_again_trains_nothing(agent: fc.Agent, tmp_path: Path) -> None:
     stages = {"rl": settings(rewards={Placed: {"weight": 2.0, "step": 0.5}})}
     steps: list[int] = []
@@ -172,6 +175,7 @@ def test_the_same_call_again_trains_nothing(agent: fc.Agent, tmp_path: Path) -> 
         agent.train(TASKS, {"rl": settings(3)}, out=out, **SMALL)
 
 
+@pytest.mark.long
 def test_interrupted_and_resumed(agent: fc.Agent, tmp_path: Path) -> None:
     def die(event: Any) -> None:
         if isinstance(event, StepDone) and event.row["step"] == 1:
@@ -187,6 +191,7 @@ def test_interrupted_and_resumed(agent: fc.Agent, tmp_path: Path) -> None:
     assert not same(resumed, agent)
 
 
+@pytest.mark.long
 def test_commands_read_its_folder(
     agent: fc.Agent, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,6 +218,7 @@ def test_records_of_a_file_that_are_not_asked_are_told(
     assert "left_out" not in agent.evaluate(TASKS[:1])
 
 
+@pytest.mark.long
 def test_in_a_running_loop(agent: fc.Agent, tmp_path: Path) -> None:
     """As in a notebook."""
 

@@ -60,6 +60,7 @@ def met(home: Home, seed: int, capsys: Any) -> bool:
     raise AssertionError(f"no advice helps: {said}")
 
 
+@pytest.mark.long
 def test_faults_end_in_a_sentence_that_helps(home: Home, capsys: Any) -> None:
     noticed = [met(home, seed, capsys) for seed in SAMPLE]
     assert sum(noticed) >= len(noticed) / 2

@@ -18,6 +18,7 @@ from fieldcraft.train import sampler
 from fieldcraft.types import Status, Task, Trajectory, UserError
 
 
+@pytest.mark.long
 def test_ask_shows_what_the_last_stage_writes(
     done: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,6 +193,7 @@ def test_a_judge_that_is_not_there_stops_an_eval_before_it_begins(
     assert "The model 'm' does not answer" in sentence(capsys)
 
 
+@pytest.mark.long
 def test_a_run_with_a_judge_as_its_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def answered(*given: Any) -> Trajectory:
         trajectory = await rollout(*given)

@@ -132,6 +132,7 @@ def followed(advice: str) -> None:
         path.rename(path.with_name(new))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "damage", [*FOLLOWED[:2], *(pytest.param(d, marks=pytest.mark.slow) for d in FOLLOWED[2:])]
 )

@@ -81,6 +81,7 @@ def try_all(chosen: list[tuple[str, str]], run: Path, tmp_path: Path, capsys: An
         shutil.rmtree(copy)
 
 
+@pytest.mark.long
 def test_broken_files_end_in_a_sentence(run: Path, tmp_path: Path, capsys: Any) -> None:
     try_all(random.Random(0).sample(cases(run), SAMPLE), run, tmp_path, capsys)
 

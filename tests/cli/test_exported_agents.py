@@ -32,6 +32,7 @@ def exported(done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return out
 
 
+@pytest.mark.long
 def test_it_answers_as_inside_its_run(done: Path, exported: Path) -> None:
     inside, outside = find_agent(done), find_agent(exported)
     assert outside.recipe.instruction == inside.recipe.instruction == ""

@@ -130,6 +130,7 @@ def test_no_run_is_refused_over_an_estimate(
     assert "of memory and cpu has 1e-09 GB" in sentence(capsys)
 
 
+@pytest.mark.long
 def test_moments_outside_of_a_gpu_are_refused_before_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,6 +169,7 @@ def test_a_checkpoint_without_a_tokenizer(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_a_search_server_that_does_not_answer(
     files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

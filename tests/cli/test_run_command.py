@@ -101,6 +101,7 @@ def test_a_folder_that_is_no_run_is_refused(
     )
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_in_one_sentence(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fieldcraft", "run", "smoke", *TINY, "stages.base.steps=9999"]
     process = subprocess.Popen(

@@ -63,6 +63,7 @@ def alike(found: list[Completion], expected: list[Completion]) -> None:
         assert one.versions == other.versions
 
 
+@pytest.mark.long
 def test_they_sample_what_one_engine_here_samples(engines: Engines, tmp_path: Path) -> None:
     scene = Scene(engines, tmp_path)
     here = LocalEngine(scene.model, TOKENIZER, max_rows=32)
@@ -106,6 +107,7 @@ def test_turns_under_way_go_on_with_the_new_weights(engines: Engines, tmp_path: 
     scene.run(work)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_an_engine_may_be_killed_at_any_moment(engines: Engines, tmp_path: Path, seed: int) -> None:
     scene = Scene(engines, tmp_path)
@@ -134,6 +136,7 @@ def test_an_engine_may_be_killed_at_any_moment(engines: Engines, tmp_path: Path,
     assert "has died" in scene.said[0].text
 
 
+@pytest.mark.long
 def test_an_engine_that_hangs_is_ended(
     engines: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ async def kill_one(services: Services, number: int) -> None:
     os.kill(process, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_a_search_server_may_be_killed(session: Session, tmp_path: Path) -> None:
     names = ["Arden", "Borla", "Cassin", "Delve"]
     corpus = tmp_path / "corpus.jsonl"
@@ -78,6 +79,7 @@ def test_a_search_server_may_be_killed(session: Session, tmp_path: Path) -> None
     assert [one.text.partition(" has died")[0] for one in said] == ["search server 0"]
 
 
+@pytest.mark.long
 def test_a_sandbox_worker_may_be_killed(session: Session, tmp_path: Path) -> None:
     said: list[Any] = []
     services = Services(session, Home(tmp_path, said.append), "sandbox", 1)

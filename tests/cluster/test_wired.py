@@ -135,6 +135,7 @@ def test_all_servers_get_each_version_over_one_wire(scene: Scene) -> None:
     assert [fake.loads for fake in scene.fakes] == [[], []]  # no files
 
 
+@pytest.mark.long
 def test_a_server_that_dies_meanwhile_keeps_nobody_waiting(scene: Scene) -> None:
     async def work() -> None:
         await scene.engine.publish(1)

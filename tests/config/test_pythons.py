@@ -10,6 +10,7 @@ from fieldcraft.config.pythons import version_in
 from fieldcraft.types import UserError
 
 
+@pytest.mark.long
 def test_a_version_none_and_no_python(tmp_path: Path) -> None:
     assert version_in(sys.executable, "pydantic", "engine.python") == pydantic.VERSION
     assert version_in(sys.executable, "yaml", "engine.python")  # of a distribution called PyYAML

@@ -84,6 +84,7 @@ ARGUMENTS = st.dictionaries(
 CALLS = st.lists(st.tuples(NAMES, ARGUMENTS), min_size=1, max_size=3)
 
 
+@pytest.mark.long
 @given(CALLS, st.sampled_from(["arguments", "parameters"]), st.booleans())
 def test_calls_alone_are_never_learned_as_an_answer(
     calls: list[tuple[str, dict[str, Any]]], key: str, in_brackets: bool

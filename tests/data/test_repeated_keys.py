@@ -72,6 +72,7 @@ def with_a_key_twice(value: Any, place: int) -> tuple[str, int]:
     return "{" + ",".join([*parts, *parts[:1]] if here else parts) + "}", place
 
 
+@pytest.mark.long
 @given(found=st.lists(RECORDS, min_size=1, max_size=3), ending=st.sampled_from(list(LINES)))
 def test_records_with_each_key_once_are_read_as_json_has_them(
     tmp_path_factory: pytest.TempPathFactory, found: list[dict[str, Any]], ending: str
@@ -83,6 +84,7 @@ def test_records_with_each_key_once_are_read_as_json_has_them(
     ]
 
 
+@pytest.mark.long
 @given(record=RECORDS, place=st.integers(0, 3), ending=st.sampled_from(list(LINES)))
 def test_a_key_twice_is_seen_at_any_depth(
     tmp_path_factory: pytest.TempPathFactory, record: dict[str, Any], place: int, ending: str

@@ -192,6 +192,7 @@ print(done.status, done.answer, done.calls[0].observation)
 """
 
 
+@pytest.mark.long
 def test_a_tool_that_never_returns_does_not_keep_the_process() -> None:
     done = subprocess.run(
         [sys.executable, "-c", NEVER_RETURNS],

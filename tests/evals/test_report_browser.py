@@ -93,6 +93,7 @@ def cards(dom, stage):
     return re.findall(rf'<details class="card [^"]*" data-stage="{stage}" data-grade="(\w+)"', dom)
 
 
+@pytest.mark.long
 def test_the_fragment_is_the_state_and_there_is_nothing_to_complain_about(tmp_path):
     page = tmp_path / "r.html"
     samples = {**SAMPLES, "rl2": [trajectory("x", right=True, observation=ATTACK)]}

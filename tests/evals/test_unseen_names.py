@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from fieldcraft.evals.metrics import summarise
 from fieldcraft.evals.tables import detail_tables, names_of_tools, names_table
 from fieldcraft.types import Outcome, Trajectory
@@ -26,6 +28,7 @@ def test_the_table_has_both() -> None:
     assert len(detail_tables(evals)) == len(detail_tables({"base": evals["base"]})) + 1
 
 
+@pytest.mark.long
 def test_the_page_has_both(tmp_path: Path) -> None:
     _, page = run(tmp_path / "report.html", {"sft1": asked()}, split="heldout")
     section = page.split("<h2>Names of tools</h2>")[1].split("</section>")[0]

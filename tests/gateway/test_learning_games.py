@@ -12,6 +12,7 @@ from fieldcraft.types import Status, UserError
 GAME = {"name": "text", "env": "games_parts:Partners", "games": 8}
 
 
+@pytest.mark.long
 def test_the_reward_of_a_game_rises(tmp_path: Path) -> None:
     rows = learn(tmp_path, GAME)
     rises(rows)
@@ -43,6 +44,7 @@ def test_an_agent_is_trained_by_games_about_questions(tmp_path: Path) -> None:
     assert agent.ask("a").segments[0].text == "a>"
 
 
+@pytest.mark.long
 def test_games_that_fail_do_not_stop_the_others(tmp_path: Path) -> None:
     rows = learn(tmp_path, {**GAME, "env": "games_parts:SometimesRaises", "games": 4}, steps=2)
     assert [row["status/error"] for row in rows] == [0.25, 0.25]

@@ -163,6 +163,7 @@ def test_a_bad_game_ends_its_own_rollout(game: str, cause: str) -> None:
     assert done.reward is None
 
 
+@pytest.mark.long
 def test_a_game_that_is_too_slow_ends_its_own_rollout() -> None:
     done = play("Sleeps", ["6"], call_seconds=3)  # which its other methods have, too
     assert done.status is Status.ERROR

@@ -71,6 +71,7 @@ def test_they_are_known(installed: Path) -> None:
     assert reward([Trajectory(Task("a", "?", ()), answer=text) for text in ("ab", "abc")]) == [1, 0]
 
 
+@pytest.mark.long
 def test_a_recipe_names_them(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe: dict[str, Any] = {
         "recipe": "codes",

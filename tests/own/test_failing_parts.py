@@ -46,6 +46,7 @@ def run(model: Path, folder: Path, **changes: Any) -> int:
 # -- tools ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_tool_that_never_returns(model: Path, tmp_path: Path) -> None:
     """In a process of its own, which has to end by itself."""
     settings = recipe_of(
@@ -71,6 +72,7 @@ def test_a_tool_that_never_returns(model: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "evaluations" / "ask_first.json").exists()
 
 
+@pytest.mark.long
 def test_a_tool_that_returns_50_mb(model: Path, tmp_path: Path) -> None:
     workflows = {"splits": {"heldout": 1}, "workflows": ["own_parts:ask_first"]}
     budget = {"max_calls": 2, "turn_tokens": 12, "total_tokens": 400, "observation_tokens": 64}
@@ -82,6 +84,7 @@ def test_a_tool_that_returns_50_mb(model: Path, tmp_path: Path) -> None:
     assert file.stat().st_size < 50_000
 
 
+@pytest.mark.long
 def test_a_group_that_raises_leaves_the_others_to_train(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +208,7 @@ def test_stage_types(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     )
 
 
+@pytest.mark.long
 def test_a_stage_type_takes_over_the_settings_of_another(model: Path, tmp_path: Path) -> None:
     assert run(model, tmp_path, stages=rl(type="failing_parts:Counted")) == 0
     assert [row["mine"] for row in rows(tmp_path / "run", "rl")] == [0, 1]
@@ -215,6 +219,7 @@ def test_a_stage_type_takes_over_the_settings_of_another(model: Path, tmp_path: 
 CRITIC = {"algorithm": "ppo", "minibatches": 1}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("steps", "algorithm"),
     [
@@ -264,6 +269,7 @@ def test_a_stage_type_says_when_it_is_idle(
     assert said.endswith("step 1, because no answer was right: train it longer before.")
 
 
+@pytest.mark.long
 def test_a_reward_that_says_what_is_right(model: Path, tmp_path: Path) -> None:
     """The own reward says which answers are right, under whatever name it has in the recipe."""
     stages = rl(keep_groups="mixed-accuracy", rewards=PATIENT)
@@ -273,6 +279,7 @@ def test_a_reward_that_says_what_is_right(model: Path, tmp_path: Path) -> None:
     assert all(row["grad_norm"] > 0 for row in found)
 
 
+@pytest.mark.long
 def test_equal_rewards_are_told_and_no_reason_to_stop(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,6 +32,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.long
 def test_check_finds_nothing(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert status("check", done.with_name("own.yaml")) == 0
     said = capsys.readouterr()

@@ -48,6 +48,7 @@ def test_answers_that_mean_the_same(pool: MathPool, gold: str, answer: str, scor
     assert graded(pool, gold, answer) == score
 
 
+@pytest.mark.long
 def test_an_answer_that_never_ends_is_wrong_and_the_next_one_is_graded(pool: MathPool) -> None:
     assert graded(pool, "18", TOWER) == 0.0
     assert graded(pool, "18", "18.0") == 1.0

@@ -385,6 +385,7 @@ def test_other_mathematics_is_not_rewritten(text):
     assert rewritten(text) == text
 
 
+@pytest.mark.long
 def test_math_verifys_own_cases():
     """It wants rounding to two digits in one of the three others, and calls 9 and 9 different in
     two."""

@@ -156,6 +156,7 @@ def test_a_remote_simulator_that_never_answers_stops_the_run() -> None:
 # -- in a run ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_recipe_can_name_an_endpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`check` and `run` ask it first whether it is there."""
     write_tiny_checkpoint(tmp_path / "model", "qwen3")

@@ -122,6 +122,7 @@ def test_files_are_sound(tmp_path: Path, checkpoint: Path) -> None:
     assert seen.notes["gold answers"] == ["4 of 4 score 1"]
 
 
+@pytest.mark.long
 def test_real_files_are_sound(shared: Path, checkpoint: Path) -> None:
     questions = shared / "data" / "qa" / "hotpotqa_300_with_context.jsonl"
     shown = shared / "data" / "trajectories" / "r1searcher_hotpotqa_500.jsonl"

@@ -115,6 +115,7 @@ def tasks(folder: Path) -> Path:
     return lines(folder / "tasks.jsonl", *records)
 
 
+@pytest.mark.long
 def test_mathematics_and_programs_are_graded_each_in_its_way(tmp_path: Path, url: str) -> None:
     out = tmp_path / "run"
     given = ["afm-code-data", f"teacher.url={url}", "teacher.model=fake", "collect.tries=1"]

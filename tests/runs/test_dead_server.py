@@ -88,6 +88,7 @@ def figures(out: Path) -> dict[str, Any]:
     return {file.stem: without_clocks(json.loads(file.read_text())["summary"]) for file in files}
 
 
+@pytest.mark.long
 def test_an_evaluation_is_done_anew(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

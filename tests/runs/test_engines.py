@@ -78,6 +78,7 @@ def test_mistakes_are_sentences(tmp_path: Path, overrides: list[str], message: s
         made(tmp_path, *overrides)
 
 
+@pytest.mark.long
 def test_servers_and_pythons_are_looked_for_before_a_run(tmp_path: Path) -> None:
     for setting, message in ((URL, "start the server"), ("engine.python=/nowhere", "no Python")):
         recipe = load_recipe("smoke", ["engine=vllm", setting])

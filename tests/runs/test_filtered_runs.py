@@ -41,6 +41,7 @@ def test_what_a_team_showed_is_filtered(tmp_path: Path, capsys: pytest.CaptureFi
     assert summary["filters"]["corrected"] == len(kept)
 
 
+@pytest.mark.long
 def test_filters_of_a_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`check` makes the first examples of the stage and filters them."""
     tiny = ["smoke", "dialect=afm-mhqa", "stages.sft2.data=team", "device=cpu"]

@@ -10,6 +10,7 @@ from fieldcraft.types import UserError
 from tiny_runs import run_tiny
 
 
+@pytest.mark.long
 def test_a_lost_evaluation_is_named_and_the_same_command_makes_it_anew(tmp_path: Path) -> None:
     lost = tmp_path / "out/evaluations/base.json"
 

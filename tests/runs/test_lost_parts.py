@@ -13,6 +13,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     return Home(tmp_path_factory.mktemp("lost"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("lost", "reader", "told"),
     [

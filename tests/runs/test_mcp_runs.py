@@ -142,6 +142,7 @@ def test_a_server_that_breaks_stops_the_run_with_a_sentence(
     assert "the last with 'The server of note is not there: it ended'" in said
 
 
+@pytest.mark.long
 def test_a_check_names_every_problem(
     recipe: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -125,6 +125,7 @@ def adapted(run: Path) -> bool:
 # -- the runs -----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_every_stage_runs_and_is_reported(run: Path) -> None:
     report = json.loads((run / "report.json").read_text())
     assert list(report["evals"]) == ["base", "prompted-react", "prompted-reflexion", *STAGES]

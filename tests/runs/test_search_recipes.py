@@ -123,6 +123,7 @@ def test_they_are_sound_as_they_are(name: str, given: list[str], tmp_path: Path)
     assert missing == [f"{bare} holds no weights: copy its .safetensors files there."]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "changes"),
     [

@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.long
 def test_the_smoke_recipe_raises_exact_match(tmp_path: Path) -> None:
     out = tmp_path / "run"
     subprocess.run(

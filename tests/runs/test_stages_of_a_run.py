@@ -59,6 +59,7 @@ def rows(out: Path, stage: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / stage / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_two_stages_of_the_same_settings_ask_other_questions(out: Path) -> None:
     asked = json.loads((out.parent / "asked.json").read_text())
     one, two = (list(dict.fromkeys(asked[name])) for name in ("one", "two"))

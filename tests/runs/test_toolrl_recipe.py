@@ -108,6 +108,7 @@ def taught(folder: Path) -> Path:
     return folder / "toolrl.yaml"
 
 
+@pytest.mark.long
 def test_it_runs(given: list[str], tmp_path: Path) -> None:
     demonstrations = given[1].replace("tasks=", "demonstrations=")
     recipe = load_recipe(str(taught(tmp_path)), [*given, demonstrations, *TINY])

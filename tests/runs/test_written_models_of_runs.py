@@ -15,6 +15,7 @@ from fieldcraft.types import UserError
 from tiny_runs import ENDS, run_tiny
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("overrides", [(), ("lora.rank=2",)], ids=["all weights", "an adapter"])
 def test_what_is_left_behind(overrides: tuple[str, ...], tmp_path: Path) -> None:
     run_tiny(tmp_path, *overrides)

@@ -245,6 +245,7 @@ def leaks(runs: int) -> None:
     assert templates() == []
 
 
+@pytest.mark.long
 def test_two_hundred_runs_at_once_leave_nothing() -> None:
     leaks(200)
 

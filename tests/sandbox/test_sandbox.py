@@ -115,6 +115,7 @@ def test_a_traceback_shows_the_program_and_nothing_else(run) -> None:
     assert "return 1 / 0" in done.stderr
 
 
+@pytest.mark.long
 def test_a_program_out_of_time_keeps_its_output_and_says_where_it_was(run) -> None:
     done = run("print('begun')\nwhile True:\n    pass", limits=Limits(wall_seconds=3))
     assert done.status is RunStatus.TIMEOUT

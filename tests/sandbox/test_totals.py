@@ -92,6 +92,7 @@ for writer in children: os.wait()
     assert done.ok, done
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TIME)
 @pytest.mark.parametrize("in_a_session", [False, True])
 def test_processor_time_is_that_of_all_processes(small, name: str, in_a_session: bool) -> None:

@@ -105,6 +105,7 @@ def test_the_seed_decides_what_is_sampled(agent: Agent) -> None:
         assert len({sample(None) for _ in range(3)}) == 3
 
 
+@pytest.mark.long
 def test_two_hundred_clients_at_once(agent: Agent) -> None:
     """A quarter of them streams, and a quarter hangs up in the middle."""
     service = serve(agent, concurrency=64, queue=CLIENTS)
@@ -164,6 +165,7 @@ def process(agent: Agent, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str
     started.stderr.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
 )

@@ -136,6 +136,7 @@ def test_without_feedback_there_is_nothing_to_learn(tmp_path: Path) -> None:
     assert "start it with --record" in got.json()["error"]["message"]
 
 
+@pytest.mark.long
 def test_a_run_learns_from_what_was_served(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -122,6 +122,7 @@ def _until_held(pipe: str) -> None:
     os.close(os.open(pipe, os.O_RDONLY))
 
 
+@pytest.mark.long
 def test_what_a_worker_leaves_behind_ends_with_it(tmp_path: Path) -> None:
     async def work(pipe: str) -> None:
         worker = WorkerProcess([sys.executable, "-c", WORKER, pipe], {}, tmp_path / "log")

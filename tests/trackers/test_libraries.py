@@ -99,6 +99,7 @@ def wandb_history(folder: Path) -> Iterator[dict[str, Any]]:
             }
 
 
+@pytest.mark.long
 def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
     monkeypatch.delenv("WANDB_API_KEY", raising=False)

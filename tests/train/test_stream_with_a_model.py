@@ -113,6 +113,7 @@ def test_each_token_is_that_of_one_policy(tmp_path: Path) -> None:
         assert any((one != other).any() for one, other in pairs)
 
 
+@pytest.mark.long
 def test_the_gap_is_taken_where_sampler_and_trainer_are_one_policy(tmp_path: Path) -> None:
     """Older tokens have another probability by now, which is no fault of the engine."""
     rows, _, _ = run(tmp_path, importance_cap=2.0)

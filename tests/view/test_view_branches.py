@@ -188,6 +188,7 @@ def test_a_command_that_fails_says_why(page: TestClient, sampling: Sampling) -> 
     assert "holds no model" in sampling.state["said"]
 
 
+@pytest.mark.long
 def test_a_command_runs_alone_and_can_be_stopped(run: Path, sampling: Sampling) -> None:
     assert sampling.state == {"command": "", "status": 0, "said": ""}
     sampling.start(["branch", "/none", "--trajectory", "0"])

@@ -119,6 +119,7 @@ READY = {
 PAPER = {False: "rgb(246, 246, 243)", True: "rgb(18, 20, 24)"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("dark", "width"),
     [
@@ -178,6 +179,7 @@ def test_curves_have_values_under_the_pointer_and_are_smoothed(visit: Open) -> N
 # -- the list --------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_filters_search_and_order_are_in_the_address_and_it_restores_them(visit: Open) -> None:
     page = visit(VIEWS["list"])
     until(page, READY["list"])
@@ -213,6 +215,7 @@ def test_downloads_have_what_the_list_shows(visit: Open) -> None:
     assert table.value.suggested_filename == "trajectories.csv"
 
 
+@pytest.mark.long
 def test_a_long_list_is_scrolled_without_holding_it(visit: Open, tmp_path: Path) -> None:
     run = tmp_path / "long"
     run.mkdir()
@@ -254,6 +257,7 @@ def test_the_strip_of_tokens_shows_what_is_known_of_each(visit: Open) -> None:
     until(page, "document.querySelectorAll('.layer-advantages .valued').length === 4")
 
 
+@pytest.mark.long
 def test_all_rollouts_of_a_question_and_the_question_across_stages(visit: Open) -> None:
     page = visit(VIEWS["trajectory"])
     page.get_by_role("link", name="All rollouts of this question").click()
@@ -267,6 +271,7 @@ def test_all_rollouts_of_a_question_and_the_question_across_stages(visit: Open) 
     assert stages.locator(".column h3 a").all_inner_texts() == ["sft1", "rl1"] * 2
 
 
+@pytest.mark.long
 def test_texts_are_never_markup(visit: Open) -> None:
     titles = set()
     for address in (
@@ -298,6 +303,7 @@ def test_the_timeline_says_who_waited(visit: Open) -> None:
     assert "trainer: waits for rollouts" in page.locator(".lanes output").inner_text()
 
 
+@pytest.mark.long
 def test_a_page_follows_a_run_while_it_trains(visit: Open, tmp_path: Path) -> None:
     run = write_run(tmp_path / "live")
     write_metrics(run, "rl1", 3)
@@ -333,6 +339,7 @@ def test_a_page_follows_a_run_while_it_trains(visit: Open, tmp_path: Path) -> No
 # -- the keyboard alone ----------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_everything_is_reached_with_the_keyboard_alone(visit: Open) -> None:
     page = visit(VIEWS["runs"])
     until(page, READY["runs"])
@@ -368,6 +375,7 @@ def test_everything_is_reached_with_the_keyboard_alone(visit: Open) -> None:
     assert focused  # a step back leads to where one was
 
 
+@pytest.mark.long
 def test_every_control_has_a_name(visit: Open) -> None:
     nameless = """[...document.querySelectorAll('input, select, button, a, [tabindex="0"]')]
         .filter((e) => e.offsetParent && !(e.labels?.length || e.ariaLabel || e.textContent.trim()))

@@ -69,6 +69,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.long
 def test_from_a_recipe_to_a_report(done: Path) -> None:
     report = json.loads((done / "report.json").read_text())
     assert list(report["evals"]) == ["base", "workflow", "sft", "rl"]

@@ -224,6 +224,7 @@ def test_a_call_that_is_given_up_leaves_the_server_usable(tmp_path: Path) -> Non
     assert in_rollout(write_server(tmp_path, source), play) == "done"
 
 
+@pytest.mark.long
 def test_variables_are_given_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTES_KEY", "open sesame")
     command = write_server(tmp_path)

@@ -40,6 +40,7 @@ def one(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 def test_segments_change_nothing(one, tmp_path):
     write_bm25(passages(COUNT), tmp_path, SMALLEST_HEAP)
     whole, parts = Bm25(one), Bm25(tmp_path)

@@ -22,6 +22,7 @@ from rank_processes import Pool
 SIZES: dict[str, Any] = SHAPE | {"head_dim": 6}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("context", [1, 2])
 def test_a_model_that_packed_batches_change_is_refused(
     pool: Pool, tmp_path: Path, context: int

@@ -174,6 +174,7 @@ QUICK = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("case", "layout"), QUICK.items())
 def test_ranks_train_as_one_process(case: str, layout: str, pool: Pool, tmp_path: Path) -> None:
     compare(CASES[case], layout, FEW, pool, tmp_path)
@@ -189,6 +190,7 @@ def test_so_they_do_in_every_layout(case: str, layout: str, pool: Pool, tmp_path
 LORA = Lora(rank=4, alpha=8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("layout", "lora"), [("1x2", None), pytest.param("2", LORA, marks=pytest.mark.slow)]
 )

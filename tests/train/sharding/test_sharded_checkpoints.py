@@ -63,6 +63,7 @@ def learn(models: Models, numbers: range) -> list[float]:
     return losses
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("data", "context", "backbone"),
     [
@@ -93,6 +94,7 @@ def test_another_number_of_ranks_goes_on_where_two_were(
         assert gap(weights, written(models, tmp_path / "resumed")) < ALIKE
 
 
+@pytest.mark.long
 def test_a_checkpoint_is_there_when_it_is_whole(pool: Pool, tmp_path: Path) -> None:
     asked, target = wish(tmp_path), tmp_path / "saved" / "step-000001"
     with sharded(pool, tmp_path, asked, 2) as models:
@@ -116,6 +118,7 @@ def test_a_damaged_checkpoint_is_refused_with_a_sentence(pool: Pool, tmp_path: P
             models.trainer.load(tmp_path / "step-000000")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("tied", "lora"),
     [
@@ -217,6 +220,7 @@ class Steps(SupervisedStage):
         return await super().step(number)
 
 
+@pytest.mark.long
 def test_a_stage_that_was_killed_goes_on_with_other_ranks(pool: Pool, tmp_path: Path) -> None:
     given = {"type": "sft", "data": "d", "steps": 8, "batch": 4, "checkpoint_every": 2}
     settings = Sft.model_validate({**given, "optim": OPTIM})

@@ -3,6 +3,8 @@
 from collections import Counter
 from dataclasses import replace
 
+import pytest
+
 from fieldcraft.dialects import get_dialect
 from fieldcraft.tools.search.passages import Passage, format_passages
 from fieldcraft.train.scratch import new_tokenizer
@@ -94,6 +96,7 @@ def test_demonstrations_and_articles_leave_what_is_not_read_unknown() -> None:
     assert unread & begin
 
 
+@pytest.mark.long
 def test_of_what_evaluations_ask_only_a_base_model_is_asked_and_only_for_single_facts() -> None:
     splits = {"heldout": 60, "heldout_start": 60, "known": 200, "mixed": 200, "four_hops": 60}
     evaluated = {t.question: t for t in evaluation_tasks(WORLD, 0, splits)}

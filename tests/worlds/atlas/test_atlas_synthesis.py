@@ -93,6 +93,7 @@ def test_joined_questions_in_words() -> None:
             assert task.meta["known"] == (task.meta["calls_optimal"] == 0)
 
 
+@pytest.mark.long
 def test_a_guess_among_four_is_right_once_in_four() -> None:
     numbers = Counter(task.answers[0] for task in made("count", 60))
     assert max(numbers.values()) <= 30

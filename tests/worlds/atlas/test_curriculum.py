@@ -356,6 +356,7 @@ def test_heldout_questions_are_about_heldout_entities_from_first_to_last() -> No
     assert any(task.answers[0] not in HELDOUT for task in loose)
 
 
+@pytest.mark.long
 def test_no_training_asks_a_question_of_an_evaluation() -> None:
     """Verbatim. But for single facts, which the base model learns by being asked for them."""
     splits = ("heldout", "heldout_start", "known", "mixed", "four_hops", "unseen_chains")
