@@ -89,7 +89,8 @@ def test_a_run_measures_it_first_and_once_for_each_model(
 
     run_recipe(recipe, tmp_path / "one", Events([hear]))
     assert len(asked) == PROBES * knowledge.SAMPLES
-    lines = [json.loads(line) for line in (tmp_path / "one/knowledge.jsonl").open()]
+    journal = (tmp_path / "one/knowledge.jsonl").read_text()
+    lines = [json.loads(line) for line in journal.splitlines()]
     assert sorted(line["right"] for line in lines) == [0, 0, 0, 8, 8, 8]
     assert any(line.startswith("knowledge: known in 0.75 of the samples or more") for line in said)
     tasks = read_tasks(tmp_path / "one/world/evaluation.jsonl")
