@@ -47,7 +47,6 @@ from fieldcraft.worlds.gazetteer.draws import SPLITS, has_reserved_pair
 from fieldcraft.worlds.gazetteer.facts import NEVER_KNOWN, Gazetteer
 from fieldcraft.worlds.gazetteer.geonames import Place, Value
 from fieldcraft.worlds.gazetteer.oracle import (
-    found_by,
     question_of,
     search_for,
 )
@@ -203,7 +202,7 @@ def test_a_search_finds_what_the_oracle_says_that_it_finds(index: SearchIndex) -
     wrong = [(q, t) for q, t, n in zip(queries, found, world.places, strict=True) if t != n]
     assert len(wrong) <= 0.01 * len(queries), wrong
     [[first]] = index.search([query_for(world.places["Nairobi"])], 1)
-    said = found_by(world, search_for(world, "Nairobi")).text
+    said = some_known().corpus.found_by(search_for(world, "Nairobi")).text
     assert said == f'result 1: "Nairobi"\n{first.text}'
 
 
@@ -427,7 +426,7 @@ def simulated(world: GazetteerWorld, told: str) -> Trajectory:
 
 def test_a_simulated_article_is_judged_by_the_facts() -> None:
     world = some_known()
-    true = found_by(world.world, search_for(world.world, "Nairobi")).text
+    true = world.corpus.found_by(search_for(world.world, "Nairobi")).text
     [verdict] = world.judge(simulated(world, true))
     assert verdict is not None
     assert (verdict.well_formed, verdict.holds, verdict.contradicts) == (True, True, False)
@@ -468,6 +467,48 @@ def test_programs_answer_by_searching_alone(index: SearchIndex) -> None:
         for task in some_known().evaluation_questions({"wordings": 60})
     ]
     assert play(program, index, asked)["em"] <= 0.1  # it reads no wordings but those of training
+
+
+# -- harder passages ------------------------------------------------------------------------------
+
+
+def test_harder_passages_have_older_articles_that_contradict_and_are_told_by_their_year() -> None:
+    world = GazetteerWorld(0, topk=3, outdated=0.5, duplicates=0.3, distractors=200)
+    places = world.world.places
+    by_id = {passage["id"]: passage for passage in world.passages()}
+    old = [passage for key, passage in by_id.items() if key.endswith("-old")]
+    again = [passage for key, passage in by_id.items() if key.endswith("-again")]
+    assert 0.4 < len(old) / len(places) < 0.6
+    assert 0.2 < len(again) / len(places) < 0.4
+    assert len(by_id) == len(places) + len(old) + len(again) + 200
+    wrong = 0
+    for passage in (*old, *again):
+        name, text = passage["title"], passage["text"]
+        assert text.startswith("Written in 1998. " if passage in old else "Written in 2025. ")
+        told = read_article(name, text)
+        true = {(name, r): places[name].facts[r].text for r in relations_of(places[name])}
+        assert told.keys() == true.keys()
+        assert passage in old or told == true
+        wrong += told != true
+    assert wrong > 0.8 * len(old)
+
+
+def test_a_program_that_reads_the_first_article_is_often_wrong_about_harder_passages(
+    tmp_path: Path,
+) -> None:
+    world = GazetteerWorld(0, topk=3, outdated=0.5, duplicates=0.3, distractors=200)
+    write_json_lines(tmp_path / "corpus.jsonl", world.passages())
+    hard = build_index(tmp_path / "corpus.jsonl", tmp_path / "index")
+    tasks = world.evaluation_questions({"heldout": 100})
+    assert play(program, hard, tasks)["em"] < 0.9
+    for task in tasks[:20]:  # the oracle reads what the search shows, and the newer article
+        steps = world.oracle.demonstration(task)
+        assert exact_match(steps[-1].text, task.answers) == 1.0
+
+
+def test_more_distractors_than_there_are_cities() -> None:
+    with pytest.raises(UserError, match=r"world\.distractors=90000: there are only \d+ other"):
+        GazetteerWorld(0, distractors=90_000)
 
 
 # -- settings -------------------------------------------------------------------------------------

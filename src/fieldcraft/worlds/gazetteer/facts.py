@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fieldcraft.types import KNOWN_RATE, UserError
-from fieldcraft.worlds.gazetteer.articles import Fact, article, relations_of
+from fieldcraft.worlds.gazetteer.articles import Fact, relations_of
 from fieldcraft.worlds.gazetteer.geonames import Place, Value
 
 # What leads from a place to another one, and what a chain of facts may end with besides.
@@ -17,21 +17,23 @@ ENDING = ("continent", "currency", "language", "time_zone")
 # Facts that a model is not asked for: of numbers and long lists it knows hardly any exactly.
 NEVER_KNOWN = ("area", "population", "neighbours")
 PER_COUNTRY = 10  # cities
-RESERVED = 3  # places of each kind that only examples of prompts name
+RESERVED = 3  # regions and countries that only examples of prompts name
 
 
 @dataclass(frozen=True)
 class Gazetteer:
     """A choice of places with all their facts.
 
-    `heldout` are the countries that no training names, with their cities and regions. `reserve` are
-    places that no question names. `rates` is the share of right answers that a model gave to the
-    question for a fact without tools; a fact that it has none of counts as unknown.
+    `heldout` are the countries that no training names, with their cities and regions. `reserve`
+    are regions and countries that only examples of prompts name, `others` are cities that no
+    question names. `rates` is the share of right answers that a model gave to the question for a
+    fact without tools; a fact that it has none of counts as unknown.
     """
 
     places: Mapping[str, Place]
     heldout: frozenset[str]
     reserve: Sequence[Place] = ()
+    others: Sequence[Place] = ()
     rates: Mapping[Fact, float] = field(default_factory=dict)
 
     def with_rates(self, rates: Mapping[Fact, float]) -> Gazetteer:
@@ -106,13 +108,6 @@ class Gazetteer:
             if not detour and self.has(reached, relation):
                 yield from self._from((*names, reached), (*relations, relation), hops)
 
-    def passages(self) -> list[dict[str, str]]:
-        """The corpus: an article for each place, with ids."""
-        return [
-            {"id": f"{place.kind}-{number}", "title": name, "text": article(place)}
-            for number, (name, place) in enumerate(self.places.items())
-        ]
-
 
 def choose(places: Sequence[Place], cities: int, heldout: float, seed: int) -> Gazetteer:
     """The largest cities, at most PER_COUNTRY of each country, all capitals and largest cities of
@@ -122,7 +117,7 @@ def choose(places: Sequence[Place], cities: int, heldout: float, seed: int) -> G
     """
     shown: Counter[str] = Counter()
     found: dict[str, Place] = {}
-    reserve: list[Place] = []
+    others: list[Place] = []
     named = {
         place.facts[relation].text
         for place in places
@@ -133,20 +128,20 @@ def choose(places: Sequence[Place], cities: int, heldout: float, seed: int) -> G
         if place.kind != "city":
             found[place.name] = place
         elif len(shown) and shown.total() >= cities and place.name not in named:
-            reserve.append(place)
+            others.append(place)
         elif place.name in named or shown[place.country] < PER_COUNTRY:
             found[place.name] = place
             shown[place.country] += 1
     if shown.total() < cities:
         raise UserError(f"world.cities={cities}: there are only {shown.total()} to take.")
+    reserve: list[Place] = []
     for kind in ("region", "country"):
         last = [place for place in found.values() if place.kind == kind][-RESERVED:]
-        reserve = [*last, *reserve]
+        reserve += last
         for place in last:
             del found[place.name]
     countries = sorted(place.name for place in found.values() if place.kind == "country")
-    away = frozenset(
-        random.Random(f"heldout:{seed}").sample(countries, round(heldout * len(countries)))
-    )
+    rng = random.Random(f"heldout:{seed}")
+    away = frozenset(rng.sample(countries, round(heldout * len(countries))))
     alive = {name: place for name, place in found.items() if place.country in countries}
-    return Gazetteer(alive, away, reserve)
+    return Gazetteer(alive, away, reserve, others)

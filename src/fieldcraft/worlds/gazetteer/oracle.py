@@ -6,12 +6,13 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from fieldcraft.tools.search.passages import Passage, format_passages, read_results
+from fieldcraft.tools.search.passages import read_results
 from fieldcraft.types import Action, Answer, Observation, Step, Task, Thought
 from fieldcraft.worlds import base
 from fieldcraft.worlds.base import Decision, merge_thoughts
-from fieldcraft.worlds.gazetteer.articles import Fact, article, is_true, query_for, read_article
+from fieldcraft.worlds.gazetteer.articles import Fact, is_true, query_for, read_article
 from fieldcraft.worlds.gazetteer.articles import statement as state
+from fieldcraft.worlds.gazetteer.corpus import Corpus
 from fieldcraft.worlds.gazetteer.facts import Gazetteer
 from fieldcraft.worlds.gazetteer.geonames import Place
 from fieldcraft.worlds.gazetteer.questions import Question, read_question
@@ -29,6 +30,7 @@ class Progress:
     """
 
     world: Gazetteer
+    corpus: Corpus
     question: Question
     stated: int = 0
     read: set[Fact] = field(default_factory=set)
@@ -41,8 +43,15 @@ class Progress:
             case Thought(text):
                 self._hear(text)
             case Observation(text):
-                self.read |= facts_in(self.world, text)
+                self.read |= facts_in(self.world, text) | self._asked_for()
         self.last = step
+
+    def _asked_for(self) -> set[Fact]:
+        """The facts of the place that the last step searches for: nobody searches for it twice,
+        even where the search did not find its article."""
+        query = self.last.arguments.get("query") if isinstance(self.last, Action) else None
+        name = str(query).rpartition(" ")[0]
+        return self.world.reveals(name) if name in self.world.places else set()
 
     def _hear(self, thought: str) -> None:
         facts, end = self.question.facts(), 0
@@ -56,12 +65,12 @@ class Progress:
         self.concluded |= self.question.conclusion() in thought[end:]
 
     def next_step(self, must_search: Searches) -> Step:
-        """The next step, with a search if `must_search` says so. Raises ValueError after an answer,
-        and after a search for what is no place."""
+        """The next step, with a search if `must_search` says so. Raises ValueError after an
+        answer."""
         if isinstance(self.last, Answer):
             raise ValueError("nothing follows an answer")
         if isinstance(self.last, Action):
-            return found_by(self.world, self.last)
+            return self.corpus.found_by(self.last)
         facts = self.question.facts()
         if self.stated == len(facts):
             conclusion = self.question.conclusion()
@@ -91,9 +100,10 @@ class GazetteerOracle(base.Oracle):
     """It states what the model knows or has read, and searches for the rest."""
 
     world: Gazetteer
+    corpus: Corpus
 
     def next_step(self, task: Task, so_far: Sequence[Step]) -> Step:
-        progress = Progress(self.world, question_of(self.world, task))
+        progress = Progress(self.world, self.corpus, question_of(self.world, task))
         for step in so_far:
             progress.take(step)
         return progress.next_step(is_needed)
@@ -105,7 +115,7 @@ class GazetteerOracle(base.Oracle):
         return guess(self.world, question_of(self.world, task), rng)
 
     def decisions(self, task: Task, rng: random.Random) -> Iterator[Decision]:
-        return decisions(self.world, question_of(self.world, task), rng)
+        return decisions(self.world, self.corpus, question_of(self.world, task), rng)
 
 
 def question_of(world: Gazetteer, task: Task) -> Question:
@@ -113,19 +123,23 @@ def question_of(world: Gazetteer, task: Task) -> Question:
     return read_question(world, task.meta["asks"])
 
 
-def steps_to_answer(world: Gazetteer, question: Question, must_search: Searches) -> list[Step]:
+def steps_to_answer(
+    world: Gazetteer, corpus: Corpus, question: Question, must_search: Searches
+) -> list[Step]:
     """The whole way to the answer."""
-    progress, steps = Progress(world, question), list[Step]()
+    progress, steps = Progress(world, corpus, question), list[Step]()
     while not isinstance(progress.last, Answer):
         steps.append(progress.next_step(must_search))
         progress.take(steps[-1])
     return merge_thoughts(steps)
 
 
-def wasteful(world: Gazetteer, question: Question, rng: random.Random) -> list[Step]:
+def wasteful(
+    world: Gazetteer, corpus: Corpus, question: Question, rng: random.Random
+) -> list[Step]:
     """The way of a teacher who looks everything up for half of the questions."""
     careful = rng.random() < CAREFUL_SHARE
-    return steps_to_answer(world, question, is_unread if careful else is_needed)
+    return steps_to_answer(world, corpus, question, is_unread if careful else is_needed)
 
 
 def guess(world: Gazetteer, question: Question, rng: random.Random) -> list[Step]:
@@ -161,7 +175,9 @@ def _like(world: Gazetteer, place: Place, relation: str) -> list[Place]:
     return [other for other in found if other.facts[relation].text != own]
 
 
-def decisions(world: Gazetteer, question: Question, rng: random.Random) -> Iterator[Decision]:
+def decisions(
+    world: Gazetteer, corpus: Corpus, question: Question, rng: random.Random
+) -> Iterator[Decision]:
     """The decisions along the best way. For a fact that is neither known nor read, searching is
     chosen over a guess. For one that is known, stating it is chosen over a needless search. At the
     end, the answer is chosen over one."""
@@ -175,7 +191,7 @@ def decisions(world: Gazetteer, question: Question, rng: random.Random) -> Itera
             yield Decision(before, (said,), searching)
         else:
             yield Decision(before, searching, (Thought(_guessed(world, fact, rng)),))
-            steps += [*searching, found_by(world, searching[1])]
+            steps += [*searching, corpus.found_by(searching[1])]
             read |= world.reveals(fact[0])
         steps.append(said)
     if question.conclusion():
@@ -201,16 +217,6 @@ def intention(name: str) -> str:
 def search_for(world: Gazetteer, name: str) -> Action:
     """The call that finds the article of a place."""
     return Action("search", {"query": query_for(world.places[name])})
-
-
-def found_by(world: Gazetteer, action: Action) -> Observation:
-    """The article that a search finds. Raises ValueError for a query that names no place."""
-    query = str(action.arguments.get("query", ""))
-    name = query.rpartition(" ")[0]
-    place = world.places.get(name)
-    if place is None or query != query_for(place):
-        raise ValueError(f"the gazetteer does not know what {action} finds")
-    return Observation(format_passages([Passage(name, name, article(place))]))
 
 
 def facts_in(world: Gazetteer, text: str) -> set[Fact]:

@@ -56,4 +56,4 @@ def _asked(place: Place, relation: str) -> str:
 
 
 def _examples(world: Gazetteer, kind: str, relation: str) -> Iterator[Place]:
-    return (place for place in world.reserve if place.kind == kind and relation in place.facts)
+    return (p for p in (*world.reserve, *world.others) if p.kind == kind and relation in p.facts)

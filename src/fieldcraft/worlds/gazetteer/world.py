@@ -6,14 +6,24 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from functools import cache
+from typing import Annotated
 
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 
 from fieldcraft.config.sections import Share
 from fieldcraft.dialects.base import encode_written
 from fieldcraft.dialects.demonstrations import encode_demonstration, encode_pair
-from fieldcraft.types import Author, Dialect, Segment, Step, Task, Trajectory
+from fieldcraft.types import (
+    Author,
+    Dialect,
+    Segment,
+    Step,
+    Task,
+    Trajectory,
+    UserError,
+)
 from fieldcraft.worlds.base import Schemas, TrajectoryPair, Verdicts, World
+from fieldcraft.worlds.gazetteer.corpus import Corpus, harder, plain
 from fieldcraft.worlds.gazetteer.draws import (
     SPLITS,
     demonstrated,
@@ -32,6 +42,7 @@ from fieldcraft.worlds.gazetteer.oracle import (
 )
 from fieldcraft.worlds.gazetteer.probes import fact_of, probes
 
+Part = Annotated[float, Field(ge=0, le=1)]
 SIZE = 4000  # examples of a data set, unless a recipe asks for fewer
 ACTING_SHARE = 0.5  # at least, of the pairs
 TAUGHT_SHARE = 0.5  # of the facts, which the data set `facts` teaches
@@ -45,7 +56,16 @@ class GazetteerWorld(World):
     toolless = ("facts",)
     pair_sets = ("pairs",)
 
-    def __init__(self, seed: int, cities: PositiveInt = 500, heldout: Share = 0.35) -> None:
+    def __init__(
+        self,
+        seed: int,
+        cities: PositiveInt = 500,
+        heldout: Share = 0.35,
+        topk: PositiveInt = 1,
+        outdated: Part = 0.0,
+        duplicates: Part = 0.0,
+        distractors: Annotated[int, Field(ge=0)] = 0,
+    ) -> None:
         """Choose the places.
 
         Args:
@@ -53,15 +73,28 @@ class GazetteerWorld(World):
             cities: how many cities, the largest of each country first. Capitals and the largest
                 cities of regions are added.
             heldout: share of the countries that no training names, with all their places.
+            topk: how many articles demonstrations find, as many as `search.topk` shows.
+            outdated: share of the places of which there is an older article, too, that contradicts
+                the newer one.
+            duplicates: share of the places with a second article in other words.
+            distractors: how many articles there are about cities that no question names.
 
         Raises:
             UserError: a package is missing, or there are fewer cities.
         """
         super().__init__(seed)
         self.world: Gazetteer = choose(_places(), cities, heldout, seed)
+        places, others = [*self.world.places.values()], self.world.others[:distractors]
+        if len(others) < distractors:
+            raise UserError(
+                f"world.distractors={distractors}: there are only {len(others)} other cities."
+            )
+        plainly = not (outdated or duplicates or distractors)
+        texts = plain(places) if plainly else harder(places, others, outdated, duplicates)
+        self.corpus = Corpus([*texts], topk)
 
     def passages(self) -> list[dict[str, str]]:
-        return self.world.passages()
+        return list(self.corpus.passages)
 
     def probes(self) -> list[Task]:
         return probes(self.world)
@@ -103,9 +136,9 @@ class GazetteerWorld(World):
         for question in demonstrated(self.world, rng, SIZE if count is None else count):
             task = question.task("train", question.trained_wording(rng))
             if data == "wasteful":
-                found.append((task, wasteful(self.world, question, rng)))
+                found.append((task, wasteful(self.world, self.corpus, question, rng)))
             else:
-                found.append((task, steps_to_answer(self.world, question, is_needed)))
+                found.append((task, steps_to_answer(self.world, self.corpus, question, is_needed)))
         return found
 
     def pairs(
@@ -126,7 +159,7 @@ class GazetteerWorld(World):
         made = acting = 0
         for question in demonstrated(self.world, rng, 20 * count):
             task = question.task("train", question.trained_wording(rng))
-            for decision in decisions(self.world, question, rng):
+            for decision in decisions(self.world, self.corpus, question, rng):
                 if made == count:
                     return
                 if decision.acts or made - acting < (1 - ACTING_SHARE) * count:
@@ -148,7 +181,7 @@ class GazetteerWorld(World):
 
     @property
     def oracle(self) -> GazetteerOracle:
-        return GazetteerOracle(self.world)
+        return GazetteerOracle(self.world, self.corpus)
 
     def judge(self, trajectory: Trajectory) -> Verdicts:
         return judge_by_gazetteer(self.world, trajectory)
