@@ -395,7 +395,6 @@ def test_the_memory_of_this_machine_is_known() -> None:
 
 
 def test_a_full_disk(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = files(tmp_path, checkpoint)
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 100}))
-    [problem] = problems_of(recipe)
+    [problem] = problems_of(files(tmp_path, checkpoint))
     assert problem.endswith("1e-07 GB free: make room or choose a folder on another disk.")
