@@ -20,8 +20,8 @@ from fieldcraft.recipes.files import read_recipe, shipped
 from fieldcraft.recipes.loading import RESERVED, load_recipe, parse_recipe
 from fieldcraft.types import UserError
 
-MOST_OPTIONS = 247  # a new one is a decision
-WORLDS = ("abacus", "atlas", "domains", "trails")
+MOST_OPTIONS = 253  # a new one is a decision
+WORLDS = ("abacus", "atlas", "domains", "gazetteer", "trails")
 RECIPE: dict[str, Any] = {
     "recipe": "small",
     "world": {"name": "atlas"},
@@ -293,11 +293,11 @@ def test_a_recipe_has_a_world_or_questions_of_the_users(tmp_path: Path, path: st
     bare = str(tmp_path / "x.yaml")
     assert complaint(bare) == (
         "recipe 'x' has no questions: give tasks=FILE, or world.name= with one of abacus, atlas,"
-        " domains, trails."
+        " domains, gazetteer, trails."
     )
     assert "'world.name' is missing" in complaint(bare, "world.people=40")
     assert (
-        "no world 'atals' among abacus, atlas, domains, trails; did you mean 'atlas'"
+        "no world 'atals' among abacus, atlas, domains, gazetteer, trails; did you mean 'atlas'"
         in complaint(bare, "world.name=atals")
     )
     assert load_recipe(bare, [f"tasks={path}"]).world is None
