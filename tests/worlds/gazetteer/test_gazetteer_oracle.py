@@ -130,7 +130,7 @@ def test_facts_are_taught_as_they_are_asked_for() -> None:
 # -- what a model knows ------------------------------------------------
 
 
-def test_probes_ask_for_every_fact_but_numbers_and_lists() -> None:
+def test_probes_ask_for_every_fact_that_a_model_may_know() -> None:
     world = some_known()
     probes = world.probes()
     facts = {
