@@ -56,7 +56,7 @@ def test_the_first_line_of_a_continuation_is_graded() -> None:
     dialect = get_dialect("autocoa", tiny_tokenizer(), "")
     for said, right in ((" Kenya\n", True), (" KEN", True), (" Uganda\nKenya", False)):
         engine = ScriptedEngine(dialect.tokenizer, [said])
-        assert asyncio.run(Asking(engine, dialect, 0).is_right(probe, "key")) is right
+        assert asyncio.run(Asking(engine, dialect).is_right(probe, "key")) is right
         assert dialect.tokenizer.decode(engine.prompts[0]) == probe.question
 
 
@@ -97,12 +97,16 @@ def test_a_run_measures_it_first_and_once_for_each_model(
     assert {task.meta["split"] for task in tasks} == {"heldout", "known"}
     assert find_agent(tmp_path / "one").inputs.test_tasks() == tasks
 
-    run_recipe(recipe, tmp_path / "two", Events([hear]))  # the same model: nothing is sampled
+    again = load_recipe(
+        str(tmp_path / "knowing.yaml"), [f"model={tmp_path / 'model'}", "max_rows=8"]
+    )
+    run_recipe(again, tmp_path / "two", Events([hear]))  # the same model: nothing is sampled
     assert len(asked) == PROBES * knowledge.SAMPLES
     assert read_tasks(tmp_path / "two/world/evaluation.jsonl") == tasks
 
-    other = load_recipe(str(tmp_path / "knowing.yaml"), [f"model={tmp_path / 'model'}", "seed=1"])
-    run_recipe(other, tmp_path / "three", Events([hear]))  # another seed: other samples
+    write_tiny_checkpoint(tmp_path / "other", "qwen2", seed=1)
+    other = load_recipe(str(tmp_path / "knowing.yaml"), [f"model={tmp_path / 'other'}"])
+    run_recipe(other, tmp_path / "three", Events([hear]))  # another model
     assert len(asked) == 2 * PROBES * knowledge.SAMPLES
 
 
