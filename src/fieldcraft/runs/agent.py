@@ -170,7 +170,7 @@ class Agent:
             keys = {key: keys[key] for key in keys if key in settings or key not in WITH_TOOLS}
         refuse_other(folder)
         with self._file_of(tasks, folder) as file:
-            recipe = parse_recipe({**keys, "tasks": str(file)})
+            recipe = parse_recipe({**keys, "tasks": str(file)}, folder)
             if not (folder / "recipe.json").exists():
                 refuse_unsound(recipe)
         run_recipe(recipe, folder, Events([write_metrics, TerminalSink(CleanConsole()), follow]))
@@ -357,7 +357,7 @@ def load(
     """The agent in a run, one of its stages, or a checkpoint folder.
 
     Args:
-        path: its folder.
+        path: its folder, a `.gguf` file, or a name on the hub, as in "org/name".
         tools: what it may call, in place of its own: functions with `@tool`, classes, names as in a
             recipe; or a mapping of such to their settings.
         allow: what a folder of others may do, by the names of `recipes.asks.ASKS`, such as "mcp";

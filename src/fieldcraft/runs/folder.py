@@ -30,7 +30,8 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, Field
 
 from fieldcraft.config.recipe import Recipe, evaluations
-from fieldcraft.recipes.hub import ADAPTER, cached_model, how_to_get
+from fieldcraft.hub.converted import ADAPTER
+from fieldcraft.hub.models import checkpoint, require_cached
 from fieldcraft.recipes.loading import recipe_of_run
 from fieldcraft.records.files import atomic_folder
 from fieldcraft.records.paths import CHECKPOINTS
@@ -48,8 +49,7 @@ _PARTS = {SHARDS: "a checkpoint in shards", ADAPTER: "an adapter"}  # no models 
 
 @dataclass(frozen=True, slots=True)
 class StageFolder:
-    """Where a stage keeps what it makes. Its checkpoints are `step-NNNNNN`, see
-    train/checkpoint.py."""
+    """Files of a stage. Its checkpoints are `step-NNNNNN`, see train/checkpoint.py."""
 
     path: Path
 
@@ -269,7 +269,7 @@ class RunFolder:
     def model(self, name: str) -> Path:
         """The model of a stage, or the first one (`start`)."""
         if name == "start" and self.recipe.model is not None:
-            return self.recipe.model
+            return require_cached(self.recipe.model, self.path)
         return self.stage(name).model
 
     def finished_stages(self) -> list[str]:
@@ -348,7 +348,7 @@ def find_model(path: Path) -> tuple[RunFolder | None, Path]:
     if (path / "recipe.json").exists():
         run = find_run(path)
         return run, run.stage(_last_finished(run)).model
-    path = _in_stage(cached_model(path))
+    path = checkpoint(_in_stage(path))
     above = path.absolute().parent.parent  # the run, where it is of one
     for file, kind in _PARTS.items():
         if (path / file).exists() and (file == SHARDS or (above / "recipe.json").exists()):
@@ -357,8 +357,8 @@ def find_model(path: Path) -> tuple[RunFolder | None, Path]:
                 " FOLDER'."
             )
     if not (path / "config.json").exists():
-        known = "give the folder of a run, of one of its stages, or of a checkpoint"
-        raise UserError(how_to_get(path) or f"{path} holds no model: {known}.")
+        known = "a run, of one of its stages, or of a checkpoint, or a name on the hub"
+        raise UserError(f"{path} holds no model: give the folder of {known}.")
     return (find_run(above) if (above / "recipe.json").exists() else None), path
 
 
@@ -369,14 +369,17 @@ def find_part(path: Path) -> tuple[RunFolder, Path] | None:
     Raises UserError for one outside of a run.
     """
     path = _in_stage(path)
-    kinds = [kind for file, kind in _PARTS.items() if (path / file).exists()]
-    if not kinds:
-        return None
+    kinds = [file for file in _PARTS if (path / file).exists()]
     run = path.absolute().parent.parent
-    if not (run / "recipe.json").exists():
-        put_back = f"put it back as RUN/STAGE/{path.name}"
-        lost = f"{path} is {kinds[0]} without its run, which knows the model: {put_back}."
-        raise UserError(lost if path.match(CHECKPOINTS) else how_to_get(path) or lost)
+    orphaned = not (run / "recipe.json").exists()
+    foreign = orphaned and kinds == [ADAPTER] and not path.match(CHECKPOINTS)
+    if not kinds or foreign:  # which `find_model` merges
+        return None
+    if orphaned:
+        raise UserError(
+            f"{path} is {_PARTS[kinds[0]]} without its run, which knows the model: put it back"
+            f" as RUN/STAGE/{path.name}."
+        )
     return find_run(run), path
 
 
