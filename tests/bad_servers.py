@@ -4,7 +4,6 @@ import contextlib
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 Behaviour = Callable[[socket.socket], None]
@@ -40,23 +39,24 @@ def raw_server(*behaviours: Behaviour) -> Iterator[tuple[str, list[bytes]]]:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
         finally:
             listener.shutdown(socket.SHUT_RDWR)
-            server.join(timeout=30)
+            server.join(timeout=300)
 
 
-def _drip(connection: socket.socket, beginning: bytes) -> None:
-    """A byte every 20 ms for ever, or until the client leaves."""
-    connection.sendall(beginning)
-    while True:
-        connection.sendall(b"a")
-        time.sleep(0.02)
+def drips(beginning: bytes, pause: Callable[[], None]) -> Behaviour:
+    """A beginning, then a byte after each pause for ever, or until the client leaves."""
+
+    def drip(connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # it is there at once
+        connection.sendall(beginning)
+        while True:
+            connection.sendall(b"a")
+            pause()
+
+    return drip
 
 
-def drips_its_answer(connection: socket.socket) -> None:
-    _drip(connection, HEAD + b'content-length: 1000000\r\n\r\n"')
-
-
-def drips_its_headers(connection: socket.socket) -> None:
-    _drip(connection, b"HTTP/1.1 200 OK\r\nx-long: ")
+OF_HEADERS = b"HTTP/1.1 200 OK\r\nx-long: "
+OF_AN_ANSWER = HEAD + b'content-length: 1000000\r\n\r\n"'
 
 
 def is_endless(connection: socket.socket) -> None:

@@ -34,7 +34,8 @@ class FakeTeacher:
         body = await request.json()
         messages = body["messages"]
         if self.hangs:
-            await asyncio.sleep(1)
+            while not await request.is_disconnected():
+                await asyncio.sleep(0.01)
         if messages == [{"role": "user", "content": "Say ok."}]:
             return self._reply("ok")
         if self.down:

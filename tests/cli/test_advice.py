@@ -2,12 +2,13 @@
 
 import shutil
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from bad_servers import answers, drips_its_headers, raw_server, redirects, resets
+from bad_servers import OF_HEADERS, answers, drips, raw_server, redirects, resets
 from fault_parts import Home, draw, ended, follow, told
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.server import create_app
@@ -82,8 +83,9 @@ def test_servers_that_cannot_be_searched_with(name: str, home: Home, capsys: Any
     def asking(url: str) -> list[str]:
         return [*home.command("ask"), "--search-url", url]
 
+    slow = drips(OF_HEADERS, lambda: time.sleep(0.02))
     if name != "nobody listens":
-        with raw_server(BEHAVIOURS.get(name, drips_its_headers)) as (url, _):
+        with raw_server(BEHAVIOURS.get(name, slow)) as (url, _):
             [said] = tried(asking(url), capsys)
     else:
         with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -66,7 +66,7 @@ def test_serve_search_answers(files: dict[str, Path], tmp_path: Path) -> None:
     address = server.stdout.readline().split()[-1]
     found = httpx.post(f"{address}/retrieve", json={"queries": ["film 2"], "topk": 1}).json()
     server.send_signal(signal.SIGINT)
-    server.communicate(timeout=30)
+    server.communicate(timeout=300)
     assert server.returncode == 0
     assert found["result"][0][0]["contents"] == '"Film 2"\nDirector 2 made it.'
 

@@ -25,7 +25,7 @@ from fieldcraft.runs.agent import Agent
 from fieldcraft.runs.loop import run_async
 from fieldcraft.serving import server
 
-SECONDS = 60  # after which a command that hangs fails
+SECONDS = 300  # after which a command that hangs fails
 ATTEMPTS = 8
 
 

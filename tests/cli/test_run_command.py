@@ -118,7 +118,7 @@ def test_ctrl_c_ends_in_one_sentence(tmp_path: Path) -> None:
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 130

@@ -121,6 +121,8 @@ def test_an_engine_may_be_killed_at_any_moment(engines: Engines, tmp_path: Path,
         await asyncio.sleep(moment.uniform(0, 1))
         os.kill(process, signal.SIGKILL)
         found = await asked
+        while not scene.fleet.lost:  # all turns had ended, or were the other engine's
+            found = await turns(scene.fleet, 12, tokens=200)
         # It comes back, and holds the weights of then.
         change(scene.model)
         await scene.fleet.publish(2)
@@ -177,11 +179,13 @@ def test_a_caller_that_gives_up_frees_the_session(engines: Engines, tmp_path: Pa
     scene = Scene(engines, tmp_path)
 
     async def work() -> Completion:
-        first = asyncio.create_task(scene.fleet.generate(PROMPT, Sampling(400, seed=1), "s"))
-        await asyncio.sleep(0.5)
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-        scene.fleet.release("s")
+        given_up, wait = False, 0.1
+        while not given_up:  # or the turn had ended
+            first = asyncio.create_task(scene.fleet.generate(PROMPT, Sampling(400, seed=1), "s"))
+            await asyncio.sleep(wait)
+            given_up, wait = first.cancel(), wait / 2
+            await asyncio.gather(first, return_exceptions=True)
+            scene.fleet.release("s")
         return await scene.fleet.generate(PROMPT, Sampling(4, seed=1), "s")
 
     assert len(scene.run(work).ids) <= 4

@@ -22,6 +22,7 @@ from fieldcraft.endpoints.openai import ChatEndpoint, EndpointError, Usage
 from fieldcraft.sampling import Truncation
 from fieldcraft.tools.serving import serving
 from fieldcraft.types import UserError
+from virtual_time import ROUNDS, Clock
 
 HELLO = [{"role": "user", "content": "hello"}]
 KEY = "sk-very-secret-0123456789"
@@ -29,14 +30,14 @@ AT_ONCE = {"retry-after-ms": "1"}  # how long the client shall wait before its n
 BUSY = PlainTextResponse("overloaded", 500, headers=AT_ONCE)
 
 
-def ask(endpoint, *, times=1, **settings):
+def ask(endpoint, *, times=1, run=asyncio.run, **settings):
     """What some equal requests gave, made at once, in an event loop of their own."""
 
     async def asked():
         chats = (endpoint.chat(HELLO, **{"max_tokens": 5} | settings) for _ in range(times))
         return await asyncio.gather(*chats)
 
-    return asyncio.run(asked())
+    return run(asked())
 
 
 @pytest.fixture(autouse=True)
@@ -225,22 +226,24 @@ def test_a_check_names_an_unknown_model_and_a_server_that_is_not_there():
 
 def test_no_more_requests_than_allowed_are_on_their_way():
     """The server lets nobody go before three have come, so a client that sends fewer at once would
-    wait for ever; more than three are seen."""
+    wait for ever; more than three are seen, as the client has time to send them."""
     running, peak = 0, 0
-    gate = asyncio.Barrier(3)
+    gate, clock = asyncio.Barrier(3), Clock()
 
     async def chat(request):
         nonlocal running, peak
         running += 1
         peak = max(peak, running)
         await gate.wait()
-        await asyncio.sleep(0.01)
+        await asyncio.to_thread(clock.jump, 0)
+        for _ in range(ROUNDS):
+            await asyncio.sleep(0)
         running -= 1
         return completion()
 
     app = Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])
     with serving(app) as url:
-        ask(ChatEndpoint(f"{url}/v1", "m", concurrency=3), times=12)
+        ask(ChatEndpoint(f"{url}/v1", "m", concurrency=3), times=12, run=clock.run)
     assert peak == 3
 
 
@@ -306,7 +309,8 @@ def test_a_run_that_is_stopped_keeps_what_it_paid_for(tmp_path):
     async def chat(request):
         if (await request.json()).get("seed") == 1 and not stopped:
             stopped.append(True)
-            await asyncio.sleep(0.05)
+            while not await request.is_disconnected():
+                await asyncio.sleep(0.005)
         return completion()
 
     async def run(endpoint):

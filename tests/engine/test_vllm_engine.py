@@ -139,7 +139,7 @@ def test_what_nobody_waits_for_is_dropped_by_the_server(house: House, release: b
             call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             while not fake.dropped:
                 await asyncio.sleep(0.01)
         return fake.dropped

@@ -17,7 +17,7 @@ SAMPLING = Sampling(20, seed=100)
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while not true():
             await asyncio.sleep(0.01)
 

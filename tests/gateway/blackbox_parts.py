@@ -1,8 +1,10 @@
 """Rollouts of agents of others over a script, on the loopback server of the gateway."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
+
+from blackbox_agents import ARRIVED
 
 from checkpoints import tiny_tokenizer
 from fieldcraft.config.sections import Limits
@@ -35,7 +37,8 @@ class InOrder(ScriptedEngine):
         self.prompts.append(list(ids))
         turn, self.turns = self.turns[:1], self.turns[1:]
         if self.slow:
-            await asyncio.sleep(60)
+            ARRIVED.set()
+            await asyncio.sleep(600)
         if self.broken is not None:
             raise self.broken
         return await ScriptedEngine(self.tokenizer, turn).generate(ids, sampling, "alone")
@@ -52,6 +55,7 @@ def play(
     broken: Exception | None = None,
     tokenizer: Tokenizer = TOKENIZER,
     task: Task = TASK,
+    run: Callable[[Coroutine[Any, Any, Trajectory]], Trajectory] = asyncio.run,
     **budget: Any,
 ) -> tuple[Trajectory, InOrder]:
     name = None if agent is None else f"blackbox_agents:{agent}"
@@ -64,7 +68,8 @@ def play(
         async with opened(environment, get_dialect("hermes", tokenizer), limits) as go:
             return await go(task, Policy(engine=engine), "k")
 
-    done = asyncio.run(one())
+    ARRIVED.clear()
+    done = run(one())
     assert engine.sessions == set()
     check_folds(done)
     return done, engine

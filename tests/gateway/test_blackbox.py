@@ -5,6 +5,7 @@ import json
 import os
 import select
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from fieldcraft.gateway.scribe import Scribe
 from fieldcraft.records.chains import chains
 from fieldcraft.rollout.environments import opened
 from fieldcraft.types import Author, Outcome, Status, Task, UserError
+from virtual_time import Clock
 
 END = TOKENIZER.eos_token
 
@@ -350,6 +352,7 @@ LEAVES_A_PROCESS = """\
 import os, subprocess, sys
 held = os.open(sys.argv[1], os.O_WRONLY)
 subprocess.Popen(["sleep", "1000"], pass_fds=[held])
+os.write(held, b"x")
 print("done")
 """
 
@@ -359,12 +362,24 @@ def test_what_a_program_has_started_ends_with_its_rollout(tmp_path: Path, ends: 
     held = tmp_path / "held"
     os.mkfifo(held)
     reader = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
+    clock = Clock()
+
+    def let_time_pass() -> None:
+        """When the process is there."""
+        with held.open("rb") as pipe:
+            assert pipe.read(1) == b"x"
+        if ends:
+            clock.jump(600)
+
+    watching = threading.Thread(target=let_time_pass)
+    watching.start()
     command = [sys.executable, "-c", LEAVES_A_PROCESS + ends, str(held)]
-    done, _ = play(None, [], {"command": command, "timeout_seconds": 2 if ends else 60})
+    done, _ = play(None, [], {"command": command, "timeout_seconds": 600}, run=clock.run)
+    watching.join()
     assert (done.answer, done.status) == (
         (None, Status.ERROR) if ends else ("done", Status.NO_ANSWER)
     )
-    ready, _, _ = select.select([reader], [], [], 30)
+    ready, _, _ = select.select([reader], [], [], 300)
     assert ready, "a process still holds it open"
     assert os.read(reader, 1) == b""
     os.close(reader)

@@ -1,6 +1,8 @@
 """Text `reset` and `step`: rollouts of scripted policies, token by token, and games that fail."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import games_parts
 import pytest
@@ -29,6 +31,7 @@ def play(
     task: Task = TASK,
     dialect: BaseDialect | None = None,
     max_turns: int | None = 4,
+    run: Callable[[Coroutine[Any, Any, Trajectory]], Trajectory] = asyncio.run,
     **budget: float,
 ) -> Trajectory:
     """The rollout of a policy that writes these turns."""
@@ -40,7 +43,7 @@ def play(
         async with opened(environment, dialect or get_dialect("autocoa", TOKENIZER), limits) as go:
             return await go(task, policy, "k")
 
-    return asyncio.run(one())
+    return run(one())
 
 
 def text(trajectory: Trajectory, author: Author) -> list[str]:
@@ -165,9 +168,9 @@ def test_a_bad_game_ends_its_own_rollout(game: str, cause: str) -> None:
 
 @pytest.mark.long
 def test_a_game_that_is_too_slow_ends_its_own_rollout() -> None:
-    done = play("Sleeps", ["6"], call_seconds=3)  # which its other methods have, too
+    done = play("Sleeps", ["6"], run=games_parts.Sleeps.clock.run, call_seconds=100)
     assert done.status is Status.ERROR
-    assert "did not return from step within 3 s" in done.error
+    assert "did not return from step within 100 s" in done.error
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ class Waits(StatelessReward):
 
     def __call__(self, group: Sequence[Trajectory]) -> list[float | None]:
         self.asked.set()
-        assert self.go.wait(60)
+        assert self.go.wait(300)
         return [0.5] * len(group)
 
 
@@ -62,7 +62,7 @@ def test_the_event_loop_goes_on_meanwhile():
     reward = Waits()
 
     async def both() -> list[Trajectory]:
-        grading = asyncio.create_task(graded(Rubric([(LimitedReward(reward, 60), 1.0)])))
+        grading = asyncio.create_task(graded(Rubric([(LimitedReward(reward, 300), 1.0)])))
         while not reward.asked.is_set():
             await asyncio.sleep(0)
         reward.go.set()  # which nobody else would
@@ -108,13 +108,13 @@ def test_one_that_hangs_now_and_then_does_not():
             self.count += 1
             return super().__call__(group) if self.count % 2 else [1.0] * len(group)
 
-    reward = limited(Sometimes(), 5.0)
+    reward = limited(Sometimes(), 300)
     assert isinstance(reward, LimitedReward)
 
     async def several() -> list[float | None]:
         found = []
         for turn in range(2 * module.IN_A_ROW):
-            reward._patience.seconds = 5.0 if turn % 2 else 0.01
+            reward._patience.seconds = 300 if turn % 2 else 0.01
             found += [t.reward for t in (await graded(Rubric([(reward, 1.0)])))[:1]]
         return found
 
@@ -127,7 +127,7 @@ def test_a_mistake_of_its_own_is_told_as_ever():
             raise TimeoutError("its own")
 
     with pytest.raises(UserError, match=r"the reward 'hangs' failed \(TimeoutError: its own"):
-        asyncio.run(graded(Rubric([(limited(Breaks(), 60), 1.0)])))
+        asyncio.run(graded(Rubric([(limited(Breaks(), 300), 1.0)])))
 
 
 def test_two_groups_are_never_scored_at_once():
@@ -142,7 +142,7 @@ def test_two_groups_are_never_scored_at_once():
             return found
 
     async def several() -> list[list[Trajectory]]:
-        rubric = Rubric([(limited(Alone(), 60), 1.0)])
+        rubric = Rubric([(limited(Alone(), 300), 1.0)])
         return await asyncio.gather(*(graded(rubric) for _ in range(20)))
 
     assert {t.reward for done in asyncio.run(several()) for t in done} == {1.0}
@@ -152,7 +152,7 @@ def test_rewards_that_build_on_it_find_its_scores():
     """As OTC does, whose rewards price another one."""
     own = Waits()
     own.go.set()
-    inner = limited(own, 60)
+    inner = limited(own, 300)
     rubric = Rubric([(inner, 0.0), (OtcPpo(inner, smoothing=float(Limits().max_calls)), 1.0)])
     assert [t.reward for t in asyncio.run(graded(rubric))] == [0.5, 0.5]
 
@@ -174,7 +174,7 @@ def test_it_is_used_from_loops_that_come_and_go():
     """Also where groups wait for their turn, which ties a lock of asyncio to its loop."""
     own = Waits()
     own.go.set()
-    rubric = Rubric([(limited(own, 60), 1.0)])
+    rubric = Rubric([(limited(own, 300), 1.0)])
 
     async def several() -> None:
         await asyncio.gather(*(graded(rubric) for _ in range(3)))

@@ -140,7 +140,7 @@ def test_what_has_to_be_asked_is_asked_at_once_and_before_the_scores() -> None:
         Trajectory(TASK, answer="Bergen"),
     ]
     rubric = Rubric([(Asking(parties=3), 0.5), (ExactMatch(), 1.0)])
-    asyncio.run(asyncio.wait_for(rubric.prepare(group), timeout=30))
+    asyncio.run(asyncio.wait_for(rubric.prepare(group), timeout=300))
     assert asyncio.run(rubric.score(group)) == Graded(graded=2, ungradable=1, errors=1)
     assert [t.rewards["asked"] for t in group] == [4.0, None, None, 6.0]
     assert [t.reward for t in group] == [3.0, None, None, 3.0]

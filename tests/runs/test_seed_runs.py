@@ -203,7 +203,7 @@ def test_ctrl_c_ends_every_run(child: Path) -> None:
             assert process.poll() is None, process.communicate()
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 130

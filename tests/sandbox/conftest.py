@@ -4,13 +4,12 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from sandbox_parts import QUICK
 
 from fieldcraft.sandbox.layers import LAYERS
-from fieldcraft.sandbox.limits import Limits, Run
+from fieldcraft.sandbox.limits import Run
 from fieldcraft.sandbox.sandbox import Sandbox
 from fieldcraft.types import UserError
-
-QUICK = Limits(wall_seconds=20.0, memory_mb=256, processes=8, disk_mb=8, file_mb=4)
 
 
 @pytest.fixture(scope="session")

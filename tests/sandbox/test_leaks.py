@@ -168,7 +168,7 @@ def test_what_a_program_started_ends_with_it_whoever_ends_it(own) -> None:
         nursery, *programs = children(template)
         for process in programs:
             os.kill(process, signal.SIGKILL)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             await quiet(outermost, 3)  # the template, the nursery, a keeper made in advance
         assert len(before) > 4 + 2 * len(programs)  # programs, keepers, and the first one's child
         assert children(template) == [nursery]
@@ -190,7 +190,7 @@ def test_a_cancelled_run_leaves_nothing(own) -> None:
 
 def test_closing_ends_every_process_and_descriptor() -> None:
     before = descriptors(), mounts()
-    with Sandbox(libraries=()) as sandbox:
+    with Sandbox(Limits(wall_seconds=600), libraries=()) as sandbox:
 
         async def story() -> None:
             session = sandbox.session()
@@ -240,7 +240,7 @@ def leaks(runs: int) -> None:
                 await asyncio.sleep(0.05)
         assert mounts() == before[1]
 
-    with Sandbox(libraries=()) as sandbox:
+    with Sandbox(Limits(wall_seconds=600), libraries=()) as sandbox:
         asyncio.run(story(sandbox))
     assert templates() == []
 

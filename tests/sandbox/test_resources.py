@@ -194,7 +194,7 @@ def resident() -> int:
 
 def test_what_is_brought_back_is_bounded(run) -> None:
     code = "for i in range(6): open(str(i), 'wb').write(bytes(12 * 2**20))"
-    limits = Limits(wall_seconds=60, disk_mb=100, file_mb=20)
+    limits = Limits(wall_seconds=600, disk_mb=100, file_mb=20)
     done = run(code, limits=limits, fetch=[str(i) for i in range(6)])
     assert {name: len(data) for name, data in done.files.items()} == {
         str(i): frames.MOST_FILE for i in range(4)

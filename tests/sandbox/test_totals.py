@@ -14,31 +14,31 @@ EACH = "import os, mmap, time\n"
 MEMORY = {
     "of its children": (
         "for i in range(14):\n"
-        "    if os.fork() == 0:\n        x = b'x' * (70 * 2**20); time.sleep(60)\n"
-        "time.sleep(60)"
+        "    if os.fork() == 0:\n        x = b'x' * (70 * 2**20); time.sleep(3600)\n"
+        "time.sleep(3600)"
     ),
     "of orphans": (
         "for i in range(14):\n"
         "    if os.fork() == 0:\n"
         "        if os.fork(): os._exit(0)\n"
-        "        os.setsid(); x = b'x' * (70 * 2**20); time.sleep(60)\n"
+        "        os.setsid(); x = b'x' * (70 * 2**20); time.sleep(3600)\n"
         "    else: os.wait()\n"
-        "time.sleep(60)"
+        "time.sleep(3600)"
     ),
     "that is shared by two at a time": (
         "for i in range(7):\n"
         "    if os.fork() == 0:\n"
         "        x = mmap.mmap(-1, 70 * 2**20)\n"
         "        for j in range(70): x.write(bytes(2**20))\n"
-        "        os.fork(); time.sleep(60)\n"
-        "time.sleep(60)"
+        "        os.fork(); time.sleep(3600)\n"
+        "time.sleep(3600)"
     ),
     "of children of threads": (
         "import threading\n"
         "threading.stack_size(2**18)\n"  # what a child inherits counts as its own
         "def start():\n"
-        "    if os.fork() == 0:\n        x = b'x' * (70 * 2**20); time.sleep(60)\n"
-        "    time.sleep(60)\n"
+        "    if os.fork() == 0:\n        x = b'x' * (70 * 2**20); time.sleep(3600)\n"
+        "    time.sleep(3600)\n"
         "for i in range(7): threading.Thread(target=start).start()"
     ),
 }
@@ -54,7 +54,7 @@ TIME = {
         "import threading, zlib\n"
         "threading.stack_size(2**18)\n"
         "def work():\n    while True: zlib.compress(bytes(2**20))\n"
-        "for i in range(4): threading.Thread(target=work).start()\ntime.sleep(60)"
+        "for i in range(4): threading.Thread(target=work).start()\ntime.sleep(3600)"
     ),
     "of children one after the other": (
         "while True:\n    if os.fork() == 0:\n        sum(range(10**7)); os._exit(0)\n    os.wait()"
@@ -156,11 +156,11 @@ threading.Thread(target=count, daemon=True).start()
             assert (await session.run(begin)).ok
             await stopped(template)
             first = await session.run("n")
-            second = await session.run("time.sleep(0.1); n")
+            second = await session.run("m = n\nwhile n == m: time.sleep(0.001)\nn")
             await stopped(template)
             return int(first.value), int(second.value)
 
-    first, second = asyncio.run(asyncio.wait_for(story(), 60))
+    first, second = asyncio.run(asyncio.wait_for(story(), 600))
     assert first < second  # in a call they go on
 
 

@@ -103,10 +103,10 @@ def test_a_defect_and_a_passed_time_limit_are_failed_responses():
     with serving(create_app(service)) as url:
         broken = client(url).responses.create(**ASK)
     assert (broken.status, broken.error.code) == ("failed", "server_error")
-    service, engine = scripted(seconds=0.5)
+    service, engine = scripted(seconds=0.05)
     engine.go_on.clear()
     with serving(create_app(service)) as url:
         late = client(url).responses.create(**ASK)
     assert late.status == "failed"
-    assert late.error.message == "The agent did not answer within 0.5 s."
+    assert late.error.message == "The agent did not answer within 0.05 s."
     assert engine.open == set()

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -21,8 +22,9 @@ from fieldcraft.tools import bodies
 from fieldcraft.tools.bodies import BoundedBodies
 from fieldcraft.tools.connections import MOST_HEADERS, Connections, most_connections
 from fieldcraft.tools.serving import listen, serving
+from virtual_time import Clock
 
-SECONDS = 60.0  # after which a test has failed; nothing waits for it otherwise
+SECONDS = 300.0  # after which a test has failed; nothing waits for it otherwise
 GO_ON = threading.Event()  # what is held may be answered
 HELD = threading.Semaphore(0)  # how many are
 
@@ -55,14 +57,19 @@ APP = Starlette(
 
 
 @contextlib.contextmanager
-def served(limits: Connections, app: object = APP) -> Iterator[tuple[str, int]]:
-    """A server with these limits; its address."""
+def served(
+    limits: Connections, app: object = APP, clock: Clock | None = None
+) -> Iterator[tuple[str, int]]:
+    """A server with these limits, and with a clock of the test's; its address."""
     config = uvicorn.Config(app, log_level="error", http=limits.protocol)  # type: ignore[arg-type]
     with listen("127.0.0.1", 0) as listener:
         server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        run = (clock or Clock()).run
+        thread = threading.Thread(target=lambda: run(server.serve([listener])))
         thread.start()
         try:
+            while not server.started:
+                time.sleep(0.005)
             yield listener.getsockname()
         finally:
             GO_ON.set()
@@ -74,6 +81,7 @@ def served(limits: Connections, app: object = APP) -> Iterator[tuple[str, int]]:
 def opened(address: tuple[str, int], said: bytes = b"") -> socket.socket:
     """A connection on which something was said; `received` waits for its end."""
     client = socket.create_connection(address, timeout=SECONDS)
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # it is there at once
     client.sendall(said)
     return client
 
@@ -98,49 +106,51 @@ def test_connections_leave_room_for_files():
     ids=["nothing", "half a line", "half a header"],
 )
 def test_a_client_that_sends_no_whole_headers_is_cut_off(said: bytes) -> None:
-    with served(Connections(header_seconds=0.05)) as address, opened(address, said) as client:
+    limits, clock = Connections(header_seconds=100), Clock()
+    with served(limits, clock=clock) as address, opened(address, said) as client:
+        clock.jump(101)
         assert received(client) == b""
-
-
-def drip(client: socket.socket) -> None:
-    """Send a byte of a header now and then, until the connection is closed."""
-    client.settimeout(0.01)
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        while True:
-            client.sendall(b"a")
-            with contextlib.suppress(TimeoutError):
-                if not client.recv(1):
-                    return
 
 
 def test_a_byte_now_and_then_buys_no_time() -> None:
     """The time runs from the first byte, and no other byte begins it anew."""
-    with served(Connections(header_seconds=0.2)) as address, opened(address) as client:
-        drip(client)
+    limits, clock = Connections(header_seconds=100), Clock()
+    said = b"GET / HTTP/1.1\r\nHost: a\r\nSlow: "
+    with served(limits, clock=clock) as address, opened(address, said) as client:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            for _ in range(10):
+                client.sendall(b"a")
+                clock.jump(25)
+        client.settimeout(5)  # what was closed is closed by now
+        assert received(client) == b""
 
 
 def test_a_body_that_does_not_come_is_cut_off() -> None:
     said = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf"
-    with served(Connections(body_seconds=0.05)) as address, opened(address, said) as client:
+    limits, clock = Connections(body_seconds=100), Clock()
+    with served(limits, clock=clock) as address, opened(address, said) as client:
+        clock.jump(101)
         assert b"200 OK" not in received(client)
 
 
 def test_an_answer_under_way_has_no_time_of_the_client() -> None:
     """A request that is whole is the server's to answer, however long that takes."""
-    limits = Connections(header_seconds=0.05, body_seconds=0.05)
+    limits, clock = Connections(header_seconds=100, body_seconds=100), Clock()
     said = b"POST /hold HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nConnection: close\r\n\r\nhalf"
-    with served(limits) as address, opened(address, said) as client:
-        with opened(address) as idle:
-            assert received(idle) == b""  # so the times have passed
+    with served(limits, clock=clock) as address, opened(address, said) as client:
+        assert HELD.acquire(timeout=SECONDS)
+        clock.jump(1000)
         GO_ON.set()
         assert received(client).endswith(b"held")
 
 
 def test_a_web_socket_may_be_silent() -> None:
-    limits = Connections(header_seconds=0.05)
-    with served(limits) as address, connect(f"ws://{address[0]}:{address[1]}/talk") as client:
-        with opened(address) as idle:
-            assert received(idle) == b""  # so the time has passed
+    limits, clock = Connections(header_seconds=5), Clock()
+    with (
+        served(limits, clock=clock) as address,
+        connect(f"ws://{address[0]}:{address[1]}/talk", open_timeout=SECONDS) as client,
+    ):
+        clock.jump(10)  # less than uvicorn's time between two pings
         client.send("and still there")
         assert client.recv(SECONDS) == "and still there"
     assert limits.idle == {}
@@ -161,7 +171,7 @@ def test_who_asks_nothing_makes_room_for_who_asks() -> None:
     """Oldest first, and whoever is being answered stays."""
     with served(Connections(most=3)) as address, contextlib.ExitStack() as stack:
         held = stack.enter_context(opened(address, POST_HOLD))
-        HELD.acquire(timeout=SECONDS)
+        assert HELD.acquire(timeout=SECONDS)
         silent = [stack.enter_context(opened(address)) for _ in range(6)]
         assert [received(client) for client in silent[:4]] == [b""] * 4
         assert httpx.get(f"http://{address[0]}:{address[1]}/").text == "0"
@@ -174,7 +184,7 @@ def test_without_room_a_client_is_told_to_come_again() -> None:
     with served(Connections(most=2)) as address, contextlib.ExitStack() as stack:
         for _ in range(2):
             stack.enter_context(opened(address, POST_HOLD))
-            HELD.acquire(timeout=SECONDS)
+            assert HELD.acquire(timeout=SECONDS)
         got = received(stack.enter_context(opened(address)))
         assert got.startswith(b"HTTP/1.1 503")
         assert b"Retry-After: 1" in got

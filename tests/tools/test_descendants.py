@@ -19,7 +19,7 @@ from fieldcraft.tools import descendants
 from fieldcraft.tools.descendants import Descendants
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="there is no /proc")
-PATIENCE = 60  # seconds that no test needs
+PATIENCE = 300  # seconds that no test needs
 # Leaves a process behind as a daemon does, which holds a pipe of the test's and its own output.
 DAEMON = """
 import os, signal, sys

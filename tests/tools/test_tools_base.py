@@ -112,7 +112,7 @@ def test_an_async_function_runs_in_the_event_loop():
 
 
 def test_plain_functions_run_side_by_side():
-    both_are_running = threading.Barrier(2, timeout=10)
+    both_are_running = threading.Barrier(2, timeout=300)
 
     @tool
     def meet() -> str:

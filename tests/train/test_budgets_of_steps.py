@@ -107,7 +107,7 @@ def test_a_group_keeps_the_budget_that_it_began_with() -> None:
     async def steps() -> None:
         await stream.open()
         for number in range(4):
-            await asyncio.wait_for(stage.step(number), 20)
+            await asyncio.wait_for(stage.step(number), 300)
         await stage.close()
 
     asyncio.run(steps())

@@ -3,161 +3,20 @@
 import asyncio
 import random
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stream_parts import Parts, at_once, never
 
-from fieldcraft.config.rl import Rl
-from fieldcraft.config.sections import Limits
-from fieldcraft.dialects import get_dialect
-from fieldcraft.engine.scripted import ScriptedEngine
-from fieldcraft.envs.environment import ToolEnvironment
-from fieldcraft.rewards.answers import ExactMatch, StatelessReward
+from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.rewards.rubric import Rubric
-from fieldcraft.sampling import Sampling
 from fieldcraft.train.epochs import draw
-from fieldcraft.train.learner import Learned
 from fieldcraft.train.sampler import Group
-from fieldcraft.train.stages.base import Row
-from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.train.stream import Stream
-from fieldcraft.types import Author, Completion, Task, ToolError, Trajectory, UserError
-from rl_parts import RIGHT, SEARCH, TOKENIZER, WRONG, RecordingTrainer
-
-TASKS = [Task(str(i), f"Question {i}?", ("Northport",)) for i in range(50)]
-
-
-class Versioned(ScriptedEngine):
-    """Member 0 of a group searches and is right, the others are wrong at once."""
-
-    def __init__(self) -> None:
-        super().__init__(TOKENIZER, [])
-        self.version = 0
-        self.separated = False
-
-    async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
-        member = session.partition("#")[0].partition("/")[2]
-        self.turns = [SEARCH, RIGHT] if member == "0" else [WRONG]
-        done = await super().generate(ids, sampling, session)
-        return Completion(
-            done.ids, done.logprobs, done.text, done.reason, [(self.version, len(done.ids))]
-        )
-
-    async def sleep(self) -> None:
-        raise AssertionError("nothing frees the caches while rollouts go on")
-
-    async def separate(self) -> None:
-        self.separated = True
-
-    async def publish(self, version: int) -> None:
-        self.version = version
-
-
-class Waiting:
-    """A tool whose every call waits for `until`, by its number."""
-
-    name = "search"
-    schema: ClassVar[Any] = {
-        "type": "function",
-        "function": {
-            "name": "search",
-            "description": "Find.",
-            "parameters": {"type": "object", "properties": {"query": {"type": "string"}}},
-        },
-    }
-
-    def __init__(self, until: Callable[[int], Any]) -> None:
-        self.until = until
-        self.calls = 0
-        self.given_up = 0
-
-    async def __call__(self, query: str) -> str:
-        self.calls += 1
-        try:
-            await self.until(self.calls - 1)
-        except asyncio.CancelledError:
-            self.given_up += 1
-            raise
-        return f"found {query}"
-
-
-async def at_once(_: int) -> None:
-    await asyncio.sleep(0)
-
-
-async def never(_: int) -> None:
-    await asyncio.Event().wait()
-
-
-class Recorder:
-    """Keeps the groups that each step trains on."""
-
-    def __init__(self) -> None:
-        self.steps: list[list[Group]] = []
-        self.learning: Callable[[], None] = lambda: None
-
-    def __call__(self, **_: Any) -> Any:
-        return self
-
-    critic = None
-
-    def learn(self, groups: Sequence[Group], number: int) -> Learned:
-        self.learning()
-        self.steps.append(list(groups))
-        return Learned({"loss": 0.0}, [[None] * len(group) for group in groups])
-
-    @property
-    def places(self) -> list[int]:
-        """Of the questions, which are as many as there are tasks: no epoch ends."""
-        return [int(group[0].task.id) for groups in self.steps for group in groups]
-
-
-class Parts:
-    """A stage and what it is made of."""
-
-    def __init__(
-        self,
-        until: Callable[[int], Any] = at_once,
-        rubric: Rubric | None = None,
-        budget: dict[str, Any] | None = None,
-        **given: Any,
-    ) -> None:
-        usual = {"steps": 6, "questions": 2, "group": 3, "optim": {"lr": 1e-2}}
-        staleness = given.pop("max_staleness", 1)
-        self.settings = Rl.model_validate(
-            usual | given | {"async": {"max_staleness": staleness}, "max_tool_failures": 0.99}
-        )
-        self.tool, self.engine, self.learner = Waiting(until), Versioned(), Recorder()
-        env = ToolEnvironment(
-            get_dialect("autocoa", TOKENIZER, ""), [self.tool], Limits(**(budget or {}))
-        )
-        self.stream = Stream(
-            settings=self.settings,
-            tasks=TASKS,
-            env=env,
-            engine=self.engine,
-            rubric=rubric or Rubric([(ExactMatch(), 1.0)]),
-            seed=0,
-        )
-        trainer: Any = RecordingTrainer()
-        self.stage = RlStage(sampler=self.stream, trainer=trainer, learner=self.learner)
-
-    async def steps(self, first: int = 0, last: int | None = None) -> list[Row]:
-        """Open the stage, do some steps, and close it."""
-        await self.stream.open()
-        try:
-            numbers = range(first, self.settings.steps if last is None else last)
-            return [await asyncio.wait_for(self.stage.step(n), 20) for n in numbers]
-        finally:
-            await self.stage.close()
-
-    def run(self, first: int = 0, last: int | None = None) -> list[Row]:
-        return asyncio.run(self.steps(first, last))
+from fieldcraft.types import Author, ToolError, Trajectory, UserError
 
 
 def ages(groups: Sequence[Group], number: int) -> list[int]:
@@ -198,7 +57,7 @@ def test_rollouts_go_on_while_the_trainer_works() -> None:
         assert searched.wait(timeout=300)  # or sampling waits for the trainer
 
     parts.tool.until, parts.learner.learning = until, learning
-    parts.run()
+    parts.run_in_a_thread()
     assert searched.is_set()
 
 
@@ -252,6 +111,7 @@ def test_a_step_drops_few_and_waits_for_the_others() -> None:
     parts = Parts(until)
     rows = parts.run()
     assert [row["dropped"] for row in rows] == [0, 1, 0, 0, 0, 0]
+    assert rows[1]["waited_seconds"] == pytest.approx(2 * 0.3)  # as long again
     assert [len(group) for group in parts.learner.steps[1]] == [3, 2]
 
 
@@ -367,8 +227,8 @@ def test_whatever_takes_how_long(seed: int, max_staleness: int, kill: int, slow:
     rng = random.Random(seed)
 
     def learning(stream: Stream) -> None:
-        time.sleep(0.002)  # rollouts end meanwhile, and no more begin than later steps may train
-        assert len(stream.line) <= 2 * max_staleness
+        """Rollouts have ended meanwhile."""
+        assert len(stream.line) <= 2 * max_staleness  # no more than later steps may train
 
     async def until(_: int) -> None:
         if rng.random() < slow:
@@ -379,6 +239,7 @@ def test_whatever_takes_how_long(seed: int, max_staleness: int, kill: int, slow:
     first, second = (Parts(until, max_staleness=max_staleness) for _ in range(2))
     for parts in (first, second):
         parts.learner.learning = partial(learning, parts.stream)
+        parts.seconds = 0.002
     rows = first.run(0, kill)
     second.stage.load_state_dict(first.stage.state_dict())
     rows += second.run(kill)

@@ -2,8 +2,8 @@
 
 import asyncio
 import copy
-import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,35 +21,64 @@ from fieldcraft.train.sampler import Group
 from fieldcraft.train.stages.base import Row
 from fieldcraft.train.stages.rl import RlStage
 from fieldcraft.train.stream import Stream
-from fieldcraft.types import Author, Task, Trajectory
+from fieldcraft.types import Author, Task, Tool, Trajectory
 from rl_parts import SaysMuch
 from training_parts import Chatty, FixedTool, chatty_engine, make_trainer
 
 TASKS = [Task(str(i), f"Question {i}?", ("x",)) for i in range(40)]
-STEPS = 5
+STEPS, QUESTIONS, GROUP = 5, 2, 4
 
 
-class Latency(FixedTool):
-    """A search that takes long now and then."""
+class Latency:
+    """A search whose every other rollout waits until the weights are exchanged that the step before
+    its own has made. Rollouts are opened in the order in which they are trained."""
+
+    name, schema = FixedTool.name, FixedTool.schema
 
     def __init__(self) -> None:
+        self.published = [asyncio.Event() for _ in range(STEPS + 1)]
+        self.opened = 0
+
+    @asynccontextmanager
+    async def open(self, task: Task) -> AsyncIterator[Tool]:
+        step, waits = self.opened // (QUESTIONS * GROUP), self.opened % 2 == 0
+        self.opened += 1
+        if waits:
+            yield Exchanged(self.published[step])
+        else:
+            yield FixedTool("found {}".format)
+
+
+class Exchanged(FixedTool):
+    """The search of a rollout, which waits for an exchange."""
+
+    def __init__(self, published: asyncio.Event) -> None:
         super().__init__("found {}".format)
-        self.rng = random.Random(0)
+        self.published = published
 
     async def __call__(self, **arguments: Any) -> str:
-        await asyncio.sleep(self.rng.choice([0, 0.01, 0.1]))
+        await self.published.wait()
         return await super().__call__(**arguments)
 
 
 def run(folder: Path, **given: Any) -> tuple[list[Row], list[Sequence[Group]], list[Any]]:
     """The rows of a stage, the groups that its steps trained on, and its policies."""
     trainer = make_trainer(folder, lr=1e-4)
-    usual = {"type": "rl", "steps": STEPS, "questions": 2, "group": 4, "optim": {"lr": 1e-4}}
+    batch = {"questions": QUESTIONS, "group": GROUP}
+    usual = {"type": "rl", "steps": STEPS, "optim": {"lr": 1e-4}, **batch}
+    search, engine = Latency(), chatty_engine(trainer)
+    publish = engine.publish
+
+    async def told(version: int) -> None:
+        await publish(version)
+        search.published[version].set()
+
+    engine.publish = told  # type: ignore[method-assign]
     stream = Stream(
         settings=Rl.model_validate(usual | {"async": {"max_staleness": 2}} | given),
         tasks=TASKS,
-        env=ToolEnvironment(Chatty(TOKENIZER, ""), [Latency()], Limits(turn_tokens=12)),
-        engine=chatty_engine(trainer),
+        env=ToolEnvironment(Chatty(TOKENIZER, ""), [search], Limits(turn_tokens=12)),
+        engine=engine,
         rubric=Rubric([(SaysMuch(), 1.0)]),
         seed=0,
     )

@@ -5,8 +5,6 @@ import gzip
 import io
 import socket
 import sys
-import threading
-import time
 import tracemalloc
 import zlib
 
@@ -14,15 +12,17 @@ import pytest
 from starlette.applications import Starlette
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
-from web_parts import TASK, crawler, failure, use
+from web_parts import TASK, CountingSite, crawler, failure, use
 
-from bad_servers import answers, drips_its_answer, drips_its_headers, raw_server, redirects, resets
+from bad_servers import OF_AN_ANSWER, OF_HEADERS, answers, drips, raw_server, redirects, resets
 from chat_server import answering, completion
+from fieldcraft.tools.named import make_tool
 from fieldcraft.tools.serving import serving
 from fieldcraft.types import ArgumentError, ToolError, ToolUnavailable, UserError
 from fieldcraft.web import text as web_text
 from fieldcraft.web.crawl import REPEATED, split
 from fieldcraft.web.text import Page
+from virtual_time import Clock, virtually
 
 pytest.importorskip("trafilatura", reason="needs the extra web")
 
@@ -157,11 +157,12 @@ def test_a_page_that_says_nothing_is_a_sentence(behaviour, sentence):
     assert sentence in str(error)
 
 
-@pytest.mark.parametrize("behaviour", [drips_its_answer, drips_its_headers])
-def test_a_slow_page_is_given_up(behaviour):
-    with raw_server(behaviour) as (url, _):
-        error = failure(crawler(seconds=0.3), url=url)
-    assert str(error) == "127.0.0.1 did not answer in 0.3 s."
+@pytest.mark.parametrize("beginning", [OF_AN_ANSWER, OF_HEADERS])
+def test_a_slow_page_is_given_up(beginning):
+    clock = Clock()
+    with raw_server(drips(beginning, lambda: clock.jump(25))) as (url, _):
+        error = failure(crawler(seconds=100), clock.run, url=url)
+    assert str(error) == "127.0.0.1 did not answer in 100 s."
 
 
 def test_a_huge_page_is_left_at_the_limit():
@@ -231,27 +232,19 @@ def test_wrong_arguments_are_told():
 
 
 def test_a_host_is_asked_once_at_a_time():
-    at_once, most = 0, 0
-    lock = threading.Lock()
+    """Pages that are not there, because texts are read in a process, which has no virtual time."""
+    site = CountingSite(404)
+    tool = make_tool("crawl_page", {"interval_seconds": 0.01}, site.sites)
 
-    def counts(connection: socket.socket) -> None:
-        nonlocal at_once, most
-        with lock:
-            at_once += 1
-            most = max(most, at_once)
-        time.sleep(0.02)
-        with lock:
-            at_once -= 1
-        answers(b"<p>Hello there.</p>", "text/html")(connection)
-
-    async def side_by_side(tool, url):
+    async def side_by_side():
         async with tool.open(TASK) as opened:
-            await asyncio.gather(*(opened(url=f"{url}/{i}") for i in range(5)))
+            asked = [opened(url=f"http://engine.test/{i}") for i in range(5)]
+            return await asyncio.gather(*asked, return_exceptions=True)
 
-    with raw_server(counts) as (url, asked):
-        asyncio.run(side_by_side(crawler(interval_seconds=0.01), url))
-    assert len(asked) == 5
-    assert most == 1
+    assert {str(error) for error in virtually(side_by_side())} == {
+        "There is no such page (status 404)."
+    }
+    assert (site.asked, site.most) == (5, 1)
 
 
 def test_a_summary_is_about_the_question():

@@ -73,7 +73,7 @@ asyncio.run(main())
 """
     command = [sys.executable, "-c", program, str(tmp_path)]
     runs = [subprocess.Popen([*command, name], stdout=subprocess.PIPE, text=True) for name in "ab"]
-    one, other = (run.communicate(timeout=60)[0].split() for run in runs)
+    one, other = (run.communicate(timeout=300)[0].split() for run in runs)
     assert len(one) == 12
     assert one == other
 

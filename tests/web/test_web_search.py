@@ -1,20 +1,20 @@
 """`web_search` over the loopback: results, repetitions, and what engines refuse."""
 
 import asyncio
-import threading
 
 import pytest
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from web_parts import TASK, failure, searcher, use
+from web_parts import TASK, CountingSite, failure, searcher, use
 
-from bad_servers import drips_its_answer, is_endless, raw_server, resets
+from bad_servers import OF_AN_ANSWER, drips, is_endless, raw_server, resets
 from fieldcraft.tools.named import make_tool
 from fieldcraft.tools.search.index import build_index
 from fieldcraft.tools.serving import serving
 from fieldcraft.types import ToolError, ToolUnavailable, UserError
 from fieldcraft.web.search import REPEATED
+from virtual_time import Clock, virtually
 
 HITS = [
     {"title": "Ada", "url": "http://a/1", "content": "Born in Rome."},
@@ -99,10 +99,18 @@ def test_a_search_that_fails_is_a_sentence(response, kind, sentence):
     assert str(error).startswith(sentence)
 
 
-@pytest.mark.parametrize("behaviour", [drips_its_answer, resets, is_endless])
+@pytest.mark.parametrize("behaviour", [resets, is_endless])
 def test_a_broken_engine_is_given_up(behaviour):
     with raw_server(behaviour) as (url, _):
-        error = failure(searcher(url, seconds=0.5), query="ada")
+        error = failure(searcher(url, seconds=600), query="ada")
+    assert type(error) is ToolUnavailable
+    assert str(error) == "The search engine does not answer."
+
+
+def test_a_slow_engine_is_given_up():
+    clock = Clock()
+    with raw_server(drips(OF_AN_ANSWER, lambda: clock.jump(25))) as (url, _):
+        error = failure(searcher(url, seconds=100), clock.run, query="ada")
     assert type(error) is ToolUnavailable
     assert str(error) == "The search engine does not answer."
 
@@ -124,28 +132,17 @@ def test_a_key_is_sent_in_a_header_and_a_refused_one_stops_the_run(monkeypatch):
 
 
 def test_an_engine_gets_one_request_at_a_time():
-    at_once, most = 0, 0
-    lock = threading.Lock()
-
-    async def search(request):
-        nonlocal at_once, most
-        with lock:
-            at_once += 1
-            most = max(most, at_once)
-        await asyncio.sleep(0.02)
-        with lock:
-            at_once -= 1
-        return JSONResponse({"results": []})
+    site = CountingSite(200, b'{"results": []}')
 
     async def side_by_side(tool):
         async with tool.open(TASK) as opened:
             await asyncio.gather(*(opened(query=f"ada {i}") for i in range(5)))
 
-    with serving(Starlette(routes=[Route("/search", search)])) as url:
-        asyncio.run(side_by_side(searcher(url)))
-        assert most == 1
-        asyncio.run(side_by_side(searcher(url, concurrent=3)))
-        assert most == 3
+    given = {"provider": "searxng", "url": "http://engine.test/search"}
+    for at_once in (1, 3):
+        tool = make_tool("web_search", given | {"concurrent": at_once}, site.sites)
+        virtually(side_by_side(tool))
+        assert site.most == at_once
 
 
 def test_an_index_of_ones_own_is_searched(tmp_path):

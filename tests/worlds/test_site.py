@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -25,6 +26,7 @@ from fieldcraft.web.text import read_page
 from fieldcraft.worlds.atlas.world import AtlasWorld
 from fieldcraft.worlds.pages import SLOW_ONE_IN
 from fieldcraft.worlds.site import create_site
+from virtual_time import virtually
 
 pytest.importorskip("trafilatura", reason="needs the extra web")
 
@@ -43,19 +45,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-def tools(site: str, **settings: float) -> list[Any]:
-    crawl = {"allow_hosts": ["127.0.0.1"], "interval_seconds": 0} | settings
+def tools(site: str) -> list[Any]:
+    crawl = {"allow_hosts": ["127.0.0.1"], "interval_seconds": 0}
     return [
         make_tool("web_search", {"provider": "searxng", "url": site, "topk": 3}),
         make_tool("crawl_page", crawl),
     ]
 
 
-def read(site: str, url: str, **settings: float) -> str:
+def read(site: str, url: str) -> str:
     """What `crawl_page` gives. Raises ToolError."""
 
     async def opened() -> str:
-        async with tools(site, **settings)[1].open(Task("t", "Why?", ("so",))) as tool:
+        async with tools(site)[1].open(Task("t", "Why?", ("so",))) as tool:
             return str(await tool(url=url))
 
     return asyncio.run(opened())
@@ -91,12 +93,24 @@ def test_each_page_tells_its_passage_and_leads_to_what_it_names(site: str) -> No
     assert met == {"there", "moved", "gone"}
 
 
-def test_what_is_gone_or_slow_is_a_failed_call(site: str) -> None:
+def test_what_is_gone_is_a_failed_call(site: str) -> None:
     with pytest.raises(ToolError, match=r"There is no such page \(status 404\)"):
         read(site, page(site, "Nobody At All"))
+
+
+def test_what_is_slow_is_a_failed_call(tmp_path: Path) -> None:
+    """In virtual time, so from a site in this process."""
+    here = {"http://site.test": httpx.ASGITransport(create_site(WORLD, tmp_path, SLOW_SECONDS))}
+    patience = {"interval_seconds": 0, "seconds": SLOW_SECONDS / 2}
     slow = next(title for title in TEXTS if is_slow(title))
-    with pytest.raises(ToolError, match=r"127\.0\.0\.1 did not answer in 0\.3 s"):
-        read(site, page(site, slow), seconds=0.3)
+
+    async def opened() -> None:
+        tool: Any = make_tool("crawl_page", patience, here)
+        async with tool.open(Task("t", "Why?", ("so",))) as ready:
+            await ready(url=page("http://site.test", slow))
+
+    with pytest.raises(ToolError, match=r"site\.test did not answer in 0\.5 s"):
+        virtually(opened())
 
 
 def test_the_search_has_the_shape_of_searxng(site: str) -> None:
@@ -168,6 +182,6 @@ def test_the_command_serves_a_world() -> None:
     address = server.stdout.readline().split()[-1]
     health = httpx.get(f"{address}/health").json()
     server.send_signal(signal.SIGINT)
-    server.communicate(timeout=30)
+    server.communicate(timeout=300)
     assert server.returncode == 0
     assert health == {"status": "ok", "pages": len(TEXTS) + 1}

@@ -6,7 +6,6 @@ recipe or in Python.
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import TypeVar
@@ -31,12 +30,6 @@ def at_home(value: T) -> T:
         case list():
             found = [at_home(inner) for inner in value]
     return found  # type: ignore[return-value]
-
-
-def user_cache(*parts: str) -> Path:
-    """A folder of what programs of this user can make again."""
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(caches, "fieldcraft", *parts)
 
 
 def argument_at_home(argument: str) -> str:

@@ -57,7 +57,7 @@ from fieldcraft.runs.build import (
     with_files,
 )
 from fieldcraft.runs.check import refuse_unsound
-from fieldcraft.runs.dialects import load_dialect
+from fieldcraft.runs.dialects import announce_dialect, load_dialect
 from fieldcraft.runs.engines import make_local_engine, make_served_engine
 from fieldcraft.runs.folder import RunFolder, find_model
 from fieldcraft.runs.inputs import knowledge_of
@@ -170,7 +170,7 @@ class Agent:
             keys = {key: keys[key] for key in keys if key in settings or key not in WITH_TOOLS}
         refuse_other(folder)
         with self._file_of(tasks, folder) as file:
-            recipe = parse_recipe({**keys, "tasks": str(file)})
+            recipe = parse_recipe({**keys, "tasks": str(file)}, folder)
             if not (folder / "recipe.json").exists():
                 refuse_unsound(recipe)
         run_recipe(recipe, folder, Events([write_metrics, TerminalSink(CleanConsole()), follow]))
@@ -277,8 +277,8 @@ class Agent:
 
     @cached_property
     def dialect(self) -> BaseDialect:
-        """Its dialect, bound to its tokenizer; loaded once."""
-        return load_dialect(self.recipe, self.model)
+        """Its dialect, bound to its tokenizer; loaded once. A choice is printed."""
+        return load_dialect(announce_dialect(self.recipe, self.model), self.model)
 
     async def environment(self) -> ToolEnvironment:
         """Where it acts; its tools are opened anew, but for the search over an index."""
@@ -357,7 +357,7 @@ def load(
     """The agent in a run, one of its stages, or a checkpoint folder.
 
     Args:
-        path: its folder.
+        path: its folder, a `.gguf` file, or a name on the hub, as in "org/name".
         tools: what it may call, in place of its own: functions with `@tool`, classes, names as in a
             recipe; or a mapping of such to their settings.
         allow: what a folder of others may do, by the names of `recipes.asks.ASKS`, such as "mcp";

@@ -12,13 +12,13 @@ import zlib
 from collections import Counter
 from pathlib import Path
 
+from fieldcraft.config.hub_names import own_cache
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.selection import Tallies, sample
 from fieldcraft.dialects.base import encode_written
 from fieldcraft.engine.base import Engine
 from fieldcraft.records.events import JobsDone, Said, during
 from fieldcraft.records.files import atomic_file, make_folder
-from fieldcraft.records.paths import user_cache
 from fieldcraft.rewards.answers import exact_match
 from fieldcraft.runs.context import Context
 from fieldcraft.runs.inputs import MODEL, knowledge_of
@@ -39,7 +39,7 @@ async def measure_knowledge(context: Context, model: Path) -> None:
     if not probes:
         return
     journal = context.folder.knowledge
-    kept = user_cache("knowledge") / f"{_key(model, probes, context.recipe)}.jsonl"
+    kept = own_cache() / "knowledge" / f"{_key(model, probes, context.recipe)}.jsonl"
     if kept.exists() and not journal.exists():
         shutil.copyfile(kept, journal)
     tallies = Tallies(journal)

@@ -11,7 +11,7 @@ from fieldcraft.tools.http import MOST_BYTES
 from fieldcraft.tools.mcp.server import McpServer
 from fieldcraft.types import UserError
 
-PATIENCE = 60  # seconds that no test needs
+PATIENCE = 300  # seconds that no test needs
 
 
 def streams_for_ever(connection: socket.socket) -> None:
