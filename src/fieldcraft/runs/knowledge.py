@@ -17,6 +17,7 @@ from fieldcraft.config.recipe import Recipe
 from fieldcraft.data.selection import Tallies, sample
 from fieldcraft.dialects.base import encode_written
 from fieldcraft.engine.base import Engine
+from fieldcraft.hub.converted import hash_of_file
 from fieldcraft.records.events import JobsDone, Said, during
 from fieldcraft.records.files import atomic_file, make_folder
 from fieldcraft.rewards.answers import exact_match
@@ -110,10 +111,8 @@ def described(tallies: Tallies, probes: list[Task]) -> list[str]:
 
 def _key(model: Path, probes: list[Task], recipe: Recipe) -> str:
     """A name for what is measured: the model's weights, the probes, and how they are asked."""
-    digest = hashlib.sha256()
-    for file in sorted((*model.glob("*.safetensors"), *model.glob("tokenizer.json"))):
-        with file.open("rb") as opened:
-            digest.update(hashlib.file_digest(opened, "sha256").digest())
+    files = sorted((*model.glob("*.safetensors"), *model.glob("tokenizer.json")))
+    digest = hashlib.sha256("".join(map(hash_of_file, files)).encode())
     asked = (SAMPLES, TEMPERATURE, ANSWER_TOKENS, recipe.policy_dtype)
     digest.update(repr(asked).encode())
     for probe in probes:
