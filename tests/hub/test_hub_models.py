@@ -10,7 +10,7 @@ from checkpoints import tiny_tokenizer, write_tiny_checkpoint
 from cli_parts import sentence, status
 from fieldcraft.config.hub_names import HubModel, folder_of, model_in
 from fieldcraft.hub.client import HubUnreachable
-from fieldcraft.hub.models import checkpoint, fetch
+from fieldcraft.hub.models import checkpoint
 from fieldcraft.train.model import load_tokenizer
 from fieldcraft.types import UserError
 from hub_parts import NAME, go_offline, hub, nobody_answers
@@ -147,12 +147,27 @@ def test_without_a_network(
     assert "is not whole in the cache" in refused(NAME)
 
 
-def test_a_cache_that_another_program_filled_by_half(repository: Repository) -> None:
-    """Without the client's list of files nothing but the weights' own index tells."""
-    folder = fetch(HubModel(NAME, None))
-    shutil.rmtree(folder.parent.parent / "trees")
-    (folder / "model.safetensors").unlink()
-    assert (checkpoint(Path(NAME)) / "model.safetensors").exists()
+def test_a_cache_that_another_program_filled(hub: Hub, repository: Repository, tiny: Path) -> None:
+    """Without the client's own list of files only what is there tells whether it is whole."""
+    model = HubModel(NAME, repository.refs["main"])
+    shutil.copytree(tiny, folder_of(model), ignore=lambda *_: ["model.safetensors"])
+    assert (checkpoint(Path(str(model))) / "model.safetensors").exists()
+    assert "model.safetensors" in hub.fetched()
+
+
+def test_weights_in_parts(hub: Hub, tiny: Path) -> None:
+    files = {p.name: p.read_bytes() for p in tiny.iterdir() if p.name != "model.safetensors"}
+    parts = [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
+    index = {"metadata": {}, "weight_map": {f"w{n}": part for n, part in enumerate(parts)}}
+    files["model.safetensors.index.json"] = json.dumps(index).encode()
+    made = hub.add(KEY, files | dict.fromkeys(parts, b"part"))
+    folder = folder_of(HubModel(NAME, made.refs["main"]))
+    folder.mkdir(parents=True)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    (folder / parts[0]).write_bytes(b"part")
+    checkpoint(Path(f"{NAME}@{folder.name}"))
+    assert (folder / parts[1]).read_bytes() == b"part"
 
 
 def test_what_is_refused_before_its_weights_are_fetched(hub: Hub, tiny: Path) -> None:
