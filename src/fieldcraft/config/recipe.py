@@ -82,7 +82,7 @@ class Recipe(Section):
     demonstrations: Path | None = None
     pairs: Path | None = None
     needs: tuple[Literal["model", "tasks", "corpus", "demonstrations", "pairs"], ...] = ()
-    dialect: str = "autocoa"
+    dialect: str | None = None  # None: what the model's chat template asks for
     instruction: str | None = None
     system: str | None = None  # a system prompt
     template: dict[str, Any] = Field(default={})  # variables of the model's chat template

@@ -218,30 +218,38 @@ class BaseDialect(ABC):
         return self.message_frame(own, tools)
 
     def message_frame(
-        self, instruction: str, tools: Sequence[dict[str, Any]] = ()
+        self,
+        instruction: str,
+        tools: Sequence[dict[str, Any]] = (),
+        system: str | None = None,
     ) -> tuple[str, str]:
         """What stands before and after a first message of the user's that begins with an
-        instruction. A tokenizer without a chat template is a base model's; its prompt has the
-        message as plain text, on its own line. The dialect decides whether a `<think>` is
-        prefilled, so the template's own is removed."""
+        instruction; `system` takes the place of the recipe's system prompt. A tokenizer without a
+        chat template is a base model's; its prompt has the message as plain text, on its own line.
+        The dialect decides whether a `<think>` is prefilled, so the template's own is removed."""
         content = f"{instruction}\n\n{MARK}" if instruction else MARK
         if self.tokenizer.chat_template is None:
             return content.removesuffix(MARK), "\n"
-        text = self.render([{"role": "user", "content": content}], tools)
+        text = self.render([{"role": "user", "content": content}], tools, system)
         before, mark, after = text.partition(MARK)
         if not mark:
             raise UserError("The chat template does not show the user's message: restore its file.")
         return before, self.without_think(after)
 
     def render(
-        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: Sequence[dict[str, Any]] = (),
+        system: str | None = None,
     ) -> str:
-        """The chat template's text of a conversation, up to where the policy writes."""
-        system = [] if self.system is None else [{"role": "system", "content": self.system}]
+        """The chat template's text of a conversation, up to where the policy writes. Its system
+        prompt is the recipe's, unless `system` is another one."""
+        system = self.system if system is None else system
+        first = [] if system is None else [{"role": "system", "content": system}]
         with reading("the model's chat template", "correct its chat_template.jinja"):
             return render_chat(
                 self.tokenizer,
-                [*system, *messages],
+                [*first, *messages],
                 self.day,
                 tools=list(tools) or None,
                 add_generation_prompt=True,

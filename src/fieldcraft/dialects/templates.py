@@ -115,6 +115,31 @@ def check_system(tokenizer: Tokenizer, system: str, given: Mapping[str, Any]) ->
         )
 
 
+def takes_system(tokenizer: Tokenizer, given: Mapping[str, Any]) -> bool:
+    """Tell whether the chat template has a place for a system prompt: one that it shows, and not as
+    if the model had said it."""
+    if tokenizer.chat_template is None:
+        return False
+
+    def shown(role: str) -> str:
+        talk = [{"role": role, "content": TURN}, {"role": "user", "content": "?"}]
+        with suppress(TemplateError):  # a template may refuse such a conversation
+            return render_chat(tokenizer, talk, add_generation_prompt=True, **given)
+        return ""
+
+    return TURN in shown("system") and shown("system") != shown("assistant")
+
+
+def names_role(tokenizer: Tokenizer, role: str) -> bool:
+    """Tell whether the chat template has words of its own for messages of a role. Many templates
+    write the name of any role, also of one that the model has never met."""
+    return any(
+        f"{quote}{role}{quote}" in source
+        for source in _sources(tokenizer.chat_template)
+        for quote in "'\""
+    )
+
+
 def check_opening(tokenizer: Tokenizer, special: Collection[str], given: Mapping[str, Any]) -> None:
     """Raises UserError for a chat template that writes special tokens between the start of the
     model's turn and its text, as for models that answer in channels: they would be a part of every

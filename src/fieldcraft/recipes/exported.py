@@ -101,6 +101,8 @@ def filled_from_model(data: dict[str, Any]) -> dict[str, Any]:
     agent = _read(Path(model)) if isinstance(model, str | Path) else None
     if agent is None:
         return data
+    if data.get("dialect") is None:  # a recipe that names none takes that of the agent
+        data = {key: value for key, value in data.items() if key != "dialect"}
     same_dialect = data.get("dialect", agent["dialect"]) == agent["dialect"]
     tools = () if of_others(data.get("environment")) else ("tools",)
     whole = (*tools, "max_rows", *(PROMPT if same_dialect else ()))

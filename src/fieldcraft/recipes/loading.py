@@ -199,7 +199,8 @@ def _with_whole_world(recipe: Recipe) -> Recipe:
 def check_names(recipe: Recipe) -> None:
     """Raises UserError for a name that stands for nothing, and for stages that others start from,
     or that are rows of a table or compared in it, and do not exist."""
-    require(Kind.DIALECT, recipe.dialect)
+    if recipe.dialect is not None:
+        require(Kind.DIALECT, recipe.dialect)
     require(Kind.ENGINE, recipe.engine.name)
     require(Kind.ENVIRONMENT, recipe.environment.name)
     for tool in recipe.tools:

@@ -57,10 +57,10 @@ from fieldcraft.runs.build import (
     with_files,
 )
 from fieldcraft.runs.check import refuse_unsound
-from fieldcraft.runs.dialects import load_dialect
+from fieldcraft.runs.dialects import announce_dialect, load_dialect
 from fieldcraft.runs.engines import make_local_engine, make_served_engine
 from fieldcraft.runs.folder import RunFolder, find_model
-from fieldcraft.runs.inputs import make_inputs
+from fieldcraft.runs.inputs import knowledge_of
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.runs.sampling import Decoding, make_sampling, resolve_sampling
@@ -277,8 +277,8 @@ class Agent:
 
     @cached_property
     def dialect(self) -> BaseDialect:
-        """Its dialect, bound to its tokenizer; loaded once."""
-        return load_dialect(self.recipe, self.model)
+        """Its dialect, bound to its tokenizer; loaded once. A choice is printed."""
+        return load_dialect(announce_dialect(self.recipe, self.model), self.model)
 
     async def environment(self) -> ToolEnvironment:
         """Where it acts; its tools are opened anew, but for the search over an index."""
@@ -391,7 +391,7 @@ def agent_in(run: RunFolder | None, model: Path) -> Agent:
     require_trust(run, model)
     if run is not None:
         recipe = with_files(run.recipe, run.files).as_evaluated
-        return Agent(model, recipe, run.index, make_inputs(run.recipe))
+        return Agent(model, recipe, run.index, knowledge_of(run.recipe, run.knowledge))
     if (exported := read_agent(model)) is not None:
         keys, index = exported
         return Agent(model, build_recipe(keys), index)

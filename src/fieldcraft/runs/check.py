@@ -170,7 +170,8 @@ class Unsound(UserError):
 
 def dialect_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
     """Questions are asked with tools that the recipe has."""
-    notes.append(setup.dialect.name)
+    name, why = setup.chosen.name, setup.chosen.why
+    notes.append(f"{name}, because {why} (dialect=)" if why else name)
     names = {schema["function"]["name"] for schema in setup.schemas}
     unknown = ((task.id, {*(offered_with(task) or ())} - names) for task in setup.tasks)
     for identity, tools in filter(itemgetter(1), unknown):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,11 +42,12 @@ from fieldcraft.runs.build import (
     open_tools,
     with_files,
 )
-from fieldcraft.runs.dialects import load_dialect
+from fieldcraft.runs.chosen import record_dialect, recorded_dialect
+from fieldcraft.runs.dialects import choose_dialect, load_dialect
 from fieldcraft.runs.engines import make_engine
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.folder import RunFolder
-from fieldcraft.runs.inputs import make_inputs
+from fieldcraft.runs.inputs import knowledge_of, make_inputs
 from fieldcraft.runs.served import open_served
 from fieldcraft.runs.sources import Inputs
 from fieldcraft.runs.tracking import tracking
@@ -93,6 +94,11 @@ class Context:
     def __post_init__(self) -> None:
         self.home = Home(self.folder.engine, self.emit)
         self.environment_of_others = make_environment_of_others(self.recipe)
+
+    def know(self, inputs: Inputs) -> None:
+        """Go on with other inputs: those of what the model turned out to know."""
+        self.inputs = inputs
+        inputs.correct = self.correct
 
     def write_world(self) -> None:
         """Write what the run is about: corpus and questions."""
@@ -240,15 +246,23 @@ async def open_context(recipe: Recipe, out: Path, events: Events) -> AsyncIterat
     """
     # GPUs are those of the processes that train and sample.
     device = choose_device("cpu" if recipe.cluster.does_all else recipe.device)
-    inputs = make_inputs(recipe)
-    folder = open_run(out, recipe)
-    for remark in inputs.remarks():
+    chosen = recorded_dialect(recipe, out) or choose_dialect(recipe)
+    named = recipe
+    recipe = recipe.model_copy(update={"dialect": chosen.name})
+    make_inputs(recipe)  # before there is a folder: it may be refused
+    folder = replace(open_run(out, named), recipe=recipe)
+    inputs = knowledge_of(recipe, folder.knowledge)
+    for remark in [] if inputs.probes() else inputs.remarks():
         events(Said(remark))
     with folder.alone(), hearing_waits(lambda line: events(Said(line))):
+        if chosen.why:
+            record_dialect(chosen, folder.path)
+        if chosen.why and recipe.collect is None and not recipe.environment.of_others:
+            events(Said(chosen.sentence))
         judge = await open_judge(recipe.judge, folder.judge_replies)
         with _cluster(recipe, folder.path) as session:
             context = Context(recipe, folder, inputs, device, judge, events, session)
-            inputs.correct = context.correct
+            context.know(inputs)
             try:
                 with tracking(folder, events):
                     yield context

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +17,7 @@ from fieldcraft.config.stages import Stage
 from fieldcraft.engine.local.blocks import BLOCK
 from fieldcraft.engine.sizes import feed_forward_width, key_value_heads
 from fieldcraft.runs.machine_memory import machine_memory
-from fieldcraft.runs.memory_advice import Sized, fitting_setting
+from fieldcraft.runs.memory_advice import Fit, Sized, applied, fitting_settings
 from fieldcraft.train.output_layer import PIECE
 from fieldcraft.train.weights import adamw_type
 from fieldcraft.types import UserError
@@ -53,35 +54,49 @@ def memory_problems(setup: Sizes, notes: list[str]) -> Iterator[str]:
     for stage in setup.recipe.stages.values():
         adamw_type(stage.optim, setup.device)
     sizes = memory_sizes(setup)
-    name = max(sizes, key=sizes.__getitem__)
+    name = _largest_part(sizes)
     there = free_memory(setup.device)
     notes.append(f"about {giga(sizes[name])} of {giga(there)}")
     if sizes[name] > there and setup.has_weights:
         yield (
             f"{name} needs about {giga(sizes[name])} of memory and {setup.device} has"
-            f" {giga(there)}: {_remedy(setup, name, there)}."
+            f" {giga(there)}: {_remedy(setup, there)}."
         )
 
 
-def _remedy(setup: Sizes, part: str, there: int) -> str:
-    """Return what makes a part of a run fit: one setting if one is enough."""
-    stage = next((name for name in setup.recipe.stages if part == _stage_name(name)), None)
+def _remedy(setup: Sizes, there: int) -> str:
+    """Return the settings with which all parts of a run fit, as few as can be."""
     sized = Sized(setup.recipe, setup.device, setup.config, setup.parameters, setup.trained)
-    setting = fitting_setting(sized, stage, lambda changed: memory_sizes(changed)[part], there)
-    if setting is not None:
-        return f"set {setting}, with which it fits"
-    if stage is None:
-        return "take a smaller model, or dtype: bfloat16"
-    weights = PROCESS_BYTES + weight_bytes(setup, setup.recipe.stages[stage])
+    found: list[Fit] = []
+    while (part := _largest_part(sizes := memory_sizes(sized))) and sizes[part] > there:
+        stage = next((name for name in sized.recipe.stages if part == _stage_name(name)), None)
+        fits = fitting_settings(sized, stage, partial(_size_of, part), there)
+        if not fits:
+            return _too_large(sized, stage, there)
+        found += fits
+        sized = applied(sized, fits)
+    *others, last = (fit.setting for fit in found)
+    settings = f"{', '.join(others)} and {last}" if others else last
+    return f"set {settings}, with which it fits"
+
+
+def _largest_part(sizes: dict[str, int]) -> str:
+    return max(sizes, key=sizes.__getitem__)
+
+
+def _size_of(part: str, sized: Sizes) -> int:
+    return memory_sizes(sized)[part]
+
+
+def _too_large(sized: Sized, stage: str | None, there: int) -> str:
+    """Return what to do where no settings are enough."""
+    weights = sized.parameters * BYTES[sized.recipe.policy_dtype]
+    if stage is not None:
+        weights = weight_bytes(sized, sized.recipe.stages[stage])
+    weights += PROCESS_BYTES
     if weights > there:
-        return (
-            f"its weights alone take {giga(weights)}, so set lora or optim.moments: 8bit, or take a"
-            " smaller model"
-        )
-    return (
-        f"no key is enough by itself, so lower max_rows and stages.{stage}.optim.micro_tokens, and"
-        f" set stages.{stage}.optim.activation_checkpointing or lora"
-    )
+        return f"its weights alone take {giga(weights)}, so take a smaller model"
+    return "no keys are enough, so take a smaller model"
 
 
 @contextmanager

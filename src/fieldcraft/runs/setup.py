@@ -19,7 +19,8 @@ from fieldcraft.rewards.answers import StatelessReward
 from fieldcraft.rewards.grading import JUDGE
 from fieldcraft.rewards.judge import Judge
 from fieldcraft.runs.build import make_correct, open_judge
-from fieldcraft.runs.dialects import load_dialect
+from fieldcraft.runs.chosen import Chosen
+from fieldcraft.runs.dialects import choose_dialect, load_dialect
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.inputs import EnvironmentInputs, make_inputs
 from fieldcraft.runs.loop import run_async
@@ -71,6 +72,7 @@ class Setup:
     tasks: list[Task] = field(init=False)  # to train and to test on
     schemas: list[dict[str, Any]] = field(init=False)  # of the tools
     judge: Judge | None = field(init=False)
+    chosen: Chosen = field(init=False)
     dialect: BaseDialect = field(init=False)
     shapes: Any = field(init=False)  # the model without its weights
     config: Any = field(init=False)  # transformers' text configuration
@@ -127,6 +129,8 @@ class Setup:
         yield from ()
 
     def find_model(self, notes: list[str]) -> Iterator[str]:
+        self.chosen = choose_dialect(self.recipe)
+        self.recipe = self.recipe.model_copy(update={"dialect": self.chosen.name})
         folder = self.recipe.model
         if folder is None:
             folder = self.draft / "model"

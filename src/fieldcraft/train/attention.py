@@ -7,9 +7,9 @@ devices one kernel computes all runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Any, Protocol
 
@@ -21,11 +21,12 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from fieldcraft.engine.attention import UNSUPPORTED
+from fieldcraft.engine.attention import unusual_option
 from fieldcraft.train.batch import Run
 from fieldcraft.types import UserError
 
 ATTENTION = "fieldcraft_packed"
+PIECE = 256  # queries of a layer with a window that share a mask, unless the window is larger
 
 
 class Held(Protocol):
@@ -52,12 +53,14 @@ def attend(
     part: Held | None = None,
     scaling: float | None = None,
     dropout: float = 0.0,
+    sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Attention as transformers calls it: `query` [1, Hq, N, D] gives [1, N, Hq, D].
 
     `runs` are those of a packed batch, of which this process may hold only a `part`. Without them
-    the model is not being trained, and attends as usual.
+    the model is not being trained, and attends as usual. With a `sliding_window` each token sees so
+    many, itself included.
 
     Raises UserError for an architecture whose attention is more than softmax(q k) v, or whose
     layers do not pass on the runs of a packed batch.
@@ -70,9 +73,8 @@ def attend(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )
         return usual
-    for name in UNSUPPORTED:
-        if options.get(name) is not None:
-            raise _untrainable(module, f"it uses {name}")
+    if why := unusual_option(module, {**options, "sliding_window": sliding_window}):
+        raise _untrainable(module, why)
     if attention_mask is not None and not is_packed:
         raise _untrainable(module, "it adds a mask of its own")
     if part is not None and key.shape == value.shape:
@@ -84,15 +86,15 @@ def attend(
         key, value = key.repeat_interleave(share, 1), value.repeat_interleave(share, 1)
     held = tuple(range(len(runs)) if part is None else part.mine)
     if has_flash(query) and value.shape[-1] == query.shape[-1] and not dropout:
-        mixed = _all_at_once(query, key, value, tuple(runs), held, scaling)
+        mixed = _all_at_once(query, key, value, tuple(runs), held, scaling, sliding_window)
     else:
-        mixed = _one_by_one(query, key, value, runs, held, scaling, dropout)
+        mixed = _one_by_one(query, key, value, runs, held, scaling, dropout, sliding_window)
     return mixed[None], None
 
 
 def _untrainable(module: torch.nn.Module, why: str) -> UserError:
     return UserError(
-        f"{type(module).__name__} cannot be trained, because {why}: choose a model with plain full"
+        f"{type(module).__name__} cannot be trained, because {why}: choose a model with plain"
         " attention."
     )
 
@@ -139,6 +141,7 @@ def _all_at_once(
     runs: tuple[Run, ...],
     held: tuple[int, ...],
     scaling: float | None,
+    window: int | None,
 ) -> Tensor:
     """[n, Hq, D] by one kernel. Its last query sees all keys of a run, the one before it all but
     the last, and so on: exactly what a run sees that continues others."""
@@ -153,7 +156,7 @@ def _all_at_once(
         layout.longest_query,
         layout.longest_keys,
         scale=scaling,
-        window_size=(-1, 0),
+        window_size=(-1 if window is None else window - 1, 0),
     )
     assert isinstance(mixed, Tensor)  # it also returns log-sums if it is asked to
     return mixed
@@ -167,21 +170,15 @@ def _one_by_one(
     held: tuple[int, ...],
     scaling: float | None,
     dropout: float,
+    window: int | None,
 ) -> Tensor:
     """[n, Hq, D] by a kernel for each run."""
     sizes = [run.size for run in runs]
     # Cut once: the gradient of a slice has the size of what it is cut from.
     keys, values = key.split(sizes, 2), value.split(sizes, 2)
+    fused = partial(scaled_dot_product_attention, dropout_p=dropout, scale=scaling)
     mixed = [
-        scaled_dot_product_attention(
-            asking,
-            _seen(keys, place, runs),
-            _seen(values, place, runs),
-            attn_mask=_mask(place, runs, query.device),
-            dropout_p=dropout,
-            is_causal=runs[place].after is None,
-            scale=scaling,
-        )
+        _of_run(fused, asking, _seen(keys, place, runs), _seen(values, place, runs), window)
         for place, asking in zip(held, query.split([sizes[p] for p in held], 2), strict=True)
     ]
     return torch.cat(mixed, 2)[0].transpose(0, 1).contiguous()
@@ -199,14 +196,30 @@ def _seen(parts: Sequence[Tensor], place: int, runs: Sequence[Run]) -> Tensor:
     return parts[place] if len(way) == 1 else torch.cat([parts[p] for p in way], 2)
 
 
-def _mask(place: int, runs: Sequence[Run], device: torch.device) -> Tensor | None:
-    """What each token of a run sees of it: all of what it continues, and itself up to the token.
-    None where it continues nothing: then the kernel needs no mask."""
-    *before, own = (runs[p].size for p in _way(place, runs))
-    if not before:
-        return None
-    past = sum(before)
-    return torch.ones(own, past + own, dtype=torch.bool, device=device).tril(past)
+def _of_run(
+    fused: Callable[..., Tensor], asking: Tensor, keys: Tensor, values: Tensor, window: int | None
+) -> Tensor:
+    """Attention of the queries of one run, the last ones of all that it sees."""
+    past, whole = keys.shape[2] - asking.shape[2], keys.shape[2]
+    if window is None or window >= whole:
+        if not past:  # then the kernel needs no mask
+            return fused(asking, keys, values, is_causal=True)
+        return fused(asking, keys, values, attn_mask=_band(asking, past, whole, whole))
+    # Piece by piece, so that masks and scores are not those of the whole run.
+    mixed = []
+    for begin, piece in enumerate(asking.split(step := max(window, PIECE), 2)):
+        place = past + begin * step
+        first, end = max(0, place - window + 1), place + piece.shape[2]
+        mask = _band(piece, place - first, end - first, window)
+        mixed.append(fused(piece, keys[:, :, first:end], values[:, :, first:end], attn_mask=mask))
+    return torch.cat(mixed, 2)
+
+
+def _band(asking: Tensor, place: int, whole: int, window: int) -> Tensor:
+    """[n, whole] bool: what n tokens see, of which the first stands at a place. Each sees the last
+    `window` up to itself."""
+    seen = torch.ones(asking.shape[2], whole, dtype=torch.bool, device=asking.device)
+    return seen.tril(place).triu(place - window + 1)
 
 
 def attend_by_runs(model: Any) -> None:

@@ -32,6 +32,7 @@ MOST: dict[int, str] = {
     " intermediate_size_mlp",
     32: "moe_intermediate_size shared_expert_intermediate_size expert_ffn_hidden_size q_lora_rank",
     16: "head_dim qk_nope_head_dim qk_rope_head_dim v_head_dim kv_lora_rank rotary_dim kv_channels",
+    8: "sliding_window",
     4: "num_attention_heads n_head n_heads num_heads num_experts num_local_experts n_routed_experts"
     " moe_num_experts",
     2: "num_hidden_layers n_layer n_layers num_layers num_key_value_heads num_kv_heads n_head_kv"

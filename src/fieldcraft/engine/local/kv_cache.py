@@ -21,7 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.modeling_utils import AttentionInterface
 
-from fieldcraft.engine.attention import UNSUPPORTED
+from fieldcraft.engine.attention import unusual_option
 from fieldcraft.engine.local.blocks import BLOCK, Ints
 from fieldcraft.engine.local.plan import Group, Plan, Reading, to_device
 from fieldcraft.engine.local.rows import spread
@@ -143,16 +143,17 @@ def attend(
     *,
     plan: Plan | None = None,
     scaling: float | None = None,
+    sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of a packed step: `query` [1, Hq, T, D], `key` and `value` the layer's cache.
+    """Attention of a packed step: `query` [1, Hq, T, D], `key` and `value` the layer's cache. With
+    a `sliding_window` each token sees so many, itself included.
 
     Raises UserError for architectures whose attention is more than softmax(q k) v over the past, or
     whose layers do not pass on the plan.
     """
-    for name in UNSUPPORTED:
-        if options.get(name) is not None:
-            raise _unusable(module, f"it uses {name}")
+    if why := unusual_option(module, {**options, "sliding_window": sliding_window}):
+        raise _unusable(module, why)
     if attention_mask is not None:
         raise _unusable(module, "it adds a mask of its own")
     if plan is None:
@@ -161,9 +162,11 @@ def attend(
     parts = []
     if plan.readings:
         decoding = queries[: plan.decoding]
-        parts.append(_attend_by_block(decoding, key, value, plan.readings, scaling))
+        args = (key, value, plan.readings, scaling, sliding_window)
+        parts.append(_attend_by_block(decoding, *args))
     for group in plan.groups:
-        parts.append(_attend_by_row(queries[group.tokens], key, value, group, scaling))
+        args_of_row = (key, value, group, scaling, sliding_window)
+        parts.append(_attend_by_row(queries[group.tokens], *args_of_row))
     out = parts[0] if len(parts) == 1 else torch.cat(parts)
     return out[None], None
 
@@ -171,7 +174,7 @@ def attend(
 def _unusable(module: torch.nn.Module, why: str) -> UserError:
     return UserError(
         f"The local engine cannot run {type(module).__name__}, because {why}: choose a model with"
-        " plain full attention, or another engine."
+        " plain attention, or another engine."
     )
 
 
@@ -181,9 +184,11 @@ def _attend_by_row(
     values: torch.Tensor,
     group: Group,
     scaling: float | None,
+    window: int | None,
 ) -> torch.Tensor:
     """Attention of `queries` [t, Hq, D] over copies of their rows' blocks."""
-    rows, width, length = group.mask.shape
+    mask = group.mask(window)
+    rows, width, length = mask.shape
     heads, share = keys.shape[1], queries.shape[1] // keys.shape[1]
     every = torch.arange(heads, device=keys.device)[:, None]
     k, v = (x[group.blocks[:, None], every].view(rows, heads, length, -1) for x in (keys, values))
@@ -191,7 +196,7 @@ def _attend_by_row(
     padded[group.at] = queries
     # Query heads that share a key-value head become further queries of it: nothing is repeated.
     folded = padded.view(rows, width, heads, share, -1).transpose(1, 2).flatten(2, 3)
-    mask = group.mask[:, None]
+    mask = mask[:, None]
     if width > 1:
         mask = mask.repeat_interleave(share, dim=2)
     mixed = scaled_dot_product_attention(folded, k, v, attn_mask=mask, scale=scaling)
@@ -205,6 +210,7 @@ def _attend_by_block(
     values: torch.Tensor,
     readings: tuple[Reading, ...],
     scaling: float | None,
+    window: int | None,
 ) -> torch.Tensor:
     """Attention of one query per row, `queries` [R, Hq, D]: every block is read once, where it
     lies, for all rows that hold it. The softmax of a row is joined from those of its blocks."""
@@ -212,7 +218,7 @@ def _attend_by_block(
     share = queries.shape[1] // heads
     q = (queries * (scaling or size**-0.5)).view(rows, heads, share, size)
     q = torch.cat([q, q[:1]])  # whatever the last row gets is dropped: blocks of no row go there
-    scores = [_scores(q, keys, reading) for reading in readings]
+    scores = [_scores(q, keys, reading, window) for reading in readings]
     top = q.new_full((rows + 1, heads, share), -torch.inf, dtype=torch.float32)
     for reading, score in zip(readings, scores, strict=True):
         highest = score.amax(-1)
@@ -226,12 +232,15 @@ def _attend_by_block(
     return (mixed / total[..., None])[:rows].flatten(1, 2).to(queries.dtype)
 
 
-def _scores(q: torch.Tensor, keys: torch.Tensor, reading: Reading) -> torch.Tensor:
+def _scores(
+    q: torch.Tensor, keys: torch.Tensor, reading: Reading, window: int | None
+) -> torch.Tensor:
     """[P * W, H, S, B] products of each reader's query with the keys of its block."""
     lanes = _by_block(q.index_select(0, reading.rows), reading)
     scores = torch.matmul(lanes, keys[reading.blocks].transpose(2, 3))
     scores = _by_reader(scores, reading).float()
-    return scores if reading.hidden is None else scores.masked_fill_(reading.hidden, -torch.inf)
+    hidden = reading.hidden(window)
+    return scores if hidden is None else scores.masked_fill_(hidden, -torch.inf)
 
 
 def _mix(weights: torch.Tensor, values: torch.Tensor, reading: Reading) -> torch.Tensor:

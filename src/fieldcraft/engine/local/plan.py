@@ -22,7 +22,18 @@ class Group:
     blocks: torch.Tensor  # [R, L / B]
     tokens: slice  # places in the packed line
     at: tuple[torch.Tensor, torch.Tensor]  # [t], [t] their places in the padded [R, W]
-    mask: torch.Tensor  # [R, W, L] bool, True where a query sees a position
+    queries: torch.Tensor  # [R, W] their positions
+    _masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
+
+    def mask(self, window: int | None) -> torch.Tensor:
+        """[R, W, L] bool, True where a query sees a position: up to its own, and with a window so
+        many of them."""
+        if window not in self._masks:
+            keys = torch.arange(self.blocks.shape[1] * BLOCK, device=self.queries.device)
+            asking = self.queries[..., None]
+            seen = keys <= asking
+            self._masks[window] = seen if window is None else seen & (keys > asking - window)
+        return self._masks[window]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +43,22 @@ class Reading:
     blocks: slice | torch.Tensor  # P of them
     width: int
     rows: torch.Tensor  # [P * width] places of the rows in the packed line, R where there is none
-    hidden: torch.Tensor | None  # [P, 1, 1, B] bool, True where no token is yet
+    begins: torch.Tensor  # [P * width] where a block begins, from the place of its reader's token
+    _hidden: dict[int | None, torch.Tensor | None] = field(default_factory=dict)
+
+    def hidden(self, window: int | None) -> torch.Tensor | None:
+        """[P * width, 1, 1, B] bool, True where no token is yet, or where it is out of the window.
+        None where nothing is hidden."""
+        if window not in self._hidden:
+            self._hidden[window] = self._find_hidden(window)
+        return self._hidden[window]
+
+    def _find_hidden(self, window: int | None) -> torch.Tensor | None:
+        if window is None and self.width > 1:
+            return None  # blocks that several rows read are full
+        places = self.begins[:, None] + torch.arange(BLOCK, device=self.begins.device)
+        hidden = places > 0 if window is None else (places > 0) | (places <= -window)
+        return hidden[:, None, None]
 
 
 @dataclass(slots=True)
@@ -110,34 +136,32 @@ def _group(
     # Beyond its own blocks, a row reads its first one again: what is masked must be finite.
     blocks = table.table[rows[:, None], np.where(ordinal < wanted[:, None], ordinal, 0)]
     queries = to_device(starts[:, None] + np.arange(counts.max()), device)
-    seen = torch.arange(len(ordinal) * BLOCK, device=device) <= queries[..., None]
     tokens = slice(before, before + int(counts.sum()))
-    return Group(to_device(blocks, device), tokens, (row_t, column_t), seen)
+    return Group(to_device(blocks, device), tokens, (row_t, column_t), queries)
 
 
 def blocks_read(table: Rows, rows: Ints, starts: Ints) -> tuple[Ints, Ints, Ints]:
-    """For rows that decode: the blocks that they read, who reads each, and how many tokens."""
+    """For rows that decode: the blocks that they read, who reads each, and where it begins, from
+    the place of its reader's new token."""
     reader, ordinal = spread(starts // BLOCK + 1)
-    length = np.minimum(starts[reader] + 1 - ordinal * BLOCK, BLOCK)
-    return table.table[rows[reader], ordinal], reader, length
+    return table.table[rows[reader], ordinal], reader, ordinal * BLOCK - starts[reader]
 
 
 def _readings(table: Rows, rows: Ints, starts: Ints, device: torch.device) -> tuple[Reading, ...]:
-    blocks, reader, length = blocks_read(table, rows, starts)
+    blocks, reader, begins = blocks_read(table, rows, starts)
     readers = np.bincount(blocks)
     alone = readers[blocks] == 1
     # From the first block to the last one that one row reads, with whatever lies between them.
     count = int(blocks[alone].max()) + 1
-    owners, filled = np.full(count, len(rows)), np.full(count, BLOCK)
-    owners[blocks[alone]], filled[blocks[alone]] = reader[alone], length[alone]
-    owners_P, filled_P = to_device(np.stack([owners, filled]), device)
-    hidden = torch.arange(BLOCK, device=device) >= filled_P[:, None, None, None]
-    shared = _shared(blocks[~alone], reader[~alone], readers, len(rows), device)
-    return Reading(slice(count), 1, owners_P, hidden), *shared
+    owners, places = np.full(count, len(rows)), np.zeros(count, np.int64)
+    owners[blocks[alone]], places[blocks[alone]] = reader[alone], begins[alone]
+    owners_P, places_P = to_device(np.stack([owners, places]), device)
+    shared = _shared(blocks[~alone], reader[~alone], begins[~alone], readers, len(rows), device)
+    return Reading(slice(count), 1, owners_P, places_P), *shared
 
 
 def _shared(
-    blocks: Ints, reader: Ints, readers: Ints, nobody: int, device: torch.device
+    blocks: Ints, reader: Ints, begins: Ints, readers: Ints, nobody: int, device: torch.device
 ) -> Iterator[Reading]:
     """Blocks that several rows read, which are full."""
     widths = np.ceil(np.log2(readers[blocks]) / 2).astype(np.int64)
@@ -146,7 +170,8 @@ def _shared(
         mine = mine[np.argsort(blocks[mine], kind="stable")]
         found, place, counts = np.unique(blocks[mine], return_inverse=True, return_counts=True)
         rows = np.full((len(found), int(counts.max())), nobody)
-        rows[place, spread(counts)[1]] = reader[mine]
-        yield Reading(
-            to_device(found, device), rows.shape[1], to_device(rows.ravel(), device), None
-        )
+        places = np.zeros_like(rows)
+        lane = spread(counts)[1]
+        rows[place, lane], places[place, lane] = reader[mine], begins[mine]
+        rows_PW, places_PW = to_device(np.stack([rows.ravel(), places.ravel()]), device)
+        yield Reading(to_device(found, device), rows.shape[1], rows_PW, places_PW)
