@@ -134,6 +134,7 @@ REAL += [*shrink("sft", "sft1", "sft2", "sft3"), *shrink("rl", "rl1", "rl2")]
 SHORTER |= {f"fieldcraft {word} autocoa-1.5b": REAL for word in ("check", "run")}
 for own in ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b"):
     SHORTER[f"fieldcraft run {own} "] = [*REAL[:3], *shrink("rl", "rl")]
+SHORTER["fieldcraft check smollm2 "] = ["budget.total_tokens=2048"]
 SHORTER["fieldcraft check torl"] = ["budget.turn_tokens=12", "budget.total_tokens=2048"]
 SHORTER["fieldcraft check my-mcp.yaml"] = SHORTER["fieldcraft check torl"]
 SHORTER["fieldcraft check my-web.yaml"] = SHORTER["fieldcraft check torl"]
@@ -149,7 +150,7 @@ SLOW = {  # whole recipes, each in small, take a while
     *("environments.md", "extending.md", "first-hour.md", "otc.md", "reading-a-run.md"),
     *("real-models.md", "serving.md", "simulator.md", "trackers.md", "view.md", "web.md"),
 }
-LONG = {"README.md", "folding.md", "your-data.md"}
+LONG = {"README.md", "folding.md", "train-your-own.md", "your-data.md"}
 # The README shows these, and the documents of these recipes show them again, where they are run.
 RUN_BY_ANOTHER = ("fieldcraft run otc-table", "fieldcraft run afm-mini")
 NOT_RUN = ("fieldcraft bench ",)  # minutes, and data that is not part of the project

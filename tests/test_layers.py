@@ -10,7 +10,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "fieldcraft"
 # From low to high: a module may import those of its own entry and of the entries before it.
 LAYERS = (
-    *("version", "sampling", "types", "config", "records", "terminal", "recipes"),
+    *("version", "sampling", "types", "config", "records", "terminal", "hub", "recipes"),
     *("algos", "dialects"),
     *(
         "sandbox",

@@ -26,6 +26,7 @@ from fieldcraft.config.addresses import refuse_secret
 from fieldcraft.config.names import Kind, require
 from fieldcraft.config.sections import Dtype, JudgeModel
 from fieldcraft.evals.tables import detail_tables, pairwise_table, results_table
+from fieldcraft.hub.push import push_folder, target_of
 from fieldcraft.records.files import refuse_unwritable, write_json
 from fieldcraft.runs.folder import find_model, find_part
 from fieldcraft.runs.loop import run_async
@@ -40,7 +41,7 @@ SIMULATED_QUESTIONS = 400  # of a run's training questions, with neither --tasks
 @app.command()
 def ask(
     question: str,
-    model: Annotated[Path, typer.Option(help="A run, a stage of it, or a checkpoint.")],
+    model: Annotated[Path, typer.Option(help="A run, a stage, a checkpoint or a name on the hub.")],
     index: Index = None,
     search_url: SearchUrl = None,
     dialect: Dialect = None,
@@ -66,15 +67,24 @@ def ask(
     print_trajectory(trajectory, CleanConsole())
 
 
+Push = Annotated[str | None, typer.Option(help="Also send it to the hub, as org/name.")]
+Private = Annotated[bool, typer.Option("--private", help="A new model there is private.")]
+
+
 @app.command()
 def export(
-    model: Annotated[Path, typer.Argument(help="A run, a stage of it, or a checkpoint.")],
+    model: Annotated[
+        Path, typer.Argument(help="A run, a stage, a checkpoint or a name on the hub.")
+    ],
     out: Out,
     dtype: Annotated[Dtype, typer.Option(help="The type of the weights written.")] = "bfloat16",
+    push: Push = None,
+    private: Private = False,
     allow: Allow = None,
 ) -> None:
     """Write a trained model, adapters merged, as a folder that transformers and others load."""
     refuse_used(out)
+    target = None if push is None else target_of(push)
     from fieldcraft.runs.trust import require_trust
 
     require_trust(*(find_part(model) or find_model(model)))
@@ -83,6 +93,8 @@ def export(
 
     export(model, out, dtype)
     say(out)
+    if target is not None:
+        say(push_folder(out, target, "private" if private else "public"))
 
 
 Models = Annotated[

@@ -220,7 +220,7 @@ def sandbox(
 
 @serve_app.command("agent")
 def serve_trained_agent(
-    model: Annotated[Path, typer.Option(help="A run, a stage of it, or a checkpoint.")],
+    model: Annotated[Path, typer.Option(help="A run, a stage, a checkpoint or a name on the hub.")],
     overrides: AgentKeys = None,
     host: str = "127.0.0.1",
     port: int = 8000,

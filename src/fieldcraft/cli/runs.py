@@ -26,7 +26,7 @@ from fieldcraft.evals.tables import (
     seeds_table,
     training_table,
 )
-from fieldcraft.recipes.files import shipped
+from fieldcraft.recipes.files import named_folder, shipped
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.events import Events, write_metrics
 from fieldcraft.records.files import refuse_unwritable
@@ -49,9 +49,8 @@ def run(
     allow: Allow = None,
 ) -> None:
     """Every stage of a recipe; what is done already is skipped."""
-    settings = _load(recipe, overrides or [])
-    seed = f"-seed{settings.seed}" if settings.seed else ""
-    folder = out or Path("runs", f"{settings.recipe}{seed}")
+    folder = out or named_folder(recipe, overrides or [])
+    settings = _load(recipe, overrides or [], folder)
     refuse_other_run(folder, settings)
     console = CleanConsole()
     try:
@@ -92,9 +91,9 @@ def _tables(report: dict[str, Any]) -> list[Figures]:
     return [results_table(report["evals"], seconds), *detail_tables(report["evals"])]
 
 
-def _load(recipe: str, overrides: list[str]) -> Recipe:
+def _load(recipe: str, overrides: list[str], begun: Path | None = None) -> Recipe:
     """A recipe that does something."""
-    settings = load_recipe(recipe, overrides)
+    settings = load_recipe(recipe, overrides, begun)
     refuse_idle(settings)
     return settings
 

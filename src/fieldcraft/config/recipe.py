@@ -29,6 +29,7 @@ from fieldcraft.config.cluster import Cluster
 from fieldcraft.config.collection import TEACHER, ClosedBook, Collect, Select
 from fieldcraft.config.distil import Distil, Scorer
 from fieldcraft.config.environment import fill_in, of_others
+from fieldcraft.config.hub_names import as_named
 from fieldcraft.config.names import AUTO, Kind, PartError, find, known, require, settings_of, short
 from fieldcraft.config.rl import Async, Critic, Rl
 from fieldcraft.config.sampling import SamplingConfig
@@ -325,8 +326,9 @@ def table_rows(recipe: Recipe) -> dict[str, str]:
 
 
 def dump_recipe(recipe: Recipe) -> dict[str, Any]:
-    """The resolved recipe as plain JSON values."""
-    return recipe.model_dump(mode="json")
+    """The resolved recipe as plain JSON values. A copy from the hub has its name there, with the
+    commit."""
+    return as_named(recipe.model_dump(mode="json"))
 
 
 def world_settings(name: str) -> type[BaseModel]:

@@ -93,11 +93,14 @@ class Search(Section):
     timeout_seconds: PositiveFloat = 10.0
     encoder: str | None = None  # folder or hub name of a sentence-transformers model
     ranking: Literal["bm25", "dense", "hybrid"] | None = None  # None: hybrid with an encoder
+    failures: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the calls that fail on purpose
 
     @model_validator(mode="after")
     def _keys_are_of_servers(self) -> Self:
         if self.api_key_env is not None and self.url is None:
             raise ValueError("api_key_env is of a server: set url, or remove api_key_env")
+        if self.failures and self.url is not None:
+            raise ValueError("failures is of the search over an index: remove it, or url")
         return self
 
 

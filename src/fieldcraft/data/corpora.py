@@ -14,6 +14,7 @@ import numpy as np
 from fieldcraft.data.left_out import MAX_LEFT_OUT, LeftOut
 from fieldcraft.data.other_uses import other_use
 from fieldcraft.data.records import Malformed, Record, kind_of, of_line, readable_records, records
+from fieldcraft.hub.rows import local_file
 from fieldcraft.records.jsonl import json_lines, write_json_lines
 from fieldcraft.tools.search.passages import is_passage, parse_passage
 from fieldcraft.types import UserError
@@ -41,7 +42,7 @@ class Corpus:
     """
 
     def __init__(self, path: Path, max_left_out: float = MAX_LEFT_OUT) -> None:
-        self.path = path
+        self.path = local_file(path)
         self._max_left_out = max_left_out
 
     @cached_property

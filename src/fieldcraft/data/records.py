@@ -1,4 +1,4 @@
-"""Records of files that others wrote: JSON lines, JSON arrays, parquet, CSV, TSV, and folders.
+"""Records of files that others wrote: JSON lines and arrays, parquet, CSV, TSV, XLSX, and folders.
 
 A .json file may also be one object around its records: {"data": [...]}, as SQuAD and TriviaQA have
 it, or columns as pandas writes them, {"query": {"0": ...}, "answers": {"0": ...}}.
@@ -17,7 +17,9 @@ import pyarrow.parquet
 from fieldcraft.data.cells import Misfit, rows_of_cells
 from fieldcraft.data.foreign import open_packed, refuse_foreign, refuse_other_encoding
 from fieldcraft.data.formats.tables import folder_records, is_folder
+from fieldcraft.data.sheets import is_workbook, rows_of_sheet
 from fieldcraft.data.written import opened
+from fieldcraft.hub.rows import local_file
 from fieldcraft.records.files import finite_json, write_text
 from fieldcraft.records.jsonl import NoObject, json_lines
 from fieldcraft.records.reading import reading, require_file
@@ -61,12 +63,17 @@ def understood(found: Record | Malformed) -> Record:
     return found
 
 
-def _as_written(path: Path) -> Iterator[tuple[str, Record | Malformed]]:
+def _as_written(named: Path) -> Iterator[tuple[str, Record | Malformed]]:
+    path = local_file(named)
     if is_folder(path):
         for number, row in enumerate(folder_records(path), start=1):
             yield f"{path}, row {number}", row
         return
-    require_file(path, "give a .jsonl, .json, .parquet, .csv or .tsv file")
+    require_file(path, "give a .jsonl, .json, .parquet, .csv, .tsv or .xlsx file")
+    if is_workbook(path):
+        for number, cells in rows_of_sheet(path):
+            yield f"{path}, row {number}", cells
+        return
     refuse_foreign(path)
     kind = kind_of(path)
     if kind in _TABLES:

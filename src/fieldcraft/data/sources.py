@@ -45,6 +45,7 @@ from fieldcraft.data.served import is_served, served_tasks
 from fieldcraft.data.shapes import usual_record
 from fieldcraft.data.toolrl import toolrl_record
 from fieldcraft.data.xlam import xlam_record
+from fieldcraft.hub.rows import local_file
 from fieldcraft.records.files import atomic_file
 from fieldcraft.records.jsonl import write_json_lines
 from fieldcraft.records.meta import GRADED_BY, checked_meta
@@ -118,7 +119,7 @@ def read_questions(path: Path, max_left_out: float = MAX_LEFT_OUT) -> Questions:
         UserError: the file is missing, empty or damaged, no record can be read, or more than the
             share `max_left_out` cannot.
     """
-    path = at_home(path)
+    path = local_file(at_home(path))
     if is_served(path):
         return Questions(served_tasks(path), Counter())
     return questions_of(records(path), path, max_left_out)
@@ -200,7 +201,9 @@ def _task(found: _Found, question: Any) -> Task:
     record, program = found.record, found.program
     refuse_unseen_parts(record)
     if not isinstance(question, str) or not question.strip():
-        raise Malformed("no question", "there is no question; add a field 'question'.")
+        names = ", ".join(map(str, record)) or "none"
+        sentence = f"there is no question; add a field 'question', or rename one of {names}."
+        raise Malformed("no question", sentence)
     try:
         with reading("the metadata", "correct or rename it"):
             meta = checked_meta(_meta(record) | (program[1] if program else {}))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fieldcraft.config.names import shown
+from fieldcraft.recipes.overrides import apply_override
 from fieldcraft.records.paths import at_home
 from fieldcraft.records.reading import parse_yaml, reading
 from fieldcraft.types import UserError
@@ -72,3 +73,13 @@ def _contents(name: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise UserError(f"{name} is no YAML mapping with the keys of a recipe: correct the file.")
     return data
+
+
+def named_folder(name: str, overrides: list[str]) -> Path:
+    """The folder of a run of a recipe where nobody names another one: runs/RECIPE[-seedN]. Raises
+    UserError as `load_recipe` does."""
+    data = read_recipe(name)
+    for override in overrides:
+        apply_override(data, override)
+    seed = f"-seed{data['seed']}" if data.get("seed") else ""
+    return Path("runs", f"{data.get('recipe')}{seed}")

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from fieldcraft.config.addresses import SecretShown, refuse_secrets
 from fieldcraft.config.collection import TEACHER
 from fieldcraft.config.complaints import first_problem
+from fieldcraft.config.hub_names import as_placed
 from fieldcraft.config.names import (
     BUILT_IN,
     VLLM,
@@ -38,8 +39,8 @@ from fieldcraft.recipes.clusters import check_cluster
 from fieldcraft.recipes.consent import require_consent
 from fieldcraft.recipes.environments import check_environment
 from fieldcraft.recipes.exported import filled_from_model
+from fieldcraft.recipes.fetching import fetched
 from fieldcraft.recipes.files import read_recipe
-from fieldcraft.recipes.hub import cached_model, how_to_get
 from fieldcraft.recipes.overrides import apply_override
 from fieldcraft.recipes.questions import check_closed_book, check_questions, check_selection
 from fieldcraft.records.paths import at_home
@@ -55,8 +56,9 @@ RESERVED = (
 MOST = 2**32  # no number of a recipe is as large: random generators take seeds below
 
 
-def load_recipe(name: str, overrides: list[str]) -> Recipe:
-    """A recipe by shipped name or path, with `key.path=value` overrides.
+def load_recipe(name: str, overrides: list[str], begun: Path | None = None) -> Recipe:
+    """A recipe by shipped name or path, with `key.path=value` overrides; `begun` as in
+    `parse_recipe`.
 
     Raises UserError for an unknown name or key (naming the nearest) and for bad values.
     """
@@ -65,7 +67,7 @@ def load_recipe(name: str, overrides: list[str]) -> Recipe:
     unread = "world" in given or {"world", "tasks"} <= data.keys()
     for override in overrides:
         apply_override(data, override)
-    recipe = parse_recipe(data)
+    recipe = parse_recipe(data, begun)
     if unread and recipe.asks_files and recipe.world is not None:
         raise UserError(
             f"the world '{recipe.world.name}' would not be read, because the questions are those of"
@@ -89,11 +91,14 @@ def load_world(name: str, recipe: str, overrides: list[str]) -> Recipe:
     return parse_recipe(data)
 
 
-def parse_recipe(data: dict[str, Any]) -> Recipe:
-    """Validate the contents of a recipe file. Raises UserError with the first problem."""
+def parse_recipe(data: dict[str, Any], begun: Path | None = None) -> Recipe:
+    """Validate the contents of a recipe file, and fetch what it names on a hub. A run that is
+    resumed, in the folder `begun`, keeps the commits that it began with.
+
+    Raises UserError with the first problem."""
     with reading("the recipe", "write it flatter"):
         _check_values(data)
-    recipe = build_recipe(filled_from_model(_with_cached_model(at_home(data))))
+    recipe = build_recipe(filled_from_model(fetched(at_home(data), begun)))
     for name in recipe.stages:
         if name == "base" and recipe.model:
             raise UserError(
@@ -118,9 +123,7 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
     files |= {f"evaluation.tasks.{name}": path for name, path in recipe.evaluation.tasks.items()}
     for name, path in files.items():
         if path is not None and not path.exists():
-            known = how_to_get(path) if name == "model" else None
-            missing = f"{name}={path} does not exist: give the path of an existing file."
-            raise UserError(known or missing)
+            raise UserError(f"{name}={path} does not exist: give the path of an existing file.")
     _check_collection(recipe)
     check_selection(recipe)
     check_closed_book(recipe)
@@ -130,14 +133,6 @@ def parse_recipe(data: dict[str, Any]) -> Recipe:
     recipe = _with_whole_world(recipe)
     check_questions(recipe)
     return recipe
-
-
-def _with_cached_model(data: dict[str, Any]) -> dict[str, Any]:
-    """The contents of a recipe file, with the folder of a model that the hub's cache has."""
-    model = data.get("model")
-    if not isinstance(model, str | Path):
-        return data
-    return {**data, "model": str(cached_model(Path(model)))}
 
 
 def _check_values(value: Any, place: str = "") -> None:
@@ -158,7 +153,7 @@ def _check_values(value: Any, place: str = "") -> None:
 
 def build_recipe(data: dict[str, Any]) -> Recipe:
     """The typed recipe of a mapping. Raises UserError with the first problem, and SecretShown."""
-    data = at_home(data)
+    data = as_placed(at_home(data))
     refuse_secrets(data)
     stages = data.get("stages")
     made = {n: _stage(n, s, stages) for n, s in stages.items()} if isinstance(stages, dict) else {}

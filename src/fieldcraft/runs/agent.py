@@ -60,7 +60,7 @@ from fieldcraft.runs.check import refuse_unsound
 from fieldcraft.runs.dialects import announce_dialect
 from fieldcraft.runs.engines import make_local_engine, make_served_engine
 from fieldcraft.runs.folder import RunFolder, find_model
-from fieldcraft.runs.inputs import make_inputs
+from fieldcraft.runs.inputs import knowledge_of
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.run import run_recipe
 from fieldcraft.runs.sampling import Decoding, make_sampling, resolve_sampling
@@ -170,7 +170,7 @@ class Agent:
             keys = {key: keys[key] for key in keys if key in settings or key not in WITH_TOOLS}
         refuse_other(folder)
         with self._file_of(tasks, folder) as file:
-            recipe = parse_recipe({**keys, "tasks": str(file)})
+            recipe = parse_recipe({**keys, "tasks": str(file)}, folder)
             if not (folder / "recipe.json").exists():
                 refuse_unsound(recipe)
         run_recipe(recipe, folder, Events([write_metrics, TerminalSink(CleanConsole()), follow]))
@@ -357,7 +357,7 @@ def load(
     """The agent in a run, one of its stages, or a checkpoint folder.
 
     Args:
-        path: its folder.
+        path: its folder, a `.gguf` file, or a name on the hub, as in "org/name".
         tools: what it may call, in place of its own: functions with `@tool`, classes, names as in a
             recipe; or a mapping of such to their settings.
         allow: what a folder of others may do, by the names of `recipes.asks.ASKS`, such as "mcp";
@@ -391,7 +391,7 @@ def agent_in(run: RunFolder | None, model: Path) -> Agent:
     require_trust(run, model)
     if run is not None:
         recipe = with_files(run.recipe, run.files).as_evaluated
-        return Agent(model, recipe, run.index, make_inputs(run.recipe))
+        return Agent(model, recipe, run.index, knowledge_of(run.recipe, run.knowledge))
     if (exported := read_agent(model)) is not None:
         keys, index = exported
         return Agent(model, build_recipe(keys), index)

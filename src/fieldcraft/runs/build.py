@@ -33,6 +33,7 @@ from fieldcraft.tools.http import NO_SITES, Sites
 from fieldcraft.tools.named import as_chosen, make_tool, server_tools_as_chosen
 from fieldcraft.tools.python.tool import Programs
 from fieldcraft.tools.search.client import RemoteSearchTool
+from fieldcraft.tools.search.failing import FailingSearch
 from fieldcraft.tools.search.index import SearchIndex
 from fieldcraft.tools.search.passages import Passage
 from fieldcraft.tools.search.tool import SearchTool, search_function
@@ -125,7 +126,8 @@ async def _make_tools(
             made += await server_tools(recipe, choice)
             continue
         if choice.name == SEARCH and search is not None:
-            tool: AnyTool = search
+            share = recipe.search.failures
+            tool: AnyTool = FailingSearch(search, share) if share else search
         elif choice.name in others:
             tool = others[choice.name]
         else:

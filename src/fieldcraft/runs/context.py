@@ -47,7 +47,7 @@ from fieldcraft.runs.dialects import choose_dialect, load_dialect
 from fieldcraft.runs.engines import make_engine
 from fieldcraft.runs.first_model import write_first_model
 from fieldcraft.runs.folder import RunFolder
-from fieldcraft.runs.inputs import make_inputs
+from fieldcraft.runs.inputs import knowledge_of, make_inputs
 from fieldcraft.runs.served import open_served
 from fieldcraft.runs.sources import Inputs
 from fieldcraft.runs.tracking import tracking
@@ -94,6 +94,11 @@ class Context:
     def __post_init__(self) -> None:
         self.home = Home(self.folder.engine, self.emit)
         self.environment_of_others = make_environment_of_others(self.recipe)
+
+    def know(self, inputs: Inputs) -> None:
+        """Go on with other inputs: those of what the model turned out to know."""
+        self.inputs = inputs
+        inputs.correct = self.correct
 
     def write_world(self) -> None:
         """Write what the run is about: corpus and questions."""
@@ -244,9 +249,10 @@ async def open_context(recipe: Recipe, out: Path, events: Events) -> AsyncIterat
     chosen = recorded_dialect(recipe, out) or choose_dialect(recipe)
     named = recipe
     recipe = recipe.model_copy(update={"dialect": chosen.name})
-    inputs = make_inputs(recipe)
+    make_inputs(recipe)  # before there is a folder: it may be refused
     folder = replace(open_run(out, named), recipe=recipe)
-    for remark in inputs.remarks():
+    inputs = knowledge_of(recipe, folder.knowledge)
+    for remark in [] if inputs.probes() else inputs.remarks():
         events(Said(remark))
     with folder.alone(), hearing_waits(lambda line: events(Said(line))):
         if chosen.why:
@@ -256,7 +262,7 @@ async def open_context(recipe: Recipe, out: Path, events: Events) -> AsyncIterat
         judge = await open_judge(recipe.judge, folder.judge_replies)
         with _cluster(recipe, folder.path) as session:
             context = Context(recipe, folder, inputs, device, judge, events, session)
-            inputs.correct = context.correct
+            context.know(inputs)
             try:
                 with tracking(folder, events):
                     yield context

@@ -7,8 +7,8 @@ from typing import Any
 
 from fieldcraft.config.sections import Dtype
 from fieldcraft.engine.writing import add_end
+from fieldcraft.hub.converted import ADAPTER
 from fieldcraft.recipes.exported import exported_met_tools, read_agent, write_agent
-from fieldcraft.recipes.hub import ADAPTER
 from fieldcraft.records.files import atomic_folder
 from fieldcraft.runs.agent import agent_in
 from fieldcraft.runs.dialects import load_dialect, require_any_dialect, with_dialect

@@ -8,7 +8,7 @@ trackers.json        how far trackers have been told, see runs/tracking.py
 start/model/         the first model, where the recipe names none
 index/               the search index
 engine/              with engine: vllm, the server's log
-STAGE/               see `StageFolder`
+STAGE/               see stage_files.py
 judge.sqlite         the judge's replies
 evaluations/         NAME.jsonl (every trajectory) and NAME.json (its summary), written last
 collect/             what a teacher showed
@@ -27,133 +27,21 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, Field
 
 from fieldcraft.config.recipe import Recipe, evaluations
-from fieldcraft.recipes.hub import ADAPTER, cached_model, how_to_get
+from fieldcraft.hub.converted import ADAPTER
+from fieldcraft.hub.models import checkpoint, require_cached
 from fieldcraft.recipes.loading import recipe_of_run
 from fieldcraft.records.files import atomic_folder
 from fieldcraft.records.paths import CHECKPOINTS
-from fieldcraft.records.reading import Damaged, read_json
+from fieldcraft.records.reading import read_json
 from fieldcraft.records.remedies import put_aside
-from fieldcraft.records.rollouts import ROLLOUTS
-from fieldcraft.records.timeline import TIMELINE
-from fieldcraft.records.trajectories import read_trajectories
 from fieldcraft.runs.chosen import with_recorded
-from fieldcraft.types import Trajectory, UserError
+from fieldcraft.runs.stage_files import EvaluationFiles, StageFolder
+from fieldcraft.types import UserError
 
 SHARDS = ".metadata"  # what torch.distributed.checkpoint writes beside the shards
 _PARTS = {SHARDS: "a checkpoint in shards", ADAPTER: "an adapter"}  # no models by themselves
-
-
-@dataclass(frozen=True, slots=True)
-class StageFolder:
-    """Where a stage keeps what it makes. Its checkpoints are `step-NNNNNN`, see
-    train/checkpoint.py."""
-
-    path: Path
-
-    @property
-    def metrics(self) -> Path:
-        """One row a step."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def timeline(self) -> Path:
-        """Of a stage of reinforcement learning: who was at work in each step, a row each."""
-        return self.path / TIMELINE
-
-    @property
-    def rollouts(self) -> Path:
-        """Of a stage of reinforcement learning: a group of a few steps, see records/rollouts.py."""
-        return self.path / ROLLOUTS
-
-    @property
-    def model(self) -> Path:
-        """The result in Hugging Face format, in float32, an adapter merged."""
-        return self.path / "model"
-
-    @property
-    def adapter(self) -> Path:
-        """With LoRA: the adapter in PEFT's format."""
-        return self.path / "adapter"
-
-    @property
-    def record(self) -> Path:
-        """Seconds and the last metrics; written last."""
-        return self.path / "stage.json"
-
-    @property
-    def done(self) -> bool:
-        return self.record.exists()
-
-    def read_record(self) -> dict[str, Any]:
-        """`seconds` and `metrics`. Raises UserError for a file that is damaged."""
-        advice = f"{put_aside(self.path)} to train this stage again"
-        found: dict[str, Any] = read_json(self.record, _StageRecord, advice)
-        return found
-
-
-class _StageRecord(BaseModel):
-    seconds: float
-    metrics: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationFiles:
-    """Where an evaluation is."""
-
-    trajectories: Path
-    summary: Path
-
-    @property
-    def done(self) -> bool:
-        return self.summary.exists()
-
-    def read(self) -> tuple[list[Trajectory], float]:
-        """All trajectories, and how many seconds they took. Raises UserError as `each` does."""
-        return list(self.each()), self._record()["seconds"]
-
-    def each(self) -> Iterator[Trajectory]:
-        """The trajectories, read one by one, and only as far as the caller goes. Raises UserError
-        where they are damaged, or at the end if they are not as many as the summary is of."""
-        summary = self._record()["summary"]
-        wanted = sum(part["n"] for part in summary.get("splits", {"": summary}).values())
-        count = 0
-        for trajectory in read_trajectories(self.trajectories, self._advice):
-            yield trajectory
-            count += 1
-        if count != wanted:
-            raise Damaged(
-                f"{self.trajectories} holds {count} trajectories instead of {wanted};"
-                f" {self._advice}."
-            )
-
-    def read_summary(self) -> dict[str, Any]:
-        """The figures. Raises UserError for a file that is damaged."""
-        found: dict[str, Any] = self._record()["summary"]
-        return found
-
-    def _record(self) -> dict[str, Any]:
-        found: dict[str, Any] = read_json(self.summary, _EvaluationRecord, self._advice)
-        return found
-
-    @property
-    def _advice(self) -> str:
-        return f"{put_aside(self.summary)} and run the recipe again, which evaluates anew"
-
-
-class _Part(BaseModel):
-    n: int
-
-
-class _Summary(_Part):
-    splits: dict[str, _Part] = Field(default={})
-
-
-class _EvaluationRecord(BaseModel):
-    seconds: float
-    summary: _Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +107,11 @@ class RunFolder:
         return self.path / "closed_book.jsonl"
 
     @property
+    def knowledge(self) -> Path:
+        """How often the first model answered each probe of the world, where it has probes."""
+        return self.path / "knowledge.jsonl"
+
+    @property
     def report_json(self) -> Path:
         return self.path / "report.json"
 
@@ -269,7 +162,7 @@ class RunFolder:
     def model(self, name: str) -> Path:
         """The model of a stage, or the first one (`start`)."""
         if name == "start" and self.recipe.model is not None:
-            return self.recipe.model
+            return require_cached(self.recipe.model, self.path)
         return self.stage(name).model
 
     def finished_stages(self) -> list[str]:
@@ -348,7 +241,7 @@ def find_model(path: Path) -> tuple[RunFolder | None, Path]:
     if (path / "recipe.json").exists():
         run = find_run(path)
         return run, run.stage(_last_finished(run)).model
-    path = _in_stage(cached_model(path))
+    path = checkpoint(_in_stage(path))
     above = path.absolute().parent.parent  # the run, where it is of one
     for file, kind in _PARTS.items():
         if (path / file).exists() and (file == SHARDS or (above / "recipe.json").exists()):
@@ -357,8 +250,8 @@ def find_model(path: Path) -> tuple[RunFolder | None, Path]:
                 " FOLDER'."
             )
     if not (path / "config.json").exists():
-        known = "give the folder of a run, of one of its stages, or of a checkpoint"
-        raise UserError(how_to_get(path) or f"{path} holds no model: {known}.")
+        known = "a run, of one of its stages, or of a checkpoint, or a name on the hub"
+        raise UserError(f"{path} holds no model: give the folder of {known}.")
     return (find_run(above) if (above / "recipe.json").exists() else None), path
 
 
@@ -369,14 +262,17 @@ def find_part(path: Path) -> tuple[RunFolder, Path] | None:
     Raises UserError for one outside of a run.
     """
     path = _in_stage(path)
-    kinds = [kind for file, kind in _PARTS.items() if (path / file).exists()]
-    if not kinds:
-        return None
+    kinds = [file for file in _PARTS if (path / file).exists()]
     run = path.absolute().parent.parent
-    if not (run / "recipe.json").exists():
-        put_back = f"put it back as RUN/STAGE/{path.name}"
-        lost = f"{path} is {kinds[0]} without its run, which knows the model: {put_back}."
-        raise UserError(lost if path.match(CHECKPOINTS) else how_to_get(path) or lost)
+    orphaned = not (run / "recipe.json").exists()
+    foreign = orphaned and kinds == [ADAPTER] and not path.match(CHECKPOINTS)
+    if not kinds or foreign:  # which `find_model` merges
+        return None
+    if orphaned:
+        raise UserError(
+            f"{path} is {_PARTS[kinds[0]]} without its run, which knows the model: put it back"
+            f" as RUN/STAGE/{path.name}."
+        )
     return find_run(run), path
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 from fieldcraft.config.recipe import Recipe
+from fieldcraft.data.selection import Tallies
 from fieldcraft.data.sources import write_tasks
 from fieldcraft.records.files import write_text
 from fieldcraft.records.jsonl import write_json_lines
@@ -21,6 +22,19 @@ from fieldcraft.types import Dialect, Step, Task, Trajectory, UserError
 from fieldcraft.worlds.base import Oracle, TrajectoryPair, Verdicts, World, make_world
 
 TRAIN_TASKS = 4000
+
+
+MODEL = "model"  # who answers probes
+
+
+def knowledge_of(recipe: Recipe, journal: Path) -> Inputs:
+    """The inputs of a run whose model has answered probes, as its journal says; without one, what
+    a model knows is not known yet. Raises UserError where the journal is damaged."""
+    inputs = make_inputs(recipe)
+    if not journal.exists():
+        return inputs
+    tallies = Tallies(journal).of(MODEL)
+    return inputs.knowing({probe: tally.rate or 0.0 for probe, tally in tallies.items()})
 
 
 def make_inputs(recipe: Recipe) -> Inputs:
@@ -93,6 +107,12 @@ class WorldInputs(Inputs):
     @cached_property
     def _asked(self) -> list[Task]:
         return self.world.evaluation_questions(self.recipe.evaluation.splits)
+
+    def probes(self) -> list[Task]:
+        return self.world.probes()
+
+    def knowing(self, rates: Mapping[str, float]) -> WorldInputs:
+        return WorldInputs(self.recipe, self.world.knowing(rates))
 
     def remarks(self) -> list[str]:
         found = Counter(task.meta["split"] for task in self.test_tasks())

@@ -12,6 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from fieldcraft.config.hub_names import model_in
 from fieldcraft.config.lineage import lineage
 from fieldcraft.config.recipe import Recipe
 from fieldcraft.dialects.base import beginning, encode_plain
@@ -90,6 +91,8 @@ def _origin(exported: Exported) -> tuple[str | None, str]:
     model = exported.recipe.model
     if model is None:
         return None, "Its first model was made from nothing."
+    if (copied := model_in(model)) is not None:
+        return copied.name, f"It began as {copied.name}, at the commit {copied.revision}."
     if found := _HUB.search(str(model.resolve())):
         name = f"{found[1]}/{found[2]}"
         return name, f"It began as {name}."

@@ -17,7 +17,7 @@ from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.rollouts import read_rollouts
 from fieldcraft.runs.closed_book import closed_book_report
 from fieldcraft.runs.context import Context
-from fieldcraft.runs.folder import StageFolder
+from fieldcraft.runs.stage_files import StageFolder
 from fieldcraft.train.stages.base import Row
 from fieldcraft.types import Author, Trajectory, UserError
 

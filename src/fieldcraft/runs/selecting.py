@@ -39,6 +39,7 @@ from fieldcraft.rollout.loop import Policy, rollout
 from fieldcraft.runs.build import make_environment
 from fieldcraft.runs.context import Context, open_context
 from fieldcraft.runs.filtering import DEMONSTRATIONS, text_dialect
+from fieldcraft.runs.knowledge import measure_knowledge
 from fieldcraft.runs.loop import run_async
 from fieldcraft.runs.sampling import Decoding, resolve_sampling
 from fieldcraft.runs.teachers import make_chat, make_prompted
@@ -246,6 +247,8 @@ async def _alone(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
             await context.open_tools()
         else:
             context.write_world()
+        if recipe.model is not None:
+            await measure_knowledge(context, recipe.model)
         models = {"start": context.first_model()} if recipe.select.reads else {}
         kept = await select_questions(context, models)
         report = build_report(

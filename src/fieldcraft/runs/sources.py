@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +118,15 @@ class Inputs(ABC):
     def judge(self, trajectory: Trajectory) -> Verdicts | None:
         """A verdict on each simulated call; None where only the real tool can tell."""
         return None
+
+    def probes(self) -> list[Task]:
+        """Questions for single facts, which the run's first model is asked before anything else;
+        none where nothing depends on what it knows."""
+        return []
+
+    def knowing(self, rates: Mapping[str, float]) -> Inputs:
+        """The same for a model whose share of right answers to each probe is known."""
+        return self
 
     def remarks(self) -> list[str]:
         """What is not as the recipe asks, a sentence each."""

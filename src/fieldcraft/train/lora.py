@@ -45,7 +45,7 @@ class Adapter:
     """
 
     def __init__(self, model: Any, settings: Lora, seed: int, folder: Path | None = None) -> None:
-        self.package = _import_peft()
+        self.package = import_peft()
         width = model.config.get_text_config().hidden_size
         if settings.rank > width:
             raise UserError(
@@ -155,7 +155,8 @@ def _refuse_shared(model: Any) -> None:
             )
 
 
-def _import_peft() -> ModuleType:
+def import_peft() -> ModuleType:
+    """Return the library. Raises UserError where it is not installed."""
     try:
         import peft
     except ImportError as error:

@@ -27,14 +27,13 @@ from transformers.utils.logging import disable_progress_bar, get_verbosity, set_
 
 from fieldcraft.config.sections import Dtype
 from fieldcraft.engine.local.requests import configured_ends
+from fieldcraft.hub.quantised import refuse_quantised
 from fieldcraft.records.remedies import remedy, require_readable
 from fieldcraft.types import Tokenizer, UserError
 
 # "Loading weights" and "Writing model shards" at every stage would bury the run's own progress.
 disable_progress_bar()
 
-# Written beside the weights by AutoGPTQ, AutoAWQ and ModelOpt, whatever config.json says.
-QUANTISED_BY = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
 OWN_LOSS = re.compile(r"loss_(coef|alpha|weight|factor|scale)")  # in a configuration's keys
 COPY = "copy its files from the model's source again"  # what to do about a model of no run
 
@@ -110,7 +109,7 @@ def load_config(folder: Path) -> PreTrainedConfig:
             f"{folder} is no checkpoint, as it has no config.json:"
             f" {remedy(folder, 'choose a folder that has one')}."
         )
-    _refuse_quantised(folder)
+    refuse_quantised(folder, folder)
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except UNREADABLE as error:
@@ -271,31 +270,6 @@ def _weights_file(folder: Path) -> Path:
     """Where the names of all tensors are: the weights, or the index of their parts."""
     names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
     return next((folder / name for name in names if (folder / name).exists()), folder)
-
-
-def _refuse_quantised(folder: Path) -> None:
-    """Raises UserError for weights in fewer bits than those that are trained (AWQ, GPTQ,
-    bitsandbytes, FP8 and their kin), as the files beside them say."""
-    beside = [name for name in QUANTISED_BY if (folder / name).exists()]
-    if beside or (found := _quantisation(folder)) is not None:
-        said = f"see {beside[0]}" if beside else found
-        raise UserError(
-            f"{folder} is quantised ({said}), and such weights cannot be trained or merged: use the"
-            " unquantised model that it was made from."
-        )
-
-
-def _quantisation(folder: Path) -> str | None:
-    """The method by which config.json says that the weights are quantised, None without one."""
-    try:
-        config = PreTrainedConfig.get_config_dict(folder, local_files_only=True)[0]
-    except UNREADABLE:
-        return None  # which has a sentence of its own
-    for part in (config, config.get("text_config")):
-        for key in ("quantization_config", "compression_config"):
-            if isinstance(part, dict) and part.get(key):
-                return str(dict(part[key]).get("quant_method", f"see {key} in config.json"))
-    return None
 
 
 def _names_code(folder: Path) -> bool:

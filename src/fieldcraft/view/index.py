@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager
 from dataclasses import astuple, fields
 from pathlib import Path
 
+from fieldcraft.config.hub_names import own_cache
 from fieldcraft.records.files import make_file, make_folder
 from fieldcraft.types import UserError
 from fieldcraft.view.lines import Columns, columns, read_line, text
@@ -43,8 +44,7 @@ _ROW = f"INSERT INTO rows (file, number, begin, size, {', '.join(NAMES)}) VALUES
 def index_path() -> Path:
     """Where the index of this user is: in the folder for caches, or, if nothing can be written
     there, in a temporary one."""
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(caches, "fieldcraft")
+    folder = own_cache()
     try:
         make_folder(folder)
         with tempfile.TemporaryFile(dir=folder):

@@ -13,7 +13,7 @@ from fieldcraft.evals.broken import broken_sentences
 from fieldcraft.records.metrics import broken_rollouts
 from fieldcraft.records.reading import read_json
 from fieldcraft.records.remedies import put_aside
-from fieldcraft.runs.folder import StageFolder
+from fieldcraft.runs.stage_files import StageFolder
 from fieldcraft.types import UserError
 from fieldcraft.view.viewed import Viewed
 

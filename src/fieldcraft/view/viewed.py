@@ -18,7 +18,8 @@ from fieldcraft.records.metrics import MetricsLog
 from fieldcraft.records.remedies import DAMAGED
 from fieldcraft.records.rollouts import ROLLOUTS
 from fieldcraft.records.timeline import StepTimes, read_times
-from fieldcraft.runs.folder import RunFolder, StageFolder, find_run
+from fieldcraft.runs.folder import RunFolder, find_run
+from fieldcraft.runs.stage_files import StageFolder
 from fieldcraft.types import UserError
 
 Kind = Literal["evaluation", "training", "branch", "other"]

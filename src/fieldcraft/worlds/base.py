@@ -94,6 +94,16 @@ class World(ABC):
         """
         raise UserError("the world has no pairs: give pairs=FILE, or leave the stage out.")
 
+    def probes(self) -> list[Task]:
+        """Questions for single facts, as prompts that a model continues with the answer; none in a
+        world that knows what its models were taught. A run asks them first of all."""
+        return []
+
+    def knowing(self, rates: Mapping[str, float]) -> World:
+        """The same world for a model of which the share of right answers to each probe is known.
+        `rates` is by the ids of the probes."""
+        return self
+
     @property
     def oracle(self) -> Oracle:
         """It knows the best way to answer. Raises UserError if the world has no oracle."""
