@@ -135,9 +135,8 @@ SHORTER |= {f"fieldcraft {word} autocoa-1.5b": REAL for word in ("check", "run")
 for own in ("search-r1", "search-r1-grpo", "otc-search", "otc-search-7b"):
     SHORTER[f"fieldcraft run {own} "] = [*REAL[:3], *shrink("rl", "rl")]
 SHORTER["fieldcraft check smollm2 "] = ["budget.total_tokens=2048"]
-SHORTER["fieldcraft check torl"] = ["budget.turn_tokens=12", "budget.total_tokens=2048"]
-SHORTER["fieldcraft check my-mcp.yaml"] = SHORTER["fieldcraft check torl"]
-SHORTER["fieldcraft check my-web.yaml"] = SHORTER["fieldcraft check torl"]
+for checked in ("torl", "my-mcp.yaml", "my-web.yaml"):
+    SHORTER[f"fieldcraft check {checked}"] = REAL[:2]
 SHORTER["fieldcraft run my-parts.yaml"] = [
     *("budget.turn_tokens=12", *shrink("sft", "sft"), *shrink("rl", "rl")),
 ]
@@ -329,16 +328,16 @@ def test_what_a_document_tells_to_type_works(document, folder, terminal):
             run_program(text, names)
 
 
-def run_program(text, names):
+def run_program(program, names):
     for long, short in SMALLER.items():
-        text = text.replace(long, short)
-    exec(compile(text, "program.py", "exec"), names)
+        program = program.replace(long, short)
+    exec(program, names)
 
 
 @pytest.mark.parametrize("family", ["smollm2", "gemma 3", "mistral"])
 def test_the_programs_of_the_readme_run_with_models_that_know_no_tools(folder, family):
-    write_tiny_checkpoint(Path("my-model"), "llama", tokenizer=FAMILIES[family].tokenizer())
     names = {}
+    write_tiny_checkpoint(Path("my-model"), "llama", tokenizer=FAMILIES[family].tokenizer())
     for _, text in (block for block in blocks(ROOT / "README.md") if block[0] == "python"):
         if file := re.match(r"# ([\w.-]+\.py)\n", text):
             Path(file[1]).write_text(text, "utf-8")
