@@ -30,7 +30,7 @@ class Truncation:
             )
 
     def __bool__(self) -> bool:
-        """Whether it drops anything."""
+        """Return whether it drops anything."""
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
 
@@ -69,7 +69,7 @@ class TurnEnd:
     texts: tuple[str, ...]
 
     def strip(self, turn: str) -> str:
-        """The text of a turn without the token that ended it."""
+        """Return the text of a turn without the token that ended it."""
         for text in self.texts:
             if turn.endswith(text):
                 return turn.removesuffix(text)

@@ -77,12 +77,13 @@ class Outcome(StrEnum):
 
     @property
     def executed(self) -> bool:
-        """Whether the tool, or what simulates it, was asked."""
+        """Return whether the tool, or what simulates it, was asked."""
         return self is Outcome.OK or self.failed
 
     @property
     def failed(self) -> bool:
-        """Whether nothing came of asking it, for a reason that is not the form of the call."""
+        """Return whether nothing came of asking it, for a reason that is not the form of the
+        call."""
         return self in (Outcome.FAILED, Outcome.UNAVAILABLE, Outcome.BROKEN)
 
 
@@ -101,8 +102,8 @@ class Task:
 
     @property
     def is_known(self) -> bool | None:
-        """Whether the model needs no tool: `known` where the source of the question says so, else
-        whether its closed-book rate is at least KNOWN_RATE; None where neither is there."""
+        """Return whether the model needs no tool: `known` where the source of the question says so,
+        else whether its closed-book rate is at least KNOWN_RATE; None where neither is there."""
         known: bool | None = self.meta.get("known")
         rate: float | None = self.meta.get("closed_book")
         return rate >= KNOWN_RATE if known is None and rate is not None else known
@@ -239,8 +240,8 @@ class Trajectory:
 
     @property
     def right(self) -> bool | None:
-        """Whether the reward `correct` gave the answer 1; None where that could not grade it.
-        Raises ValueError for a score outside 0 to 1, such as one times a weight."""
+        """Return whether the reward `correct` gave the answer 1; None where that could not grade
+        it. Raises ValueError for a score outside 0 to 1, such as one times a weight."""
         score = self.rewards.get(self.correct)
         if score is not None and not 0.0 <= score <= 1.0:
             raise ValueError(f"rewards['{self.correct}'] must be from 0 to 1 or None, not {score}")
@@ -284,8 +285,9 @@ class StatefulTool(Protocol):
     schema: dict[str, Any]  # as that of a Tool
 
     def open(self, task: Task) -> AbstractAsyncContextManager[Tool]:
-        """What is called during one rollout of `task`: entered before its first turn, and exited
-        however it ends. Rollouts run side by side, so all that one may change belongs in here."""
+        """Return what is called during one rollout of `task`: entered before its first turn, and
+        exited however it ends. Rollouts run side by side, so all that one may change belongs in
+        here."""
 
 
 AnyTool = Tool | StatefulTool
@@ -353,7 +355,8 @@ class Dialect(Protocol):
 
     @property
     def summary_request(self) -> str | None:
-        """What asks for a summary, up to the tag <summary>; None: a chain cannot be folded."""
+        """Return what asks for a summary, up to the tag <summary>; None: a chain cannot be
+        folded."""
 
     @property
     def any_ending(self) -> str:
@@ -363,38 +366,40 @@ class Dialect(Protocol):
         """Token ids up to where the policy starts to write. `tools` are JSON schemas."""
 
     def parse(self, written: Sequence[str]) -> Answer | Calls | None:
-        """What the last policy turn asks for: its answer, its calls (at least one), or None for
-        neither. `written` is all policy turns, oldest first."""
+        """Return what the last policy turn asks for: its answer, its calls (at least one), or None
+        for neither. `written` is all policy turns, oldest first."""
 
     def write_thought(self, text: str) -> str:
-        """How a policy turn begins that thinks `text`, which may be empty, and then goes on."""
+        """Return how a policy turn begins that thinks `text`, which may be empty, and then goes
+        on."""
 
     def write_thoughts(self, thoughts: Sequence[Thought]) -> str:
-        """The same for the thoughts of a demonstration, of which there may be none."""
+        """Return the same for the thoughts of a demonstration, of which there may be none."""
 
     def write_action(self, action: Action) -> str:
-        """The call as the policy writes it, from its opening tag up to its closing tag."""
+        """Return the call as the policy writes it, from its opening tag up to its closing tag."""
 
     def write_calls(self, actions: Sequence[Action]) -> str:
-        """All calls of one turn, as the policy writes them. Raises UserError for more calls than
-        the dialect allows in a turn."""
+        """Return all calls of one turn, as the policy writes them. Raises UserError for more calls
+        than the dialect allows in a turn."""
 
     def observation_frame(self, place: Place = ALONE) -> tuple[str, str]:
-        """What stands before and after an observation; a simulator writes between the two, white
-        space included. What stands between two observations of a turn belongs to the first."""
+        """Return what stands before and after an observation; a simulator writes between the two,
+        white space included. What stands between two observations of a turn belongs to the
+        first."""
 
     def write_observation(self, text: str, place: Place = ALONE) -> str:
-        """The whole observation block, tags and surrounding white space included."""
+        """Return the whole observation block, tags and surrounding white space included."""
 
     def encode_observation(self, text: str, place: Place = ALONE) -> list[int]:
         """Token ids of `write_observation`; only its frame may hold special tokens."""
 
     def write_answer(self, text: str) -> str:
-        """What follows the last thought, up to and without the end token."""
+        """Return what follows the last thought, up to and without the end token."""
 
     def open_answer(self, turn: str) -> str:
-        """What ends a turn that was begun with `turn`, which may be empty, and opens the answer, up
-        to where the policy writes it."""
+        """Return what ends a turn that was begun with `turn`, which may be empty, and opens the
+        answer, up to where the policy writes it."""
 
     def well_formed(self, written: Sequence[str]) -> bool:
-        """Whether the policy turns of a finished trajectory obey the dialect's grammar."""
+        """Return whether the policy turns of a finished trajectory obey the dialect's grammar."""

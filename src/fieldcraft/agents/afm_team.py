@@ -109,9 +109,9 @@ async def _write(board: Board, seat: str, part: str, role: Role) -> str:
 
 
 def requests(steps: Sequence[Step]) -> Iterator[tuple[int, int]]:
-    """The requests that this team, or that of `afm_code_team.py`, would have made to write a chain:
-    of each the number of steps that the seat read, and of those that it had written at its end. The
-    seat that decides what comes next writes nothing down."""
+    """Yield the requests that this team, or that of `afm_code_team.py`, would have made to write a
+    chain: of each the number of steps that the seat read, and of those that it had written at its
+    end. The seat that decides what comes next writes nothing down."""
     begin = 0  # of what the next seat writes
     for end, step in enumerate(steps, start=1):
         match step:

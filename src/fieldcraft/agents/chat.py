@@ -42,7 +42,7 @@ class SeatUse:
 
 
 def seed_of(key: str) -> int:
-    """The seed of the request with this key: 31 bits, which every endpoint takes."""
+    """Return the seed of the request with this key: 31 bits, which every endpoint takes."""
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest()) >> 1
 
 
@@ -59,7 +59,7 @@ class Chat(Protocol):
         stop: Sequence[str] = (),
         seed: int | None = None,
     ) -> Reply:
-        """The next message. Raises EndpointError if there is none."""
+        """Return the next message. Raises EndpointError if there is none."""
         ...
 
 
@@ -84,7 +84,7 @@ class EngineChat:
         stop: Sequence[str] = (),
         seed: int | None = None,
     ) -> Reply:
-        """The next message, without what ended it. Raises UserError if the tokenizer has no
+        """Return the next message, without what ended it. Raises UserError if the tokenizer has no
         chat template, or one that does not show every message once, in their order."""
         ids = self._encode(messages)
         session = f"chat#{next(self._sessions)}"

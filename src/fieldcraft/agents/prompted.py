@@ -112,7 +112,7 @@ class Attempt:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended for a reason that the model did not cause."""
+        """Return whether it ended for a reason that the model did not cause."""
         return self.end in (End.TOOL_FAILED, End.REQUEST_FAILED)
 
 
@@ -211,7 +211,7 @@ class Prompted:
 
 
 def with_tools(schemas: Sequence[Schema], max_calls: int) -> str:
-    """The instruction that describes the tools."""
+    """Return the instruction that describes the tools."""
     first = schemas[0]["function"]
     arguments = dict.fromkeys(first["parameters"]["properties"], "...")
     return WITH_TOOLS.format(
@@ -222,7 +222,8 @@ def with_tools(schemas: Sequence[Schema], max_calls: int) -> str:
 
 
 def read_turn(text: str, schemas: Sequence[Schema], reasoning: str = "") -> Turn:
-    """The thought and the first action or answer of a turn; `schemas` are those of the tools.
+    """Return the thought and the first action or answer of a turn; `schemas` are those of the
+    tools.
 
     Without tools the thought is the reasoning of a model that reasons before it writes: what it
     writes afterwards is a summary. With tools it is what the model writes, since its reasoning also
@@ -251,7 +252,7 @@ def read_turn(text: str, schemas: Sequence[Schema], reasoning: str = "") -> Turn
 
 
 def _read_action(text: str, schemas: Sequence[Schema]) -> tuple[Action | Malformed, int]:
-    """The call at the beginning of `text`, and where it ends."""
+    """Return the call at the beginning of `text`, and where it ends."""
     named = re.match(r"[`\"]?([\w-]+)[`\"]?\s*(?=\{)", text)
     if named is None:
         return Malformed("an action is a tool's name and its arguments as a JSON object"), 0
@@ -267,7 +268,7 @@ def _read_action(text: str, schemas: Sequence[Schema]) -> tuple[Action | Malform
 
 
 def _read_answer(text: str) -> Answer | Malformed:
-    """The first line that is not empty, or the content of its box."""
+    """Return the first line that is not empty, or the content of its box."""
     line = next((line for line in text.splitlines() if line.strip(" *`")), "")
     answer = last_box(line) or line.strip(" *`")
     return Answer(answer) if answer else Malformed("the answer is empty")

@@ -67,27 +67,27 @@ async def _try_and_reflect(conversation: Conversation) -> None:
 
 
 def _with_calls(conversation: Conversation, max_calls: int) -> Conversation:
-    """The conversation with another limit of calls."""
+    """Return the conversation with another limit of calls."""
     budget = conversation.episode.budget.model_copy(update={"max_calls": max_calls})
     return replace(conversation, episode=replace(conversation.episode, budget=budget))
 
 
 async def _is_content(trial: Conversation, answer: str) -> bool:
-    """Whether the model, asked for a verdict, does not call its answer wrong."""
+    """Return whether the model, asked for a verdict, does not call its answer wrong."""
     say(trial, JUDGE.format(answer=answer), Author.PROMPT)
     verdicts = VERDICT_LINE.findall(await _reply(trial))
     return not verdicts or verdicts[-1].lower() == "right"
 
 
 async def _reflect(trial: Conversation) -> str:
-    """What the model notes about a trial; nothing where it has no room left."""
+    """Return what the model notes about a trial; nothing where it has no room left."""
     failure = NOT_RIGHT if trial.trajectory.answer else NO_ANSWER
     say(trial, REFLECT.format(failure=failure), Author.PROMPT)
     return await _reply(trial)
 
 
 async def _reply(trial: Conversation) -> str:
-    """What the model writes next, without what it thought before."""
+    """Return what the model writes next, without what it thought before."""
     await trial.write(())
     last = trial.trajectory.segments[-1]
     if last.author is not Author.POLICY:

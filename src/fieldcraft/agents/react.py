@@ -43,7 +43,7 @@ async def think_and_look_up(conversation: Conversation) -> None:
 
 
 def _without_tags(text: str, dialect: Dialect) -> str:
-    """The text of a thought; `</think>` is not looked up."""
+    """Return the text of a thought; `</think>` is not looked up."""
     for tag in dialect.tags:
         text = text.replace(tag, " ")
     return text

@@ -55,7 +55,7 @@ async def _is_wrong(trajectory: Trajectory, correct: Reward) -> bool:
 
 
 def _with_whole_budget(conversation: Conversation) -> Conversation:
-    """The conversation with a new budget on top of what the trajectory has used."""
+    """Return the conversation with a new budget on top of what the trajectory has used."""
     trajectory, budget = conversation.trajectory, conversation.episode.budget
     more = {
         "max_calls": budget.max_calls + len(trajectory.calls),

@@ -17,7 +17,8 @@ EPSILON = 1e-6  # added to standard deviations
 
 
 def mean_of_group(rewards_G: Sequence[float]) -> list[float]:
-    """The baseline of GRPO (arXiv 2402.03300, section 4.1) and Dr.GRPO (arXiv 2503.20783)."""
+    """Return the baseline of GRPO (arXiv 2402.03300, section 4.1) and Dr.GRPO (arXiv
+    2503.20783)."""
     return [fmean(rewards_G)] * len(rewards_G)
 
 
@@ -31,7 +32,7 @@ def mean_of_others(rewards_G: Sequence[float]) -> list[float]:
 
 
 def deviation(rewards_G: Sequence[float]) -> float:
-    """What GRPO divides by: the standard deviation of the population, never 0."""
+    """Return what GRPO divides by: the standard deviation of the population, never 0."""
     return pstdev(rewards_G) + EPSILON
 
 
@@ -56,9 +57,9 @@ def gae(rewards_T: Floats, values_T: Floats, *, gamma: float, lam: float) -> Flo
 
 
 def whiten(parts: Sequence[Floats]) -> list[Floats]:
-    """Every token's advantage minus the mean over all tokens of a step, over their standard
-    deviation (REINFORCE++, arXiv 2501.03262; usual for PPO). `parts` has an array for each rollout.
-    """
+    """Return every token's advantage minus the mean over all tokens of a step, over their standard
+    deviation (REINFORCE++, arXiv 2501.03262; usual for PPO). `parts` has an array for each
+    rollout."""
     every = np.concatenate([*parts, np.zeros(0)])
     if not every.size:
         return list(parts)

@@ -87,7 +87,7 @@ def _chunks(logits_TV: Tensor) -> Iterator[slice]:
 
 
 def _log_ratios(logits_RV: Tensor, teacher_RV: Tensor, top_k: int | None) -> tuple[Tensor, Tensor]:
-    """The student's probabilities, and log p - log q of each word or of its bucket."""
+    """Return the student's probabilities, and log p - log q of each word or of its bucket."""
     logp_RV, logq_RV = logits_RV.log_softmax(-1), teacher_RV.log_softmax(-1)
     ratio_RV = logp_RV - logq_RV
     if top_k is not None and top_k < logits_RV.shape[1]:

@@ -165,7 +165,7 @@ class Surrogate:
         return log_ratio_T.exp()
 
     def _gain(self, ratio_T: Tensor, batch: TokenBatch) -> tuple[Tensor, Tensor]:
-        """The gain, and for which tokens a clip has changed it."""
+        """Return the gain, and for which tokens a clip has changed it."""
         adv_T = batch.advantage_T
         bounded_T = ratio_T.clamp(1 - self.clip_low, 1 + self.clip_high)
         if self.clip == "cispo":
@@ -177,7 +177,8 @@ class Surrogate:
         return gain_T, gain_T != ratio_T * adv_T
 
     def _mismatch(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
-        """The weight between sampler and trainer, and 1 for each token that is close enough."""
+        """Return the weight between sampler and trainer, and 1 for each token that is close
+        enough."""
         log_token_T = batch.old_logp_T - batch.sampled_logp_T
         ones_T = torch.ones_like(batch.weight_T)
 
@@ -197,7 +198,8 @@ class Surrogate:
 
 
 def _sampler_gap(batch: TokenBatch) -> Tensor:
-    """How far the sampler's log-probabilities are from the trainer's, where both had one policy."""
+    """Return how far the sampler's log-probabilities are from the trainer's, where both had one
+    policy."""
     gap_T = (batch.logp_T - batch.sampled_logp_T).abs()
     return gap_T if batch.fresh_T is None else batch.fresh_T * gap_T
 

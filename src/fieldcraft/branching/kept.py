@@ -27,7 +27,7 @@ class Kept:
         self.folder = folder
 
     def read(self, name: str) -> dict[int, Trajectory]:
-        """The samples of a state that are there. Raises UserError for a damaged file."""
+        """Return the samples of a state that are there. Raises UserError for a damaged file."""
         if self.folder is None:
             return {}
         path = self._file(name)

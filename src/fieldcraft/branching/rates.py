@@ -52,14 +52,14 @@ class Difference:
 
 
 def rate_of(samples: Iterable[Trajectory]) -> Rate:
-    """How many of the samples are right."""
+    """Return how many of the samples are right."""
     seen = [None if t.status is Status.ERROR else t.right for t in samples]
     graded = [right for right in seen if right is not None]
     return Rate(sum(graded), len(graded), len(seen) - len(graded))
 
 
 def difference(before: Rate, after: Rate) -> Difference:
-    """How much more often `after` is right. Without samples nothing is known."""
+    """Return how much more often `after` is right. Without samples nothing is known."""
     if before.share is None or after.share is None:
         return Difference(None, (-1.0, 1.0), 1.0)
     return Difference(

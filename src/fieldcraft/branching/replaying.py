@@ -11,7 +11,7 @@ SHOWN = 80  # characters of an observation in a sentence
 
 
 def stateful(env: ToolEnvironment) -> set[str]:
-    """The names of the tools that keep a state for a rollout."""
+    """Return the names of the tools that keep a state for a rollout."""
     return {tool.name for tool in env.tools if isinstance(tool, StatefulTool)}
 
 

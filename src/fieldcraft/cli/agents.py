@@ -186,7 +186,7 @@ def evaluate(
 
 
 def _questions(file: Path, max_left_out: float) -> list[Task]:
-    """The questions of a file; why others of it are left out is printed."""
+    """Return the questions of a file; why others of it are left out is printed."""
     from fieldcraft.data.sources import read_questions, with_source
 
     read = read_questions(file, max_left_out)
@@ -196,7 +196,7 @@ def _questions(file: Path, max_left_out: float) -> list[Task]:
 
 
 def _graded(agents: Mapping[str, Any], questions: Sequence[Task], judge: Any) -> dict[str, Any]:
-    """What the agents came to."""
+    """Return what the agents came to."""
     from fieldcraft.evals.metrics import summarise
     from fieldcraft.evals.pairwise import against_first
     from fieldcraft.records.events import nobody

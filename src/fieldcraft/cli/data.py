@@ -277,7 +277,7 @@ def serve_trained_agent(
 
 
 def read_token(variable: str | None, file: Path | None) -> str | None:
-    """The token of a server: never an argument, which every user of the machine can read."""
+    """Return the token of a server: never an argument, which every user of the machine can read."""
     if variable is not None and file is not None:
         raise UserError("there can be one token: give --token-env or --token-file, not both.")
     if file is not None:

@@ -109,7 +109,8 @@ def _leaves(group: BaseExceptionGroup[UserError | OSError]) -> list[UserError | 
 
 
 def _sentence(error: UserError | OSError) -> str:
-    """What the user is told. What the operating system refuses is no defect of the program's."""
+    """Return what the user is told. What the operating system refuses is no defect of the
+    program's."""
     if isinstance(error, UserError):
         return str(error)
     reason = error.strerror or str(error) or type(error).__name__

@@ -72,8 +72,8 @@ def run(
 
 
 def _summary(report: dict[str, Any]) -> list[Figures | str]:
-    """What a report shows in the terminal: a sentence and the tables of one run, or of several
-    seeds."""
+    """Return what a report shows in the terminal: a sentence and the tables of one run, or of
+    several seeds."""
     achieved = achievement(report)
     broken = broken_sentences(report.get("evals", {}))
     return [*(f"{line}\n" for line in (achieved, *broken) if line), *_tables(report)]
@@ -92,7 +92,7 @@ def _tables(report: dict[str, Any]) -> list[Figures]:
 
 
 def _load(recipe: str, overrides: list[str], begun: Path | None = None) -> Recipe:
-    """A recipe that does something."""
+    """Return a recipe that does something."""
     settings = load_recipe(recipe, overrides, begun)
     refuse_idle(settings)
     return settings
@@ -111,7 +111,7 @@ def _report(settings: Recipe, folder: Path, console: Console) -> list[Figures | 
 
 
 def _execute(settings: Recipe, folder: Path, console: Console) -> dict[str, Any]:
-    """What is left of a run, or of one for every seed of the recipe."""
+    """Return what is left of a run, or of one for every seed of the recipe."""
     if settings.seeds:
         from fieldcraft.runs.seeds import sweep
 
@@ -179,7 +179,7 @@ def _refuse(problems: Sequence[str]) -> None:
 
 
 def _question(run: Path) -> str:
-    """A question of the run's last evaluation, to ask next."""
+    """Return a question of the run's last evaluation, to ask next."""
     folder = find_run(run)
     for name in folder.evaluations()[-1:]:
         for trajectory in folder.evaluation(name).each():

@@ -165,7 +165,7 @@ def _one(number: int | None, found: Iterable[tuple[int, Trajectory]]) -> Traject
 
 
 def _no_trajectory(number: int | None, everything: Numbered, wanted: Filter) -> UserError:
-    """Why there is none of a number."""
+    """Return why there is none of a number."""
     left = [at for at, trajectory in everything.items() if wanted(trajectory)]
     if number is None or not left:
         return UserError("there is no such trajectory: leave out a filter.")
@@ -179,7 +179,7 @@ def _no_trajectory(number: int | None, everything: Numbered, wanted: Filter) -> 
 
 
 def _check_split(split: str | None, everything: Iterable[tuple[int, Trajectory]]) -> None:
-    """Raises UserError for a split that no question is of."""
+    """Raise UserError for a split that no question is of."""
     splits = {str(t.task.meta["split"]) for _, t in everything if "split" in t.task.meta}
     if split is not None and split not in splits:
         have = f"give one of {', '.join(sorted(splits))}" if splits else "leave out --split"
@@ -197,7 +197,8 @@ def _print_mask(run: RunFolder, stage: str, trajectory: Trajectory, console: Con
 
 
 def _collected(run: RunFolder) -> tuple[Numbered, Numbered]:
-    """Demonstrations that were kept, and rejected attempts, numbered one after the other."""
+    """Return the demonstrations that were kept, and rejected attempts, numbered one after the
+    other."""
     files = [run.collected / f"{name}.jsonl" for name in ("demonstrations", "rejected")]
     if not all(file.exists() for file in files):
         raise UserError(f"{run.path} has collected nothing yet: let 'fieldcraft run' resume it.")

@@ -38,7 +38,7 @@ class Cargo:
 
 
 def pack(state: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Packed]:
-    """The tensors of a state in a type, tied ones once."""
+    """Return the tensors of a state in a type, tied ones once."""
     packed: dict[str, Packed] = {}
     for name, tensor in once(state).items():
         whole = tensor.detach().to("cpu", dtype).contiguous()
@@ -61,7 +61,7 @@ def size(packed: Mapping[str, Packed]) -> int:
 
 
 def unpack(one: Packed) -> Tensor:
-    """A tensor of its own."""
+    """Return a tensor of its own."""
     flat = torch.from_numpy(one.data.copy())  # what Ray gives is shared, and read-only
     return flat.view(one.dtype).reshape(one.shape)
 
@@ -76,8 +76,8 @@ def load(model: Any, packed: Mapping[str, Packed]) -> None:
 
 
 def merged(state: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
-    """A state of a model, by the names that it has without an adapter; what the adapter adds is
-    added (LoRA, arXiv 2106.09685, section 4.1)."""
+    """Return a state of a model, by the names that it has without an adapter; what the adapter adds
+    is added (LoRA, arXiv 2106.09685, section 4.1)."""
     plain = {
         name.replace(".base_layer.", "."): tensor
         for name, tensor in state.items()

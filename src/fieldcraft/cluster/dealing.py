@@ -76,7 +76,7 @@ class Dealer:
         self.turn_tokens += LEARNING * (tokens - self.turn_tokens)
 
     def forget(self, session: str) -> int | None:
-        """A session has ended; returns its engine, None for an unknown session."""
+        """Return a session has ended; returns its engine, None for an unknown session."""
         known = self._sessions.pop(session, None)
         if known is None:
             return None

@@ -51,7 +51,7 @@ class Engines:
         step_tokens: Count = 8192,
         dtype: Dtype = "float32",
     ) -> Fleet:
-        """All engines, to sample from a model of this process, or from what `source` has the
+        """Return all engines, to sample from a model of this process, or from what `source` has the
         weights of; then `model` needs none.
 
         Other arguments are those of a `LocalEngine`; `max_rows` is of all engines together, and

@@ -213,7 +213,7 @@ class Fleet:
     # ---- deaths
 
     def _dead(self, engine: int) -> bool:
-        """Whether it has died and is not back yet."""
+        """Return whether it has died and is not back yet."""
         return self._holds[engine] is None and self._deaths[engine] > 0
 
     def _lose(self, engine: int, life: int, lost: Lost) -> None:

@@ -34,5 +34,5 @@ async def _answers(actor: Any, seconds: float) -> bool:
 
 
 def silence(seconds: float) -> str:
-    """Why such a process was lost."""
+    """Return why such a process was lost."""
     return f"no answer for {seconds:g} s"

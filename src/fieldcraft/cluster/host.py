@@ -32,7 +32,7 @@ class Shape:
 
 
 def build(shape: Shape) -> Any:
-    """A model of the shape whose weights have still to come."""
+    """Return a model of the shape whose weights have still to come."""
     # A copy as from a file, without what training has set: its attention is of another process.
     config = type(shape.config).from_dict(shape.config.to_dict())
     model = AutoModelForCausalLM.from_config(config, dtype=shape.dtype, trust_remote_code=False)
@@ -48,7 +48,7 @@ class EngineHost:
         self._engines: dict[str, LocalEngine] = {}
 
     async def process(self) -> int:
-        """Its id, once it is ready."""
+        """Return its id, once it is ready."""
         return os.getpid()
 
     async def hold(

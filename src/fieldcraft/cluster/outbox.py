@@ -48,7 +48,7 @@ class Outbox:
         return forms_of(tensors)
 
     def open(self, size: int) -> tuple[str, int]:
-        """Where `size - 1` receivers meet this process; it leaves the earlier ones."""
+        """Return where `size - 1` receivers meet this process; it leaves the earlier ones."""
         if self._wire is not None:
             self._wire.close()
         self._wire = Wire(self._host, 0, 0, size, self._device)

@@ -13,7 +13,7 @@ PACKAGES = ("fieldcraft", "torch", "transformers", "ray")
 
 
 def look(token: str) -> tuple[dict[str, str], str]:
-    """The versions of a node, and what the file `token` holds there; "" where it is not."""
+    """Return the versions of a node, and what the file `token` holds there; "" where it is not."""
     versions = {"Python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -27,7 +27,7 @@ def look(token: str) -> tuple[dict[str, str], str]:
 
 
 def free(address: str, port: int) -> bool:
-    """Whether nothing listens at a port of this node; 0 is any free one."""
+    """Return whether nothing listens at a port of this node; 0 is any free one."""
     try:
         with socket.create_server((address, port)):
             return True

@@ -44,11 +44,11 @@ class RankHost:
         self._outbox: Outbox | None = None
 
     def process(self) -> int:
-        """Its id."""
+        """Return its id."""
         return os.getpid()
 
     def address(self, port: int) -> str:
-        """Where the others find this process; 0 is any free port."""
+        """Return where the others find this process; 0 is any free port."""
         host = import_ray().util.get_node_ip_address()
         return f"tcp://{host}:{port or free_port(host)}"
 
@@ -63,12 +63,12 @@ class RankHost:
         self._outbox = self._outbox or Outbox(host, torch.device(place.device))
 
     def call(self, method: str, share: tuple[Any, ...]) -> Any:
-        """A method of the rank."""
+        """Return a method of the rank."""
         return getattr(self._rank, method)(*share)
 
     def whole(self, name: str, dtype: torch.dtype) -> tuple[dict[str, Packed], int]:
-        """The weights of a policy as engines take them over, and their bytes: an adapter is merged.
-        All ranks take part, and the first one has them."""
+        """Return the weights of a policy as engines take them over, and their bytes: an adapter is
+        merged. All ranks take part, and the first one has them."""
         model, state = self._merged(name)
         if model is None:
             return {}, 0
@@ -82,7 +82,7 @@ class RankHost:
             write_model(folder, model, state)
 
     def keep(self, name: str, label: str, dtype: torch.dtype, others: Sequence[str]) -> list[Form]:
-        """The same into the outbox, which then tells their forms. All ranks take part."""
+        """Return the same into the outbox, which then tells their forms. All ranks take part."""
         model, state = self._merged(name)
         if model is None:
             return []
@@ -90,7 +90,7 @@ class RankHost:
         return self._outbox.keep(label, model, state, dtype, others)
 
     def post(self, method: str, *args: Any) -> Any:
-        """A method of the outbox."""
+        """Return a method of the outbox."""
         return getattr(self._outbox, method)(*args)
 
     def _merged(self, name: str) -> tuple[Any, dict[str, Tensor]]:
@@ -182,7 +182,7 @@ class RayRanks:
         self._actors = []
 
     def _end_silent(self) -> None:
-        """Raises RanksLost if one does not answer; all are ended then."""
+        """Raise RanksLost if one does not answer; all are ended then."""
         ray = import_ray()
         asked = [a.process.options(concurrency_group=HEALTH).remote() for a in self._actors]
         seconds = self._session.settings.silence
@@ -216,12 +216,13 @@ class RayRanks:
 
 
 def _absolute(share: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Processes of Ray's have another working folder."""
+    """Return the processes of Ray's have another working folder."""
     return tuple(one.absolute() if isinstance(one, Path) else one for one in share)
 
 
 def interface_of(address: str) -> str:
-    """The name of the network interface that has an address. Raises UserError where none has."""
+    """Return the name of the network interface that has an address. Raises UserError where none
+    has."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
             try:

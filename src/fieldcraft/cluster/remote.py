@@ -25,7 +25,7 @@ def import_ray() -> ModuleType:
 
 
 async def answer(asked: Awaitable[Any]) -> Any:
-    """What a process of Ray's returns or raises. Raises Lost if it has died."""
+    """Return what a process of Ray's returns or raises. Raises Lost if it has died."""
     ray = import_ray()
     try:
         return await asked

@@ -54,7 +54,7 @@ class Kept:
     _ended: bool = False  # for its silence
 
     async def answer(self, asked: Awaitable[Any]) -> Any:
-        """What the process returns or raises. Raises Lost if it dies or hangs."""
+        """Return what the process returns or raises. Raises Lost if it dies or hangs."""
         if self._listening is None or self._listening.done():
             self._listening = asyncio.create_task(self._listen())
         self._asked += 1

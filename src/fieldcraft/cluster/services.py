@@ -42,7 +42,8 @@ class Ground:
     def prepare(
         self, kind: Kind, index: Path | None, sandbox: Mapping[str, Any]
     ) -> tuple[str, int]:
-        """Its address and a free port. Raises UserError if the server cannot be made there."""
+        """Return its address and a free port. Raises UserError if the server cannot be made
+        there."""
         _app(kind, index, sandbox)
         host = import_ray().util.get_node_ip_address()
         return host, free_port(host)
@@ -61,7 +62,7 @@ class ServiceHost:
         threading.Thread(target=server.run, kwargs=run, daemon=True).start()
 
     def process(self) -> int:
-        """Its id, once it listens."""
+        """Return its id, once it listens."""
         return os.getpid()
 
     def stay(self) -> None:
@@ -176,5 +177,5 @@ class InTurn:
         return await tool(**arguments)
 
     def _wait(self, state: RetryCallState) -> float:
-        """The next server is asked at once, and all of them again after a pause."""
+        """Return the next server is asked at once, and all of them again after a pause."""
         return 0.0 if state.attempt_number % len(self._tools) else wait_fixed(PACE)(state)

@@ -34,12 +34,12 @@ class Session:
     group: Any
 
     def of(self, role: Role) -> list[Place]:
-        """The places of all processes of a role."""
+        """Return the places of all processes of a role."""
         return [place for place in self.places if place.role == role]
 
     @property
     def described(self) -> str:
-        """What runs where, as the reader of a run is told."""
+        """Return what runs where, as the reader of a run is told."""
         counts = Counter((self.nodes[place.node].address, place.role) for place in self.places)
         parts = [f"{count} {role}s on {address}" for (address, role), count in counts.items()]
         return f"device {self.device}: {', '.join(parts)}"
@@ -73,7 +73,7 @@ class Session:
 
 
 def _hosting(places: Sequence[Place], engine: Place) -> int:
-    """The index of the trainer on whose device an engine begins."""
+    """Return the index of the trainer on whose device an engine begins."""
     return next(
         index
         for index, one in enumerate(places)
@@ -146,14 +146,14 @@ def _begin(settings: Cluster, device: str) -> None:
 
 
 def _knock(address: str) -> None:
-    """Raises OSError where nothing listens: Ray would try for minutes."""
+    """Raise OSError where nothing listens: Ray would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host, int(port)), SECONDS_TO_CONNECT).close()
 
 
 def _nodes(device: str) -> list[Node]:
-    """All that live, this machine first."""
+    """Return all that live, this machine first."""
     ray = import_ray()
     kind = "GPU" if device == "cuda" else "CPU"
     here = ray.util.get_node_ip_address()

@@ -22,7 +22,7 @@ class Source(Protocol):
     """A policy in training; an adapter is merged."""
 
     def cargo(self, dtype: torch.dtype, version: int) -> Cargo:
-        """Its weights as they are now, in a type, on their way to engines."""
+        """Return its weights as they are now, in a type, on their way to engines."""
 
 
 @final

@@ -29,7 +29,7 @@ class ServerHost:
         self._process: Process | None = None
 
     def check(self, python: Path) -> None:
-        """Raises UserError for a Python of this node without vLLM."""
+        """Raise UserError for a Python of this node without vLLM."""
         find_vllm(python)
 
     def start(
@@ -44,11 +44,11 @@ class ServerHost:
         return self._process.url
 
     def alive(self) -> bool:
-        """Whether there is a server. One dies with its host."""
+        """Return whether there is a server. One dies with its host."""
         return self._process is not None and self._process.alive
 
     def cause(self) -> str:
-        """Why there is none any more."""
+        """Return why there is none any more."""
         return "vLLM's node has died" if self._process is None else self._process.cause()
 
     def stop(self) -> None:

@@ -74,7 +74,7 @@ class Wired(Servers):
             await super()._load(server, weights)
 
     async def _travel(self, parcel: Parcel, servers: Sequence[Server]) -> str:
-        """One broadcast to all servers. Returns why it failed, or nothing."""
+        """Return one broadcast to all servers. Returns why it failed, or nothing."""
         size = 1 + len(servers) * self._devices
         ends = parcel.keeper.process, *servers
         if ends != self._ends:
@@ -91,8 +91,8 @@ class Wired(Servers):
 
     @asynccontextmanager
     async def _still(self, servers: Sequence[Server]) -> AsyncIterator[None]:
-        """A server of several devices is paused meanwhile: two groups of NCCL at work on the same
-        devices may wait for each other."""
+        """Yield a server of several devices is paused meanwhile: two groups of NCCL at work on the
+        same devices may wait for each other."""
         if self._devices == 1:
             yield
             return
@@ -105,7 +105,8 @@ class Wired(Servers):
     async def _each(
         self, servers: Sequence[Server], ask: Callable[[Server], Awaitable[str | None]]
     ) -> list[str | None]:
-        """What all servers answer to `ask`. Those that are gone are lost, which is their answer."""
+        """Return what all servers answer to `ask`. Those that are gone are lost, which is their
+        answer."""
 
         async def one(server: Server) -> str | None:
             try:

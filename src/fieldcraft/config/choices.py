@@ -93,14 +93,14 @@ class ToolChoice(Section):
 
     @property
     def trained_names(self) -> set[str]:
-        """What training calls it. The tools of a server are not known before it is asked."""
+        """Return what training calls it. The tools of a server are not known before it is asked."""
         if self.name == MCP:
             return set()
         return {read_signature(text).name for text in self.called} or {self.name}
 
     @property
     def all_names(self) -> set[str]:
-        """What training or an evaluation calls it."""
+        """Return what training or an evaluation calls it."""
         return self.trained_names | {read_signature(text).name for text in self.unseen}
 
 

@@ -83,7 +83,8 @@ class Collect(Section):
 
     @property
     def targets(self) -> dict[str, int | None]:
-        """How many are kept: demonstrations of each way, pairs that choose each; None: all."""
+        """Return how many are kept: demonstrations of each way, pairs that choose each; None:
+        all."""
         if self.pairs is None:
             thinking = acting = None
         else:

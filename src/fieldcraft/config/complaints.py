@@ -39,7 +39,8 @@ _WORDS: Mapping[str, str] = {
 
 
 def first_problem(error: ValidationError) -> tuple[str, str, tuple[str | int, ...]]:
-    """The kind of what pydantic complains of first, a clause that says it, and where it is."""
+    """Return the kind of what pydantic complains of first, a clause that says it, and where it
+    is."""
     problem = error.errors(include_url=False)[0]
     place = (part for part in problem["loc"] if not MEMBER.match(str(part)))
     return problem["type"], _clause(problem), tuple(place)

@@ -35,7 +35,7 @@ class Scorer(Section):
 
     @property
     def is_self(self) -> bool:
-        """Whether it is the model that the stage starts from."""
+        """Return whether it is the model that the stage starts from."""
         return self.stage is None and self.checkpoint is None
 
 

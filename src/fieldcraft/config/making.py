@@ -21,7 +21,7 @@ def make_part(
     offered: Mapping[str, Any],
     others: Collection[str] = (),
 ) -> Any:
-    """What `factory` makes of the settings.
+    """Return what `factory` makes of the settings.
 
     Args:
         kind: what it is.

@@ -66,7 +66,7 @@ def _prices_calls(rewards: Any) -> bool:
 
 
 def _weight(own: Any) -> Any:
-    """The weight of a reward, as a recipe writes it or as it was read."""
+    """Return the weight of a reward, as a recipe writes it or as it was read."""
     if isinstance(own, Mapping):
         return own.get("weight")
     return own.weight if isinstance(own, Weighted) else own
@@ -312,7 +312,7 @@ class Rl(Stage):
         return periods(self.budget, budget, self.steps)
 
     def limits_at(self, budget: Limits, number: int) -> Limits:
-        """The budget of rollouts that begin in step `number`, by that of the recipe."""
+        """Return the budget of rollouts that begin in step `number`, by that of the recipe."""
         return next(p.limits for p in reversed(self.periods(budget)) if p.begin <= number)
 
     def overlong_span(self, budget: Limits) -> tuple[int, int]:

@@ -50,7 +50,7 @@ class Section(BaseModel):
 
 
 def fields_of(section: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The keys of a section, as a recipe writes them."""
+    """Return the keys of a section, as a recipe writes them."""
     return {field.alias or name: field for name, field in section.model_fields.items()}
 
 
@@ -190,8 +190,8 @@ class Limits(Section):
         return self
 
     def changed(self, changes: dict[str, Any]) -> Limits:
-        """The budget with other values of some keys, inside of `fold` too. Raises ValueError for a
-        wrong one, and for values that do not agree."""
+        """Return the budget with other values of some keys, inside of `fold` too. Raises ValueError
+        for a wrong one, and for values that do not agree."""
         keys = self.model_dump() | changes
         for key, ending in _OF_AN_ENDING.items():
             if keys["at_limit"] != ending and key not in changes:
@@ -230,7 +230,7 @@ class Optim(Section):
     activation_checkpointing: bool = False  # computes them twice instead of keeping them
 
     def warmup_steps(self, steps: int) -> int:
-        """Steps before the full rate, in a stage of `steps`."""
+        """Return the steps before the full rate, in a stage of `steps`."""
         return round(self.warmup * steps) if self.warmup < 1 else int(self.warmup)
 
 
@@ -312,12 +312,12 @@ class Evaluation(SamplingConfig):
         return max(self.samples.values())
 
     def samples_of(self, task: Task) -> int:
-        """How many samples of a question are drawn."""
+        """Return how many samples of a question are drawn."""
         return count_samples(self.samples, task)
 
     @property
     def sizes(self) -> dict[str, int | None]:
-        """How many questions of which split, the leading one first; None: all."""
+        """Return how many questions of which split, the leading one first; None: all."""
         return {**self.splits, **{name: None for name in self.tasks if name not in self.splits}}
 
     @property

@@ -51,7 +51,7 @@ class Stage(Section):
 
     @property
     def trained_authors(self) -> tuple[str, ...]:
-        """Whose tokens are trained; see `types.Author`."""
+        """Return whose tokens are trained; see `types.Author`."""
         return ("policy",)
 
     @property
@@ -71,7 +71,7 @@ class Stage(Section):
 
     @property
     def rollout_steps(self) -> dict[str, int]:
-        """How many steps it samples with real, simulated or mixed observations."""
+        """Return how many steps it samples with real, simulated or mixed observations."""
         return {}
 
     @property
@@ -106,7 +106,7 @@ class Supervised(Stage):
         return self
 
     def steps_over(self, examples: int) -> int:
-        """How many steps the stage has with so many examples."""
+        """Return how many steps the stage has with so many examples."""
         return self.steps or ceil((self.epochs or 1.0) * examples / self.batch)
 
 

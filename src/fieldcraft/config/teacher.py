@@ -14,7 +14,8 @@ from fieldcraft.config.sections import Rate
 
 
 def is_openai(url: str) -> bool:
-    """Whether a url is of OpenAI itself, which takes fewer keys than servers of open models."""
+    """Return whether a url is of OpenAI itself, which takes fewer keys than servers of open
+    models."""
     return urlsplit(url).hostname == "api.openai.com"
 
 
@@ -55,7 +56,7 @@ class Teacher(SamplingConfig):
         return self
 
     def seat(self, name: str) -> Teacher:
-        """The settings of the model in a seat."""
+        """Return the settings of the model in a seat."""
         shared = self.model_dump(exclude={"team", "seats"})
         own = self.seats.get(name, {})
         for key in own:

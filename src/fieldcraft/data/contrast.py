@@ -32,7 +32,7 @@ NO_GUESS = "no wrong answer to reject"
 
 
 def contrast(task: Task, thinking: Sequence[Attempt], acting: Sequence[Attempt]) -> StepPair | str:
-    """The pair of a question, or why there is none.
+    """Return the pair of a question, or why there is none.
 
     Args:
         task: the question.
@@ -69,7 +69,8 @@ def split(steps: Sequence[Step]) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
 
 
 def with_share(pairs: Sequence[StepPair], share: float) -> list[StepPair]:
-    """The pairs, of those that choose thinking only as many, the first ones, as make up `share`."""
+    """Return the pairs, of those that choose thinking only as many, the first ones, as make up
+    `share`."""
     acting = sum(pair.acts for pair in pairs)
     room = int(share / (1 - share) * acting + 1e-9)
     kept = []

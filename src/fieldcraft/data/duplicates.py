@@ -58,7 +58,7 @@ class Alike:
         self._same = set[str]()  # the estimate finds equal texts with certainty; this is faster
 
     def met(self, text: str) -> bool:
-        """Whether a text like this one was met; from now on this one was, too."""
+        """Return whether a text like this one was met; from now on this one was, too."""
         plain = normal_form(text)
         if plain in self._same:
             return True

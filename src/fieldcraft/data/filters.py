@@ -51,13 +51,14 @@ class Chain(NamedTuple):
 
     @property
     def interactions(self) -> int:
-        """How many agents and tools were at work: calls, and blocks of all roles but thinking,
-        which stands before each of them."""
+        """Return how many agents and tools were at work: calls, and blocks of all roles but
+        thinking, which stands before each of them."""
         return len(self.calls) + sum(role is not Role.THINK for role, _ in self.blocks)
 
     @property
     def hops(self) -> int:
-        """How often the chain went to its tools and came back: the calls of one turn are one."""
+        """Return how often the chain went to its tools and came back: the calls of one turn are
+        one."""
         acts = [isinstance(step, Action) for step in self.steps]
         return sum(act and not before for before, act in pairwise([False, *acts]))
 
@@ -72,7 +73,8 @@ class Chain(NamedTuple):
 
     @property
     def corrects(self) -> bool:
-        """Whether a check failed on the way: a double check below PASSING, or a poor grade."""
+        """Return whether a check failed on the way: a double check below PASSING, or a poor
+        grade."""
         return any(
             (role is Role.CHECK and (score_of(text) or PASSING) < PASSING)
             or (role is Role.REFLECT and POOR.lower() in grades_of(text).values())
@@ -95,7 +97,7 @@ class FilterContext:
     draw: float = 0.0
 
     async def verdict(self, chain: Chain) -> bool | None:
-        """Whether the answer is right; None where that cannot be told."""
+        """Return whether the answer is right; None where that cannot be told."""
         return await self.grader.right(*chain)
 
 
@@ -132,7 +134,7 @@ def _example(chain: Chain, rule: str = "", reason: str = "") -> Example:
 
 
 def make_rule(name: str, settings: Mapping[str, Any]) -> Rule:
-    """The rule of a name. Raises UserError for an unknown name or setting, for a file of the
+    """Return the rule of a name. Raises UserError for an unknown name or setting, for a file of the
     settings that is not there, and for something that is no rule."""
     part = find(Kind.FILTER, name)
     if inspect.isfunction(part) and len(inspect.signature(part).parameters) == 2:
@@ -204,7 +206,7 @@ async def _judged(name: str, rule: Rule, chain: Chain, context: FilterContext) -
 
 
 def profile(chains: Sequence[Chain]) -> dict[str, float]:
-    """Figures of a set of chains, for its card."""
+    """Return the figures of a set of chains, for its card."""
     count = max(len(chains), 1)
     return {
         "chains": len(chains),

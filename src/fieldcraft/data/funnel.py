@@ -55,7 +55,7 @@ class Card:
 
 
 def few(examples: Sequence[Example]) -> list[Example]:
-    """The first EXAMPLES of each rule and reason, in their order."""
+    """Return the first EXAMPLES of each rule and reason, in their order."""
     found: dict[tuple[str, str], list[Example]] = {}
     for example in examples:
         found.setdefault((example.rule, example.reason), []).append(example)

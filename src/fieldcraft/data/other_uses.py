@@ -15,8 +15,8 @@ _QUESTIONS = {
 
 
 def other_use(record: Record, *own: str) -> str:
-    """The end of a sentence that names the key for records like this one; "" for a record that is
-    not known, or one of the keys `own`."""
+    """Return the end of a sentence that names the key for records like this one; "" for a record
+    that is not known, or one of the keys `own`."""
     found = _use(record)
     return "" if found is None or found[0] in own else found[1]
 

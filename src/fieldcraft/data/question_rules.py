@@ -40,8 +40,8 @@ class TestsFilter:
 
 
 def count_tests(task: Task) -> int | None:
-    """Tests of a question for a program: inputs with their outputs, and assertions in unit tests,
-    where a text without any counts once. None for a question without tests."""
+    """Return the tests of a question for a program: inputs with their outputs, and assertions in
+    unit tests, where a text without any counts once. None for a question without tests."""
     stdin, unit = task.meta.get(STDIN), task.meta.get(UNIT)
     if not stdin and not unit:
         return None
@@ -62,7 +62,7 @@ def proofs(chain: Chain, context: FilterContext) -> Verdict:
 
 
 def asks_for_proof(task: Task) -> bool:
-    """Whether the type of a task is `proof`, or its question says to prove or to show that
+    """Return whether the type of a task is `proof`, or its question says to prove or to show that
     something holds and asks for nothing that could be compared: it has neither a question mark nor
     a clause that begins with find, determine, compute and the like. A question with tests asks for
     a program."""

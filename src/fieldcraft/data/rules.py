@@ -56,7 +56,7 @@ class HopsFilter:
     """Leaves out chains with fewer than `least` or more than `most` hops; see `Chain.hops`."""
 
     def __init__(self, least: PositiveInt = 5, most: PositiveInt = 20) -> None:
-        """Raises UserError for a range without any number in it."""
+        """Raise UserError for a range without any number in it."""
         if least > most:
             raise UserError(
                 f"the filter 'hops' keeps nothing from {least} to {most}: raise its setting 'most'."
@@ -91,7 +91,7 @@ def redundant(chain: Chain, context: FilterContext) -> Verdict:
 
 
 def _same_call(action: Action) -> str:
-    """Calls that differ in white space and capitals alone are the same."""
+    """Return the calls that differ in white space and capitals alone are the same."""
     plain = {
         name: " ".join(value.lower().split()) if isinstance(value, str) else value
         for name, value in action.arguments.items()
@@ -156,14 +156,14 @@ class Contaminated:
         words: PositiveInt = NGRAM,
         canaries: tuple[str, ...] = (),
     ) -> None:
-        """Raises UserError for a file that is missing, or holds no questions."""
+        """Raise UserError for a file that is missing, or holds no questions."""
         self.words = words
         self.canaries = canaries
         asked = (task.question for file in files for task in read_tasks(file, max_left_out=0.0))
         self.taken = {ngram for question in asked for ngram in self._ngrams(question)}
 
     def _ngrams(self, text: str) -> Iterator[str]:
-        """All runs of so many words; the whole text if it has fewer."""
+        """Yield all runs of so many words; the whole text if it has fewer."""
         found = words(text)
         for start in range(max(len(found) - self.words, 0) + 1):
             yield " ".join(found[start : start + self.words])

@@ -30,13 +30,14 @@ class Teacher(Protocol):
     """Tries questions."""
 
     async def attempt(self, task: Task, way: Way, key: str) -> Attempt:
-        """One try; the same key gives the same random choices."""
+        """Return one try; the same key gives the same random choices."""
         ...
 
     def pairs(
         self, task: Task, thinking: Sequence[Attempt], acting: Sequence[Attempt]
     ) -> list[StepPair] | str:
-        """The contrastive pairs of a question that was tried both ways, or why there are none."""
+        """Return the contrastive pairs of a question that was tried both ways, or why there are
+        none."""
         ...
 
 
@@ -74,7 +75,7 @@ class Oracle:
     def pairs(
         self, task: Task, thinking: Sequence[Attempt], acting: Sequence[Attempt]
     ) -> list[StepPair]:
-        """One for every decision on the way, which the world knows without any try."""
+        """Return one for every decision on the way, which the world knows without any try."""
         rng = random.Random(f"decisions:{self.seed}:{task.id}")
         return [
             StepPair(task, decision.before, decision.chosen, decision.rejected)

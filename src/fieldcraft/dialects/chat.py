@@ -35,8 +35,8 @@ class Chat:
         return self.dialect.encode_prompt(frame, message)
 
     def write_reply(self, message: str) -> str:
-        """What follows a turn of the policy, its end-of-sequence token included, up to its next
-        turn."""
+        """Return what follows a turn of the policy, its end-of-sequence token included, up to its
+        next turn."""
         opening, closing = self.frame
         return opening + message + closing
 
@@ -52,7 +52,7 @@ class Chat:
 
     @cached_property
     def frame(self) -> tuple[str, str]:
-        """What the template writes between the end of a turn and a message, and behind that.
+        """Return what the template writes between the end of a turn and a message, and behind that.
 
         Raises UserError for a template that ends a turn otherwise than with the end-of-sequence
         token, or that shows no message after a turn.
@@ -79,6 +79,6 @@ class Chat:
         return opening, self.dialect.without_think(closing)
 
     def action(self, written: str) -> str:
-        """The text of a turn: without the end-of-sequence token, and without what a model that
-        reasons thought before. A thought that never ends says nothing."""
+        """Return the text of a turn: without the end-of-sequence token, and without what a model
+        that reasons thought before. A thought that never ends says nothing."""
         return reasoning_and_reply(self.dialect.end.strip(written))[1].strip()

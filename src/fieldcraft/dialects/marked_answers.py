@@ -45,7 +45,8 @@ _STOP = re.compile(r"(?<!\.[A-Za-z])\.\Z")  # U.S. keeps its own
 
 
 def marked_answer(text: str) -> tuple[str, str] | None:
-    """What a message says before its answer, and the answer; None where nothing marks one."""
+    """Return what a message says before its answer, and the answer; None where nothing marks
+    one."""
     text = without_drafts(text)
     boxed = last_box(text)
     if boxed is not None:
@@ -70,5 +71,5 @@ def _without_formula(before: str, after: str) -> str:
 
 
 def _bare(answer: str) -> str:
-    """An answer without emphasis and the full stop of its sentence."""
+    """Return an answer without emphasis and the full stop of its sentence."""
     return _STOP.sub("", answer.strip().strip(_AROUND)).strip(_AROUND)

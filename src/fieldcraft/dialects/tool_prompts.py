@@ -141,7 +141,8 @@ def own_frame(dialect: BaseDialect) -> Frame:
 
 
 def _messages_with_results(dialect: BaseDialect) -> Iterator[list[dict[str, Any]]]:
-    """Two results as messages: of the role `tool` where the template has that, else of the user."""
+    """Yield two results as messages: of the role `tool` where the template has that, else of the
+    user."""
     if names_role(dialect.tokenizer, "tool"):
         yield 2 * [{"role": "tool", "content": RESULT}]
     yield [{"role": "user", "content": TWO_RESULTS}]

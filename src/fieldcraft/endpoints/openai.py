@@ -164,7 +164,7 @@ class ChatEndpoint:
         stop: Sequence[str] = (),
         seed: int | None = None,
     ) -> Reply:
-        """The model's next message, from the cache if the same was asked before.
+        """Return the model's next message, from the cache if the same was asked before.
 
         Raises:
             EndpointError: no usable answer after all attempts.
@@ -219,8 +219,9 @@ class ChatEndpoint:
             await session.client.close()
 
     def _limits(self, truncation: Truncation) -> dict[str, Any]:
-        """The keys of a request for what can be sampled; top_k and min_p are those of servers of
-        open models (vLLM, SGLang, llama.cpp). Raises UserError where nobody knows them."""
+        """Return the keys of a request for what can be sampled; top_k and min_p are those of
+        servers of open models (vLLM, SGLang, llama.cpp). Raises UserError where nobody knows
+        them."""
         others = {"top_k": truncation.top_k, "min_p": truncation.min_p}
         extra = {key: value for key, value in others.items() if value}
         if extra and is_openai(self.url):
@@ -273,7 +274,7 @@ class ChatEndpoint:
         return f"status {error.status_code} ({said})"
 
     def _told(self, text: str) -> str:
-        """What a server said, on one line, short, and without the key."""
+        """Return what a server said, on one line, short, and without the key."""
         hidden = text.replace(self._key, "***") if self._key else text
         return " ".join(hidden.split())[:_REASON_CHARACTERS] or "without a word"
 
@@ -295,7 +296,8 @@ class ChatEndpoint:
         return Usage(tokens.prompt_tokens, tokens.completion_tokens, cost)
 
     async def _of_this_loop(self) -> _Session:
-        """The client of the running event loop: connections of a closed loop cannot be used."""
+        """Return the client of the running event loop: connections of a closed loop cannot be
+        used."""
         loop = asyncio.get_running_loop()
         if self._session is None or self._session.loop is not loop:
             http = LimitedClient(
@@ -354,7 +356,8 @@ def _import_openai() -> ModuleType:
 
 
 def _checked(url: str) -> str:
-    """The url without what the client adds. One that holds a secret would end up in files."""
+    """Return the url without what the client adds. One that holds a secret would end up in
+    files."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         shown = shown_address(url)

@@ -27,13 +27,13 @@ LENGTHS, SHARED = (40, 40, 12), 36
 
 
 def even_ids(start: int, count: int, words: int) -> list[int]:
-    """Ids from all over a vocabulary of so many words."""
+    """Return the ids from all over a vocabulary of so many words."""
     return [int(i * STRIDE % 1 * words) for i in range(start, start + count)]
 
 
 def probe_texts(config: Any) -> list[list[int]]:
-    """Three texts of ids for a model of a configuration, of which two begin alike; shorter ones
-    where it has fewer positions."""
+    """Return three texts of ids for a model of a configuration, of which two begin alike; shorter
+    ones where it has fewer positions."""
     words, most = int(config.vocab_size), positions(config) or max(LENGTHS)
     first, second, third = (
         even_ids(1 + 100 * place, min(length, most), words) for place, length in enumerate(LENGTHS)
@@ -42,14 +42,14 @@ def probe_texts(config: Any) -> list[list[int]]:
 
 
 def allowed(dtype: Dtype, logprobs: Tensor) -> float:
-    """The mean difference from such log-probabilities that rounding explains, in nats."""
+    """Return the mean difference from such log-probabilities that rounding explains, in nats."""
     return max(LEAST, TOLERANCE[dtype] * float(logprobs.std(correction=0)))
 
 
 def require_equal(
     model: Any, how: str, dtype: Dtype, found: Sequence[Tensor], plain: Sequence[Tensor]
 ) -> None:
-    """Raises UserError if log-probabilities of texts, computed in a certain way, are others than
+    """Raise UserError if log-probabilities of texts, computed in a certain way, are others than
     those of plain forward passes."""
     said, wanted = torch.cat(list(found)).float().cpu(), torch.cat(list(plain)).float().cpu()
     known = wanted.isfinite()  # weights that overflow are found when they are used

@@ -35,7 +35,7 @@ class Home:
         self._emit(Said(text))
 
     def once(self, name: str, make: Callable[[], T]) -> T:
-        """What `make` returned when it was first called for this name."""
+        """Return what `make` returned when it was first called for this name."""
         if name not in self._kept:
             self._kept[name] = make()
         kept: T = self._kept[name]

@@ -54,7 +54,7 @@ class Recommendation(BaseModel):
 
     @property
     def unused(self) -> dict[str, Any]:
-        """What else it recommends, which is not followed."""
+        """Return what else it recommends, which is not followed."""
         extra = self.model_extra or {}
         return {
             key: extra[key]
@@ -64,7 +64,8 @@ class Recommendation(BaseModel):
 
 
 def read_ends(folder: Path) -> tuple[int, ...]:
-    """The tokens after which generation with the model in a folder stops, by its own files."""
+    """Return the tokens after which generation with the model in a folder stops, by its own
+    files."""
     path = next((folder / f for f in (FILE, "config.json") if (folder / f).exists()), None)
     if path is None:
         return ()

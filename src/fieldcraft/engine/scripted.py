@@ -24,7 +24,7 @@ class ScriptedEngine:
         self._played: dict[str, int] = {}
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
-        """The session's next turn. Raises IndexError when its turns are used up."""
+        """Return the session's next turn. Raises IndexError when its turns are used up."""
         self.prompts.append(list(ids))
         played = self._played.get(session, 0)
         if played == len(self.turns):

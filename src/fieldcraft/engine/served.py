@@ -15,11 +15,11 @@ class ServedEngine(PolicyEngine, Protocol):
 
     @property
     def max_len(self) -> int:
-        """How many tokens a session may have."""
+        """Return how many tokens a session may have."""
 
     @property
     def sessions(self) -> int:
-        """How many sessions hold a cache or wait for one."""
+        """Return how many sessions hold a cache or wait for one."""
 
     async def generate(
         self,

@@ -70,7 +70,7 @@ def _fastest(model: Any, shape: tuple[int, int], most: int) -> int:
 
 
 def _rounds(model: Any, ids: torch.Tensor) -> list[float]:
-    """The seconds of several forwards, at least two: the first one allocates."""
+    """Return the seconds of several forwards, at least two: the first one allocates."""
     taken = [_seconds(model, ids), _seconds(model, ids)]
     while len(taken) < ROUNDS and sum(taken) < SECONDS:
         taken.append(_seconds(model, ids))

@@ -64,7 +64,7 @@ def without_place(cause: str) -> str:
 
 
 def _place(error: BaseException | None) -> str | None:
-    """File and line, of the first exception in the chain of causes that has any."""
+    """Return the file and line, of the first exception in the chain of causes that has any."""
     own, others = None, None
     while error is not None and own is None:
         for frame, line in walk_tb(error.__traceback__):
@@ -81,6 +81,6 @@ def _place(error: BaseException | None) -> str | None:
 
 
 def _near(file: Path) -> Path:
-    """The path as seen from the working directory, where it lies below that."""
+    """Return the path as seen from the working directory, where it lies below that."""
     here = Path.cwd()
     return file.relative_to(here) if file.is_relative_to(here) else file

@@ -69,7 +69,8 @@ class Episode:
         return [task.result() for task in running]
 
     def observed(self, call: Call) -> Call:
-        """The call with an observation that the model may read: no longer than the budget's."""
+        """Return the call with an observation that the model may read: no longer than the
+        budget's."""
         most = self.budget.observation_tokens
         text, cut = shorten(call.observation, most, self.dialect.tokenizer)
         return replace(call, observation=text, cut=cut)
@@ -108,7 +109,7 @@ class Episode:
 
 
 def refused(move: Action | Malformed, why: str) -> Call:
-    """A call that is over the budget."""
+    """Return a call that is over the budget."""
     return _not_run(move, why, Outcome.REFUSED)
 
 
@@ -124,7 +125,7 @@ async def _ask(tool: Tool, arguments: dict[str, Any]) -> Any:
 
 
 def same_names(names: Sequence[str]) -> Iterator[str]:
-    """A sentence for every name that several tools have."""
+    """Yield a sentence for every name that several tools have."""
     for name, count in Counter(names).items():
         if count > 1:
             yield (
@@ -160,7 +161,8 @@ class ToolEnvironment:
         return [tool.schema for tool in self.tools]
 
     def within(self, budget: Limits) -> ToolEnvironment:
-        """The same environment with another budget of its rollouts. Their calls share its gate."""
+        """Return the same environment with another budget of its rollouts. Their calls share its
+        gate."""
         made = replace(self, budget=budget)
         object.__setattr__(made, "gate", self.gate)
         return made
@@ -171,9 +173,9 @@ class ToolEnvironment:
 
     @asynccontextmanager
     async def open(self, task: Task) -> AsyncIterator[Episode]:
-        """An episode for one rollout of a task: stateful tools are opened for it, and closed
-        however it ends. Raises what a tool raises on opening or closing, if nothing else was
-        raised before, and UserError as it is."""
+        """Yield an episode for one rollout of a task: stateful tools are opened for it, and closed
+        however it ends. Raises what a tool raises on opening or closing, if nothing else was raised
+        before, and UserError as it is."""
         async with open_tools(self.tools, task, self.budget.call_seconds) as tools:
             yield Episode(self.dialect, tools, self.schemas, self.budget, self.gate)
 

@@ -65,13 +65,13 @@ class Gate:
         )
 
     def here(self) -> asyncio.Semaphore:
-        """The gate in the running loop."""
+        """Return the gate in the running loop."""
         loop = asyncio.get_running_loop()
         return self._of_loop.setdefault(loop, asyncio.Semaphore(self.places))
 
 
 def shorten(text: str, most: int, tokenizer: Tokenizer) -> tuple[str, int]:
-    """Text of at most `most` tokens, and how many characters of the given text it lacks.
+    """Return the text of at most `most` tokens, and how many characters of the given text it lacks.
 
     A longer text keeps its head and its tail, with a line between them that says how much is left
     out. Halves of characters (lone surrogates), which no tokenizer takes, become U+FFFD.
@@ -97,12 +97,12 @@ def _with_gap(text: str, kept: int) -> str:
 
 
 def whole_characters(text: str) -> str:
-    """The text with pairs of surrogates joined and lone ones replaced."""
+    """Return the text with pairs of surrogates joined and lone ones replaced."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _count(text: str, most: int, tokenizer: Tokenizer) -> int:
-    """Tokens of a text, or a bound on them that is no more than `most`."""
+    """Return the tokens of a text, or a bound on them that is no more than `most`."""
     normalizer = tokenizer.backend_tokenizer.normalizer
     plain = text if normalizer is None else normalizer.normalize_str(text)
     bound = 4 * len(plain) + 4  # a character has four bytes at most, and a space may be put first

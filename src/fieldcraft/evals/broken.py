@@ -20,7 +20,7 @@ def broken_figures(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
 
 
 def broken_sentence(name: str, entry: Mapping[str, Any]) -> str | None:
-    """A sentence about them, for the reader of an evaluation; None where there are none."""
+    """Return a sentence about them, for the reader of an evaluation; None where there are none."""
     if not entry.get("broken_rate"):
         return None
     return (
@@ -30,6 +30,6 @@ def broken_sentence(name: str, entry: Mapping[str, Any]) -> str | None:
 
 
 def broken_sentences(evals: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The sentences about all evaluations that have any."""
+    """Return the sentences about all evaluations that have any."""
     found = (broken_sentence(name, entry) for name, entry in evals.items())
     return [sentence for sentence in found if sentence is not None]

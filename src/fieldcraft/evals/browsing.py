@@ -119,8 +119,8 @@ class _Packing:
 
 
 def _groups(training: Mapping[str, Sequence[Kept]]) -> Iterator[list[Entry]]:
-    """The groups of every stage in turn: those of the first and the last step, of one between
-    them, and so on."""
+    """Return the groups of every stage in turn: those of the first and the last step, of one
+    between them, and so on."""
     stages = []
     for stage, kept in training.items():
         steps: dict[int, list[Entry]] = {}
@@ -136,8 +136,8 @@ def _groups(training: Mapping[str, Sequence[Kept]]) -> Iterator[list[Entry]]:
 
 
 def _in_turn(samples: Mapping[str, Sequence[Trajectory]]) -> Iterator[list[Entry]]:
-    """The trajectories of one question after the other; questions whose last trajectory is wrong,
-    or cannot be graded, take turns with those where it is right."""
+    """Return the trajectories of one question after the other; questions whose last trajectory is
+    wrong, or cannot be graded, take turns with those where it is right."""
     questions: dict[str, list[Entry]] = {}
     for stage, trajectories in samples.items():
         for number, trajectory in enumerate(trajectories):
@@ -152,7 +152,7 @@ def _in_turn(samples: Mapping[str, Sequence[Trajectory]]) -> Iterator[list[Entry
 def _lines(
     question: Sequence[Entry], source: Source, pieces: dict[int, str]
 ) -> Iterator[dict[str, Any]]:
-    """The tokens that no line before had, the question, and its trajectories."""
+    """Yield the tokens that no line before had, the question, and its trajectories."""
     if source.piece is not None:
         ids = {i for entry in question for i in entry.trajectory.ids}
         new = {i: clean(source.piece(i)) for i in sorted(ids - pieces.keys())}
@@ -200,7 +200,7 @@ def _view(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _segments(entry: Entry, source: Source) -> Iterator[dict[str, Any]]:
-    """Two digits of a log-probability say all that a reader wants to know of it."""
+    """Yield two digits of a log-probability say all that a reader wants to know of it."""
     trained = source.trained.get(entry.stage, _POLICY)
     begin = 0
     for place, segment in enumerate(entry.trajectory.segments):

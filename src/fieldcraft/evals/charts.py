@@ -138,14 +138,15 @@ def curves_over_seeds(
 
 
 def _running_means(seeds: Sequence[Sequence[Row]], key: str) -> list[np.ndarray]:
-    """One line a seed, all as long as the shortest."""
+    """Return one line a seed, all as long as the shortest."""
     steps = min(len(rows) for rows in seeds)
     values = [np.array([float(row[key]) for row in rows[:steps]]) for rows in seeds]
     return [smooth(line, max(1, steps // 8)) for line in values]
 
 
 def thinned(values: Sequence[float], most: int) -> np.ndarray:
-    """Means over at most `most` equal bins, so that no point of a long run is dropped."""
+    """Return the means over at most `most` equal bins, so that no point of a long run is
+    dropped."""
     size = ceil(len(values) / most)
     bins = np.array_split(np.asarray(values), ceil(len(values) / size))
     return np.array([part.mean() for part in bins])
@@ -162,7 +163,7 @@ def smooth(values: np.ndarray, window: int) -> np.ndarray:
 def accuracy_against_calls(
     evals: Mapping[str, Row], stages: Sequence[str], slots: Mapping[str, int]
 ) -> Chart:
-    """Every evaluated model: right answers over the calls it took to get them."""
+    """Return every evaluated model: right answers over the calls it took to get them."""
     figure = Figure(figsize=SIZE, layout="constrained")
     axis = figure.subplots()
     width = 1.1 * max([1.0, *(e["calls_mean"] for e in evals.values())])
@@ -192,8 +193,8 @@ def accuracy_against_calls(
 
 
 def apart(points: Sequence[tuple[float, float]], reach: tuple[float, float]) -> list[float]:
-    """Where to draw points across, so that none hides another: those within `reach` of the first of
-    them (across, up) are put side by side around its place, one reach from each other."""
+    """Return where to draw points across, so that none hides another: those within `reach` of the
+    first of them (across, up) are put side by side around its place, one reach from each other."""
     clusters: list[list[int]] = []
     for index, (x, y) in enumerate(points):
         for cluster in clusters:
@@ -236,7 +237,7 @@ def calls_by_stage(evals: Mapping[str, Row], slots: Mapping[str, int]) -> Chart:
 
 @mpl.rc_context(STYLE)
 def calls_by_hops(name: str, entry: Row, slot: int) -> Chart:
-    """Calls of one model by the number of relations a question asks along."""
+    """Return the calls of one model by the number of relations a question asks along."""
     figure = Figure(figsize=SIZE, layout="constrained")
     axis = figure.subplots()
     parts = entry["by_hops"]
@@ -257,8 +258,8 @@ def calls_by_hops(name: str, entry: Row, slot: int) -> Chart:
 def by_calls(
     title: str, note: str, measure: str, lines: Mapping[str, Rates], slots: Mapping[str, int]
 ) -> Chart:
-    """A value between 0 and 1, the `measure`, over the number of calls, a line for each name; what
-    rests on few trajectories is hollow."""
+    """Return a value between 0 and 1, the `measure`, over the number of calls, a line for each
+    name; what rests on few trajectories is hollow."""
     figure = Figure(figsize=SIZE, layout="constrained")
     axis = figure.subplots()
     found = []
@@ -292,25 +293,27 @@ def _legend(axis: Axes) -> None:
 
 
 def stage_colour(slot: int) -> str:
-    """The placeholder that becomes `var(--stage<slot>)`; more stages than colours take turns."""
+    """Return the placeholder that becomes `var(--stage<slot>)`; more stages than colours take
+    turns."""
     return f"#a0001{slot % PALETTE_SIZE}"
 
 
 def short(name: str, most: int) -> str:
-    """A name of at most so many characters."""
+    """Return a name of at most so many characters."""
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
 def drawn(
     figure: Figure, title: str, note: str, shown: Sequence[Series] = (), *, wide: bool = False
 ) -> Chart:
-    """The chart that a figure is."""
+    """Return the chart that a figure is."""
     svg = _svg(figure, title)  # first, for it lays the figure out
     return Chart(title, note, svg, wide, [_told(figure, part) for part in shown])
 
 
 def _told(figure: Figure, part: Series) -> dict[str, Any]:
-    """Values beside their places in the SVG, which counts points (1/72 inch) from above."""
+    """Return the values beside their places in the SVG, which counts points (1/72 inch) from
+    above."""
     pixels = part.axis.transData.transform(np.array(part.at, dtype=float)) * 72 / figure.dpi
     height = 72 * figure.get_figheight()
     points = [

@@ -75,7 +75,8 @@ CURVES = (
 
 
 def learning_curves(rows: Mapping[str, Rows], slots: Mapping[str, int]) -> list[Chart]:
-    """One chart for every metric that was logged, with a panel for each stage that logged it."""
+    """Return one chart for every metric that was logged, with a panel for each stage that logged
+    it."""
     charts = []
     for curve in CURVES:
         shown = {stage: part for stage, part in rows.items() if _points(curve, part)}
@@ -91,7 +92,7 @@ def _points(curve: Curve, rows: Rows) -> Points:
 
 
 def learns_by_reward(rows: Rows) -> bool:
-    """Whether rows are those of reinforcement learning."""
+    """Return whether rows are those of reinforcement learning."""
     return any(REWARD in row for row in rows)
 
 
@@ -131,7 +132,7 @@ def _panels(rows: Mapping[str, Rows], curve: Curve, slots: Mapping[str, int]) ->
 
 
 def _line(axis: Axes, name: str, points: Points, most: int, label: str, colour: str) -> Series:
-    """A thin line and, where it is long enough, its running mean in bold."""
+    """Return a thin line and, where it is long enough, its running mean in bold."""
     x, y = (thinned([point[i] for point in points], most) for i in (0, 1))
     window = max(1, len(y) // 12)
     axis.plot(x, y, color=colour, alpha=0.35 if window > 1 else 1, linewidth=1.2)
@@ -196,9 +197,9 @@ def course_spans(
     starts: Mapping[str, str | None],
     layout: Layout,
 ) -> list[Span]:
-    """Stages one after the other. The steps of reinforcement learning are along the axis and count
-    from 0; every other evaluated stage is a point before, in between or behind, an equal distance
-    from its neighbours. `starts` has the stage that a stage names as its start."""
+    """Return the stages one after the other. The steps of reinforcement learning are along the axis
+    and count from 0; every other evaluated stage is a point before, in between or behind, an equal
+    distance from its neighbours. `starts` has the stage that a stage names as its start."""
     learned = {name for name in order if learns_by_reward(curves.get(name, ()))}
     total = sum(len(curves[name]) for name in learned)
     room = max(1.0, total / layout.points)
@@ -236,7 +237,7 @@ def course(
 def course_keys(
     curves: Mapping[str, Rows], evals: Mapping[str, Row], order: Sequence[str]
 ) -> dict[str, str]:
-    """The marks that the picture has, each with what it means."""
+    """Return the marks that the picture has, each with what it means."""
     spans = course_spans(curves, evals, order, {}, DESKTOP)
     has = {
         "sampled": any(span.rows for span in spans),
@@ -268,7 +269,7 @@ def _course(spans: Sequence[Span], slots: Mapping[str, int], layout: Layout) -> 
 
 
 def _of_stage(axis: Axes, span: Span, key: str, label: str, colour: str) -> Iterator[Series]:
-    """What a stage did to one measure: over its steps, and in the evaluation after them."""
+    """Yield what a stage did to one measure: over its steps, and in the evaluation after them."""
     if points := logged(span.rows, key):
         series = _line(axis, span.name, _from(span, points), MOST_POINTS, label, colour)
         yield _counted(series, span, "training rollouts")
@@ -281,7 +282,7 @@ def _of_stage(axis: Axes, span: Span, key: str, label: str, colour: str) -> Iter
 
 
 def _evaluation(axis: Axes, span: Span, key: str, value: float, label: str, colour: str) -> Series:
-    """A point with its value written beside its interval."""
+    """Return a point with its value written beside its interval."""
     x = span.end if span.rows else (span.start + span.end) / 2
     low, high = (span.entry or {}).get("em_ci95") or (value, value)
     if key != "em":
@@ -311,7 +312,7 @@ def _from(span: Span, points: Points) -> Points:
 
 
 def _counted(series: Series, span: Span, what: str) -> Series:
-    """A reader is told the step as the stage counts it."""
+    """Return a reader is told the step as the stage counts it."""
     values = [(round(x - span.start, 2), y) for x, y in series.at]
     return Series(series.axis, f"{span.name}, {what}", "step", series.y, series.at, values)
 

@@ -33,8 +33,8 @@ LEGEND = {
 
 
 async def judge_by_tool(tool: Tool, trajectory: Trajectory) -> Verdicts:
-    """A verdict on each simulated call by what the tool returns for it. `holds` looks at the gold
-    answers that stand in the real text; where none does, it cannot be told."""
+    """Return a verdict on each simulated call by what the tool returns for it. `holds` looks at the
+    gold answers that stand in the real text; where none does, it cannot be told."""
     golds = {normalise(gold) for gold in trajectory.task.answers} - {""}
     found: Verdicts = []
     for call in simulated_calls(trajectory):
@@ -70,7 +70,7 @@ async def _real_observation(tool: Tool, call: Call) -> str | None:
 
 
 def _stands_in(gold: str, text: str) -> bool:
-    """Whether the words of a normalised answer follow one another in a text."""
+    """Return whether the words of a normalised answer follow one another in a text."""
     return f" {gold} " in f" {normalise(text)} "
 
 
@@ -107,8 +107,8 @@ def _mean(values: Iterable[float | None]) -> float | None:
 def fidelity_row(
     judge: Callable[[Trajectory], Verdicts | None], trajectories: Sequence[Trajectory]
 ) -> dict[str, float]:
-    """The metrics of a simulated step: `fidelity/holds`, `fidelity/taught/holds`, ... Rates of
-    nothing are left out; there are none at all where `judge` cannot tell what is true."""
+    """Return the metrics of a simulated step: `fidelity/holds`, `fidelity/taught/holds`, ... Rates
+    of nothing are left out; there are none at all where `judge` cannot tell what is true."""
     verdicts: Verdicts = []
     for trajectory in trajectories:
         judged = judge(trajectory)

@@ -71,8 +71,8 @@ def paired_interval(gained: float, lost: float, n: float) -> Interval:
 
 
 def effective_size(values: Sequence[float], clusters: Sequence[Hashable]) -> float:
-    """How many independent questions say as much about their mean as these; `clusters` has the
-    label of each. Nothing is left of one cluster, and without clusters all is.
+    """Return how many independent questions say as much about their mean as these; `clusters` has
+    the label of each. Nothing is left of one cluster, and without clusters all is.
 
     With r the distance of a value from the mean, m clusters and n questions, the design effect is
 

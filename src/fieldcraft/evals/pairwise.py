@@ -50,7 +50,7 @@ def compare(
     same = [(b, m) for b, m in graded if b.right == m.right]
 
     def share(part: Sequence[Pair], holds: Callable[[int], bool] = lambda _: True) -> float | None:
-        """Questions of `part` whose calls above the baseline's are as asked."""
+        """Return the questions of `part` whose calls above the baseline's are as asked."""
         found = sum(holds(m.executed_calls - b.executed_calls) for b, m in part)
         return found / len(graded) if graded else None
 
@@ -84,7 +84,7 @@ def compare_over_seeds(
     split: str | None = None,
     names: tuple[str, str] = ("baseline", "model"),
 ) -> dict[str, Any]:
-    """One row of a table against another: (baseline, model) of every seed, as in `compare`.
+    """Return one row of a table against another: (baseline, model) of every seed, as in `compare`.
 
     The interval is `seeds_interval`, which asks what another seed would give. `p_value` asks less:
     whether these models differ, on all questions of all seeds, in clusters of one seed each.
@@ -162,7 +162,7 @@ def _change(pair: Pair) -> int:
 
 
 def _by_cluster(pairs: Iterable[Pair]) -> list[int]:
-    """What every cluster of questions gained less what it lost."""
+    """Return what every cluster of questions gained less what it lost."""
     sums: dict[str, int] = defaultdict(int)
     for pair in pairs:
         sums[cluster_of(pair[0].task)] += _change(pair)
@@ -184,7 +184,7 @@ def _interval(parts: Sequence[Sequence[Pair]]) -> Interval:
 def against_first(
     evaluated: Mapping[str, Sequence[Trajectory]], split: str | None = None
 ) -> list[dict[str, Any]]:
-    """Every model against the first one."""
+    """Return every model against the first one."""
     first, *others = evaluated
     return [_named(evaluated, first, other, split) for other in others]
 
@@ -192,7 +192,7 @@ def against_first(
 def one_after_another(
     evaluated: Mapping[str, Sequence[Trajectory]], split: str | None = None
 ) -> list[dict[str, Any]]:
-    """Every stage against the one before it."""
+    """Return every stage against the one before it."""
     return [_named(evaluated, before, after, split) for before, after in pairwise(evaluated)]
 
 

@@ -15,8 +15,8 @@ from fieldcraft.types import Reward, Task, Trajectory
 
 
 def answer_rubric(judge: AskingReward | None = None, correct: Reward | None = None) -> Rubric:
-    """What an evaluation grades by: `correct`, the reward that says which answers are right (exact
-    match without one); all else is recorded beside it."""
+    """Return what an evaluation grades by: `correct`, the reward that says which answers are right
+    (exact match without one); all else is recorded beside it."""
     right = correct or ExactMatch()
     others: list[Reward] = [ExactMatch(), F1(), CoverEM(), Format()]
     if judge is not None:
@@ -26,7 +26,7 @@ def answer_rubric(judge: AskingReward | None = None, correct: Reward | None = No
 
 
 def once(task: Task) -> int:
-    """One sample of every question."""
+    """Return one sample of every question."""
     return 1
 
 

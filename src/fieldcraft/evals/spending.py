@@ -31,8 +31,8 @@ class Spent:
 
 
 def spent(trajectory: Trajectory, prices: Prices | None = None) -> Spent:
-    """What a trajectory cost, by `prices` where it does not say so itself. A policy makes a request
-    for each of its turns, which reads the chain so far."""
+    """Return what a trajectory cost, by `prices` where it does not say so itself. A policy makes a
+    request for each of its turns, which reads the chain so far."""
     if noted := trajectory.task.meta.get(SPENT):
         found = Spent(**noted)
     else:

@@ -16,9 +16,9 @@ Rows = Sequence[Mapping[str, Any]]
 def training_cost(
     stages: Sequence[str], curves: Mapping[str, Sequence[Rows]]
 ) -> dict[str, float] | None:
-    """Means over seeds of what the `stages` of a model's lineage took that are reinforcement
-    learning: seconds of their steps, rollouts that were sampled, calls that these executed, and
-    tokens that the policy wrote.
+    """Return the means over seeds of what the `stages` of a model's lineage took that are
+    reinforcement learning: seconds of their steps, rollouts that were sampled, calls that these
+    executed, and tokens that the policy wrote.
 
     `curves` has the metric rows of every such stage, of every seed. None without such a stage, and
     where its rows do not count rollouts, as those of earlier versions.

@@ -39,13 +39,13 @@ BEST = re.compile(r"^[\W_]*best[\W_]*(\d+)[\W_]*$", re.IGNORECASE | re.MULTILINE
 
 
 async def vote(samples: Sequence[Trajectory]) -> int:
-    """The first sample with the most frequent answer, as `same_answers` compares them."""
+    """Return the first sample with the most frequent answer, as `same_answers` compares them."""
     return await _most_frequent(samples, range(len(samples)))
 
 
 async def double_check(samples: Sequence[Trajectory]) -> int:
-    """The sample whose last double check gave the highest score (the dialects of AFM); between
-    equals, the most frequent answer."""
+    """Return the sample whose last double check gave the highest score (the dialects of AFM);
+    between equals, the most frequent answer."""
     scores = [_last_score(sample) for sample in samples]
     best = [place for place, score in enumerate(scores) if score == max(scores)]
     return await _most_frequent(samples, best)

@@ -89,8 +89,8 @@ class House:
     talks: dict[str, Talk] = field(default_factory=dict)
 
     async def play(self, task: Task, policy: Policy, key: str) -> Trajectory:
-        """The rollout of one agent. The last thing that the policy said is the answer, unless the
-        agent has another one.
+        """Return the rollout of one agent. The last thing that the policy said is the answer,
+        unless the agent has another one.
 
         An agent that fails is an ERROR, with the cause; where the budget refused it something, it
         is TRUNCATED, and its reward is 0 if it has none.
@@ -126,7 +126,7 @@ class House:
                 )
 
     async def _result(self, task: Task, talk: Talk, base_url: str) -> Any:
-        """What the agent returns; None for one that did not expect to be refused a turn."""
+        """Return what the agent returns; None for one that did not expect to be refused a turn."""
         try:
             return await guarded(self.run(task, base_url), self.seconds)
         except TooSlow as error:
@@ -151,7 +151,7 @@ class House:
 
 
 def _function(name: str) -> Run:
-    """The agent of a name. Raises UserError for something that cannot be called so."""
+    """Return the agent of a name. Raises UserError for something that cannot be called so."""
     if ":" not in name:
         raise UserError(f"the agent '{name}' is no name: write agent as module:name.")
     found: Any = load(name)
@@ -165,6 +165,6 @@ def _function(name: str) -> Run:
 
 
 async def _run_command(command: Sequence[str], task: Task, base_url: str) -> str:
-    """What a program prints, which reads the task."""
+    """Return what a program prints, which reads the task."""
     variables = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "none"}
     return await output_of(command, json.dumps(asdict(task)).encode(), variables)

@@ -174,7 +174,7 @@ UNKNOWN = RequestField()
 
 
 def refuse_unsupported(given: Mapping[str, Any], server: Server) -> None:
-    """Raises Refused for the first field that asks a server for what it does not do."""
+    """Raise Refused for the first field that asks a server for what it does not do."""
     for key, value in given.items():
         field = FIELDS.get(key, UNKNOWN)
         if server in (*field.done, *field.passed) or is_neutral(field, value):

@@ -55,7 +55,7 @@ class Table:
         object.__setattr__(self, "gate", Gate(self.budget.concurrent_calls))
 
     async def __call__(self, task: Task, policy: Policy, key: str) -> Trajectory:
-        """The rollout of a game; its reward is the sum of those of its moves.
+        """Return the rollout of a game; its reward is the sum of those of its moves.
 
         A game that is over is ANSWERED, its last move being the answer. One that is not over after
         `turns` moves has no answer. A game that raises or is too slow is an ERROR, with the cause.

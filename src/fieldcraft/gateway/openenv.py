@@ -90,7 +90,7 @@ class Fields:
     reset: Mapping[str, Any]
 
     def read(self, observation: Mapping[str, Any]) -> str:
-        """What the policy reads."""
+        """Return what the policy reads."""
         if self.observation is None:
             return json.dumps(observation, ensure_ascii=False)
         if self.observation not in observation:
@@ -118,7 +118,7 @@ class Seats:
 
     @asynccontextmanager
     async def game(self) -> AsyncIterator[OpenEnvGame]:
-        """A game of its own. A connection on which anything failed is not used again."""
+        """Yield a game of its own. A connection on which anything failed is not used again."""
         async with self.free:
             client = self.idle.pop() if self.idle else await self._connect()
             try:
@@ -165,7 +165,7 @@ class OpenEnvGame:
         return self.fields.read(result.observation)
 
     async def step(self, action: str) -> Moved:
-        """A move without a reward has the reward 0."""
+        """Return a move without a reward has the reward 0."""
         result = await self.client.step({self.fields.action: action})
         reward = float(result.reward or 0.0)
         if not math.isfinite(reward):

@@ -80,7 +80,8 @@ class TextEnvironment:
 
 
 def find_games(env: str) -> Callable[..., Any]:
-    """The class of a name, or a function that makes games. Raises UserError for something else."""
+    """Return the class of a name, or a function that makes games. Raises UserError for something
+    else."""
     if ":" not in env:
         raise UserError(f"the environment '{env}' is no name: write env as module:Name.")
     found: Any = load(env)
@@ -95,7 +96,7 @@ def find_games(env: str) -> Callable[..., Any]:
 
 
 def seeds(train: int, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
-    """Tasks that are nothing but a seed, for games that have no others."""
+    """Return the tasks that are nothing but a seed, for games that have no others."""
     made = [
         Task(f"seed-{seed}", f"The game with the seed {seed}.", (), {"seed": seed})
         for seed in range(train + heldout)
@@ -144,15 +145,15 @@ async def _nothing() -> None:
 
 
 async def call(function: Callable[..., Any]) -> Any:
-    """What a function of the user's returns: an `async` one runs in the event loop, a plain one in
-    a thread of its own."""
+    """Return what a function of the user's returns: an `async` one runs in the event loop, a plain
+    one in a thread of its own."""
     if inspect.iscoroutinefunction(function):
         return await function()
     return await in_thread(function)
 
 
 def _are_numbers(reward: Any, *flags: Any) -> bool:
-    """Numbers of numpy count as well."""
+    """Return the numbers of numpy count as well."""
     try:
         return math.isfinite(float(reward)) and all(bool(flag) in (True, False) for flag in flags)
     except (TypeError, ValueError):

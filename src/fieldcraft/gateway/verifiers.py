@@ -108,7 +108,7 @@ class Verifiers:
 
 @lru_cache(maxsize=8)  # a run asks for them several times, and verifiers takes seconds to begin
 def read_tasks(python: str, opening: str) -> Sequence[Task]:
-    """The tasks of a taskset, from a worker that only reads them."""
+    """Return the tasks of a taskset, from a worker that only reads them."""
     done = subprocess.run(
         [python, str(WORKER)], input=f"{opening}\n", capture_output=True, text=True, check=False
     )
@@ -122,7 +122,7 @@ def read_tasks(python: str, opening: str) -> Sequence[Task]:
 
 
 def find_verifiers(python: str) -> None:
-    """Raises UserError unless a supported version is installed in a Python."""
+    """Raise UserError unless a supported version is installed in a Python."""
     found = version_in(python, "verifiers", "environment.python")
     if not found.startswith(f"{SUPPORTED}."):
         raise UserError(
@@ -150,7 +150,7 @@ class House:
         return await line.ask(request)
 
     async def play(self, task: Task, policy: Policy, key: str) -> Trajectory:
-        """The rollout of one episode. Its reward is that of its trace."""
+        """Return the rollout of one episode. Its reward is that of its trace."""
         trajectory = Trajectory(task)
         async with session_of(trajectory, policy.engine, key) as session:
             line = Line(policy, self.tokenizer, self.budget, session, key)

@@ -39,7 +39,7 @@ class WorkerProcess:
         self._descendants = Descendants()
 
     async def start(self) -> dict[str, Any]:
-        """Its answer to the opening. Raises UserError if it does not begin."""
+        """Return its answer to the opening. Raises UserError if it does not begin."""
         try:
             with open_log(self.log) as output:
                 self._process = await self._descendants.begin(
@@ -65,7 +65,7 @@ class WorkerProcess:
         return self._process.returncode is None and not self._reading.done()
 
     async def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a request; it is cancelled there where it is cancelled here. Raises
+        """Return the answer to a request; it is cancelled there where it is cancelled here. Raises
         WorkerEnded."""
         if not self.alive:
             raise WorkerEnded(self.cause())
@@ -93,7 +93,7 @@ class WorkerProcess:
         self._process._transport.close()  # type: ignore[attr-defined]
 
     def cause(self) -> str:
-        """The last line that it printed."""
+        """Return the last line that it printed."""
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return lines[-1].strip()[:200] if lines else "it printed nothing"
 

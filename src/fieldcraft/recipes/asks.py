@@ -80,8 +80,8 @@ class _Leaf:
 
 
 def asks_of(data: Mapping[str, Any], folder: Path) -> list[Ask]:
-    """What the contents of a file in a folder ask for, what can do most harm first. Nothing is
-    imported, started or contacted to find it."""
+    """Return what the contents of a file in a folder ask for, what can do most harm first. Nothing
+    is imported, started or contacted to find it."""
     parts = of_packages()
     found = [
         Ask(name, ".".join(leaf.place), _detail(leaf, name))
@@ -92,8 +92,8 @@ def asks_of(data: Mapping[str, Any], folder: Path) -> list[Ask]:
 
 
 def links_out(folder: Path, data: Mapping[str, Any]) -> list[Ask]:
-    """The symbolic links in a folder that lead out of it, but for those to files that `data` names,
-    and to the blobs of a Hugging Face cache."""
+    """Return the symbolic links in a folder that lead out of it, but for those to files that `data`
+    names, and to the blobs of a Hugging Face cache."""
     home = folder.resolve()
     texts = {leaf.text for leaf in _leaves(data, (), "", {})}
     named = {_resolved(text) for text in texts if "/" in text or _is_there(text)}
@@ -118,7 +118,7 @@ def _links(folder: Path) -> Iterator[Path]:
 def _leaves(
     value: Any, place: tuple[str, ...], key: str, section: Mapping[str, Any]
 ) -> Iterator[_Leaf]:
-    """Every text of a file; keys are texts, too, because rewards are named by them."""
+    """Yield every text of a file; keys are texts, too, because rewards are named by them."""
     match value:
         case Mapping():
             for own, inner in value.items():
@@ -151,7 +151,8 @@ def _name(leaf: _Leaf, folder: Path, parts: Collection[str]) -> str | None:
 
 
 def _by_key(leaf: _Leaf) -> str | None:
-    """The same where the key tells it: "" for mere data, None where only the text can tell."""
+    """Return the same where the key tells it: "" for mere data, None where only the text can
+    tell."""
     key, tool = leaf.key, leaf.place[0] == "tools"
     if key in _BY_KEY:
         return _BY_KEY[key]
@@ -184,7 +185,8 @@ def _is_there(text: str) -> bool:
 
 
 def _resolved(text: str) -> Path | None:
-    """Where a path leads, as those of recipes are read; None for one that can lead nowhere."""
+    """Return where a path leads, as those of recipes are read; None for one that can lead
+    nowhere."""
     try:
         path = Path(at_home(text)).resolve()
         path.exists()
@@ -200,13 +202,13 @@ def _detail(leaf: _Leaf, name: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """A text in one line that cannot write to a terminal anything but itself, whole up to a length
-    that no honest command has."""
+    """Return a text in one line that cannot write to a terminal anything but itself, whole up to a
+    length that no honest command has."""
     line = "".join(letter if letter.isprintable() else "?" for letter in text)
     more = len(line) - 1000
     return f"'{line}'" if more <= 0 else f"'{line[:1000]}' and {more} more letters"
 
 
 def names_of(asks: Collection[Ask]) -> list[str]:
-    """The names by which things are allowed, once each."""
+    """Return the names by which things are allowed, once each."""
     return list(dict.fromkeys(ask.name for ask in asks))

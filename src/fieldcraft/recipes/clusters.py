@@ -8,7 +8,7 @@ from fieldcraft.types import UserError
 
 
 def check_cluster(recipe: Recipe) -> None:
-    """Raises UserError for processes that nothing in the recipe would use, or that lack others."""
+    """Raise UserError for processes that nothing in the recipe would use, or that lack others."""
     _check_trainers(recipe)
     _check_engines(recipe)
     _check_services(recipe)

@@ -43,7 +43,7 @@ def _check_no_files(recipe: Recipe) -> None:
 
 
 def _splits(recipe: Recipe) -> list[str]:
-    """The splits that an evaluation can ask."""
+    """Return the splits that an evaluation can ask."""
     files = recipe.evaluation.tasks
     own = () if files else split_titles(recipe)
     cut = recipe.tasks is not None or not (files or recipe.world)

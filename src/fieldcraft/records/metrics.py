@@ -33,8 +33,8 @@ class MetricsLog:
         self.path = path
 
     def rows(self) -> list[dict[str, Any]]:
-        """All complete rows, without one that a kill cut short. Raises UserError for a file of
-        something else."""
+        """Return all complete rows, without one that a kill cut short. Raises UserError for a file
+        of something else."""
         if not self.path.exists():
             return []
         with reading(self.path, self._advice):
@@ -63,7 +63,7 @@ class MetricsLog:
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    """A metric that is not finite is null: it could not be computed."""
+    """Return a metric that is not finite is null: it could not be computed."""
     return f"{json.dumps(finite_or_null(row), allow_nan=False)}\n"
 
 

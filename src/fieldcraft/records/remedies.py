@@ -84,7 +84,7 @@ def obstacle(path: Path | str, error: BaseException) -> str | None:
 
 
 def require_readable(folder: Path) -> None:
-    """Raises UserError with the owner, the mode and the remedy if a file that lies in a folder, or
+    """Raise UserError with the owner, the mode and the remedy if a file that lies in a folder, or
     the folder itself, may not be read, or does not come from the disk."""
     try:
         for file in sorted(folder.iterdir()):
@@ -100,7 +100,7 @@ def require_readable(folder: Path) -> None:
 
 
 def _permission(path: Path) -> str:
-    """Whose the first part of a path is that may not be read, and who can change that."""
+    """Return whose the first part of a path is that may not be read, and who can change that."""
     closed = next((part for part in (*reversed(path.parents), path) if not _is_open(part)), path)
     try:
         found = closed.stat()

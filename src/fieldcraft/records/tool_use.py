@@ -17,7 +17,7 @@ from fieldcraft.types import Call, Outcome, Status, Trajectory
 
 
 def call_counts(trajectories: Iterable[Trajectory]) -> dict[str, int]:
-    """Calls of all trajectories: written = executed + malformed + refused."""
+    """Return the calls of all trajectories: written = executed + malformed + refused."""
     found = list(trajectories)
     outcomes = Counter(call.outcome for t in found for call in t.calls)
     return {
@@ -77,7 +77,8 @@ def tool_use(trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
 
 
 def form_of_calls(calls: Iterable[Call]) -> dict[str, float | None]:
-    """The choice of a tool apart from the form of its arguments, of calls that were not refused.
+    """Return the choice of a tool apart from the form of its arguments, of calls that were not
+    refused.
 
     `call_named_rate` is the share of them that name a tool which the question offers, and
     `call_fitting_rate` the share of these whose arguments can be read and fit the tool. None where
@@ -100,13 +101,14 @@ def optimal_calls(trajectories: Iterable[Trajectory]) -> float | None:
 
 
 def optimal_cost(trajectories: Iterable[Trajectory]) -> float | None:
-    """Mean of the least costs. None unless every task has one, as in `optimal_calls`."""
+    """Return the mean of the least costs. None unless every task has one, as in `optimal_calls`."""
     optima = [t.task.meta.get(OPTIMUM) for t in trajectories]
     return None if None in optima else mean(optima)
 
 
 def duplicate_calls(trajectory: Trajectory) -> int:
-    """How many executed calls have the tool and arguments of an earlier one that was answered.
+    """Return how many executed calls have the tool and arguments of an earlier one that was
+    answered.
 
     Text is compared without case and with single spaces. A repetition of a failed call
     is no duplicate: it may succeed.
@@ -122,15 +124,15 @@ def duplicate_calls(trajectory: Trajectory) -> int:
 
 
 def is_void(trajectory: Trajectory) -> bool:
-    """Whether a rollout has a void turn: one that holds neither a call that can be read nor an
-    answer (SimpleTIR, arXiv 2509.02479)."""
+    """Return whether a rollout has a void turn: one that holds neither a call that can be read nor
+    an answer (SimpleTIR, arXiv 2509.02479)."""
     return trajectory.status is Status.NO_ANSWER or any(
         call.outcome is Outcome.MALFORMED for call in trajectory.calls
     )
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """Mean of the values that are not None; None when there is none."""
+    """Return the mean of the values that are not None; None when there is none."""
     known = [float(value) for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
@@ -148,7 +150,7 @@ def _cost_regret(trajectories: Sequence[Trajectory]) -> float | None:
 
 
 def _optimal_rate(trajectories: Sequence[Trajectory], excess: Sequence[int]) -> float | None:
-    """Share of trajectories that are right with no more calls than the optimum."""
+    """Return the share of trajectories that are right with no more calls than the optimum."""
     if not excess:
         return None
     return mean(t.right is True and e <= 0 for t, e in zip(trajectories, excess, strict=True))

@@ -43,8 +43,8 @@ VERDICTS = {"yes", "no", "noanswer"}
 
 
 def visible(text: str) -> str:
-    """A text without the signs that show nothing, which web pages and models put around words and
-    into them."""
+    """Return a text without the signs that show nothing, which web pages and models put around
+    words and into them."""
     return text if text.isascii() else UNSEEN.sub("", text)
 
 
@@ -60,27 +60,28 @@ def normalise(text: str) -> str:
 
 @cache
 def _articles() -> re.Pattern[str]:
-    """Articles that are no parts of a word with marks."""
+    """Return the articles that are no parts of a word with marks."""
     letter = rf"[\w{marks()}]"
     return re.compile(rf"(?<!{letter})(?:a|an|the)(?!{letter})")
 
 
 def bare(text: str) -> str:
-    """An answer without what is written around it: A of "A", (A) and **A**. One that is nothing
-    else, as a full stop, stays."""
+    """Return an answer without what is written around it: A of "A", (A) and **A**. One that is
+    nothing else, as a full stop, stays."""
     text = visible(text)
     return text.strip(WRAPPING) or text.strip(QUOTES + SPACE) or text.strip()
 
 
 def option_of(text: str) -> str | None:
-    """The letter of an option, as in A, (A), A., "A", **A**, Option A; None for any other text."""
+    """Return the letter of an option, as in A, (A), A., "A", **A**, Option A; None for any other
+    text."""
     found = OPTION.fullmatch(_unpunctuated(text))
     return found[1].upper() if found else None
 
 
 def _unpunctuated(text: str) -> str:
-    """An answer without what is written around it, and the punctuation of all scripts. A # stays:
-    F# is no F."""
+    """Return an answer without what is written around it, and the punctuation of all scripts. A #
+    stays: F# is no F."""
     whole = unicodedata.normalize("NFKC", bare(text))
     return whole.strip("".join(s for s in set(whole) - {"#"} if unicodedata.category(s)[0] == "P"))
 
@@ -91,13 +92,15 @@ def is_option(gold: str) -> bool:
 
 
 def closed_up(text: str) -> str:
-    """A text without the white space that separates nothing: "1 1/2" stays, as it is not 11/2."""
+    """Return a text without the white space that separates nothing: "1 1/2" stays, as it is not
+    11/2."""
     return IDLE.sub("", visible(text).strip())
 
 
 def compared(text: str) -> str:
-    """What is compared of an answer: `normalise` of it or, where nothing is left ("The", "A", "!"),
-    the `bare` text in lower case. Else all answers of which nothing is left would be the same."""
+    """Return what is compared of an answer: `normalise` of it or, where nothing is left ("The",
+    "A", "!"), the `bare` text in lower case. Else all answers of which nothing is left would be the
+    same."""
     return normalise(text) or bare(text).lower()
 
 
@@ -110,8 +113,8 @@ def exact_match(prediction: str, golds: Sequence[str]) -> float:
 
 
 def _pairs(prediction: str, golds: Sequence[str]) -> list[tuple[str, str]]:
-    """What is compared: of a prediction and of each gold answer. Nothing of a prediction counts
-    that names no single option, or not several, where they are asked for."""
+    """Return what is compared: of a prediction and of each gold answer. Nothing of a prediction
+    counts that names no single option, or not several, where they are asked for."""
     return [_pair(prediction, gold) for gold in golds]
 
 
@@ -124,8 +127,8 @@ def _pair(prediction: str, gold: str) -> tuple[str, str]:
 
 
 def _letters(text: str) -> str:
-    """The letters of several options in their order, whatever separates them; "" for a text with
-    other words."""
+    """Return the letters of several options in their order, whatever separates them; "" for a text
+    with other words."""
     words = re.findall(r"\w+", text.lower().replace(" and ", " "))
     if len(words) == 1 and words[0].isalpha():  # AC
         words = list(words[0])

@@ -17,8 +17,8 @@ GRADES_BY: Mapping[str, str] = MappingProxyType(
 
 
 def grader_of(task: Task) -> str:
-    """The reward that a task names in its metadata; without one that of its tests or wanted calls,
-    exact match where it has gold answers, and a judge where it has nothing."""
+    """Return the reward that a task names in its metadata; without one that of its tests or wanted
+    calls, exact match where it has gold answers, and a judge where it has nothing."""
     if named := task.meta.get(GRADED_BY):
         return str(named)
     for name, key in GRADES_BY.items():

@@ -67,8 +67,8 @@ contradicts itself, lists several guesses or gives no answer, and if you cannot 
 
 
 def quoted(text: str) -> str:
-    """A JSON string of one line, without anything that could end it, start markup or be invisible;
-    `json.loads` gives the text back."""
+    """Return a JSON string of one line, without anything that could end it, start markup or be
+    invisible; `json.loads` gives the text back."""
     return "".join(
         c if c.isprintable() and c not in UNSAFE else _escaped(c)
         for c in json.dumps(text, ensure_ascii=False)
@@ -81,7 +81,7 @@ def _escaped(character: str) -> str:
 
 
 def judge_request(task: Task, prediction: str) -> str:
-    """The message to a judge."""
+    """Return the message to a judge."""
     if not task.answers:
         return UNREFERENCED.format(question=quoted(task.question), prediction=quoted(prediction))
     return REQUEST.format(
@@ -130,7 +130,7 @@ class Judge(AskingReward):
         return None if right == wrong else float(right > wrong)
 
     async def _vote(self, request: str, seed: int) -> bool | str:
-        """A verdict, or why there is none."""
+        """Return a verdict, or why there is none."""
         try:
             reply = await self.endpoint.chat(
                 [{"role": "user", "content": request}],

@@ -41,8 +41,8 @@ class MathPool:
 
 @lru_cache
 def shared_pool(workers: int, seconds: float) -> MathPool:
-    """The one pool with these settings, which lives as long as this process. Raises UserError where
-    Math-Verify is not installed."""
+    """Return the one pool with these settings, which lives as long as this process. Raises
+    UserError where Math-Verify is not installed."""
     if find_spec("math_verify") is None:
         raise UserError(
             "the reward 'math' needs Math-Verify: install it with pip install 'fieldcraft[code]'."

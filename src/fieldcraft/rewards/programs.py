@@ -30,7 +30,7 @@ class Ran(Protocol):
 
     @property
     def ok(self) -> bool:
-        """Whether it ended by itself and without an error."""
+        """Return whether it ended by itself and without an error."""
         ...
 
     @property
@@ -75,7 +75,7 @@ class ProgramReward(AskingReward):
         return 1.0
 
     def check(self, task: str, tests: Any) -> None:
-        """Raises UserError for tests of another form."""
+        """Raise UserError for tests of another form."""
         if not isinstance(tests, Sequence) or not all(map(self.is_test, tests)):
             raise UserError(
                 f"the {self.tests} of task '{task}' cannot be run: write them as"
@@ -134,7 +134,7 @@ def program_figures(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def with_prelude(code: str, prelude: str) -> str:
-    """A program behind its prelude; its imports from __future__ come first, as they must."""
+    """Return a program behind its prelude; its imports from __future__ come first, as they must."""
     if not prelude:
         return code
     try:
@@ -157,9 +157,9 @@ def _imports(prelude: str) -> str:
 
 
 def same_output(printed: str, wanted: str) -> bool:
-    """Whether two outputs have the same words, whatever white space is between them. Numbers of
-    which one has a point or an exponent may differ by 1e-6, absolutely or relatively; whole numbers
-    may not differ."""
+    """Return whether two outputs have the same words, whatever white space is between them. Numbers
+    of which one has a point or an exponent may differ by 1e-6, absolutely or relatively; whole
+    numbers may not differ."""
     words, others = printed.split(), wanted.split()
     return len(words) == len(others) and all(map(_same_word, words, others))
 

@@ -64,7 +64,8 @@ class BesideReward(ABC):
 
 
 def checked_scores(reward: Reward, group: Sequence[Trajectory]) -> list[float | None]:
-    """What a reward, which may be the user's, says about a group. Raises UserError as `score`."""
+    """Return what a reward, which may be the user's, says about a group. Raises UserError as
+    `score`."""
     if not group:
         return []
     with _failing(reward):
@@ -122,7 +123,7 @@ class Rubric:
         return [reward.name for reward, _ in self.rewards]
 
     def replacing(self, reward: Reward) -> Rubric:
-        """The same rubric with another reward in place of the one of that name."""
+        """Return the same rubric with another reward in place of the one of that name."""
         found = [(reward if reward.name == r.name else r, weight) for r, weight in self.rewards]
         return Rubric(found, self.correct)
 
@@ -198,7 +199,7 @@ class Rubric:
         return {reward.name: reward.state_dict() for reward, _ in self.rewards}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises UserError if the state is that of other rewards."""
+        """Raise UserError if the state is that of other rewards."""
         names = {reward.name for reward, _ in self.rewards}
         if state.keys() != names:
             raise UserError(

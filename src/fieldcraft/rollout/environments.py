@@ -22,7 +22,7 @@ class Play(Protocol):
     choice. Many are played side by side in one event loop."""
 
     async def __call__(self, task: Task, policy: Policy, key: str) -> Trajectory:
-        """The rollout's trajectory.
+        """Return the rollout's trajectory.
 
         Its segments are in the order in which the policy read and wrote them. What the policy
         wrote has the author POLICY, with ids, log-probabilities and versions as the engine gave
@@ -39,13 +39,13 @@ class Environment(Protocol):
     """An environment of others, made from the settings of the recipe."""
 
     def tasks(self, heldout: int) -> tuple[Sequence[Task], Sequence[Task]]:
-        """Tasks to train on, and at most `heldout` others to test on. Without any, a recipe has to
-        name them (`tasks` or `world`)."""
+        """Return the tasks to train on, and at most `heldout` others to test on. Without any, a
+        recipe has to name them (`tasks` or `world`)."""
         ...
 
     def open(self, dialect: BaseDialect, budget: Limits) -> AbstractAsyncContextManager[Play]:
-        """What plays the rollouts of a stage or an evaluation: entered before the first one, and
-        exited after the last. Servers and processes that all rollouts share belong in here.
+        """Return what plays the rollouts of a stage or an evaluation: entered before the first one,
+        and exited after the last. Servers and processes that all rollouts share belong in here.
 
         `dialect` is bound to the tokenizer of the model, and knows its chat template. Raises
         UserError where something that it needs is missing.
@@ -60,8 +60,8 @@ async def opened(
     budget: Limits,
     tool_costs: Mapping[str, float] = MappingProxyType({}),
 ) -> AsyncIterator[Play]:
-    """The environment's `Play`, whose exceptions end one rollout and not the run. Calls have the
-    costs that `tool_costs` gives their tools."""
+    """Yield the environment's `Play`, whose exceptions end one rollout and not the run. Calls have
+    the costs that `tool_costs` gives their tools."""
     costs = Costs(tool_costs, budget.token_cost)
     async with environment.open(dialect, budget) as play:
 

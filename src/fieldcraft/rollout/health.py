@@ -16,7 +16,7 @@ _END = 80  # of these at its end, where the file and the line are
 
 
 def check_rollouts(trajectories: Sequence[Trajectory], number: int) -> None:
-    """Raises UserError with the cause if practically all rollouts of a step raised an exception."""
+    """Raise UserError with the cause if practically all rollouts of a step raised an exception."""
     broken = [t for t in trajectories if t.status is Status.ERROR]
     if broken and len(broken) > MOST_BROKEN * len(trajectories):
         share = "all" if len(broken) == len(trajectories) else f"{len(broken)} of the"
@@ -43,7 +43,7 @@ class ToolWatch:
     since: int | None = None  # the first step that is counted
 
     def check(self, trajectories: Sequence[Trajectory], number: int) -> None:
-        """Raises UserError if more than `most` of the calls so far failed."""
+        """Raise UserError if more than `most` of the calls so far failed."""
         since = number if self.since is None else self.since
         asked, failed, cause = _calls(trajectories, self.simulated_too)
         self.asked, self.failed, self.since = self.asked + asked, self.failed + failed, since
@@ -54,7 +54,7 @@ class ToolWatch:
         self.asked, self.failed, self.since = 0, 0, None
 
     def state_dict(self) -> dict[str, int | None]:
-        """What a checkpoint keeps."""
+        """Return what a checkpoint keeps."""
         return {"asked": self.asked, "failed": self.failed, "since": self.since}
 
     def load_state_dict(self, state: dict[str, int | None]) -> None:
@@ -73,7 +73,7 @@ class EvaluationWatch:
     spoiled: int = 0
 
     def add(self, trajectory: Trajectory) -> None:
-        """Raises UserError as soon as too many questions met a defect or an outage."""
+        """Raise UserError as soon as too many questions met a defect or an outage."""
         cause = broken_by(trajectory)
         if cause is None:
             return
@@ -103,7 +103,7 @@ def last_error(trajectories: Sequence[Trajectory]) -> str | None:
 
 
 def _calls(trajectories: Sequence[Trajectory], simulated_too: bool) -> tuple[int, int, str]:
-    """How many calls were asked, how many of them failed, and why the last one did.
+    """Return how many calls were asked, how many of them failed, and why the last one did.
 
     A malformed call is the policy's failure: its tool was not asked, so it does not count.
     """
@@ -122,7 +122,7 @@ def _judge(asked: int, failed: int, most: float, place: str, cause: str) -> None
 
 
 def _short(cause: str) -> str:
-    """A cause on one line; of a long one the beginning and the end."""
+    """Return a cause on one line; of a long one the beginning and the end."""
     line = " ".join(cause.split()).rstrip(".")
     if len(line) <= CAUSE_CHARACTERS:
         return line

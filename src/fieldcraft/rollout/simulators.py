@@ -80,8 +80,8 @@ class PolicySimulator:
 
 
 def _end_of_text(dialect: Dialect, closing: str) -> str:
-    """The part of what follows an observation that a model writes to end it: its first tag, or
-    where no tag follows, all but the space around it."""
+    """Return the part of what follows an observation that a model writes to end it: its first tag,
+    or where no tag follows, all but the space around it."""
     tags = [tag for tag in dialect.tags if tag in closing]
     return min(tags, key=closing.index) if tags else closing.strip() or closing
 

@@ -56,7 +56,7 @@ class Policy:
         return await self.engine.generate(context(trajectory), sampling, session)
 
     def sampling(self, max_tokens: int, stop: Sequence[str], seed: int) -> Sampling:
-        """How it samples a turn."""
+        """Return how it samples a turn."""
         return Sampling(max_tokens, self.temperature, tuple(stop), seed, self.truncation)
 
 
@@ -177,7 +177,7 @@ class Conversation:
         self.trajectory.calls += others
 
     def _meant(self, calls: Calls) -> Calls:
-        """The calls by the tools' own names."""
+        """Return the calls by the tools' own names."""
         names = Names(self.trajectory.task, self.episode.schemas)
         return tuple(map(names.meant, calls))
 
@@ -190,7 +190,7 @@ class Conversation:
 
     @property
     def is_full(self) -> bool:
-        """Whether the chain is to be folded before the policy goes on."""
+        """Return whether the chain is to be folded before the policy goes on."""
         fold = self.episode.budget.fold
         return (
             fold is not None
@@ -237,7 +237,8 @@ async def converse(
     play: Callable[[Conversation], Awaitable[None]],
     simulator: Simulator | None = None,
 ) -> Trajectory:
-    """The trajectory that `play` leaves, which begins after the prompt with the task's question.
+    """Return the trajectory that `play` leaves, which begins after the prompt with the task's
+    question.
 
     The tools are open meanwhile, and the engine has a session. A defect of a tool or an engine ends
     this trajectory with Status.ERROR and its cause; a UserError is raised.
@@ -253,7 +254,8 @@ async def continue_conversation(
     play: Callable[[Conversation], Awaitable[None]],
     simulator: Simulator | None = None,
 ) -> Trajectory:
-    """The same for a trajectory that has begun; one without segments begins with its prompt."""
+    """Return the same for a trajectory that has begun; one without segments begins with its
+    prompt."""
     try:
         await _continue(trajectory, policy, env, key, play, simulator)
     finally:
@@ -290,8 +292,8 @@ async def _continue(
 
 @asynccontextmanager
 async def session_of(trajectory: Trajectory, engine: Engine, key: str) -> AsyncIterator[str]:
-    """A session of the engine's in which the trajectory grows; a defect in it ends it there. The
-    call of a tool that raised is its last one."""
+    """Yield a session of the engine's in which the trajectory grows; a defect in it ends it there.
+    The call of a tool that raised is its last one."""
     session = f"{key}#{next(_sessions)}"
     start = time.perf_counter()
     try:

@@ -89,8 +89,8 @@ def read_given(tasks: object, max_left_out: float = MAX_LEFT_OUT) -> tuple[Quest
 
 @contextmanager
 def questions_file(tasks: Sequence[Task], folder: Path) -> Iterator[Path]:
-    """The file of questions that are given as objects. It is kept in the run's folder, unless the
-    run is refused before it begins: then nothing is left there.
+    """Yield the file of questions that are given as objects. It is kept in the run's folder, unless
+    the run is refused before it begins: then nothing is left there.
 
     Raises UserError if the run in that folder is about other questions.
     """

@@ -183,8 +183,8 @@ def dialect_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
 
 
 def gold_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
-    """Every task must have what it is graded by, and who grades it must be there. A gold answer,
-    written as a policy writes it and read back, must score 1."""
+    """Yield every task must have what it is graded by, and who grades it must be there. A gold
+    answer, written as a policy writes it and read back, must score 1."""
     graders = [recorded_as(setup.recipe.correct, task) for task in setup.tasks]
     counts = Counter(graders)
     if counts.keys() != {VERDICT}:
@@ -214,7 +214,8 @@ def gold_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
 
 
 def _can_be_graded(task: Task, grader: str) -> bool:
-    """Whether a task has what a reward grades by; of the user's own rewards nothing is known."""
+    """Return whether a task has what a reward grades by; of the user's own rewards nothing is
+    known."""
     if grader in GRADES_BY:
         return GRADES_BY[grader] in task.meta
     return bool(task.answers) or grader == JUDGE or grader not in BUILT_IN[Kind.REWARD]
@@ -227,7 +228,7 @@ def _scores(dialect: Dialect, task: Task) -> Iterator[bool]:
 
 
 def environment_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
-    """An environment of others must open, and a rollout fit into the model."""
+    """Yield an environment of others must open, and a rollout fit into the model."""
     recipe = setup.recipe
     yield from position_problems(setup)
     environment = make_environment_of_others(recipe)
@@ -241,7 +242,7 @@ def environment_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
 
 
 def workflow_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
-    """Every workflow must be there, and so must what it calls."""
+    """Yield every workflow must be there, and so must what it calls."""
     for name in recipe.evaluation.workflows:
         find_workflow(name)
         if name in SEARCHING and not recipe.offers_search:
@@ -258,7 +259,7 @@ def workflow_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
 
 
 def filter_problems(filters: Filters, notes: list[str]) -> Iterator[str]:
-    """Every rule must be there, with the files that its settings name."""
+    """Yield every rule must be there, with the files that its settings name."""
     refuse_bad_filters(filters)
     notes.append(", ".join(filters))
     yield from ()
@@ -268,7 +269,8 @@ def filter_problems(filters: Filters, notes: list[str]) -> Iterator[str]:
 
 
 def stage_problems(setup: Setup, name: str, stage: Stage, notes: list[str]) -> Iterator[str]:
-    """What the stage's type finds in its first examples, and whether its remote models answer."""
+    """Yield what the stage's type finds in its first examples, and whether its remote models
+    answer."""
     for endpoint in stage.endpoints:
         run_async(open_endpoint(endpoint, cache=None))
     yield from stage_type(stage).problems(stage, name, FirstExamples(setup, notes), notes)

@@ -110,12 +110,12 @@ class Context:
             self.emit(Said(remark))
 
     def evaluation_tasks(self) -> list[Task]:
-        """The questions to test on, with their closed-book rates once these are measured."""
+        """Return the questions to test on, with their closed-book rates once these are measured."""
         return with_rates(self.inputs.evaluation_tasks(), self.rates.get(EVALUATION, {}))
 
     def training_tasks(self) -> Sequence[Task]:
-        """The questions of reinforcement learning: the selected ones, or all of them, also with
-        their closed-book rates."""
+        """Return the questions of reinforcement learning: the selected ones, or all of them, also
+        with their closed-book rates."""
         asked = self.inputs.train_tasks() if self.selected is None else self.selected
         return with_rates(asked, self.rates.get(TRAINING, {}))
 
@@ -146,7 +146,7 @@ class Context:
                 await tool.close()
 
     def first_model(self) -> Path:
-        """The folder of the first model: the user's, or one made here."""
+        """Return the folder of the first model: the user's, or one made here."""
         write = partial(write_first_model, self.inputs)
         folder = self.recipe.model or self.folder.once("start/model", write)
         load_tokenizer(folder)
@@ -182,7 +182,7 @@ class Context:
         return [tool.schema for tool in self.tools]
 
     def dialect(self, model: Path) -> BaseDialect:
-        """The recipe's, bound to the tokenizer of a model."""
+        """Return the recipe's, bound to the tokenizer of a model."""
         return load_dialect(self.recipe, model)
 
     def environment(self, dialect: Dialect) -> ToolEnvironment:
@@ -191,8 +191,8 @@ class Context:
 
     @asynccontextmanager
     async def play(self, dialect: BaseDialect, budget: Limits) -> AsyncIterator[Play | None]:
-        """What plays rollouts in the recipe's environment of others, within a budget and inside
-        the block; None where the recipe has tools."""
+        """Yield what plays rollouts in the recipe's environment of others, within a budget and
+        inside the block; None where the recipe has tools."""
         if self.environment_of_others is None:
             yield None
             return
@@ -201,16 +201,16 @@ class Context:
             yield play
 
     def engine(self, model: Any, dialect: Dialect, source: OnRanks | None = None) -> PolicyEngine:
-        """The recipe's, which samples from a model of this process, or from what `source` has the
-        weights of."""
+        """Return the recipe's, which samples from a model of this process, or from what `source`
+        has the weights of."""
         threads = self.threads.sampling
         return make_engine(
             self.recipe, model, dialect.tokenizer, threads, self.home, self.session, source
         )
 
     def new_ranks(self) -> RayRanks | None:
-        """Ranks without any model, None where this process trains. A run has one set of them at a
-        time."""
+        """Return the ranks without any model, None where this process trains. A run has one set of
+        them at a time."""
         if self.session is None or not self.session.of("trainer"):
             return None
         ranks = self.home.once("ranks", partial(RayRanks, self.session))
@@ -218,11 +218,12 @@ class Context:
         return ranks
 
     def policy(self, model: Path) -> Any:
-        """A model that the run has trained, or begins with, in the type in which it was trained."""
+        """Return a model that the run has trained, or begins with, in the type in which it was
+        trained."""
         return load_model(model, self.device, self.recipe.policy_dtype).eval()
 
     def versions(self) -> dict[str, Any]:
-        """What a number needs to be compared: software, rules, and the corpus searched."""
+        """Return what a number needs to be compared: software, rules, and the corpus searched."""
         folder = self.folder.index
         manifest = folder / MANIFEST
         return {
@@ -272,7 +273,7 @@ async def open_context(recipe: Recipe, out: Path, events: Events) -> AsyncIterat
 
 @contextmanager
 def _cluster(recipe: Recipe, folder: Path) -> Iterator[Session | None]:
-    """The processes of a run, None where it is one."""
+    """Yield the processes of a run, None where it is one."""
     if not recipe.cluster.used:
         yield None
         return

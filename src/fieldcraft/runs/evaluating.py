@@ -53,7 +53,7 @@ async def evaluate_teachers(context: Context, model: Path) -> None:
 
 
 def find_workflow(name: str) -> Workflow:
-    """The workflow of a name. Raises UserError for something that is none."""
+    """Return the workflow of a name. Raises UserError for something that is none."""
     found = find(Kind.WORKFLOW, name)
     if not inspect.iscoroutinefunction(found) or not _takes_four(found):
         raise UserError(
@@ -110,7 +110,7 @@ async def _evaluate(
 def playing(
     play: Play | None, env: ToolEnvironment, policy: Policy, run: Workflow = rollout
 ) -> Callable[[Task, str], Awaitable[Trajectory]]:
-    """What plays the rollout of a task and a key: `play`, or `run` with tools."""
+    """Return what plays the rollout of a task and a key: `play`, or `run` with tools."""
     if play is not None:
         return lambda task, key: play(task, policy, key)
     return lambda task, key: run(task, policy, env, key)

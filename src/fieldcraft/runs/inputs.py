@@ -28,8 +28,8 @@ MODEL = "model"  # who answers probes
 
 
 def knowledge_of(recipe: Recipe, journal: Path) -> Inputs:
-    """The inputs of a run whose model has answered probes, as its journal says; without one, what
-    a model knows is not known yet. Raises UserError where the journal is damaged."""
+    """Return the inputs of a run whose model has answered probes, as its journal says; without one,
+    what a model knows is not known yet. Raises UserError where the journal is damaged."""
     inputs = make_inputs(recipe)
     if not journal.exists():
         return inputs
@@ -38,7 +38,7 @@ def knowledge_of(recipe: Recipe, journal: Path) -> Inputs:
 
 
 def make_inputs(recipe: Recipe) -> Inputs:
-    """Files of the user where the recipe names them, its world where it does not."""
+    """Return the files of the user where the recipe names them, its world where it does not."""
     if recipe.asks_files:
         return FileInputs(recipe)
     if recipe.world is not None:

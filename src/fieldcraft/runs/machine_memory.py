@@ -17,7 +17,7 @@ def machine_memory(groups: Path = GROUPS, own: Path = OWN) -> int:
 
 
 def _limits(groups: Path, own: Path) -> Iterator[int]:
-    """The limits of the process's groups and of those above them: each binds."""
+    """Yield the limits of the process's groups and of those above them: each binds."""
     if not own.exists():
         return
     for line in own.read_text().splitlines():
@@ -34,7 +34,8 @@ def _limits(groups: Path, own: Path) -> Iterator[int]:
 
 
 def _text(file: Path) -> str:
-    """What a file holds; nothing where it may not be read, or a container does not show it."""
+    """Return what a file holds; nothing where it may not be read, or a container does not show
+    it."""
     try:
         return file.read_text().strip()
     except OSError:

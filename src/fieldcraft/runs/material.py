@@ -104,8 +104,8 @@ class StageMaterial:
         return self.context.threads.beside
 
     def trainer(self, optim: Optim, steps: int) -> Learning:
-        """All weights of the model, or an adapter on the run's first model that continues that of
-        the last stage.
+        """Return all weights of the model, or an adapter on the run's first model that continues
+        that of the last stage.
 
         Adding that one to the weights instead would lose what is smaller than their type can tell
         apart: in bfloat16 anything below a 256th of a weight.

@@ -49,8 +49,8 @@ class Sizes(Protocol):
 
 
 def memory_problems(setup: Sizes, notes: list[str]) -> Iterator[str]:
-    """What the run needs at its peak, estimated, against the memory of the device; and where the
-    moments of an optimiser cannot be kept as the recipe says."""
+    """Yield what the run needs at its peak, estimated, against the memory of the device; and where
+    the moments of an optimiser cannot be kept as the recipe says."""
     for stage in setup.recipe.stages.values():
         adamw_type(stage.optim, setup.device)
     sizes = memory_sizes(setup)
@@ -115,7 +115,7 @@ def within_memory(stage: str) -> Iterator[None]:
 
 
 def memory_sizes(setup: Sizes) -> dict[str, int]:
-    """The estimate for every part of a run."""
+    """Return the estimate for every part of a run."""
     recipe = setup.recipe
     rows = min(recipe.max_rows, recipe.evaluation.concurrency)
     size, tokens = BYTES[recipe.policy_dtype], recipe.as_evaluated.budget.total_tokens
@@ -147,7 +147,7 @@ def memory_bytes(setup: Sizes, stage: Stage) -> int:
 
 
 def activation_bytes(setup: Sizes, stage: Stage, tokens: int) -> int:
-    """What a step keeps of a micro-batch with so many tokens.
+    """Return what a step keeps of a micro-batch with so many tokens.
 
     Activations have the recipe's type, and logits are float32. With adapters activations are
     float32, too: an adapter keeps its own copy of what it reads. A layer keeps for the backward
@@ -168,8 +168,8 @@ def activation_bytes(setup: Sizes, stage: Stage, tokens: int) -> int:
 
 
 def weight_bytes(setup: Sizes, stage: Stage) -> int:
-    """What is trained with its optimiser, and what is only read, both without gradients. A teacher
-    counts as large as the model itself."""
+    """Return what is trained with its optimiser, and what is only read, both without gradients. A
+    teacher counts as large as the model itself."""
     only_read, footprint = BYTES[setup.recipe.dtype], stage.footprint
     trained = setup.parameters * footprint.critics + setup.trained
     others = footprint.frozen + footprint.teachers
@@ -182,22 +182,23 @@ def weight_bytes(setup: Sizes, stage: Stage) -> int:
 
 
 def trained_bytes(recipe: Recipe, stage: Stage) -> float:
-    """A number that is trained: its master, its moments, and where the model computes in another
-    type what it computes with."""
+    """Return a number that is trained: its master, its moments, and where the model computes in
+    another type what it computes with."""
     rounded = recipe.lora is None and recipe.dtype != "float32"
     copy = BYTES[recipe.dtype] if rounded else 0
     return FLOAT + MOMENTS[stage.optim.moments] + copy
 
 
 def longest_text(recipe: Recipe, stage: Stage) -> int:
-    """Tokens of the longest text that a stage may train on: of any of its budgets."""
+    """Return the tokens of the longest text that a stage may train on: of any of its budgets."""
     periods = stage.periods(recipe.budget)
     return max((p.limits.total_tokens for p in periods), default=recipe.budget.total_tokens)
 
 
 def stage_cache_bytes(setup: Sizes, stage: Stage, rows: int) -> int:
-    """Keys and values of so many rollouts of a stage, or of the evaluations while it trains: as if
-    each were as long as the larger of the two budgets lets it be and shared none of them."""
+    """Return the keys and values of so many rollouts of a stage, or of the evaluations while it
+    trains: as if each were as long as the larger of the two budgets lets it be and shared none of
+    them."""
     recipe = setup.recipe
     tokens = longest_text(recipe, stage)
     if recipe.evaluation.during is not None:
@@ -206,13 +207,13 @@ def stage_cache_bytes(setup: Sizes, stage: Stage, rows: int) -> int:
 
 
 def cache_bytes(setup: Sizes, rows: int, size: int, tokens: int) -> int:
-    """Keys and values of so many rollouts of so many tokens, in whole blocks."""
+    """Return the keys and values of so many rollouts of so many tokens, in whole blocks."""
     blocks = -(-tokens // BLOCK)
     return rows * blocks * BLOCK * token_bytes(setup, size)
 
 
 def token_bytes(setup: Sizes, size: int) -> int:
-    """Keys and values of a token in all layers."""
+    """Return the keys and values of a token in all layers."""
     config = setup.config
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return int(2 * config.num_hidden_layers * key_value_heads(config) * width * size)
@@ -226,8 +227,8 @@ def free_memory(device: torch.device) -> int:
 
 
 def disk_problems(setup: Sizes, out: Path, notes: list[str]) -> Iterator[str]:
-    """Every stage leaves its model and the checkpoints that it keeps; the running one has two while
-    it writes one, and in reinforcement learning the healthiest one besides."""
+    """Yield every stage leaves its model and the checkpoints that it keeps; the running one has two
+    while it writes one, and in reinforcement learning the healthiest one besides."""
     stages = setup.recipe.stages.values()
     critics = max((stage.footprint.critics for stage in stages), default=0)
     kept = [stage.keep_checkpoints for stage in stages]

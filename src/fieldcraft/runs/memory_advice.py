@@ -103,8 +103,8 @@ class SearchedKey:
 
 
 def _largest(sized: Sized, key: SearchedKey, estimate: Estimate, there: int) -> Fit | None:
-    """The largest value of a key, from the least and below what it is, with which the estimate
-    fits; it grows with the value."""
+    """Return the largest value of a key, from the least and below what it is, with which the
+    estimate fits; it grows with the value."""
 
     def size(value: int) -> int:
         return estimate(key.change(value)(sized))
@@ -165,13 +165,13 @@ def _anew(stage: str) -> Fit:
 
 
 def _one_text(stage: str, tokens: int) -> Fit:
-    """A micro-batch of the longest text alone."""
+    """Return a micro-batch of the longest text alone."""
     setting = f"stages.{stage}.optim.micro_tokens={tokens}"
     return Fit(setting, 0, lambda s: _with_optim(s, stage, micro_tokens=tokens))
 
 
 def _can_round_moments(sized: Sized, optim: Optim) -> bool:
-    """Whether moments in float32 could have 8 bits here, which takes a package."""
+    """Return whether moments in float32 could have 8 bits here, which takes a package."""
     if optim.moments != "float32":
         return False
     try:
@@ -196,13 +196,14 @@ def _adapters() -> Fit:
 
 
 def _enough(sized: Sized, fit: Fit, estimate: Estimate, there: int) -> Fit | None:
-    """A setting with what it saves, if it is enough by itself."""
+    """Return a setting with what it saves, if it is enough by itself."""
     less = estimate(fit.change(sized))
     return replace(fit, saved=estimate(sized) - less) if less <= there else None
 
 
 def _adapter_size(config: Any, rank: int) -> int:
-    """Numbers of an adapter on all linear layers: two of each have rank times a width."""
+    """Return the numbers of an adapter on all linear layers: two of each have rank times a
+    width."""
     hidden, heads = config.hidden_size, config.num_attention_heads
     size = getattr(config, "head_dim", None) or hidden // heads
     attention = 2 * (hidden + heads * size) + 2 * (hidden + key_value_heads(config) * size)

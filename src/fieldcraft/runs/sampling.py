@@ -39,8 +39,8 @@ GREEDY = Decoding(0.0)
 
 
 def make_sampling(**keys: Any) -> SamplingConfig:
-    """Keys of sampling that do not come from a recipe; without any it is greedy. Raises UserError
-    for wrong ones."""
+    """Return the keys of sampling that do not come from a recipe; without any it is greedy. Raises
+    UserError for wrong ones."""
     try:
         return SamplingConfig(**keys)
     except ValidationError as error:
@@ -52,7 +52,7 @@ def make_sampling(**keys: Any) -> SamplingConfig:
 def resolve_sampling(
     settings: SamplingConfig, model: Path, emit: Sink, several: bool = False
 ) -> Decoding:
-    """How a section samples from the model in a folder; what the folder recommends is said.
+    """Return how a section samples from the model in a folder; what the folder recommends is said.
 
     Raises UserError where it recommends nothing, greedy sampling with the recipe's limits, or
     greedy sampling where `several` samples of a question are wanted.

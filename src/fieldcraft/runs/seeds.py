@@ -53,7 +53,7 @@ def sweep(recipe: Recipe, out: Path, console: Console) -> dict[str, Any]:
 
 
 def _answers(runs: Mapping[int, RunFolder]) -> Callable[[int, str], list[Trajectory]]:
-    """The trajectories of a seed's evaluation, read once."""
+    """Return the trajectories of a seed's evaluation, read once."""
 
     @cache
     def answers(seed: int, name: str) -> list[Trajectory]:
@@ -63,7 +63,7 @@ def _answers(runs: Mapping[int, RunFolder]) -> Callable[[int, str], list[Traject
 
 
 def _curves(recipe: Recipe, runs: Sequence[RunFolder]) -> dict[str, list[list[dict[str, Any]]]]:
-    """The metric rows of every stage of reinforcement learning, of every seed."""
+    """Return the metric rows of every stage of reinforcement learning, of every seed."""
     return {
         name: [MetricsLog(run.stage(name).metrics).rows() for run in runs]
         for name, stage in recipe.stages.items()

@@ -54,8 +54,8 @@ class Unasked(StatelessReward):
 
 
 def unasked(recipe: Recipe) -> list[str]:
-    """Graders that the run will ask. A judge that is not there will grade nothing, unless it has to
-    grade everything, which is refused."""
+    """Return the graders that the run will ask. A judge that is not there will grade nothing,
+    unless it has to grade everything, which is refused."""
     has_judge = recipe.judge.url is not None or recipe.correct == JUDGE
     return [name for name in ASKED if name != JUDGE or has_judge]
 
@@ -107,7 +107,8 @@ class Setup:
             )
 
     def find_tools(self, notes: list[str]) -> Iterator[str]:
-        """A tool with a problem hides no other one. Those that the run does not use stay closed."""
+        """Yield a tool with a problem hides no other one. Those that the run does not use stay
+        closed."""
         self.schemas = []
         for choice in self.recipe.tools if acts(self.recipe) else ():
             try:
@@ -155,8 +156,8 @@ class Setup:
 
     @property
     def has_weights(self) -> bool:
-        """Where they are missing, nothing can be run yet, so memory and disk of this machine are
-        not held against the recipe."""
+        """Return where they are missing, nothing can be run yet, so memory and disk of this machine
+        are not held against the recipe."""
         folder = self.recipe.model
         return folder is None or any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
 

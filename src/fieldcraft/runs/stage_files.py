@@ -81,12 +81,14 @@ class EvaluationFiles:
         return self.summary.exists()
 
     def read(self) -> tuple[list[Trajectory], float]:
-        """All trajectories, and how many seconds they took. Raises UserError as `each` does."""
+        """Return all trajectories, and how many seconds they took. Raises UserError as `each`
+        does."""
         return list(self.each()), self._record()["seconds"]
 
     def each(self) -> Iterator[Trajectory]:
-        """The trajectories, read one by one, and only as far as the caller goes. Raises UserError
-        where they are damaged, or at the end if they are not as many as the summary is of."""
+        """Yield the trajectories, read one by one, and only as far as the caller goes. Raises
+        UserError where they are damaged, or at the end if they are not as many as the summary is
+        of."""
         summary = self._record()["summary"]
         wanted = sum(part["n"] for part in summary.get("splits", {"": summary}).values())
         count = 0
@@ -100,7 +102,7 @@ class EvaluationFiles:
             )
 
     def read_summary(self) -> dict[str, Any]:
-        """The figures. Raises UserError for a file that is damaged."""
+        """Return the figures. Raises UserError for a file that is damaged."""
         found: dict[str, Any] = self._record()["summary"]
         return found
 

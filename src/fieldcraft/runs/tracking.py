@@ -39,8 +39,9 @@ class _File(BaseModel):
 
 
 def make_trackers(recipe: Recipe) -> dict[str, Tracker]:
-    """The trackers that a recipe names. Raises UserError for a package that is not installed, for
-    settings that a tracker does not have, and for what a tracker finds wrong with them."""
+    """Return the trackers that a recipe names. Raises UserError for a package that is not
+    installed, for settings that a tracker does not have, and for what a tracker finds wrong with
+    them."""
     return {choice.name: _make(choice.name, choice.settings) for choice in recipe.trackers}
 
 
@@ -59,7 +60,7 @@ def _make(name: str, settings: dict[str, Any]) -> Tracker:
 
 
 def tracker_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
-    """Every tracker must be installed, and take its settings."""
+    """Yield every tracker must be installed, and take its settings."""
     notes.append(", ".join(make_trackers(recipe)) or "none")
     yield from ()
 
@@ -153,7 +154,7 @@ class Trackers:
             follower.evaluation(name, summary, self._steps_before(name, follower.told))
 
     def _steps_before(self, evaluation: str, told: Told) -> int:
-        """How many steps were trained before a model was evaluated."""
+        """Return how many steps were trained before a model was evaluated."""
         stages = list(self.folder.recipe.stages)
         if evaluation in stages:
             trained = stages[: stages.index(evaluation) + 1]
@@ -169,7 +170,7 @@ class Trackers:
 
 
 def _group(path: Path) -> str | None:
-    """The name of the run with several seeds whose folder holds this one."""
+    """Return the name of the run with several seeds whose folder holds this one."""
     recipe = path.parent / "recipe.json"
     if not path.name.startswith("seed-") or not recipe.exists():
         return None

@@ -114,13 +114,13 @@ def _material(
 
 
 def stage_type(settings: Stage) -> type[StageType]:
-    """The class behind the `type` of a stage. Raises UserError for one that is none."""
+    """Return the class behind the `type` of a stage. Raises UserError for one that is none."""
     found: type[StageType] = find(Kind.STAGE, settings.type)
     return found
 
 
 def _merged(context: Context, adapter: Path) -> Any:
-    """The first model with an adapter added to its weights, in float32, which holds both."""
+    """Return the first model with an adapter added to its weights, in float32, which holds both."""
     recipe = context.recipe
     assert recipe.lora is not None
     first = context.folder.model("start")

@@ -102,7 +102,7 @@ def _most(limits: Limits) -> int:
 async def _said(
     worker: Worker, request: Request, limits: Limits, once: bool
 ) -> frames.Answer | _Ended:
-    """What the worker answers, or what happened to it."""
+    """Return what the worker answers, or what happened to it."""
     deadline = time.monotonic() + limits.wall_seconds + GRACE_SECONDS
 
     async def talk() -> bytes | frames.Answer | None:

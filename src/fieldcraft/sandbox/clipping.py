@@ -38,7 +38,7 @@ class Clipped:
 
 
 def clip(text: str, most: int) -> str:
-    """A text of at most `most` bytes, and the line between its halves."""
+    """Return a text of at most `most` bytes, and the line between its halves."""
     clipped = Clipped(most)
     clipped.add(text.encode("utf-8", "replace"))
     return clipped.text()

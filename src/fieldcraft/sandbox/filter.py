@@ -103,7 +103,7 @@ def architecture() -> str:
 
 @cache  # the template makes it, and workers inherit it
 def build() -> bytes:
-    """The filter for this machine. Raises OSError as `architecture` does."""
+    """Return the filter for this machine. Raises OSError as `architecture` does."""
     audit, numbers = _AUDIT[architecture()]
     program = [
         _do(_LOAD, _ARCHITECTURE),
@@ -120,8 +120,8 @@ def build() -> bytes:
 
 
 def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """The first and the last of all runs of neighbours. A filter is compiled for each worker, and
-    the longer it is, the longer that takes."""
+    """Return the first and the last of all runs of neighbours. A filter is compiled for each
+    worker, and the longer it is, the longer that takes."""
     found: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if found and found[-1][1] == number - 1:

@@ -50,12 +50,12 @@ def pack_answer(answer: Answer) -> bytes:
 
 
 def answer_head_size(files: int) -> int:
-    """Bytes of an answer before its value."""
+    """Return the bytes of an answer before its value."""
     return ANSWER_HEAD.size + _sizes(files).size
 
 
 def answer_sizes(head: bytes, files: int, most_value: int) -> tuple[int, list[int]]:
-    """The exit code, and the lengths of the value and the files, -1 for what there is not.
+    """Return the exit code, and the lengths of the value and the files, -1 for what there is not.
 
     Raises BadFrame for more than was asked for; the sender is not to be trusted.
     """
@@ -67,12 +67,12 @@ def answer_sizes(head: bytes, files: int, most_value: int) -> tuple[int, list[in
 
 
 def receive(stream: socket.socket) -> dict[str, Any] | None:
-    """What a worker is told next, None at the end of the stream. Blocks."""
+    """Return what a worker is told next, None at the end of the stream. Blocks."""
     return _message(stream, _read(stream, HEAD.size))
 
 
 def receive_with_input(stream: socket.socket) -> tuple[dict[str, Any], int] | None:
-    """The same, and the descriptor that came with it."""
+    """Return the same, and the descriptor that came with it."""
     begin, descriptors, _, _ = socket.recv_fds(stream, 1, 1)
     if not begin or not descriptors:
         return None

@@ -30,7 +30,8 @@ _INODES_PER_MIB = 256
 
 
 def private_places(folders: Sequence[str]) -> list[str]:
-    """The folders that a program may write to. /tmp is none where Python is installed in it."""
+    """Return the folders that a program may write to. /tmp is none where Python is installed in
+    it."""
     taken = any(folder.startswith(f"{TEMPORARY}/") for folder in folders)
     return [HOME, SHARED_MEMORY] if taken else [HOME, SHARED_MEMORY, TEMPORARY]
 
@@ -126,7 +127,7 @@ def _build_root(folders: Sequence[str], links: dict[str, str]) -> None:
 
 
 def _stream_links() -> dict[str, str]:
-    """Every name of a standard stream, and where it is."""
+    """Return every name of a standard stream, and where it is."""
     folders = {
         f"{folder}/{number}": stream
         for folder in DESCRIPTORS
@@ -162,7 +163,8 @@ def enter_worker(
 def worker_layers(
     proc: int, places: Sequence[str], limits: Limits
 ) -> list[tuple[str, Callable[[], object]]]:
-    """The steps of `enter_worker` in their order. A layer that is refused spoils no other."""
+    """Return the steps of `enter_worker` in their order. A layer that is refused spoils no
+    other."""
     return [
         ("user", lambda: _new_user(proc, kernel.NEW_USER, INSIDE, INSIDE)),
         (NETWORK, lambda: kernel.unshare(kernel.NEW_NETWORK)),

@@ -111,7 +111,8 @@ def set_seccomp_filter(program: bytes) -> None:
 
 
 def landlock_version() -> int:
-    """The version of the kernel's Landlock interface. Raises OSError where it is switched off."""
+    """Return the version of the kernel's Landlock interface. Raises OSError where it is switched
+    off."""
     return _call("syscall", _LANDLOCK_CREATE, None, 0, 1)
 
 

@@ -66,5 +66,5 @@ class Run:
 
     @property
     def ok(self) -> bool:
-        """Whether the program ended by itself and without an error."""
+        """Return whether the program ended by itself and without an error."""
         return self.status is RunStatus.FINISHED and self.exit_code == 0

@@ -88,7 +88,7 @@ def _answer(requests: socket.socket, own: int, proc: int) -> None:
 
 
 def _make_keeper(own: int, proc: int) -> tuple[int, int, int]:
-    """What a `Keeper` has, of a new namespace; `own` is this process's."""
+    """Return what a `Keeper` has, of a new namespace; `own` is this process's."""
     kernel.unshare(kernel.NEW_PID)
     orders, writer = os.pipe()
     try:

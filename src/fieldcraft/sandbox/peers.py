@@ -141,7 +141,8 @@ class TestSide(_Peer):
         raise error
 
     def _copied(self, value: Any) -> Any:
-        """A list in place of what can only be gone through, such as a generator of the tests."""
+        """Return a list in place of what can only be gone through, such as a generator of the
+        tests."""
         if type(value) is RemoteObject:
             return value
         return list(value) if isinstance(value, Iterator | KeysView) else value
@@ -178,7 +179,7 @@ class TestSide(_Peer):
         raise ValueError(f"unknown tag {tag}")
 
     def _exception(self, number: int, name: str, *bases: Any) -> Any:
-        """A class of the tests' own, so that they can catch what the program raises."""
+        """Return a class of the tests' own, so that they can catch what the program raises."""
         if number not in self._known:
             made = tuple(copies.decode(base, self) for base in bases)
             self._known[number] = type(name, made, {})

@@ -88,11 +88,11 @@ class Interpreter:
             return 1, None
 
     def _tested(self, code: str) -> int:
-        """The exit code of tests, which come in the next frame."""
+        """Return the exit code of tests, which come in the next frame."""
         return apart.judge(lambda: self._executed(code), self._control.close, self._tests)
 
     def _executed(self, code: str) -> dict[str, Any] | None:
-        """The variables of a program that is tested; None where it fails."""
+        """Return the variables of a program that is tested; None where it fails."""
         try:
             exec(compile(code, FILE, "exec", dont_inherit=True), self._main.__dict__)
         except BaseException as error:  # noqa: BLE001 - whatever the program raises is its own
@@ -101,7 +101,7 @@ class Interpreter:
         return self._main.__dict__
 
     def _tests(self) -> dict[str, str]:
-        """The next frame, which is sent behind a program that is tested."""
+        """Return the next frame, which is sent behind a program that is tested."""
         tests = frames.receive(self._control)
         if tests is None:
             os._exit(1)
@@ -120,7 +120,7 @@ class Interpreter:
 
 
 def _compiled(code: str) -> tuple[CodeType, CodeType | None]:
-    """The statements and, where it is the last of them, the expression."""
+    """Return the statements and, where it is the last of them, the expression."""
     tree = ast.parse(code, FILE)
     last: CodeType | None = None
     if tree.body and isinstance(tree.body[-1], ast.Expr):
@@ -156,7 +156,7 @@ def _exit_code(code: object) -> int:
 
 
 def _finish(exit_code: int) -> int:
-    """What Python does at its end: wait for threads, call what is registered."""
+    """Return what Python does at its end: wait for threads, call what is registered."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
@@ -210,7 +210,7 @@ def _write_files(files: dict[str, str]) -> None:
 
 
 def _fetch(names: list[str]) -> tuple[bytes | None, ...]:
-    """The contents of files, None for what is not there and for what would be too much."""
+    """Return the contents of files, None for what is not there and for what would be too much."""
     found: list[bytes | None] = []
     left = frames.MOST_FETCHED
     for name in names:

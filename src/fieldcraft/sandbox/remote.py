@@ -31,7 +31,7 @@ class RemoteObject:
 
     @staticmethod
     def number_of(remote: RemoteObject) -> int:
-        """The number by which the program's process knows it."""
+        """Return the number by which the program's process knows it."""
         number: int = object.__getattribute__(remote, "_RemoteObject__number")
         return number
 
@@ -67,7 +67,7 @@ class RemoteObject:
 
 
 def _plain(remote: RemoteObject) -> Any:
-    """A copy where the object is plain data but for its class, else the object."""
+    """Return a copy where the object is plain data but for its class, else the object."""
     return _side(remote).ask("plain", remote)
 
 

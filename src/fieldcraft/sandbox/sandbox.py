@@ -133,8 +133,8 @@ class Sandbox:
     def session(
         self, limits: Limits | None = None, files: Mapping[str, bytes] | None = None
     ) -> Session:
-        """An interpreter that lives from call to call, with `files` in its working folder. It
-        starts with the first call."""
+        """Return an interpreter that lives from call to call, with `files` in its working folder.
+        It starts with the first call."""
         return Session(self, limits or self.limits, files or {})
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ class Sandbox:
         self.close()
 
     def _do(self, work: Coroutine[Any, Any, T]) -> Any:
-        """A future of what is done in the sandbox's own loop."""
+        """Return a future of what is done in the sandbox's own loop."""
         if not self._stop.alive:
             work.close()
             raise UserError("the sandbox is closed; open another.")
@@ -198,7 +198,7 @@ class Sandbox:
             supervisor.kill(worker)
 
     async def _worker(self, limits: Limits) -> Worker:
-        """One that is ready. Raises NoWorker where the system does not give one."""
+        """Return one that is ready. Raises NoWorker where the system does not give one."""
         said = ""
         for attempt in range(_TRIES):
             supervisor = await self._living()
@@ -230,7 +230,8 @@ class Sandbox:
             self._spare.append(supervisor.spawn(self.limits))
 
     async def _living(self) -> Supervisor:
-        """The template, started again if somebody killed it. Raises UserError as at the start."""
+        """Return the template, started again if somebody killed it. Raises UserError as at the
+        start."""
         async with self._starting:
             if not self._running or self._running[0].ended.is_set():
                 self._spare.clear()

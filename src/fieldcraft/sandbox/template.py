@@ -128,7 +128,7 @@ class _Template:
                 return
 
     def _probe(self) -> dict[str, str]:
-        """Layers that a worker could not have -> why; each is tried in a child."""
+        """Return the layers that a worker could not have -> why; each is tried in a child."""
         reader, writer = os.pipe()
         if self._fork_alone() == 0:
             try:
@@ -158,12 +158,13 @@ class _Template:
         return missing
 
     def _fork_alone(self) -> int:
-        """A child that is the first process of a new namespace."""
+        """Return a child that is the first process of a new namespace."""
         kernel.unshare(kernel.NEW_PID)
         return self._fork()
 
     def _fork(self) -> int:
-        """A child in the namespace that was entered. Later ones are in this process's own."""
+        """Return a child in the namespace that was entered. Later ones are in this process's
+        own."""
         child = -1
         try:
             child = os.fork()

@@ -71,8 +71,8 @@ class Pipe:
 
 
 def _file_of(stdin: bytes) -> BinaryIO:
-    """A file in memory that can only be read. It is the owner's, because a program that could make
-    such files would have memory that nobody counts."""
+    """Return a file in memory that can only be read. It is the owner's, because a program that
+    could make such files would have memory that nobody counts."""
     file = os.fdopen(os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b")
     file.write(stdin)
     file.seek(0)
@@ -124,7 +124,7 @@ class Worker:
         return None if await self.hear() == frames.READY else "it ended at once"
 
     async def _receive_descriptors(self) -> tuple[str, list[int]]:
-        """What comes first over the control socket: the ends of the output, or a reason."""
+        """Return what comes first over the control socket: the ends of the output, or a reason."""
         loop = asyncio.get_running_loop()
         readable = loop.create_future()
         loop.add_reader(self._control, readable.set_result, None)
@@ -155,8 +155,8 @@ class Worker:
             self._end_of_use()
 
     async def hear(self, files: int = 0, most_value: int = 0) -> bytes | frames.Answer | None:
-        """The next message: READY, OUT_OF_TIME or an answer with so many files; None if the program
-        ends without one, or sends nonsense."""
+        """Return the next message: READY, OUT_OF_TIME or an answer with so many files; None if the
+        program ends without one, or sends nonsense."""
         self._reading = True
         try:
             kind = await self._receive(1)

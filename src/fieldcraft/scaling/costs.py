@@ -68,7 +68,7 @@ class Trainers:
         )
 
     def computing(self, shape: Shape, tokens: float, length: float, passes: Passes) -> float:
-        """The operations, over what the ranks reach together."""
+        """Return the operations, over what the ranks reach together."""
         operations = shape.operations(tokens, length) * passes.forward
         return operations / (self.ranks * self.device.rate * COMPUTE)
 
@@ -96,7 +96,8 @@ class Roofline:
     devices: int = 1
 
     def step(self, rows: int, tokens: float) -> float:
-        """Seconds for a token of each of `rows` rows, which hold so many tokens together."""
+        """Return the seconds for a token of each of `rows` rows, which hold so many tokens
+        together."""
         read = self.shape.weight_bytes + tokens * self.shape.token_bytes
         return max(
             read / (self.devices * self.device.bandwidth * BANDWIDTH),

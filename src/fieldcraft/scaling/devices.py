@@ -45,7 +45,7 @@ DEVICES = {
 
 
 def find_device(name: str) -> Device:
-    """The device of the table. Raises UserError for a name that it does not have."""
+    """Return the device of the table. Raises UserError for a name that it does not have."""
     if name in DEVICES:
         return DEVICES[name]
     near = get_close_matches(name, DEVICES, n=1)
@@ -56,7 +56,7 @@ def find_device(name: str) -> Device:
 
 
 def nodes_of(device: Device, count: int) -> list[int]:
-    """How many of `count` devices each node has: whole nodes, and the rest on a last one.
+    """Return how many of `count` devices each node has: whole nodes, and the rest on a last one.
 
     Raises UserError where there are none.
     """

@@ -115,7 +115,7 @@ class Modelled:
         self._set_timer()
 
     def _versions(self, begin: float, end: float) -> list[Span]:
-        """How many tokens of a turn each version of the policy sampled."""
+        """Return how many tokens of a turn each version of the policy sampled."""
         spans: list[Span] = []
         until = end
         for place, version in reversed(self.published):

@@ -103,7 +103,7 @@ class Right(StatelessReward):
 
 
 def simulate(pipeline: Pipeline) -> Simulated:
-    """The steps of a pipeline. The same pipeline has always the same steps."""
+    """Return the steps of a pipeline. The same pipeline has always the same steps."""
 
     async def run() -> list[Step]:
         with VirtualClock().patch_loop():
@@ -138,13 +138,13 @@ async def _steps(pipeline: Pipeline) -> list[Step]:
 
 
 def _size(groups: Sequence[Group]) -> tuple[int, int]:
-    """Rollouts and their tokens."""
+    """Return the rollouts and their tokens."""
     played = [cast(Played, trajectory) for group in groups for trajectory in group]
     return len(played), sum(rollout.length for rollout in played)
 
 
 def _sampler(pipeline: Pipeline) -> Sampler:
-    """The real one; what it never asks for in a simulation is not there."""
+    """Return the real one; what it never asks for in a simulation is not there."""
     staleness = pipeline.max_staleness
     ahead = pipeline.steps + staleness + 1  # so that the last steps are like the others
     settings = Rl.model_validate(

@@ -53,7 +53,7 @@ class StageTime:
 
 
 def shape_of(setup: Sizes) -> Shape:
-    """What multiplies: not the input embedding, unless it is the output layer as well."""
+    """Return what multiplies: not the input embedding, unless it is the output layer as well."""
     config, recipe = setup.config, setup.recipe
     embedding = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
     size = BYTES[recipe.dtype]
@@ -68,7 +68,7 @@ def shape_of(setup: Sizes) -> Shape:
 
 
 def passes_of(recipe: Recipe, stage: Stage) -> Passes:
-    """Which models compute something with each token that is trained."""
+    """Return which models compute something with each token that is trained."""
     footprint = stage.footprint
     read = footprint.references + footprint.teachers
     if isinstance(stage, Rl):
@@ -89,7 +89,7 @@ class Timing:
         return Trainers(self.device, max(cluster.trainers, 1), stage.optim.micro_tokens)
 
     def each(self, name: str, stage: Stage, cluster: Cluster) -> Iterator[StageTime]:
-        """The time of a stage, or of each period of one whose budget changes."""
+        """Yield the time of a stage, or of each period of one whose budget changes."""
         periods = stage.periods(self.setup.recipe.budget)
         if len(periods) < 2:
             yield self.at_longest(stage).of(name, stage, cluster)
@@ -104,12 +104,12 @@ class Timing:
         return self._scaled(longest_text(self.setup.recipe, stage))
 
     def _scaled(self, total: int) -> Timing:
-        """Texts of another budget are shorter or longer in proportion."""
+        """Return the texts of another budget are shorter or longer in proportion."""
         tokens = self.usual.tokens * total / self.setup.recipe.budget.total_tokens
         return replace(self, usual=replace(self.usual, tokens=tokens))
 
     def of(self, name: str, stage: Stage, cluster: Cluster) -> StageTime:
-        """The time of a step, and what limits it."""
+        """Return the time of a step, and what limits it."""
         shape, trainers = shape_of(self.setup), self.trainers(stage, cluster)
         passes = passes_of(self.setup.recipe, stage)
         tokens = self._trained(stage)
@@ -138,7 +138,7 @@ class Timing:
         return StageTime(name, stage.steps, sampled, training, sent, both + sent, slow)
 
     def sampling(self, stage: Rl, cluster: Cluster) -> float:
-        """Seconds in which the engines sample what a step trains."""
+        """Return the seconds in which the engines sample what a step trains."""
         speed = Roofline(shape_of(self.setup), self.device, cluster.engine_devices)
         engines = max(cluster.engines, 1)
         rows = ceil(self.setup.recipe.max_rows / engines)
@@ -146,7 +146,7 @@ class Timing:
         return sampling(speed, engines, rows, self._rollouts(stage), ahead)
 
     def _alone(self, stage: Rl) -> float:
-        """The same with an engine for each rollout: more engines do not help any more."""
+        """Return the same with an engine for each rollout: more engines do not help any more."""
         speed = Roofline(shape_of(self.setup), self.device)
         rollouts = self._rollouts(stage)
         ahead = stage.asynchronous.max_staleness
@@ -162,7 +162,7 @@ class Timing:
         return Rollouts(count, written, usual.tokens, written * longest, waiting * longest)
 
     def _trained(self, stage: Stage) -> float:
-        """Tokens that a step trains on."""
+        """Return the tokens that a step trains on."""
         if isinstance(stage, Rl):
             return stage.questions * stage.group * stage.epochs * self.usual.tokens
         texts = 2 if isinstance(stage, Pairs) else 1

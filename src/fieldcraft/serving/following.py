@@ -125,7 +125,7 @@ class FollowedPolicy(Policy):
     def _move(
         self, trajectory: Trajectory, done: Completion, stop: Sequence[str]
     ) -> Answer | tuple[Any, ...] | None:
-        """What the rollout reads in a turn; nothing in one that was cut or sums up."""
+        """Return what the rollout reads in a turn; nothing in one that was cut or sums up."""
         dialect = self.follower.dialect
         if done.reason is StopReason.LENGTH or tuple(stop) != dialect.stop:
             return None
@@ -133,5 +133,5 @@ class FollowedPolicy(Policy):
 
 
 def written_tokens(trajectory: Trajectory) -> int:
-    """How many tokens the policy has sampled."""
+    """Return how many tokens the policy has sampled."""
     return sum(len(s.ids) for s in trajectory.segments if s.author is Author.POLICY)

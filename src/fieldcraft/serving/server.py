@@ -99,9 +99,9 @@ async def open_service(
     how: Decoding = GREEDY,
     recording: Recording | None = None,
 ) -> Service:
-    """The agent with its tools and its engine open; `home` has what the engine starts. Raises
-    UserError for tools or an engine that cannot be used, and for one that acts in an environment of
-    others."""
+    """Return the agent with its tools and its engine open; `home` has what the engine starts.
+    Raises UserError for tools or an engine that cannot be used, and for one that acts in an
+    environment of others."""
     environment = agent.recipe.environment
     if environment.of_others:
         raise UserError(

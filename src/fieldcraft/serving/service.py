@@ -129,7 +129,8 @@ class Service:
             raise Refused(400, told, code="context_length_exceeded", param="messages")
 
     def _length(self, question: str) -> int:
-        """Tokens of a prompt; for a question that is far too long those of its beginning."""
+        """Return the tokens of a prompt; for a question that is far too long those of its
+        beginning."""
         for part in (question[: self.room * LONG_TOKEN], question):
             length = len(self.env.dialect.prompt(part, self.env.schemas))
             if length >= self.room or part == question:
@@ -205,7 +206,7 @@ class Service:
 
 
 def _cut(follower: Follower, task: Task, why: str) -> Trajectory:
-    """What there is of a rollout that did not come to its end."""
+    """Return what there is of a rollout that did not come to its end."""
     trajectory = follower.trajectory or Trajectory(task)
     trajectory.status, trajectory.error, trajectory.answer = Status.ERROR, why, None
     return trajectory

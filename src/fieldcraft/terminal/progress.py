@@ -29,7 +29,8 @@ _BESIDE = 6 + 1 + 7 + 4
 
 
 def is_live(console: Console) -> bool:
-    """Whether what is shown may move. FORCE_COLOR colours a file; it makes no terminal of it."""
+    """Return whether what is shown may move. FORCE_COLOR colours a file; it makes no terminal of
+    it."""
     return console.is_interactive and console.file.isatty()
 
 
@@ -91,7 +92,7 @@ class TerminalSink:
 
 
 def headline(name: str, summary: Mapping[str, Any], width: int) -> list[str]:
-    """An evaluation in one line, or in several of at most `width` characters."""
+    """Return an evaluation in one line, or in several of at most `width` characters."""
     if summary["em"] is None:
         parts = ["not gradable"]
     else:
@@ -109,7 +110,7 @@ def headline(name: str, summary: Mapping[str, Any], width: int) -> list[str]:
 
 
 def _line_width(console: Console) -> int:
-    """A line of a file may have any length: that is easier to search."""
+    """Return a line of a file may have any length: that is easier to search."""
     return console.width if is_live(console) else sys.maxsize
 
 

@@ -60,7 +60,7 @@ def print_field(console: Console, label: str, text: str, style: str = "") -> Non
 
 
 def _field(label: str, text: str, style: str) -> Table:
-    """A label column and wrapped text beside it."""
+    """Return a label column and wrapped text beside it."""
     body = Text()
     for piece, is_tag in split_tags(clean(text)):
         body.append(piece, "dim" if is_tag else style)
@@ -85,7 +85,7 @@ def _verdict(trajectory: Trajectory) -> Text:
 
 
 def _grade(trajectory: Trajectory) -> tuple[str, str]:
-    """The verdict, and its colour."""
+    """Return the verdict, and its colour."""
     if trajectory.right is None:
         return "not graded", "dim"
     return ("right", "green") if trajectory.right else ("wrong", "red")
@@ -127,7 +127,7 @@ def _list_table(numbered: Mapping[int, Trajectory]) -> Table:
 
 
 def _listed(number: int, trajectory: Trajectory) -> Table:
-    """One of a list in a narrow terminal: its number beside lines of its own."""
+    """Return one of a list in a narrow terminal: its number beside lines of its own."""
     mark, style = _grade(trajectory)
     figures = f"  calls {_calls(trajectory)}  {trajectory.status.value}"
     golds = " | ".join(trajectory.task.answers)

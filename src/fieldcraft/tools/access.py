@@ -15,7 +15,7 @@ _ORIGIN = "This server answers no pages from elsewhere: ask it with a program of
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server at this address."""
+    """Return whether only this machine reaches a server at this address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -49,7 +49,7 @@ class OwnRequests:
 
 
 def _host(url: str) -> str | None:
-    """The host of an address without its port; None where there is none."""
+    """Return the host of an address without its port; None where there is none."""
     try:
         return urlsplit(url).hostname
     except ValueError:

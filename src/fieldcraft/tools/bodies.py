@@ -77,7 +77,8 @@ class BodyTooLong(Exception):
 
 
 async def body_of(request: Request, most: int) -> bytes:
-    """The body of a request. Raises BodyTooLong beyond `most` bytes, and reads no further."""
+    """Return the body of a request. Raises BodyTooLong beyond `most` bytes, and reads no
+    further."""
     body = bytearray()
     async for piece in request.stream():
         body += piece

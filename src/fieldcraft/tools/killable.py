@@ -29,7 +29,7 @@ class KillableProcess:
     one."""
 
     def __init__(self, module: str) -> None:
-        """Raises UserError if it does not start."""
+        """Raise UserError if it does not start."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
@@ -46,8 +46,8 @@ class KillableProcess:
             )
 
     def ask(self, question: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """What it says within so many seconds of CPU time, all lines together. It lacks `DONE`
-        where the process ended before it came to the end."""
+        """Return what it says within so many seconds of CPU time, all lines together. It lacks
+        `DONE` where the process ended before it came to the end."""
         guard = Timer(WALL * seconds, self._process.kill)
         guard.start()
         try:

@@ -54,8 +54,9 @@ class Tracker(ABC):
 
 
 def points(prefix: str, row: Mapping[str, Any]) -> Points:
-    """The numbers of a row, those of mappings inside it too, under names that begin with a prefix.
-    Letters that some tracker refuses become `_`, so that a curve has one name everywhere."""
+    """Return the numbers of a row, those of mappings inside it too, under names that begin with a
+    prefix. Letters that some tracker refuses become `_`, so that a curve has one name
+    everywhere."""
     found: Points = {}
     for key, value in row.items():
         name = _UNUSUAL.sub("_", f"{prefix}/{key}")

@@ -78,7 +78,7 @@ class Follower:
             self._lose("has not taken everything by the end of the run")
 
     def news(self) -> Iterator[str]:
-        """Sentences that have not been said yet."""
+        """Yield the sentences that have not been said yet."""
         if self._worker.failure is not None:
             self._lose(f"failed ({self._worker.failure})")
         while self._news:
@@ -98,7 +98,7 @@ class Follower:
 
 
 def _figures(summary: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The figures of an evaluation, and those of each split where there are several; those of
+    """Yield the figures of an evaluation, and those of each split where there are several; those of
     smaller groups of questions are in the report."""
     for key, value in summary.items():
         if not isinstance(value, dict):

@@ -38,7 +38,7 @@ class Held(Protocol):
         ...
 
     def gather(self, parts: Tensor) -> Tensor:
-        """What all of them hold: [..., n, D] gives [..., N, D]."""
+        """Return what all of them hold: [..., n, D] gives [..., N, D]."""
         ...
 
 
@@ -56,7 +56,7 @@ def attend(
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention as transformers calls it: `query` [1, Hq, N, D] gives [1, N, Hq, D].
+    """Return the attention as transformers calls it: `query` [1, Hq, N, D] gives [1, N, Hq, D].
 
     `runs` are those of a packed batch, of which this process may hold only a `part`. Without them
     the model is not being trained, and attends as usual. With a `sliding_window` each token sees so
@@ -100,8 +100,8 @@ def _untrainable(module: torch.nn.Module, why: str) -> UserError:
 
 
 def has_flash(query: Tensor) -> bool:
-    """Whether torch's kernel for texts of any lengths can compute this: on CUDA devices from Ampere
-    on, in 16 bits."""
+    """Return whether torch's kernel for texts of any lengths can compute this: on CUDA devices from
+    Ampere on, in 16 bits."""
     if not query.is_cuda or query.dtype not in (torch.bfloat16, torch.float16):
         return False
     size = query.shape[-1]
@@ -185,7 +185,7 @@ def _one_by_one(
 
 
 def _way(place: int, runs: Sequence[Run]) -> list[int]:
-    """Places of a run and of those that it continues, first to last."""
+    """Return the places of a run and of those that it continues, first to last."""
     after = runs[place].after
     return [*([] if after is None else _way(after, runs)), place]
 
@@ -199,7 +199,7 @@ def _seen(parts: Sequence[Tensor], place: int, runs: Sequence[Run]) -> Tensor:
 def _of_run(
     fused: Callable[..., Tensor], asking: Tensor, keys: Tensor, values: Tensor, window: int | None
 ) -> Tensor:
-    """Attention of the queries of one run, the last ones of all that it sees."""
+    """Return the attention of the queries of one run, the last ones of all that it sees."""
     past, whole = keys.shape[2] - asking.shape[2], keys.shape[2]
     if window is None or window >= whole:
         if not past:  # then the kernel needs no mask

@@ -66,14 +66,14 @@ class Sample:
         return len(self.ids)
 
     def spread(self, values: NDArray[Any]) -> Floats:
-        """One value for each trained token, in their places; 0 at all others."""
+        """Return one value for each trained token, in their places; 0 at all others."""
         whole = np.zeros(len(self), np.float32)
         whole[self.weight > 0] = values
         return whole
 
 
 def as_seen(sample: Sample) -> Sample:
-    """What a teacher reads in place of a sample, or the sample itself."""
+    """Return what a teacher reads in place of a sample, or the sample itself."""
     return sample if sample.seen is None else sample.seen
 
 
@@ -84,7 +84,7 @@ Unit = tuple[Sample, ...]
 def to_samples(
     trajectory: Trajectory, train_on: Collection[Author], advantage: float = 0.0
 ) -> Unit:
-    """A sample of each chain, in order."""
+    """Return a sample of each chain, in order."""
     parts = [Trajectory(trajectory.task, chain) for chain in chains(trajectory)]
     return tuple(to_sample(part, train_on, advantage) for part in parts)
 
@@ -92,8 +92,8 @@ def to_samples(
 def to_sample(
     trajectory: Trajectory, train_on: Collection[Author], advantage: float = 0.0
 ) -> Sample:
-    """The one writer of loss masks. A sampled token whose log-probability is not finite is never
-    trained on (its ratio would be meaningless).
+    """Return the one writer of loss masks. A sampled token whose log-probability is not finite is
+    never trained on (its ratio would be meaningless).
 
     A sample ends with its last trained token: nothing is predicted from what follows it, such as an
     observation that used up the budget. Without a trained token it is its first token alone.
@@ -168,7 +168,7 @@ class PackedBatch:
         return int(self.position_N.max()) + 1
 
     def flat(self, name: str) -> Tensor:
-        """A field of the samples over the T listed tokens."""
+        """Return a field of the samples over the T listed tokens."""
         return torch.from_numpy(
             np.concatenate([getattr(s, name)[s.weight > 0] for s in self.samples])
         )
@@ -254,7 +254,7 @@ class _Forest:
 
 
 def common(texts: Sequence[NDArray[np.int64]]) -> int:
-    """How many tokens all of them begin with."""
+    """Return how many tokens all of them begin with."""
     first, *others = texts
     length = min(map(len, texts))
     for other in others:
@@ -287,6 +287,6 @@ def side_by_side(units: Sequence[Unit]) -> list[Unit]:
 
 
 def added(last: Sample | None, unit: Unit) -> int:
-    """How many tokens a unit has behind that sample: what they begin with alike is there."""
+    """Return how many tokens a unit has behind that sample: what they begin with alike is there."""
     shared = 0 if last is None else common([last.ids, unit[0].ids])
     return sum(map(len, unit)) - (shared if shared >= WORTH_SHARING else 0)

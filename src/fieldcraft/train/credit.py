@@ -34,7 +34,7 @@ class Scored:
         return tuple(sample for sample in self.samples if sample.weight.any())
 
     def gather(self, name: str) -> adv.Floats:
-        """A field of the samples over the tokens that are trained, those of all chains."""
+        """Return a field of the samples over the tokens that are trained, those of all chains."""
         found = [getattr(s, name)[s.weight > 0].astype(float) for s in self.trained]
         return np.concatenate([np.zeros(0), *found])
 
@@ -85,7 +85,8 @@ def assign_advantages(groups: Sequence[Sequence[Scored]], settings: Rl) -> None:
 
 
 def token_rewards(scored: Scored, settings: Rl) -> adv.Floats:
-    """The reward of each of the policy's tokens; none where the rollout is not trained on."""
+    """Return the reward of each of the policy's tokens; none where the rollout is not trained
+    on."""
     rewards_T = np.zeros_like(scored.gather("weight"))
     if settings.kl_in == "reward" and settings.kl_coef:
         moved_T = scored.gather("old_logp") - scored.gather("ref_logp")

@@ -61,7 +61,8 @@ class Critic(Learner):
         super().__init__(weights, optim, steps, spread)
 
     def step(self, units: Sequence[Unit], total: float) -> dict[str, float]:
-        """One optimiser step towards the samples' `target`; `total` is what the loss is divided by.
+        """Return one optimiser step towards the samples' `target`; `total` is what the loss is
+        divided by.
 
         Raises UserError if a gradient is not finite; the weights are left untouched.
         """
@@ -75,7 +76,7 @@ class Critic(Learner):
         self._fill(units, "value", self._values)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, weights included: they are no part of the policy's checkpoint."""
+        """Return everything, weights included: they are no part of the policy's checkpoint."""
         return {
             "head": self.head.state_dict(),
             "model": self.weights.state_of(self.model) if self.trains_model else {},

@@ -13,7 +13,7 @@ STEPS = 5  # beyond FAR, after which it is told
 
 
 def drift(rows: Sequence[Row], settings: Rl, stage: str) -> str | None:
-    """What to tell after the last of the rows: once that STEPS steps were FAR from what was
+    """Return what to tell after the last of the rows: once that STEPS steps were FAR from what was
     sampled, where the sampler may be older than the trainer."""
     if not settings.asynchronous.max_staleness:
         return None

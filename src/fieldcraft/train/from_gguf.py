@@ -70,7 +70,7 @@ class GgufHeader:
         self._types = gguf.GGMLQuantizationType
 
     def value(self, key: str) -> Any:
-        """The value of a key, None where the file has none."""
+        """Return the value of a key, None where the file has none."""
         field = self._reader.get_field(key)
         return None if field is None else field.contents()
 
@@ -96,7 +96,7 @@ class GgufHeader:
         return torch.float32 if types & exact else torch.bfloat16
 
     def tensor(self, name: str) -> np.ndarray | None:
-        """A tensor that is not quantised, None where the file has none of that name."""
+        """Return a tensor that is not quantised, None where the file has none of that name."""
         return next((t.data for t in self._reader.tensors if t.name == name), None)
 
 
@@ -157,7 +157,7 @@ def _complete_positions(config: Any, header: GgufHeader) -> None:
 
 
 def _llama3_positions(config: Any, factors: np.ndarray, header: GgufHeader) -> dict[str, Any]:
-    """The scaling of Llama 3.1 and its kin, of which the file holds the result alone."""
+    """Return the scaling of Llama 3.1 and its kin, of which the file holds the result alone."""
     before = dict(config.rope_parameters)
     for factor in (8.0, 16.0, 32.0):
         scaling = {
@@ -193,7 +193,7 @@ def llama3_factors(scaling: dict[str, Any], width: int) -> list[float]:
 
 
 def _tokenizer(header: GgufHeader) -> Any:
-    """The tokenizer that lies beside the file, else that in it."""
+    """Return the tokenizer that lies beside the file, else that in it."""
     folder = header.file.parent
     beside = (folder / "tokenizer.json").exists()
     tokenizer = load_tokenizer(folder) if beside else _own_tokenizer(header)
@@ -238,7 +238,7 @@ def _complete_splitting(header: GgufHeader, backend: Any) -> None:
 
 
 def _refuse_other_tokens(header: GgufHeader, tokenizer: Any) -> None:
-    """Raises UserError for a tokenizer with other tokens than the file's. Those of other signs than
+    """Raise UserError for a tokenizer with other tokens than the file's. Those of other signs than
     letters are spelled in several ways."""
     there: Sequence[str | None] = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     pairs = enumerate(zip(header.tokens, there, strict=False))

@@ -66,8 +66,8 @@ class PolicyLearner:
     seed: int
 
     def learn(self, groups: Sequence[Group], number: int) -> Learned:
-        """All optimiser steps of sampling step `number`; metrics are means over them, and empty if
-        there is nothing to learn."""
+        """Return all optimiser steps of sampling step `number`; metrics are means over them, and
+        empty if there is nothing to learn."""
         scored = [[self._scored(t) for t in group] for group in groups]
         graded = [[member for member in members if member is not None] for members in scored]
         units, total = self._units(groups, graded)
@@ -91,8 +91,8 @@ class PolicyLearner:
     def _units(
         self, groups: Sequence[Group], scored: list[list[Scored]]
     ) -> tuple[list[Unit], float]:
-        """A unit of each rollout, with advantages, and what the loss is divided by. A group without
-        a gradient is counted in the divisor and left out of the computation.
+        """Return a unit of each rollout, with advantages, and what the loss is divided by. A group
+        without a gradient is counted in the divisor and left out of the computation.
 
         A rollout weighs the same in one chain or in several: `sequence` gives it the weight 1 over
         the tokens of all its chains, and every divisor counts tokens or rollouts, never chains.
@@ -128,7 +128,7 @@ class PolicyLearner:
         return to_samples(trajectory, () if left_out else {Author.POLICY})
 
     def _equal_is_still(self) -> bool:
-        """Whether a group of equal rewards has exactly no gradient."""
+        """Return whether a group of equal rewards has exactly no gradient."""
         s = self.settings
         compared = s.baseline in ("group", "others") and s.scale != "batch"
         return compared and not (s.kl_coef or s.entropy_coef or s.llds_coef)
@@ -148,8 +148,8 @@ class PolicyLearner:
         assign_advantages(groups, self.settings)
 
     def _train(self, units: list[Unit], total: float, number: int) -> Row:
-        """All optimiser steps share one learning rate: the schedule counts sampling steps. So do
-        their losses the divisor, cut into equal parts: a token weighs the same, whichever
+        """Return all optimiser steps share one learning rate: the schedule counts sampling steps.
+        So do their losses the divisor, cut into equal parts: a token weighs the same, whichever
         mini-batch it falls into."""
         rows: list[Row] = []
         for part, share in self._parts(units, number):
@@ -169,7 +169,7 @@ class PolicyLearner:
         return means | {name: rows[0][name] for name in {GAP, LOG_RATIO} & rows[0].keys()}
 
     def _step(self, part: Sequence[Unit], divisor: float) -> Row:
-        """One optimiser step of the policy."""
+        """Return one optimiser step of the policy."""
         s = self.settings
         return self.trainer.step(part, surrogate(s), divisor, s.temperature, look=note)
 
@@ -186,8 +186,8 @@ class PolicyLearner:
 
 
 def told(member: Scored, trajectory: Trajectory) -> Told:
-    """What is known of a rollout's tokens after a step. The ratio is that of each token, also where
-    the loss takes that of the sequence."""
+    """Return what is known of a rollout's tokens after a step. The ratio is that of each token,
+    also where the loss takes that of the sequence."""
     advantages = along(trajectory, [sample.advantage for sample in member.samples])
     if not any(sample.entropy.size for sample in member.samples):
         return Told(advantages)
@@ -201,22 +201,23 @@ def told(member: Scored, trajectory: Trajectory) -> Told:
 
 
 def blank(sample: Sample) -> Sample:
-    """A chain without a trained token, of which nothing was said."""
+    """Return a chain without a trained token, of which nothing was said."""
     zeros = np.zeros(len(sample), np.float32)
     return replace(sample, entropy=zeros, new_logp=zeros)
 
 
 def along(trajectory: Trajectory, values: Sequence[Floats]) -> Floats:
-    """A number for each token of a rollout, in the order of its ids, from those of each chain."""
+    """Return a number for each token of a rollout, in the order of its ids, from those of each
+    chain."""
     *before, last = zip(values, chains(trajectory), strict=True)
     padded = [np.pad(found, (0, len(ids_of(chain)) - len(found))) for found, chain in before]
     return np.concatenate([*padded, last[0]])
 
 
 def as_means(row: Row, part: Sequence[Unit], divisor: float, version: int) -> Row:
-    """Metrics of an optimiser step whose sums over tokens were divided by `divisor`, as means over
-    the trained tokens. That of GAP is over the tokens that this version of the policy sampled, and
-    is left out where there are none."""
+    """Return the metrics of an optimiser step whose sums over tokens were divided by `divisor`, as
+    means over the trained tokens. That of GAP is over the tokens that this version of the policy
+    sampled, and is left out where there are none."""
     counts = dict.fromkeys(OF_TRAINED, sum(map(_weight, part)))
     counts[GAP] = sum(_fresh_weight(unit, version) for unit in part)
     kept = {name: value for name, value in row.items() if counts.get(name) != 0}
@@ -233,14 +234,15 @@ def _fresh_weight(unit: Unit, version: int) -> float:
 
 
 def right_negative_rate(groups: Sequence[Sequence[Scored]]) -> float:
-    """The share of right rollouts whose advantage is negative, as a price on calls can make it."""
+    """Return the share of right rollouts whose advantage is negative, as a price on calls can make
+    it."""
     right = [member for group in groups for member in group if member.right]
     negative = sum(member.gather("advantage").sum() < 0 for member in right)
     return float(negative) / max(len(right), 1)
 
 
 def surrogate(s: Rl) -> Surrogate:
-    """The loss of a stage."""
+    """Return the loss of a stage."""
     return Surrogate(
         ratio=s.ratio,
         clip=s.clip,

@@ -71,7 +71,7 @@ class Learning(Reference, Protocol):
         guide: Guide | None = None,
         look: Look = nobody_looks,
     ) -> dict[str, float]:
-        """One optimiser step; see `Trainer.step`. `objective` and `look` can be pickled."""
+        """Return one optimiser step; see `Trainer.step`. `objective` and `look` can be pickled."""
         ...
 
     def drop_gradients(self) -> None:
@@ -79,8 +79,8 @@ class Learning(Reference, Protocol):
         ...
 
     def at_start(self) -> Reference | None:
-        """The policy as it is now, to be read while it is trained, where that costs no second model
-        (with an adapter); None where it does. To be asked once."""
+        """Return the policy as it is now, to be read while it is trained, where that costs no
+        second model (with an adapter); None where it does. To be asked once."""
         ...
 
     def write(self, folder: Path, tokenizer: Any) -> None:
@@ -89,7 +89,7 @@ class Learning(Reference, Protocol):
         ...
 
     def said(self) -> ProbeResult:
-        """Log-probabilities that the policy gives the probe as it is now."""
+        """Return the log-probabilities that the policy gives the probe as it is now."""
         ...
 
     def save(self, target: Path, tokenizer: Any, extra: dict[str, Any]) -> None:
@@ -118,7 +118,7 @@ class Valuing(Protocol):
     def drop_gradients(self) -> None: ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What the policy's checkpoint is to keep of it."""
+        """Return what the policy's checkpoint is to keep of it."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...

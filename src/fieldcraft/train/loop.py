@@ -123,7 +123,7 @@ async def _timed_step(stage: StageType, number: int) -> Row:
 
 
 def _stop_if_idle(stage: StageType, rows: Sequence[Row], folder: Path) -> None:
-    """Raises UserError with the reason. What decides are metrics alone, so that a run that was
+    """Raise UserError with the reason. What decides are metrics alone, so that a run that was
     resumed decides as one that was not."""
     most = min(MOST_IDLE, stage.trainer.steps)
     reasons = [stage.idle(row) for row in rows[-most:]]
@@ -135,7 +135,7 @@ def _stop_if_idle(stage: StageType, rows: Sequence[Row], folder: Path) -> None:
 
 
 def _stop_if_collapsed(watch: Watch | None, rows: list[Row], folder: Path) -> None:
-    """Raises UserError with the likely cause and the checkpoint from before."""
+    """Raise UserError with the likely cause and the checkpoint from before."""
     collapse = watch.collapse(rows) if watch else None
     if watch is None or collapse is None:
         return

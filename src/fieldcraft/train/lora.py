@@ -107,8 +107,8 @@ class Adapter:
             )
 
     def merged(self) -> Any:
-        """The model with the adapter added to its weights, in the type of these; the adapter is of
-        no use afterwards."""
+        """Return the model with the adapter added to its weights, in the type of these; the adapter
+        is of no use afterwards."""
         return self.peft.merge_and_unload()
 
     def keep_start(self) -> None:
@@ -137,7 +137,7 @@ class Adapter:
 
 
 def _refuse_shared(model: Any) -> None:
-    """Raises UserError where a layer with an adapter has a weight that another layer has too, as
+    """Raise UserError where a layer with an adapter has a weight that another layer has too, as
     tied embeddings do. Merging would change both, and each checkpoint holds such a weight once."""
     owners: dict[int, dict[int, str]] = {}  # of each weight: the layers that have it, by name
     for name, layer in model.named_modules():

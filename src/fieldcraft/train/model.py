@@ -43,13 +43,13 @@ UNREADABLE = Exception
 
 
 def torch_type(name: Dtype) -> torch.dtype:
-    """The type of a recipe's `dtype`."""
+    """Return the type of a recipe's `dtype`."""
     found: torch.dtype = getattr(torch, name)
     return found
 
 
 def name_of_type(dtype: torch.dtype) -> Dtype:
-    """The `dtype` of a recipe that computes as a model of a type does."""
+    """Return the `dtype` of a recipe that computes as a model of a type does."""
     return "float32" if dtype == torch.float32 else "bfloat16"
 
 
@@ -61,7 +61,7 @@ def choose_device(wish: str) -> torch.device:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a checkpoint folder; the network is never asked.
+    """Return the tokenizer of a checkpoint folder; the network is never asked.
 
     A folder with a `tokenizer.json` gets just that. AutoTokenizer would rather believe a class that
     is named beside it, or the usual one of the model's architecture, and split texts as that does.
@@ -84,7 +84,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def require_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
-    """Raises UserError unless a checkpoint folder has the tokens of a tokenizer by the same ids, so
+    """Raise UserError unless a checkpoint folder has the tokens of a tokenizer by the same ids, so
     that its model can read what another one wrote."""
     here = tokenizer.backend_tokenizer.get_vocab()
     there = load_tokenizer(folder).backend_tokenizer.get_vocab()
@@ -124,7 +124,8 @@ def load_config(folder: Path) -> PreTrainedConfig:
 
 
 def load_model(folder: Path, device: torch.device, dtype: Dtype = "float32") -> Any:
-    """The causal LM of a checkpoint folder in Hugging Face format; the network is never asked.
+    """Return the causal LM of a checkpoint folder in Hugging Face format; the network is never
+    asked.
 
     Raises UserError if there is none, or if its weights are not just those that it needs: all of
     them, in their shapes, and finite.
@@ -157,7 +158,8 @@ def load_model(folder: Path, device: torch.device, dtype: Dtype = "float32") -> 
 
 
 def empty_model(folder: Path) -> Any:
-    """The causal LM of a checkpoint folder without its weights: all that its configuration says.
+    """Return the causal LM of a checkpoint folder without its weights: all that its configuration
+    says.
 
     Raises UserError as `load_model` does, but for the weights.
     """
@@ -175,8 +177,9 @@ def empty_model(folder: Path) -> Any:
 
 
 def loss_notes(config: PreTrainedConfig) -> list[str]:
-    """A sentence on each term that a configuration would add to the loss, such as the one by which
-    a mixture of experts uses all of them (`router_aux_loss_coef`). No stage has such a term."""
+    """Return a sentence on each term that a configuration would add to the loss, such as the one by
+    which a mixture of experts uses all of them (`router_aux_loss_coef`). No stage has such a
+    term."""
     said = config.get_text_config().to_dict()
     factors = {name: value for name, value in said.items() if OWN_LOSS.search(name) and value}
     return [
@@ -187,7 +190,7 @@ def loss_notes(config: PreTrainedConfig) -> list[str]:
 
 
 def _refuse_encoder(folder: Path, model: Any) -> None:
-    """Raises UserError for a model whose tokens all see the ones after them (BERT and its kin)."""
+    """Raise UserError for a model whose tokens all see the ones after them (BERT and its kin)."""
     causal = [m.is_causal for m in model.modules() if isinstance(getattr(m, "is_causal", 0), bool)]
     if causal and not any(causal):
         raise UserError(
@@ -197,7 +200,7 @@ def _refuse_encoder(folder: Path, model: Any) -> None:
 
 
 def _refuse_unknown_ends(folder: Path, model: Any) -> None:
-    """Raises UserError where sequences are to end with what is no token."""
+    """Raise UserError where sequences are to end with what is no token."""
     tokens = range(model.get_input_embeddings().num_embeddings)
     for end in configured_ends(model):
         if end is not None and not (isinstance(end, int) and end in tokens):
@@ -219,7 +222,7 @@ def _without_reports() -> Iterator[None]:
 
 
 def _misfit(found: dict[str, Any]) -> str | None:
-    """The first of what transformers found wrong between a model and its weights."""
+    """Return the first of what transformers found wrong between a model and its weights."""
     for name in sorted(found["missing_keys"]):
         return f"the tensor {name} is missing{_others(found['missing_keys'])}"
     for name, here, wanted in sorted(found["mismatched_keys"]):
@@ -235,7 +238,7 @@ def _others(names: set[Any]) -> str:
 
 
 def _unreadable(folder: Path, error: Exception) -> str:
-    """Why the weights of a folder cannot be read, with the file that is to blame."""
+    """Return why the weights of a folder cannot be read, with the file that is to blame."""
     if _is_lack_of_memory(error):
         return (
             f"{folder} needs more memory than is free ({_first_line(error)}): close other programs,"
@@ -257,7 +260,7 @@ def _is_lack_of_memory(error: Exception) -> bool:
 
 
 def _broken_tensor(folder: Path) -> str:
-    """File and name of a tensor that is not finite."""
+    """Return the file and name of a tensor that is not finite."""
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - it is no dict
@@ -267,13 +270,13 @@ def _broken_tensor(folder: Path) -> str:
 
 
 def _weights_file(folder: Path) -> Path:
-    """Where the names of all tensors are: the weights, or the index of their parts."""
+    """Return where the names of all tensors are: the weights, or the index of their parts."""
     names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
     return next((folder / name for name in names if (folder / name).exists()), folder)
 
 
 def _names_code(folder: Path) -> bool:
-    """Whether a configuration that could not be read names code beside it."""
+    """Return whether a configuration that could not be read names code beside it."""
     try:
         return "auto_map" in PreTrainedConfig.get_config_dict(folder, local_files_only=True)[0]
     except UNREADABLE:

@@ -39,12 +39,13 @@ class OutputLayer:
         self.factor = _factor(model)
 
     def __call__(self, hidden_RH: Tensor) -> Tensor:
-        """Logits in float32; shape [R, V]. They are those of the model's own forward pass."""
+        """Return the logits in float32; shape [R, V]. They are those of the model's own forward
+        pass."""
         with self.around():
             return _own_logits(self.model, hidden_RH).float()
 
     def within(self, around: Callable[[], AbstractContextManager[object]]) -> OutputLayer:
-        """The layer as it is inside a context, such as with other weights."""
+        """Return the layer as it is inside a context, such as with other weights."""
         other = copy(self)
         other.around = around
         return other
@@ -86,7 +87,7 @@ def score(
     teacher: Predictions | None = None,
     top_k: int | None = None,
 ) -> Scores:
-    """The scores of the tokens, differentiable in the model; the teacher is a constant.
+    """Return the scores of the tokens, differentiable in the model; the teacher is a constant.
 
     `top_k` is that of `algos.distillation.reverse_kl`.
     """
@@ -117,7 +118,7 @@ def _piece(
     top_k: int | None,
     rows: slice,
 ) -> tuple[Tensor, ...]:
-    """The fields of `Scores` for some of the tokens."""
+    """Return the fields of `Scores` for some of the tokens."""
     logits_RV = said.logits(rows)
     scores = logp_and_entropy(logits_RV, targets_T[rows])
     if teacher is None:
@@ -216,13 +217,14 @@ def _logits(
 
 
 def hidden_states(model: Any, **inputs: Any) -> Tensor:
-    """What the output layer reads, of a transformers causal LM; shape [B, L, H]."""
+    """Return what the output layer reads, of a transformers causal LM; shape [B, L, H]."""
     states: Tensor = decoder_of(model)(**inputs).last_hidden_state
     return states
 
 
 def decoder_of(model: Any) -> Any:
-    """All of a transformers causal LM but its output layer. Raises UserError if that is no part."""
+    """Return all of a transformers causal LM but its output layer. Raises UserError if that is no
+    part."""
     for part in (model.get_decoder(), model.base_model):
         if isinstance(part, PreTrainedModel) and part is not model:
             return part
@@ -243,7 +245,7 @@ class _DecoderOutput(MoeModelOutputWithPast):
 
 
 def _own_logits(model: Any, hidden_RH: Tensor) -> Tensor:
-    """The model's own forward pass behind its last hidden states."""
+    """Return the model's own forward pass behind its last hidden states."""
     given = _DecoderOutput(last_hidden_state=hidden_RH[None])
     with patch.object(decoder_of(model), "forward", lambda *_, **__: given):
         logits: Tensor = model(inputs_embeds=hidden_RH[None], use_cache=False).logits
@@ -252,8 +254,8 @@ def _own_logits(model: Any, hidden_RH: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _factor(model: Any) -> float | None:
-    """What the logits are, as a multiple of what the linear output layer gives: 1 for most models.
-    None where they are something else, such as bounded, or where the layer is wrapped."""
+    """Return what the logits are, as a multiple of what the linear output layer gives: 1 for most
+    models. None where they are something else, such as bounded, or where the layer is wrapped."""
     layer = model.get_output_embeddings()
     if type(layer) is not nn.Linear:
         return None

@@ -39,8 +39,8 @@ def correct_logp(trajectories: Sequence[Trajectory]) -> float | None:
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> Row:
-    """Means and rates of a step's rollouts. Truncated, unanswered, failed and ungradable ones
-    and answers without a program are separate rates, so that none can hide in another; see
+    """Return the means and rates of a step's rollouts. Truncated, unanswered, failed and ungradable
+    ones and answers without a program are separate rates, so that none can hide in another; see
     `tool_use` for those of calls. A rollout counts once, in however many chains."""
     count = len(trajectories)
     rewards = [t.reward for t in trajectories if t.reward is not None]
@@ -66,7 +66,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> Row:
 
 
 def staleness(groups: Iterable[Sequence[Trajectory]], number: int) -> Row:
-    """How many versions of the policy ago the tokens of step `number` were sampled."""
+    """Return how many versions of the policy ago the tokens of step `number` were sampled."""
     spans = [
         span
         for group in groups
@@ -84,8 +84,8 @@ def staleness(groups: Iterable[Sequence[Trajectory]], number: int) -> Row:
 
 
 def failures(rows: Sequence[Row], steps: int, stage: str) -> str | None:
-    """What to tell after the last of the rows about rollouts that ended in an exception: at the
-    first step that has any, and in the end."""
+    """Return what to tell after the last of the rows about rollouts that ended in an exception: at
+    the first step that has any, and in the end."""
     struck = [row["step"] for row in rows if row["status/error"]]
     last = rows[-1]["step"]
     if not struck or (struck[0] != last and len(rows) < steps):
@@ -94,8 +94,8 @@ def failures(rows: Sequence[Row], steps: int, stage: str) -> str | None:
 
 
 def silence(rows: Sequence[Row], steps: int, stage: str) -> str | None:
-    """What to tell after the last of the rows: once that SILENT steps in a row had no group whose
-    rollouts differ in reward, and in the end that none of all `steps` had."""
+    """Return what to tell after the last of the rows: once that SILENT steps in a row had no group
+    whose rollouts differ in reward, and in the end that none of all `steps` had."""
     silent = [row["equal_groups"] == 1 or row["groups_kept"] == 0 for row in rows]
     if len(silent) == steps and all(silent):
         return (

@@ -49,8 +49,8 @@ COPY_GAIN = 0.15
 
 
 def new_tokenizer(texts: Iterable[str], syllables: Iterable[str]) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer in which every word of `texts` is one token and every name is a
-    sequence of syllables, so that copying a name never seen before is a skill and not memory.
+    """Return a byte-level BPE tokenizer in which every word of `texts` is one token and every name
+    is a sequence of syllables, so that copying a name never seen before is a skill and not memory.
 
     Syllables are learned first (they are by far the most frequent), with and without a capital and
     a space before it; names must not occur in `texts`.
@@ -83,14 +83,15 @@ def new_tokenizer(texts: Iterable[str], syllables: Iterable[str]) -> PreTrainedT
 
 
 def tool_texts(tools: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """What prompts and calls of a chat template consist of, besides names; `tools` are schemas."""
+    """Yield what prompts and calls of a chat template consist of, besides names; `tools` are
+    schemas."""
     yield '{"name": "", "arguments": {"": ""}}'
     for tool in tools:
         yield f": {tool['function']['description']}\n"
 
 
 def count_parameters(vocabulary: int, layers: int, width: int) -> int:
-    """How many numbers a model of `new_model` has, before it is made."""
+    """Return how many numbers a model of `new_model` has, before it is made."""
     attention = 4 * width**2 + 3 * width  # queries, keys and values have biases
     return vocabulary * width + layers * (attention + 9 * width**2 + 2 * width) + width
 
@@ -98,8 +99,8 @@ def count_parameters(vocabulary: int, layers: int, width: int) -> int:
 def new_model(
     tokenizer: PreTrainedTokenizerFast, *, layers: int, width: int, heads: int, seed: int
 ) -> PreTrainedModel:
-    """A Qwen2 model of `layers` (2 or more) layers and `width` features, tied embeddings, float32:
-    random but for the two kinds of heads of `wire_copying`."""
+    """Return a Qwen2 model of `layers` (2 or more) layers and `width` features, tied embeddings,
+    float32: random but for the two kinds of heads of `wire_copying`."""
     torch.manual_seed(seed)
     config = Qwen2Config(
         vocab_size=len(tokenizer),

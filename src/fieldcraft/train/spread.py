@@ -29,12 +29,12 @@ class Spread(Protocol):
         ...
 
     def batches(self, units: Sequence[Unit], micro_tokens: int) -> Iterator[PackedBatch]:
-        """The micro-batches of this process, as many as every other one has. `micro_tokens` is what
-        a process holds of one."""
+        """Return the micro-batches of this process, as many as every other one has. `micro_tokens`
+        is what a process holds of one."""
         ...
 
     def states(self, model: Any, batch: PackedBatch, device: torch.device) -> Tensor:
-        """The last hidden states that predict the trained tokens of this process; [t, H]."""
+        """Return the last hidden states that predict the trained tokens of this process; [t, H]."""
         ...
 
     def plain_logits(self, model: Any, layer: OutputLayer, ids_n: Tensor) -> Tensor:
@@ -43,16 +43,16 @@ class Spread(Protocol):
         ...
 
     def here(self, batch: PackedBatch) -> Tensor | slice:
-        """Which of the T trained tokens are predicted in this process."""
+        """Return which of the T trained tokens are predicted in this process."""
         ...
 
     def join(self, values_t: Tensor, batch: PackedBatch) -> Tensor:
-        """Values of the tokens of this process, put together with those of others: [t, ...] gives
-        [T, ...]. A gradient goes back to where the value came from."""
+        """Return the values of the tokens of this process, put together with those of others: [t,
+        ...] gives [T, ...]. A gradient goes back to where the value came from."""
         ...
 
     def whole(self, value: Tensor) -> Tensor:
-        """A number that was computed from weights, such as the norm of their gradient."""
+        """Return a number that was computed from weights, such as the norm of their gradient."""
         ...
 
 

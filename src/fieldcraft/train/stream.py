@@ -85,7 +85,7 @@ class Stream(Sampler):
         self._trainer = ThreadPoolExecutor(1, "trainer", threads)
 
     async def sample(self, number: int) -> Sampled:
-        """The groups of step `number`, those that began first.
+        """Return the groups of step `number`, those that began first.
 
         Dynamic sampling replaces a group that teaches nothing as soon as it is scored, at the end
         of the line. After `max_batches` times as many groups as a step needs it takes what there
@@ -141,8 +141,8 @@ class Stream(Sampler):
         self._trainer.shutdown()
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in the stream of questions. The line is lost in a kill, and its questions are
-        asked again."""
+        """Return the place in the stream of questions. The line is lost in a kill, and its
+        questions are asked again."""
         line = [running.place for running in self.line]
         return {"next": self.next, "again": sorted([*line, *self.again])}
 

@@ -53,7 +53,7 @@ def checkpoint_activations(model: Any) -> None:
 
 
 def dropout_notes(config: PreTrainedConfig) -> list[str]:
-    """A sentence on the rates of a configuration that are not 0; no stage uses them."""
+    """Return a sentence on the rates of a configuration that are not 0; no stage uses them."""
     rates = ", ".join(
         f"{name}={rate:g}" for name, rate in _rates(config.get_text_config().to_dict(), RATE)
     )

@@ -32,7 +32,7 @@ from fieldcraft.types import UserError
 
 
 def learning_rate(optim: Optim, step: int, steps: int) -> float:
-    """The rate of step `step` (0-based) of `steps`."""
+    """Return the rate of step `step` (0-based) of `steps`."""
     warm = min(1.0, (step + 1) / (optim.warmup_steps(steps) + 1))
     left = 1 - step / max(steps, 1)
     falling = {
@@ -68,8 +68,8 @@ class Learner:
     def descend(
         self, units: Sequence[Unit], loss_of: Callable[[PackedBatch], tuple[Tensor, Metrics]]
     ) -> dict[str, float]:
-        """One optimiser step on the sum of `loss_of` over the micro-batches; returns the sums of
-        its metrics, the norm of the gradient and the learning rate.
+        """Return one optimiser step on the sum of `loss_of` over the micro-batches; returns the
+        sums of its metrics, the norm of the gradient and the learning rate.
 
         Raises UserError if a gradient is not finite; the parameters are left untouched.
         """
@@ -152,7 +152,7 @@ class Trainer(Learner):
             self.compare()
 
     def compare(self) -> None:
-        """Raises UserError if a packed batch is another one than the texts in it; see
+        """Raise UserError if a packed batch is another one than the texts in it; see
         `comparison.require_packed`."""
         require_packed(self.model, self.output_layer, self.spread, self.device, self.dtype)
 
@@ -165,7 +165,7 @@ class Trainer(Learner):
         guide: Guide | None = None,
         look: Look = nobody_looks,
     ) -> dict[str, float]:
-        """One optimiser step.
+        """Return one optimiser step.
 
         Args:
             units: samples, in tuples that the objective looks at together.
@@ -202,8 +202,8 @@ class Trainer(Learner):
 
     @torch.no_grad()
     def predict(self, samples: Sequence[Sample], temperature: float) -> Predictions:
-        """What this model predicts in the place of each trained token of the samples, one sample
-        after the other."""
+        """Return what this model predicts in the place of each trained token of the samples, one
+        sample after the other."""
         self.model.eval()
         batch = pack(samples)
         hidden_TH = self.spread.join(self._states(batch), batch)
@@ -256,7 +256,7 @@ class Trainer(Learner):
         """Nothing is left to wait for: `save` has waited."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the weights: optimiser, position in the schedule, random state."""
+        """Return everything but the weights: optimiser, position in the schedule, random state."""
         return {
             "adamw": self.adamw.state_dict(),
             "done": self.done,
@@ -280,7 +280,7 @@ class Trainer(Learner):
         teacher: Predictions | None = None,
         top_k: int | None = None,
     ) -> Scores:
-        """What the model says of the trained tokens of a packed batch."""
+        """Return what the model says of the trained tokens of a packed batch."""
         said = Predictions(self._states(batch), self.output_layer, temperature)
         targets_t = batch.ids_T[self.spread.here(batch)].to(self.device)
         found = score(said, targets_t, teacher, top_k)
@@ -291,7 +291,8 @@ class Trainer(Learner):
         )
 
     def _ask(self, guide: Guide, batch: PackedBatch, temperature: float) -> Predictions:
-        """What a teacher, as it reads the samples, predicts in the place of each trained token."""
+        """Return what a teacher, as it reads the samples, predicts in the place of each trained
+        token."""
         said: Predictions = guide.model.predict([as_seen(s) for s in batch.samples], temperature)
         return replace(said, hidden_TH=said.hidden_TH[self.spread.here(batch)])
 

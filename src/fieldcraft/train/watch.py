@@ -106,7 +106,7 @@ class Collapse:
     first: Departure | None
 
     def sentence(self, stage: str, kept: str) -> str:
-        """What the user reads; `kept` says what is left from before."""
+        """Return what the user reads; `kept` says what is left from before."""
         if self.first is None:
             cause, advice = "no other metric left its range before", "lower optim.lr"
         else:
@@ -139,7 +139,7 @@ class Watch:
     clip_norm: float
 
     def collapse(self, rows: Sequence[Row]) -> Collapse | None:
-        """What has happened by the last row; None while there is nothing to stop for."""
+        """Return what has happened by the last row; None while there is nothing to stop for."""
         means = self._means(rows)
         if not means:
             return None
@@ -157,9 +157,9 @@ class Watch:
         return self._explosion(rows)
 
     def best(self, rows: Sequence[Row], checkpoints: Sequence[int]) -> int | None:
-        """The healthiest of the checkpoints, each the number of steps behind it: the one with the
-        best score just before it and just after it, whichever is worse; of equals the newest. None
-        where even that one is in a collapse, or nothing is known of any."""
+        """Return the healthiest of the checkpoints, each the number of steps behind it: the one
+        with the best score just before it and just after it, whichever is worse; of equals the
+        newest. None where even that one is in a collapse, or nothing is known of any."""
         scores = {done: self._health(rows, done) for done in checkpoints if 0 < done <= len(rows)}
         means = self._means(rows)
         if not scores or not means:
@@ -182,8 +182,8 @@ class Watch:
         return [fmean(scores[max(end - WINDOW, 0) : end]) for end in ends]
 
     def _error(self, rows: Sequence[Row]) -> float:
-        """The standard error of the difference of two windows, from the differences of neighbouring
-        steps: those know nothing of trends."""
+        """Return the standard error of the difference of two windows, from the differences of
+        neighbouring steps: those know nothing of trends."""
         scores = self._scores(rows)
         squares = [(b - a) ** 2 / 2 for a, b in pairwise(scores)]
         return math.sqrt(fmean(squares) * 2 / WINDOW)
@@ -204,7 +204,7 @@ class Watch:
 
 
 def _first(rows: Sequence[Row], fall: int) -> Departure | None:
-    """The signal that left first the range that it had until LEAD rows before row `fall`."""
+    """Return the signal that left first the range that it had until LEAD rows before row `fall`."""
     start = max(fall - LEAD, min(fall, LEAST))
     found = []
     for signal in SIGNALS:

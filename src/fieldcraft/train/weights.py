@@ -56,7 +56,8 @@ class Weights:
                 weight.copy_(master)
 
     def state_of(self, model: nn.Module) -> dict[str, Tensor]:
-        """The state of a model that the weights are part of, with the masters in their place."""
+        """Return the state of a model that the weights are part of, with the masters in their
+        place."""
         state: Mapping[str, Any] = model.state_dict(keep_vars=True)
         return {name: self._masters.get(value, value).detach() for name, value in state.items()}
 
@@ -94,8 +95,8 @@ def make_adamw(parameters: Iterable[nn.Parameter], optim: Optim) -> torch.optim.
 
 
 def adamw_type(optim: Optim, device: torch.device) -> Callable[..., torch.optim.Optimizer]:
-    """What makes an AdamW whose moments are kept as the settings say. Raises UserError where that
-    needs a package or a device that is not there."""
+    """Return what makes an AdamW whose moments are kept as the settings say. Raises UserError where
+    that needs a package or a device that is not there."""
     if optim.moments == "float32":
         return partial(torch.optim.AdamW, fused=True)
     package = _import_bitsandbytes()

@@ -56,7 +56,7 @@ class Guard:
         await answer(scope, receive, guarded)
 
     def _answer(self, request: Request) -> Response | None:
-        """What to answer in place of the page."""
+        """Return what to answer in place of the page."""
         if request.method not in ("GET", "HEAD"):
             if request.url.path not in self.writable:
                 return PlainTextResponse(READ_ONLY, 405)

@@ -79,7 +79,7 @@ class Sampling:
         self._what = ""
 
     def start(self, arguments: Sequence[str]) -> None:
-        """Raises UserError while another command runs."""
+        """Raise UserError while another command runs."""
         with self._lock:
             if self._process is not None and self._process.poll() is None:
                 raise UserError("the page is sampling already: wait for it, or stop it.")
@@ -125,8 +125,8 @@ class Sampling:
 
 
 def place_of(run: Viewed, file: TrajectoryFile, number: int) -> list[str] | None:
-    """The options of `fieldcraft branch` that name a trajectory; None where it cannot go on. Of
-    training, rollouts are counted over all steps that are kept."""
+    """Return the options of `fieldcraft branch` that name a trajectory; None where it cannot go on.
+    Of training, rollouts are counted over all steps that are kept."""
     if run.recipe is None or file.kind not in ("evaluation", "training"):
         return None
     kept = []
@@ -140,7 +140,7 @@ def place_of(run: Viewed, file: TrajectoryFile, number: int) -> list[str] | None
 
 
 def steps_of(trajectory: Trajectory) -> list[str]:
-    """What the policy wrote at each step, shortened. A summary before a fold is no step."""
+    """Return what the policy wrote at each step, shortened. A summary before a fold is no step."""
     turns = [
         segment.text
         for place, segment in enumerate(trajectory.segments, start=1)
@@ -155,8 +155,9 @@ def _short(text: str) -> str:
 
 
 def results(run: Viewed, place: Sequence[str]) -> list[dict[str, Any]]:
-    """What the branches of a trajectory have come to, folder by folder: that of its own model, and
-    those of others. Damaged files are left out: the command says what is wrong with them."""
+    """Return what the branches of a trajectory have come to, folder by folder: that of its own
+    model, and those of others. Damaged files are left out: the command says what is wrong with
+    them."""
     _, _, number, _, part, *training = place
     name = f"{part}{'-training' if training else ''}-{number}"
     folders = [run.path / BRANCHES / name, *sorted(run.path.glob(f"{BRANCHES}/{name}-*"))]

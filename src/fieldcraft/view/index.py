@@ -42,8 +42,8 @@ _ROW = f"INSERT INTO rows (file, number, begin, size, {', '.join(NAMES)}) VALUES
 
 
 def index_path() -> Path:
-    """Where the index of this user is: in the folder for caches, or, if nothing can be written
-    there, in a temporary one."""
+    """Return where the index of this user is: in the folder for caches, or, if nothing can be
+    written there, in a temporary one."""
     folder = own_cache()
     try:
         make_folder(folder)
@@ -64,7 +64,7 @@ class Index:
 
     @contextmanager
     def open(self) -> Iterator[sqlite3.Connection]:
-        """A connection; what was written is kept only if the block ends well."""
+        """Yield a connection; what was written is kept only if the block ends well."""
         with closing(sqlite3.connect(self.path, timeout=60, isolation_level=None)) as database:
             database.execute("PRAGMA synchronous=OFF")
             yield database
@@ -78,7 +78,7 @@ class Index:
                     _forget(database, number)
 
     def done(self, file: TrajectoryFile) -> int:
-        """How many bytes of a file are in the index."""
+        """Return how many bytes of a file are in the index."""
         with self.open() as database:
             query = "SELECT done FROM files WHERE path = ?"
             row = database.execute(query, (str(file.path),)).fetchone()
@@ -129,7 +129,7 @@ def _advance(database: sqlite3.Connection, file: TrajectoryFile, stat: os.stat_r
 
 
 def _whole_lines(path: Path, begin: int) -> bytes:
-    """The next complete lines of a file; none if the last one is still being written."""
+    """Return the next complete lines of a file; none if the last one is still being written."""
     size, found = PIECE if begin else FIRST_PIECE, b""
     with path.open("rb") as file:
         file.seek(begin)
@@ -173,7 +173,7 @@ def _forget(database: sqlite3.Connection, file_id: int) -> None:
 
 
 def read_record(path: Path, begin: int, size: int) -> bytes:
-    """The line of a trajectory. Raises UserError for a file that is gone."""
+    """Return the line of a trajectory. Raises UserError for a file that is gone."""
     try:
         with path.open("rb") as file:
             file.seek(begin)

@@ -61,7 +61,7 @@ class Indexing:
 
 
 def _ask(worker: subprocess.Popen[str], question: dict[str, str]) -> str:
-    """What a worker says to a question; half a line or nothing if it has ended."""
+    """Return what a worker says to a question; half a line or nothing if it has ended."""
     assert worker.stdin is not None
     assert worker.stdout is not None
     with suppress(BrokenPipeError):

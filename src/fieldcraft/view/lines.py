@@ -17,7 +17,7 @@ _KEPT = TypeAdapter(Kept)
 
 
 def read_line(line: bytes, kind: Kind) -> tuple[Trajectory, Kept | None]:
-    """The trajectory, and what training added to it. Raises ValueError for anything else."""
+    """Return the trajectory, and what training added to it. Raises ValueError for anything else."""
     if kind == "training":
         kept = _KEPT.validate_json(line)
         return checked(kept.trajectory), kept
@@ -80,5 +80,5 @@ def _mean_advantage(trajectory: Trajectory, kept: Kept) -> float | None:
 
 
 def text(trajectory: Trajectory) -> str:
-    """All that a search looks at."""
+    """Return all that a search looks at."""
     return "\n".join(segment.text for segment in trajectory.segments)

@@ -48,12 +48,12 @@ class Blocklist:
         self._patterns = [pattern.lower() for pattern in patterns]
 
     def blocks(self, url: str) -> bool:
-        """Whether a page must not be seen, also by way of an archive or a proxy."""
+        """Return whether a page must not be seen, also by way of an archive or a proxy."""
         return any(_matches(place, pattern) for place in _places(url) for pattern in self._patterns)
 
 
 def has_canary(text: str) -> bool:
-    """Whether a text has the mark by which authors make copies of a benchmark known."""
+    """Return whether a text has the mark by which authors make copies of a benchmark known."""
     return _CANARY.search(text) is not None
 
 

@@ -51,5 +51,5 @@ class HostGate:
 
 @cache  # a run opens its tools several times; they share the gate
 def host_gate(concurrent: int, interval: float) -> HostGate:
-    """The gate of all tools with these settings in this process."""
+    """Return the gate of all tools with these settings in this process."""
     return HostGate(concurrent, interval)

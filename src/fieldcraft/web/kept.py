@@ -45,7 +45,7 @@ class Answer(BaseModel):
     unavailable: bool = False  # the failure says nothing about what was asked
 
     def required(self) -> Answer:
-        """The answer itself. Raises ToolError or ToolUnavailable for a failure."""
+        """Return the answer itself. Raises ToolError or ToolUnavailable for a failure."""
         if self.failure:
             raise (ToolUnavailable if self.unavailable else ToolError)(self.failure)
         return self
@@ -114,7 +114,7 @@ class Kept:
             ) from error
 
     async def answer(self, asked: Asked, ask: Ask) -> Answer:
-        """The answer that is kept, else that of `ask`, which is then kept.
+        """Return the answer that is kept, else that of `ask`, which is then kept.
 
         Whoever asks the same at the same time waits for the first one's answer.
 
@@ -152,7 +152,7 @@ class Kept:
         return None if row is None else Answer.model_validate_json(row[0])
 
     def _added(self, asked: Asked, given: Answer) -> Answer:
-        """The answer that is kept now: another process may have been first."""
+        """Return the answer that is kept now: another process may have been first."""
         with closing(self._connect()) as file, file:
             file.execute("DELETE FROM answers WHERE key = ? AND at < ?", [asked.key, self._oldest])
             values = [asked.key, str(asked), time.time(), given.model_dump_json()]
@@ -170,7 +170,7 @@ class NotKept:
 def open_kept(
     cache: Path | None, cache_hours: float, record: Path | None, replay: Path | None
 ) -> Kept | NotKept:
-    """Where the answers of a tool are kept. Raises UserError for more than one folder."""
+    """Return where the answers of a tool are kept. Raises UserError for more than one folder."""
     folders = {Keeping.CACHE: cache, Keeping.RECORD: record, Keeping.REPLAY: replay}
     given = [(keeping, folder) for keeping, folder in folders.items() if folder is not None]
     if len(given) > 1:

@@ -19,12 +19,12 @@ class Summariser:
     """Asks a model what a page says about a question."""
 
     def __init__(self, settings: Endpoint, kept: Kept | NotKept) -> None:
-        """Raises UserError for a bad url, and where openai is not installed."""
+        """Raise UserError for a bad url, and where openai is not installed."""
         self._chat = ChatEndpoint(settings.url, settings.model, api_key_env=settings.api_key_env)
         self._kept = kept
 
     async def summary(self, text: str, question: str) -> str:
-        """The summary of a page.
+        """Return the summary of a page.
 
         Raises:
             ToolUnavailable: the model does not answer.

@@ -49,7 +49,7 @@ class Page:
 
 
 def require_extractors() -> None:
-    """Raises UserError where the libraries that read pages are not installed."""
+    """Raise UserError where the libraries that read pages are not installed."""
     if not all(map(find_spec, ("trafilatura", "lxml", "lxml_html_clean", "pypdf"))):
         raise UserError(_LACKING)
 
@@ -83,7 +83,7 @@ def _processes() -> KillablePool:
 
 
 def _page_of(said: dict[str, Any]) -> Page:
-    """The page that a process read."""
+    """Return the page that a process read."""
     if "text" in said:
         return Page(said["text"], tuple((words, to) for words, to in said["links"]))
     if "error" in said:
@@ -96,7 +96,7 @@ def _size(page: Page) -> int:
 
 
 def read_page(content: bytes, kind: str, url: str) -> Page:
-    """The text of a page.
+    """Return the text of a page.
 
     Args:
         content: its bytes.
@@ -166,12 +166,12 @@ def _html_page(text: str, url: str) -> Page:
 
 
 def _utf8() -> Any:
-    """A parser of what `_decoded` decoded, whatever charset the page itself names."""
+    """Return a parser of what `_decoded` decoded, whatever charset the page itself names."""
     return _lxml_html().HTMLParser(encoding="utf-8")
 
 
 def _links(tree: Any, url: str) -> tuple[tuple[str, str], ...]:
-    """The links of a page to other pages, each address once."""
+    """Return the links of a page to other pages, each address once."""
     found: dict[str, str] = {}
     here = httpx.URL(url)
     for anchor in tree.iter("a"):
@@ -201,7 +201,7 @@ def _pdf_text(content: bytes) -> str:
 
 @contextmanager
 def _readable(what: str) -> Iterator[None]:
-    """What a parser raises in the block becomes a ToolError."""
+    """Yield what a parser raises in the block becomes a ToolError."""
     try:
         with reading(what, "look for another page"):
             yield

@@ -37,7 +37,7 @@ def fresh_name(
     near: SyllablePools | None = None,
     others: Sequence[str] = SYLLABLES,
 ) -> str:
-    """A name that is not in `used` yet. It is added to `used`."""
+    """Return a name that is not in `used` yet. It is added to `used`."""
     while (name := new_name(kind, rng, near, others)) in used:
         pass
     used.add(name)

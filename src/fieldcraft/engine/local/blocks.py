@@ -143,7 +143,7 @@ class Blocks:
             before = int(self._serial[self._known[key]])
 
     def find(self, ids: Ints) -> tuple[Ints, int]:
-        """Blocks that hold what `ids` begins with, and how many tokens that is.
+        """Return the blocks that hold what `ids` begins with, and how many tokens that is.
 
         Costs a look-up for every block of `ids`, and one for every token of the last one.
         """
@@ -164,7 +164,7 @@ class Blocks:
         return np.array(found, np.int64), known
 
     def computed_of(self, blocks: Ints, known: int) -> int:
-        """How many of the `known` tokens in `blocks` can be used already."""
+        """Return how many of the `known` tokens in `blocks` can be used already."""
         computed = self.computed[blocks]
         whole = int(np.append(computed < BLOCK, True).argmax())
         return min(known, whole * BLOCK + int(computed[whole : whole + 1].sum()))

@@ -157,7 +157,7 @@ class LocalEngine:
 
     @property
     def sessions(self) -> int:
-        """How many sessions hold a cache or wait for one."""
+        """Return how many sessions hold a cache or wait for one."""
         return len(self._rows.of.keys() | self._calls.keys())
 
     async def sleep(self) -> None:
@@ -312,13 +312,13 @@ class LocalEngine:
                     call.follow(token)
 
     def _ration(self, wanted: Ints) -> Ints:
-        """At least one token a row, and beyond that no more than `step_tokens` in all."""
+        """Return at least one token a row, and beyond that no more than `step_tokens` in all."""
         beyond = wanted - 1
         before = np.cumsum(beyond) - beyond
         return 1 + (self.step_tokens - len(wanted) - before).clip(0, beyond)
 
     def _forward(self, rows: Ints, counts: Ints, sampling: Ints, last: Ints) -> tuple[Ints, Any]:
-        """One forward of the model and the samples drawn from it, on the host."""
+        """Return one forward of the model and the samples drawn from it, on the host."""
         table, device = self._rows, self.model.device
         draws = uniforms(table.seed[sampling], table.length[sampling])
         numbers = np.stack([table.temperature[sampling], draws, *table.limits[:, sampling]])

@@ -146,8 +146,8 @@ def attend(
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of a packed step: `query` [1, Hq, T, D], `key` and `value` the layer's cache. With
-    a `sliding_window` each token sees so many, itself included.
+    """Return the attention of a packed step: `query` [1, Hq, T, D], `key` and `value` the layer's
+    cache. With a `sliding_window` each token sees so many, itself included.
 
     Raises UserError for architectures whose attention is more than softmax(q k) v over the past, or
     whose layers do not pass on the plan.
@@ -186,7 +186,7 @@ def _attend_by_row(
     scaling: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    """Attention of `queries` [t, Hq, D] over copies of their rows' blocks."""
+    """Return the attention of `queries` [t, Hq, D] over copies of their rows' blocks."""
     mask = group.mask(window)
     rows, width, length = mask.shape
     heads, share = keys.shape[1], queries.shape[1] // keys.shape[1]
@@ -212,8 +212,9 @@ def _attend_by_block(
     scaling: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    """Attention of one query per row, `queries` [R, Hq, D]: every block is read once, where it
-    lies, for all rows that hold it. The softmax of a row is joined from those of its blocks."""
+    """Return the attention of one query per row, `queries` [R, Hq, D]: every block is read once,
+    where it lies, for all rows that hold it. The softmax of a row is joined from those of its
+    blocks."""
     heads, (rows, _, size) = keys.shape[1], queries.shape
     share = queries.shape[1] // heads
     q = (queries * (scaling or size**-0.5)).view(rows, heads, share, size)

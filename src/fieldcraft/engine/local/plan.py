@@ -88,7 +88,8 @@ def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
 
 
 def order(starts: Ints, counts: Ints) -> Ints:
-    """The order in which rows stand in the packed line: those that decode, then by groups."""
+    """Return the order in which rows stand in the packed line: those that decode, then by
+    groups."""
     widths, lengths = _classes(starts, counts)
     return np.lexsort([lengths, widths])
 
@@ -163,7 +164,7 @@ def _readings(table: Rows, rows: Ints, starts: Ints, device: torch.device) -> tu
 def _shared(
     blocks: Ints, reader: Ints, begins: Ints, readers: Ints, nobody: int, device: torch.device
 ) -> Iterator[Reading]:
-    """Blocks that several rows read, which are full."""
+    """Yield the blocks that several rows read, which are full."""
     widths = np.ceil(np.log2(readers[blocks]) / 2).astype(np.int64)
     for width in np.unique(widths):
         mine = np.flatnonzero(widths == width)

@@ -53,11 +53,11 @@ class Rows:
 
     @property
     def claimable(self) -> bool:
-        """Whether a new session can have a row."""
+        """Return whether a new session can have a row."""
         return bool(self._vacant or self._parked)
 
     def claim(self, session: str) -> tuple[int, bool]:
-        """A row for a new session, and whether a parked session lost it."""
+        """Return a row for a new session, and whether a parked session lost it."""
         taken = not self._vacant
         if taken:
             self.release(next(iter(self._parked)))
@@ -101,11 +101,11 @@ class Rows:
     # ---- what they hold
 
     def read(self, row: int, start: int, end: int) -> Ints:
-        """Tokens of a row."""
+        """Return the tokens of a row."""
         return self._read(self.blocks.tokens, row, start, end)
 
     def read_logprobs(self, row: int, start: int, end: int) -> NDArray[np.float32]:
-        """Log-probabilities of sampled tokens of a row."""
+        """Return the log-probabilities of sampled tokens of a row."""
         return self._read(self.blocks.logprobs, row, start, end)
 
     def _read(self, column: NDArray[Any], row: int, start: int, end: int) -> NDArray[Any]:

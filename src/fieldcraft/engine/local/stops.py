@@ -27,7 +27,8 @@ class StopStrings:
         self._texts: list[str] = []
 
     def index(self, stop: tuple[str, ...]) -> int:
-        """The row of `completing` for these stop strings. Raises ValueError for an empty string."""
+        """Return the row of `completing` for these stop strings. Raises ValueError for an empty
+        string."""
         if stop not in self.sets:
             if "" in stop:
                 raise ValueError("a stop string must not be empty")
@@ -46,7 +47,7 @@ class StopStrings:
         return self._texts
 
     def completed(self, ids: Sequence[int], stop: tuple[str, ...]) -> bool:
-        """Whether the text of `ids` contains a stop string near its end."""
+        """Return whether the text of `ids` contains a stop string near its end."""
         # Every token adds at least one byte, but for a few that add nothing (special tokens).
         reach = max(len(text.encode()) for text in stop) + 8
         tail = self.decode(ids[-reach:])

@@ -68,7 +68,8 @@ def sample_truncated(
 
 
 def _among(scaled: Tensor, uniform: Tensor, cut: Cut, most: int) -> tuple[Tensor, Tensor]:
-    """The same among the `most` likeliest tokens, or among more where these do not suffice."""
+    """Return the same among the `most` likeliest tokens, or among more where these do not
+    suffice."""
     words = scaled.shape[1]
     values, tokens = scaled.topk(min(most, words))
     kept, known = keep(values, scaled.logsumexp(-1), cut)
@@ -88,7 +89,8 @@ def _among(scaled: Tensor, uniform: Tensor, cut: Cut, most: int) -> tuple[Tensor
 
 
 def keep(values: Tensor, total: Tensor, cut: Cut) -> tuple[Tensor, Tensor]:
-    """Which of the likeliest tokens are kept, bool [N, K], and whether these are all, bool [N].
+    """Return which of the likeliest tokens are kept, bool [N, K], and whether these are all, bool
+    [N].
 
     `values` [N, K] are the highest logits of each row, descending, and `total` [N] is the log of
     the sum of exp over all of its words. Where K is the whole vocabulary, the second does not

@@ -110,7 +110,7 @@ class Server:
         self._client: tuple[asyncio.AbstractEventLoop, LimitedClient] | None = None
 
     async def answers(self) -> None:
-        """Raises Gone unless the server is ready."""
+        """Raise Gone unless the server is ready."""
         await self._send("GET", "/health")
 
     async def check(self, config: Mapping[str, Any]) -> None:
@@ -171,7 +171,8 @@ class Server:
         await self._send("POST", "/init_weight_transfer_engine", {"init_info": coming})
 
     async def arrived(self, label: str) -> str:
-        """Why the weights with a label have not come, once that is known; empty if they have."""
+        """Return why the weights with a label have not come, once that is known; empty if they
+        have."""
         body = {"method": "fieldcraft_arrived", "args": ()}
         told: list[str] = (await self._send("POST", "/collective_rpc", body)).json()["results"]
         self.brought = None if any(told) else label
@@ -191,7 +192,7 @@ class Server:
         await self.forget()
 
     async def prove(self, proof: Proof, label: str) -> float:
-        """How far the weights that the server holds are from those of the proof, in nats."""
+        """Return how far the weights that the server holds are from those of the proof, in nats."""
         sampling = {
             "max_tokens": 1,
             "temperature": PROBE_TEMPERATURE,
@@ -208,9 +209,9 @@ class Server:
         return proof.gap(logprobs, sampled.token_id, sampled.logprob)
 
     async def sample(self, ids: Sequence[int], sampling: Mapping[str, Any], label: str) -> Choice:
-        """One completion, cut short if the server is paused. A caller that is cancelled closes the
-        connection, and the server then drops the request. Raises Gone, and UserError for a request
-        that it refuses."""
+        """Return one completion, cut short if the server is paused. A caller that is cancelled
+        closes the connection, and the server then drops the request. Raises Gone, and UserError for
+        a request that it refuses."""
         return (await self._generate(ids, sampling, label)).choices[0]
 
     async def stream(
@@ -278,7 +279,7 @@ class Server:
         return choice
 
     async def _call(self, method: str, *args: str) -> list[Any]:
-        """A method of the worker extension, on every worker."""
+        """Return a method of the worker extension, on every worker."""
         body = {"method": method, "args": args}
         response = await self._send("POST", "/collective_rpc", body, refusals=(500,))
         if response.status_code == HTTPStatus.OK:
@@ -296,8 +297,8 @@ class Server:
         refusals: Sequence[int] = (),
         hear: Callable[[str], None] | None = None,
     ) -> httpx.Response:
-        """The answer of a route, if its status is 200 or one of `refusals`; with `hear` its lines
-        are heard one by one."""
+        """Return the answer of a route, if its status is 200 or one of `refusals`; with `hear` its
+        lines are heard one by one."""
         client = await self._of_this_loop()
         try:
             if hear is None:
@@ -321,7 +322,8 @@ class Server:
         raise Gone(f"{self.url} answered with status {status} ({_told(response)})")
 
     async def _of_this_loop(self) -> LimitedClient:
-        """The client of the running event loop: connections of a closed loop cannot be used."""
+        """Return the client of the running event loop: connections of a closed loop cannot be
+        used."""
         loop = asyncio.get_running_loop()
         if self._client is None or self._client[0] is not loop:
             limits = httpx.Limits(max_connections=None, keepalive_expiry=KEPT_SECONDS)
@@ -337,7 +339,7 @@ def versions() -> str:
 
 
 def _told(response: httpx.Response) -> str:
-    """What a server said, on one line."""
+    """Return what a server said, on one line."""
     try:
         text = response.json()["error"]["message"]
     except (ValueError, KeyError, TypeError):

@@ -121,7 +121,7 @@ class VllmEngine:
         self._calls: dict[str, asyncio.Task[Completion]] = {}
 
     async def check(self) -> None:
-        """Raises UserError for a Python without vLLM, and for a server that runs already and cannot
+        """Raise UserError for a Python without vLLM, and for a server that runs already and cannot
         be used."""
         await self._servers.check(self.config.to_dict())
 
@@ -132,7 +132,7 @@ class VllmEngine:
 
     @property
     def sessions(self) -> int:
-        """How many sessions are generating; servers forget the others by themselves."""
+        """Return how many sessions are generating; servers forget the others by themselves."""
         return len(self._calls)
 
     async def generate(
@@ -207,21 +207,21 @@ class VllmEngine:
         self.published = {"publish_seconds": clock() - began, "publish_bytes": float(weights.bytes)}
 
     def newest(self) -> Weights:
-        """The weights that were published last, or those of now if none were."""
+        """Return the weights that were published last, or those of now if none were."""
         if self._published is None:
             self._published = self._servers.publish(self._origin, self.tokenizer, self.version)
         return self._published
 
     async def _hold(self) -> Weights:
-        """The weights of this engine, which the servers hold now."""
+        """Return the weights of this engine, which the servers hold now."""
         return await self._servers.hold(self, self.config.to_dict())
 
     async def _generate(
         self, ids: list[int], sampling: Sampling, session: str, hearing: _Hearing | None
     ) -> Completion:
-        """A turn, as a rule in one piece. If the weights change, a piece is cut short, and the next
-        one is asked for behind it. vLLM decodes a turn behind its prompt, so it may find a stop
-        string that begins in the prompt; then it is asked to go on, too."""
+        """Return a turn, as a rule in one piece. If the weights change, a piece is cut short, and
+        the next one is asked for behind it. vLLM decodes a turn behind its prompt, so it may find a
+        stop string that begins in the prompt; then it is asked to go on, too."""
         versions: list[Span] = []
         turn: list[int] = []
         logprobs: list[float] = []
@@ -242,8 +242,8 @@ class VllmEngine:
     async def _piece(
         self, ids: list[int], sampling: Sampling, session: str, tell: Tell | None
     ) -> tuple[Choice, int]:
-        """What vLLM writes behind `ids`, asked again while servers go, and the version of its
-        weights."""
+        """Return what vLLM writes behind `ids`, asked again while servers go, and the version of
+        its weights."""
         async for attempt in _attempts():
             with attempt:
                 weights = await self._hold()
@@ -292,7 +292,7 @@ class _Hearing:
         self.follow, self.told = follow, 0
 
     def behind(self, turn: Sequence[int]) -> Tell:
-        """What hears of the tokens of a piece, as many as there are, that follows these."""
+        """Return what hears of the tokens of a piece, as many as there are, that follows these."""
         begin = len(turn)
 
         def tell(piece: Sequence[int]) -> None:
@@ -316,7 +316,7 @@ def _logprobs(choice: Choice, end: int, session: str) -> list[float]:
 
 
 def _reason(choice: Choice, text: str, stops: Sequence[str]) -> StopReason | None:
-    """Why a turn ended; None if it did not."""
+    """Return why a turn ended; None if it did not."""
     if choice.finish_reason == "length":
         return StopReason.LENGTH
     if choice.finish_reason != "abort" and not isinstance(choice.stop_reason, str):
@@ -325,7 +325,7 @@ def _reason(choice: Choice, text: str, stops: Sequence[str]) -> StopReason | Non
 
 
 def _attempts() -> AsyncRetrying:
-    """A call is repeated while servers go; what then is still gone is a user's problem."""
+    """Return a call is repeated while servers go; what then is still gone is a user's problem."""
     return AsyncRetrying(
         retry=retry_if_exception_type(Gone),
         stop=stop_after_attempt(MOST_DEATHS + 1),

@@ -29,7 +29,7 @@ Write = Callable[[dict[str, Any]], None]
 
 
 def config_of(opening: dict[str, Any]) -> Any:
-    """The config, with what fieldcraft sets where it says nothing: a plain conversation in a
+    """Return the config, with what fieldcraft sets where it says nothing: a plain conversation in a
     process of this machine, of so many turns."""
     raw = dict(opening["env"])
     taskset = raw["taskset"]["id"]
@@ -44,7 +44,7 @@ def config_of(opening: dict[str, Any]) -> Any:
 
 
 def brings_harness(taskset: str) -> bool:
-    """Whether the package of a taskset has a harness of its own."""
+    """Return whether the package of a taskset has a harness of its own."""
     module = import_taskset(taskset)
     found = (getattr(module, name, None) for name in module.__all__)
     return any(isinstance(one, type) and issubclass(one, vf.Harness) for one in found)
@@ -55,7 +55,8 @@ def described(task: Any) -> dict[str, Any]:
 
 
 def told(trace: Any) -> dict[str, Any]:
-    """What a trajectory is made from: the graph of messages with their tokens, and the rewards."""
+    """Return what a trajectory is made from: the graph of messages with their tokens, and the
+    rewards."""
     places = {id(node): place for place, node in enumerate(trace.nodes)}
     nodes = [
         {

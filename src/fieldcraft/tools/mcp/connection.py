@@ -40,7 +40,7 @@ class Listed:
 
 
 def shared_connection(address: Address) -> Connection:
-    """The one connection of the running event loop. It ends with the loop."""
+    """Return the one connection of the running event loop. It ends with the loop."""
     of_loop = _shared.setdefault(asyncio.get_running_loop(), {})
     return of_loop.setdefault(address, Connection(address))
 
@@ -54,7 +54,7 @@ class Connection:
         self._life: _Life | None = None
 
     async def tools(self, seconds: float) -> list[Listed]:
-        """The tools that the server lists. Raises ServerGone, also after so many seconds."""
+        """Return the tools that the server lists. Raises ServerGone, also after so many seconds."""
         try:
             async with asyncio.timeout(seconds):
                 return await self._living().tools()
@@ -62,7 +62,7 @@ class Connection:
             raise ServerGone(f"it did not list its tools within {seconds:g} s") from error
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
-        """The answer to a call, a `CallToolResult` of the SDK.
+        """Return the answer to a call, a `CallToolResult` of the SDK.
 
         Raises:
             ServerGone: the server cannot be reached, or ended; the next call starts it again.
@@ -137,7 +137,7 @@ class _Life:
         return self._sdk.stdio_client(start, log)
 
     async def tools(self) -> list[Listed]:
-        """All pages of the list. Raises ServerGone, also for an answer that is no list."""
+        """Return all pages of the list. Raises ServerGone, also for an answer that is no list."""
         client = await self._entered()
         listed: list[Any] = []
         cursor = None
@@ -178,7 +178,7 @@ class _Life:
         await asyncio.wait({self.owner})
 
     async def _entered(self) -> Any:
-        """The client as soon as it is connected. Raises ServerGone if it never is."""
+        """Return the client as soon as it is connected. Raises ServerGone if it never is."""
         either: Sequence[asyncio.Future[Any]] = (self.owner, self._client)
         with waiting("a tool", f"the MCP server {self._address.place}"):
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -187,7 +187,7 @@ class _Life:
         raise ServerGone(self._reason(None if self.owner.cancelled() else self.owner.exception()))
 
     def _reason(self, error: BaseException | None) -> str:
-        """Why there is no server, as a clause."""
+        """Return why there is no server, as a clause."""
         while isinstance(error, BaseExceptionGroup):  # of the SDK's tasks
             error = error.exceptions[0]
         if isinstance(error, FileNotFoundError):

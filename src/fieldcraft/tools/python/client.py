@@ -77,7 +77,7 @@ class RemoteSandbox:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether another attempt may succeed; a program that took too long would again."""
+    """Return whether another attempt may succeed; a program that took too long would again."""
     if isinstance(error, httpx.HTTPStatusError):
         return error.response.status_code in _BUSY
     return isinstance(error, httpx.ConnectError)

@@ -37,7 +37,7 @@ class Request(RequestBody):
     fetch_files: list[FileName] = Field(default_factory=list)
 
     def within(self, own: Limits) -> Limits:
-        """The limits that it asks for, as far as those of the sandbox go."""
+        """Return the limits that it asks for, as far as those of the sandbox go."""
         memory = self.memory_limit_MB if self.memory_limit_MB > 0 else own.memory_mb
         return replace(
             own,
@@ -79,7 +79,7 @@ class Response(BaseModel):
 
 
 def respond(run: Run) -> Response:
-    """What the server says of a run. Too much output or memory is a program that failed."""
+    """Return what the server says of a run. Too much output or memory is a program that failed."""
     lost = run.status is RunStatus.LOST
     timeout = run.status is RunStatus.TIMEOUT
     result = CommandResult(
@@ -98,7 +98,7 @@ def respond(run: Run) -> Response:
 
 
 def understand(response: Response) -> Run:
-    """The run behind a server's answer."""
+    """Return the run behind a server's answer."""
     result = response.run_result
     files = {name: base64.b64decode(data) for name, data in response.files.items()}
     if response.status == "SandboxError" or result is None or result.status == "Error":
@@ -117,7 +117,7 @@ def understand(response: Response) -> Run:
 def request_for(
     code: str, stdin: str, files: Mapping[str, bytes], limits: Limits
 ) -> dict[str, object]:
-    """The body of a request."""
+    """Return the body of a request."""
     return {
         "code": code,
         "language": "python",

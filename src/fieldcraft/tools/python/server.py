@@ -63,7 +63,7 @@ class _Counters:
 
 
 def create_app(sandbox: Sandbox, queue: int = DEFAULT_QUEUE) -> Starlette:
-    """The server as an ASGI application; `queue` programs may wait for a place."""
+    """Return the server as an ASGI application; `queue` programs may wait for a place."""
     counters = _Counters()
 
     async def run_code(http: HttpRequest) -> Response:

@@ -35,7 +35,7 @@ class PythonTool:
         self.schema: dict[str, Any] = self._function.schema
 
     async def __call__(self, /, **arguments: Any) -> str:
-        """What the program printed, and the value of its last expression.
+        """Return what the program printed, and the value of its last expression.
 
         Raises:
             ArgumentError: wrong arguments.
@@ -58,7 +58,7 @@ class PythonSessionTool:
 
     @asynccontextmanager
     async def open(self, task: Task) -> AsyncIterator[Tool]:
-        """The tool of one rollout. Its interpreter starts with the first call."""
+        """Yield the tool of one rollout. Its interpreter starts with the first call."""
         async with self._sandbox.session(files=self._files) as session:
             yield _function(session.run, self._read, stateful=True)
 
@@ -90,7 +90,7 @@ def make_python(
     files: Path | None = None,
     errors: Literal["whole", "last-line"] = "whole",
 ) -> PythonTool | PythonSessionTool:
-    """The tool that a recipe names `python`.
+    """Return the tool that a recipe names `python`.
 
     Args:
         stateful: the calls of a rollout share variables and files.
@@ -125,7 +125,7 @@ def make_python(
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
-    """The files of a folder by name. Raises UserError where there is no folder."""
+    """Return the files of a folder by name. Raises UserError where there is no folder."""
     if not folder.is_dir():
         raise UserError(f"'{folder}' is no folder with files for programs; correct 'files'.")
     with reading(str(folder), "give a folder whose files can be read"):
@@ -140,7 +140,7 @@ def _sandbox(
 
 
 def limits_of(given: Mapping[str, float]) -> Limits:
-    """The limits of the setting `limits`. Raises UserError for others."""
+    """Return the limits of the setting `limits`. Raises UserError for others."""
     unknown = [name for name in given if name not in Limits.__dataclass_fields__]
     if unknown:
         known = ", ".join(Limits.__dataclass_fields__)
@@ -179,7 +179,7 @@ def _function(run: Runs, read: Reads, *, stateful: bool) -> FunctionTool:
 def observation(
     run: Run, wall_seconds: float, errors: Literal["whole", "last-line"] = "whole"
 ) -> str:
-    """What the policy reads of a run; `wall_seconds` is the limit of its time.
+    """Return what the policy reads of a run; `wall_seconds` is the limit of its time.
 
     Raises:
         ToolUnavailable: the run was lost, which is no fault of the program's.

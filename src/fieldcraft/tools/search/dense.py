@@ -78,7 +78,7 @@ class Encoder:
 
     @property
     def prompts(self) -> dict[str, str]:
-        """What is put before texts: `query` and `document` (or another word for it)."""
+        """Return what is put before texts: `query` and `document` (or another word for it)."""
         return {name: text for name, text in self._model.prompts.items() if text}
 
     @property
@@ -209,7 +209,7 @@ class Dense:
     """`search.Ranker` by vectors."""
 
     def __init__(self, folder: Path, encoder: Encoder, passages: PassageFile) -> None:
-        """Raises UserError if the vector of the first passage is not what the encoder makes of it
+        """Raise UserError if the vector of the first passage is not what the encoder makes of it
         now, and ValueError for files that do not fit each other."""
         count, first = len(passages), passages.passage(0)
         self._encoder = encoder

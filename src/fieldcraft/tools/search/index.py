@@ -69,15 +69,15 @@ def fuse(lists: Sequence[Ranked]) -> Ranked:
 
 
 def require_index(folder: Path) -> None:
-    """Raises UserError for a folder without an index."""
+    """Raise UserError for a folder without an index."""
     if not (folder / MANIFEST).exists():
         remedy = _anew(folder) if folder.exists() else index_remedy(folder)
         raise UserError(f"{folder} holds no search index: {remedy}.")
 
 
 def require_trusted_index(folder: Path) -> None:
-    """Raises ConsentNeeded for an index of others whose encoder is fetched, or is in another
-    folder, unless the user allows that. A folder without an index asks for nothing."""
+    """Raise ConsentNeeded for an index of others whose encoder is fetched, or is in another folder,
+    unless the user allows that. A folder without an index asks for nothing."""
     if (folder / MANIFEST).exists():
         require_consent(folder / MANIFEST, read_manifest(folder))
 
@@ -201,7 +201,7 @@ def build_index(
 def index_settings(
     ranking: Ranking | None, encoder: str | None, approximate: bool = False
 ) -> dict[str, Any]:
-    """What the manifest of an index will say, but for its corpus; see `build_index`.
+    """Return what the manifest of an index will say, but for its corpus; see `build_index`.
 
     Raises:
         UserError: settings that contradict each other.
@@ -221,7 +221,7 @@ def index_settings(
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of an index folder. Raises UserError where it is damaged."""
+    """Return the manifest of an index folder. Raises UserError where it is damaged."""
     found: dict[str, Any] = read_json(folder / MANIFEST, _Manifest, _anew(folder))
     return found
 

@@ -71,7 +71,7 @@ class Writer:
 
 @contextmanager
 def causes() -> Iterator[None]:
-    """What torch collects of all ranks becomes what went wrong in the first of them."""
+    """Yield what torch collects of all ranks becomes what went wrong in the first of them."""
     try:
         yield
     except CheckpointException as error:  # it is no Exception

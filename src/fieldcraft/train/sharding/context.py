@@ -41,7 +41,7 @@ class Part:
     group: Group
 
     def gather(self, parts: Tensor) -> Tensor:
-        """The whole line of what lies on the ranks: [..., n, D] gives [..., N, D]."""
+        """Return the whole line of what lies on the ranks: [..., n, D] gives [..., N, D]."""
         count = self.group.size()
         early_late: list[tuple[Tensor, Tensor]] = [
             each.chunk(2, -2) for each in _Gather.apply(parts, self.group).unbind(0)
@@ -51,7 +51,8 @@ class Part:
         return torch.cat([*early, *late], -2)
 
     def join(self, values_t: Tensor, count: int) -> Tensor:
-        """Values of all T trained tokens of those that were computed here: [t, ...] to [T, ...]."""
+        """Return the values of all T trained tokens of those that were computed here: [t, ...] to
+        [T, ...]."""
         if self.group.size() == 1:
             return values_t
         found: Tensor = _Join.apply(values_t, self.own_T.to(values_t.device), count, self.group)
@@ -59,7 +60,7 @@ class Part:
 
 
 def part_of(batch: PackedBatch, rank: int, group: Group) -> Part:
-    """What a rank of a group holds of a packed batch; all of it where it is alone."""
+    """Return what a rank of a group holds of a packed batch; all of it where it is alone."""
     count = group.size()
     if count == 1:
         every, own_T = range(len(batch.runs)), torch.arange(len(batch.ids_T))
@@ -82,8 +83,9 @@ def part_of(batch: PackedBatch, rank: int, group: Group) -> Part:
 
 
 def cut_at(runs: Sequence[Run], size: int) -> Iterator[Run]:
-    """Runs that cross no multiple of `size`. A worked example: with a size of 4, the run from 2 to
-    9 becomes those from 2 to 4, 4 to 8 and 8 to 9, each of which continues the one before it."""
+    """Yield the runs that cross no multiple of `size`. A worked example: with a size of 4, the run
+    from 2 to 9 becomes those from 2 to 4, 4 to 8 and 8 to 9, each of which continues the one before
+    it."""
     last: list[int] = []  # the place of the last part of each run
     made = 0
     for run in runs:

@@ -12,7 +12,7 @@ EVEN = 1.05  # the most that a rank has, as a multiple of what it would have if 
 
 
 def deal(units: Sequence[Unit], ranks: int) -> list[list[Unit]]:
-    """The units of each rank. Every unit is somewhere, and none twice.
+    """Return the units of each rank. Every unit is somewhere, and none twice.
 
     Units that begin alike are a block, and blocks are dealt to the rank that has the fewest tokens,
     the largest first. While a rank has too many, the largest block of its is halved: where other
@@ -50,7 +50,7 @@ class _Line:
         ]
 
     def blocks(self) -> Iterator[range]:
-        """Neighbours that begin alike."""
+        """Yield the neighbours that begin alike."""
         borders = [place for place, shared in enumerate(self._shared) if not shared]
         for start, end in pairwise([*borders, len(self.units)]):
             yield range(start, end)
@@ -67,7 +67,8 @@ class _Line:
 
 
 def _deal(line: _Line, blocks: Sequence[range], ranks: int) -> list[list[range]]:
-    """The blocks of each rank: the largest first, each to the one with the fewest tokens so far."""
+    """Return the blocks of each rank: the largest first, each to the one with the fewest tokens so
+    far."""
     owners: list[list[range]] = [[] for _ in range(ranks)]
     sizes = [0] * ranks
     for block in sorted(blocks, key=line.tokens, reverse=True):

@@ -92,15 +92,15 @@ class Mesh:
         return self.rank % self.context
 
     def most(self, number: int) -> int:
-        """The largest of the numbers that the ranks give."""
+        """Return the largest of the numbers that the ranks give."""
         found = torch.tensor(number, device=self.device)
         distributed.all_reduce(found, distributed.ReduceOp.MAX)
         return int(found)
 
     @contextmanager
     def in_turn(self) -> Iterator[None]:
-        """The block runs in one rank of a machine after the other, because it needs memory that is
-        free behind it. All ranks enter it; one of them may raise."""
+        """Yield the block runs in one rank of a machine after the other, because it needs memory
+        that is free behind it. All ranks enter it; one of them may raise."""
         for _ in range(self.turn):
             distributed.barrier(self.beside)
         try:

@@ -172,7 +172,7 @@ class Rank:
     def _answer(
         self, units: Sequence[Unit], act: Callable[[], Mapping[str, float] | None]
     ) -> Answer:
-        """What the ranks of one micro-batch all know is answered by the first of them."""
+        """Return what the ranks of one micro-batch all know is answered by the first of them."""
         samples = [sample for unit in units for sample in unit]
         before = [_arrays(sample) for sample in samples]
         row = act() or {}
@@ -186,7 +186,7 @@ def _arrays(sample: Sample) -> dict[str, Floats]:
 
 
 def _written(before: Mapping[str, Floats], sample: Sample) -> dict[str, Floats]:
-    """The fields of a sample that are others than before."""
+    """Return the fields of a sample that are others than before."""
     return {name: now for name, now in _arrays(sample).items() if now is not before[name]}
 
 

@@ -51,7 +51,7 @@ class ShardReader(FileSystemReader):
             raise pickle.UnpicklingError("its index lists no tensors")
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """The index, as torch asks for it."""
+        """Return the index, as torch asks for it."""
         found = self._found
         found.storage_meta = found.storage_meta or StorageMeta()
         found.storage_meta.load_id = self.load_id

@@ -82,14 +82,14 @@ class Shards:
             drop_whole(root)
 
     def _part(self, batch: PackedBatch) -> Part:
-        """What this rank holds of a micro-batch; it is asked for several times."""
+        """Return what this rank holds of a micro-batch; it is asked for several times."""
         if self._last is None or self._last[0] is not batch:
             self._last = (batch, part_of(batch, self.mesh.part, self.mesh.together))
         return self._last[1]
 
 
 def idle_batch() -> PackedBatch:
-    """A pair of two tokens each, which every objective can be computed of."""
+    """Return a pair of two tokens each, which every objective can be computed of."""
     ids, weight = np.zeros(2, np.int64), np.array([0, 1], np.float32)
     zeros = np.zeros(2, np.float32)
     pair = [Sample(ids, weight, zeros, zeros, zeros, zeros, zeros, zeros) for _ in range(2)]

@@ -39,7 +39,8 @@ class Kept:
         return {name: self.weights[name] for i, name in first.items() if i in masters}
 
     def tensors(self) -> dict[str, Any]:
-        """What a checkpoint holds, as tensors that share their memory with what is trained."""
+        """Return what a checkpoint holds, as tensors that share their memory with what is
+        trained."""
         adamw = self.learner.adamw
         moments = {name: _moments(adamw, weight) for name, weight in self.trained.items()}
         return {"weights": self.trained, "moments": moments}

@@ -167,7 +167,7 @@ class ShardedCritic(_Asking):
         self._all("drop_gradients", self.name)
 
     def state_dict(self) -> dict[str, Any]:
-        """The weights are in the ranks' own checkpoint."""
+        """Return the weights are in the ranks' own checkpoint."""
         return {"done": self.done}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -175,14 +175,14 @@ class ShardedCritic(_Asking):
 
 
 def make_reader(ranks: Ranks, name: str, spec: ReaderSpec | StartSpec) -> ShardedReader:
-    """A model to read, such as the reference of a KL or a teacher. Raises UserError as `Rank.make`
-    does."""
+    """Return a model to read, such as the reference of a KL or a teacher. Raises UserError as
+    `Rank.make` does."""
     ranks.call("make", [(name, spec)] * ranks.count)
     return ShardedReader(ranks, name)
 
 
 def together(answers: Sequence[Answer]) -> dict[str, float]:
-    """The metrics of all shares as those of the whole step."""
+    """Return the metrics of all shares as those of the whole step."""
     names = dict.fromkeys(name for answer in answers for name in answer.row)
     return {
         name: answers[0].row[name]

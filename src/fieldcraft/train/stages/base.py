@@ -39,11 +39,13 @@ class Data(Protocol):
     def dialect(self) -> Dialect: ...
 
     def trajectories(self, data: str, count: int | None) -> Sequence[Trajectory]:
-        """At most `count` demonstrations of a data set. Raises UserError if there is none."""
+        """Return at most `count` demonstrations of a data set. Raises UserError if there is
+        none."""
         ...
 
     def filtered(self, data: str, count: int | None, filters: Filters) -> Sequence[Trajectory]:
-        """What filters leave of at most `count` of them. Raises UserError if that is nothing."""
+        """Return what filters leave of at most `count` of them. Raises UserError if that is
+        nothing."""
         ...
 
     def pairs(self, data: str, count: int | None) -> Sequence[Pair]: ...
@@ -51,7 +53,8 @@ class Data(Protocol):
     def training_questions(self) -> Sequence[Task]: ...
 
     def plan(self, task: Task) -> str:
-        """A way to the answer of a question, in words. Raises UserError where none is known."""
+        """Return a way to the answer of a question, in words. Raises UserError where none is
+        known."""
         ...
 
 
@@ -86,13 +89,13 @@ class Material(Data, Protocol):
         ...
 
     def reader(self, stage: str | None, optim: Optim) -> Reference:
-        """A model to read: that of an earlier stage, or a second copy of the one that the stage
-        starts from (None), in the type of weights that are only read."""
+        """Return a model to read: that of an earlier stage, or a second copy of the one that the
+        stage starts from (None), in the type of weights that are only read."""
         ...
 
     def checkpoint(self, folder: Path, optim: Optim) -> Reference:
-        """A model of another origin to read, in the same type. Raises UserError for one that has
-        another tokenizer."""
+        """Return a model of another origin to read, in the same type. Raises UserError for one that
+        has another tokenizer."""
         ...
 
     def critic(self, settings: Rl, trainer: Learning) -> Valuing:
@@ -106,23 +109,23 @@ class Material(Data, Protocol):
 
     @property
     def play(self) -> Play | None:
-        """What plays rollouts in an environment of others; None where they are played with the
-        tools of the recipe."""
+        """Return what plays rollouts in an environment of others; None where they are played with
+        the tools of the recipe."""
         ...
 
     def engine(self, trainer: Learning) -> PolicyEngine:
-        """An engine that samples from what is trained."""
+        """Return an engine that samples from what is trained."""
         ...
 
     def frozen_engine(self, stage: str | None) -> PolicyEngine:
-        """An engine that samples from the model of an earlier stage, or from the one that the stage
-        starts from (None)."""
+        """Return an engine that samples from the model of an earlier stage, or from the one that
+        the stage starts from (None)."""
         ...
 
     def rubric(self, settings: Rl) -> Rubric: ...
 
     def fidelity(self, trajectories: Sequence[Trajectory]) -> Row:
-        """How true simulated observations are, as metrics; empty where it cannot be told."""
+        """Return how true simulated observations are, as metrics; empty where it cannot be told."""
         ...
 
 
@@ -150,17 +153,17 @@ class StageType(ABC):
         were computed."""
 
     def idle(self, row: Row) -> str | None:
-        """Why the step of these metrics had not one token to train, and what to do about it; None
-        where it had some. A stage that is idle for too long is stopped."""
+        """Return why the step of these metrics had not one token to train, and what to do about it;
+        None where it had some. A stage that is idle for too long is stopped."""
         return None
 
     def notice(self, rows: Sequence[Row]) -> str | None:
-        """What the reader is told after the last of these steps, which are all so far; None where
-        there is nothing to say."""
+        """Return what the reader is told after the last of these steps, which are all so far; None
+        where there is nothing to say."""
         return None
 
     def state_dict(self) -> Row:
-        """What a checkpoint keeps beside the trainer."""
+        """Return what a checkpoint keeps beside the trainer."""
         return {}
 
     def load_state_dict(self, state: Row) -> None:
@@ -173,5 +176,5 @@ class StageType(ABC):
 
     @classmethod
     def problems(cls, settings: Any, name: str, data: Data, notes: list[str]) -> Iterator[str]:
-        """What would go wrong, a sentence each; what was looked at goes to `notes`."""
+        """Yield what would go wrong, a sentence each; what was looked at goes to `notes`."""
         yield from ()

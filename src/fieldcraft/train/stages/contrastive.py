@@ -28,7 +28,7 @@ class ContrastiveStage(SupervisedStage):
     def over(
         cls, trainer: Learning, pairs: Sequence[Pair], alpha: float, batch: int, seed: int
     ) -> Self:
-        """The stage over pairs whose last segments differ."""
+        """Return the stage over pairs whose last segments differ."""
         units = [(_last_segment(chosen), _last_segment(rejected)) for chosen, rejected in pairs]
         return cls(trainer, units, Contrastive(alpha=alpha), batch, seed)
 

@@ -34,7 +34,7 @@ class CodeMistake(Enum):
 
 
 def draw_mistakes(rng: random.Random, share: float) -> set[CodeMistake]:
-    """The mistakes of a chain, each with the probability `share`."""
+    """Return the mistakes of a chain, each with the probability `share`."""
     return {mistake for mistake in CodeMistake if rng.random() < share}
 
 
@@ -53,7 +53,7 @@ class WrongProgram:
 
 
 def wrong_program(instruction: Instruction, rng: random.Random) -> WrongProgram:
-    """One that forgets the parentheses, the last change or the kind of a change."""
+    """Return one that forgets the parentheses, the last change or the kind of a change."""
     *others, last = instruction.changes
     asked = f"{OPERATIONS[last.symbol].asked} {last.number}"
     found = [_of(_with_other_symbol(instruction, last), f"It must {asked}.")]
@@ -76,7 +76,7 @@ def _of(instruction: Instruction, review: str) -> WrongProgram:
 
 
 def wrong_result(instruction: Instruction, rng: random.Random) -> str:
-    """A number of the instruction, or one on the way to its result."""
+    """Return a number of the instruction, or one on the way to its result."""
     near = [*instruction.values[:-1], *(change.number for change in instruction.changes)]
     return str(rng.choice([number for number in near if number != instruction.result]))
 
@@ -89,8 +89,8 @@ def other_note(notebook: Notebook, name: str, rng: random.Random) -> str:
 def team_demonstration(
     notebook: Notebook, task: Task, rng: random.Random, mistakes: float = MISTAKES
 ) -> list[Step]:
-    """The chain of a team that plans once, writes programs, reflects after every one, and suggests
-    and checks its answer, which is right in the end. The dialect `afm-code` can write it.
+    """Return the chain of a team that plans once, writes programs, reflects after every one, and
+    suggests and checks its answer, which is right in the end. The dialect `afm-code` can write it.
 
     `rng` fixes which mistakes it makes; `mistakes` is the probability of each kind.
     """

@@ -107,12 +107,13 @@ class AbacusWorld(World):
         return lone_demonstration(self._asked(task), task, rng, self.mistakes)
 
     def _asked(self, task: Task) -> Notebook:
-        """The notebook that a question is about, so that a mistake of training names nobody whom
-        evaluations ask about."""
+        """Return the notebook that a question is about, so that a mistake of training names nobody
+        whom evaluations ask about."""
         return (self.testing if task.meta.get("split") in SPLITS else self.training).notebook
 
     def tokenizer_texts(self, tags: Sequence[str]) -> Iterable[str]:
-        """All texts that a model of this world reads and writes, without names and numbers."""
+        """Yield all texts that a model of this world reads and writes, without names and
+        numbers."""
         parts = re.compile(r"\d+|[A-Z]\w* [A-Z]\w*(?=[.,\"]| has)")
         rng = random.Random(0)
         texts = []

@@ -10,7 +10,7 @@ from fieldcraft.worlds.base import Verdict, Verdicts, simulated_calls
 
 
 def judge_by_world(world: Atlas, trajectory: Trajectory) -> Verdicts:
-    """A verdict on each simulated call, without calling any tool.
+    """Return a verdict on each simulated call, without calling any tool.
 
     A step needs the facts of the question's path that are in the article of the searched entity and
     that no earlier observation has stated. If there are none, it needs the whole article.

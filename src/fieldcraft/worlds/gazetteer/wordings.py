@@ -151,6 +151,6 @@ MEETING = (
 
 
 def written(template: str, **names: str) -> str:
-    """A wording with names in it; one that begins it begins with a capital letter."""
+    """Return a wording with names in it; one that begins it begins with a capital letter."""
     capitals = {name.capitalize(): text[:1].upper() + text[1:] for name, text in names.items()}
     return template.format(**names, **capitals)

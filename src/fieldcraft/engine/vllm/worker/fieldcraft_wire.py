@@ -55,7 +55,7 @@ class Wire:
                 self._broadcast(tensor.to(self._device))
 
     def receive(self, forms: Sequence[Form]) -> dict[str, Tensor]:
-        """What number 0 sends, in the memory of the CPU; `forms` are in its order."""
+        """Return what number 0 sends, in the memory of the CPU; `forms` are in its order."""
         found = {}
         with self._aside():
             for name, dtype, shape in forms:
@@ -101,7 +101,7 @@ class Wire:
 
 
 def forms_of(tensors: Mapping[str, Tensor]) -> list[Form]:
-    """What the receivers have to know, in the order in which tensors are sent."""
+    """Return what the receivers have to know, in the order in which tensors are sent."""
     return [
         (name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape))
         for name, tensor in tensors.items()

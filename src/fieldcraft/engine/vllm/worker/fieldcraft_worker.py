@@ -36,7 +36,8 @@ class Worker:
         pack_embeddings(runner.get_model(), runner.device)
 
     def fieldcraft_arrived(self) -> str:
-        """Why weights that a trainer sends have not come, once that is known; "" if they have."""
+        """Return why weights that a trainer sends have not come, once that is known; "" if they
+        have."""
         reason: str = self.weight_transfer_engine.arrived()
         return reason
 
