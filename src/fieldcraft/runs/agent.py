@@ -186,7 +186,7 @@ class Agent:
             yield file
 
     def _questions(self, tasks: Any, max_left_out: float) -> Questions:
-        """Return the questions that a program gives; what is left out of them is printed."""
+        """Return the questions that a program gives. Those that are left out are printed."""
         read, file = read_given(tasks, max_left_out)
         tell = TerminalSink(CleanConsole())
         for line in read.remarks(file or GIVEN):
@@ -261,12 +261,13 @@ class Agent:
 
     @cached_property
     def engine(self) -> LocalEngine:
-        """Its weights, ready to sample from; loaded once."""
+        """Engine on its weights, ready to sample from; loaded once."""
         return make_local_engine(self.recipe, self._loaded(), load_tokenizer(self.model), None)
 
     def served_by(self, home: Home) -> ServedEngine:
-        """Return the engine that its recipe names, on its weights; `home` is of the server. Raises
-        UserError for settings that it does not have, and for one that cannot be served."""
+        """Return the engine that its recipe names, on its weights; `home` is the folder of the
+        server. Raises UserError for settings that it does not have, and for one that cannot be
+        served."""
         if self.recipe.engine.name == LOCAL:
             return self.engine
         model, tokenizer = self._loaded(), load_tokenizer(self.model)
@@ -282,11 +283,12 @@ class Agent:
         return load_dialect(announce_dialect(self.recipe, self.model), self.model)
 
     async def environment(self) -> ToolEnvironment:
-        """Return where it acts; its tools are opened anew, but for the search over an index."""
+        """Return the environment that it acts in; its tools are opened anew, but for the search
+        over an index."""
         return make_environment(self.recipe, self.dialect, await self._tools())
 
     async def trajectory(self, task: Task, how: Decoding, seed: int = 0) -> Trajectory:
-        """Return the rollout of one question."""
+        """Roll out one question and return its trajectory."""
         async with self.playing(how, seed) as play:
             return await play(task, task.id)
 
@@ -294,8 +296,8 @@ class Agent:
     async def playing(
         self, how: Decoding, seed: int = 0
     ) -> AsyncIterator[Callable[[Task, str], Awaitable[Trajectory]]]:
-        """Yield what plays the rollout of a task and a key inside the block: with its tools, or in
-        its environment of others."""
+        """Yield a function that plays the rollout of a task and a key inside the block: with its
+        tools, or in its environment of others."""
         policy = Policy(
             engine=self.engine, temperature=how.temperature, truncation=how.truncation, seed=seed
         )
@@ -327,8 +329,8 @@ class Agent:
             )
 
     async def _tools(self) -> list[AnyTool]:
-        """Those of the recipe; without an index or a server there is no search. Raises UserError
-        where a program asked for one."""
+        """Return the tools of the recipe; without an index or a server there is no search. Raises
+        UserError where a program asked for one."""
         recipe, search = self.recipe, None
         if self.searches_nothing:
             if self.told_to_search and recipe.offers_search:

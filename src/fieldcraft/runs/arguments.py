@@ -1,4 +1,6 @@
-"""What a program gives to an agent, made into what a run takes; each mistake is a sentence."""
+"""Arguments that a program gives to an agent, made into what a run takes; each mistake is a
+sentence.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +113,7 @@ def questions_file(tasks: Sequence[Task], folder: Path) -> Iterator[Path]:
 
 
 def _remove(file: Path, folder: Path, keep_folder: bool) -> None:
-    """Undo what was written before a run was refused; nothing else can be in the folder."""
+    """Remove what was written before a run was refused; nothing else can be in the folder."""
     for path in (file, draft_of(file)):
         path.unlink(missing_ok=True)
     if not keep_folder and folder.exists():

@@ -75,7 +75,7 @@ def refuse_other(path: Path) -> None:
 
 
 def _before(path: Path) -> tuple[Path, Path]:
-    """Return what a folder may hold before a run begins in it."""
+    """Return the paths that a folder may hold before a run begins in it."""
     return draft_of(path / "recipe.json"), RunFolder.questions_in(path)
 
 

@@ -65,8 +65,8 @@ async def open_search(recipe: Recipe, index: Path) -> Tool:
 
 
 def with_files(recipe: Recipe, folder: Path) -> Recipe:
-    """Return a recipe whose programs find the files of a world beside them, if the world has any
-    and the recipe names no others."""
+    """Return a recipe whose programs find the files of a world beside them. It stays as it is if
+    the world has none, or the recipe names others."""
     if not folder.exists():
         return recipe
     tools = tuple(
@@ -179,9 +179,9 @@ def make_environment_of_others(recipe: Recipe) -> Environment | None:
 
 
 def make_correct(recipe: Recipe, *there: Reward | None) -> Reward:
-    """Return the reward that says which answers are right: one of those that are there already,
-    such as an open judge, or made here. Raises UserError as `make_reward`, and for a judge that is
-    not there."""
+    """Return the reward that tells which answers are right: one of those that are there already,
+    such as an open judge, or one made here. Raises UserError as `make_reward`, and for a judge that
+    is not there."""
     made = {reward.name: reward for reward in there if reward is not None}
     offered, seconds = {"runner": make_runner(recipe)}, recipe.budget.reward_seconds
     if recipe.correct == AUTO:
@@ -195,7 +195,7 @@ def make_correct(recipe: Recipe, *there: Reward | None) -> Reward:
 
 
 async def open_correct(recipe: Recipe) -> Reward:
-    """Return the same for an agent outside of a run. Where its recipe has a judge that may grade,
+    """Open the same for an agent outside of a run. Where its recipe has a judge that may grade,
     this one must answer now."""
     grades = recipe.correct in (AUTO, JUDGE)
     return make_correct(recipe, await open_judge(recipe.judge, None) if grades else None)
@@ -217,8 +217,7 @@ def _within(seconds: float, name: str, reward: Reward) -> Reward:
 
 
 def make_runner(recipe: Recipe) -> Programs:
-    """Return what runs programs to grade them, with the isolation that the recipe's own tool
-    has."""
+    """Return a runner of programs that are graded, with the isolation of the recipe's own tool."""
     tools = [tool.settings for tool in recipe.tools if tool.name == PYTHON]
     return Programs(tools[0].get("waive", ()) if tools else ())
 
@@ -245,10 +244,10 @@ def make_rubric(
     runner: Programs | None = None,
     call_cost: float = DEFAULT_COST,
 ) -> Rubric:
-    """Return the rewards of a stage. Those without a weight are recorded where they cost nothing,
-    and so are `correct`, the one that says which answers are right, and what OTC prices.
-    `call_cost` is the most that one call costs. Raises UserError for a stage that rewards or prices
-    `correct` twice or prices what costs nothing, and as `make_reward`."""
+    """Return the rewards of a stage. Those without a weight are recorded where they cost nothing.
+    So are `correct`, which tells which answers are right, and what OTC prices. `call_cost` is the
+    most that one call costs. Raises UserError for a stage that rewards or prices `correct` twice or
+    prices what costs nothing, and as `make_reward`."""
     made: dict[str, Reward] = {reward.name: reward() for reward in RECORDED}
     if judge is not None:
         made[judge.name] = judge

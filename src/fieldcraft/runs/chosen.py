@@ -25,7 +25,7 @@ class Chosen(BaseModel):
 
     @property
     def sentence(self) -> str:
-        """Return what is printed at the start."""
+        """Sentence that is printed at the start."""
         return f"dialect: {self.name}, because {self.why}; dialect=NAME changes it"
 
 

@@ -30,7 +30,7 @@ TEXT_TAGS = ("autocoa", "torl")  # the dialects of one tool each that a model wi
 
 
 def choose_dialect(recipe: Recipe, folder: Path | None = None) -> Chosen:
-    """Return the dialect of a recipe, and why it is that one where the recipe names none.
+    """Return the dialect of a recipe, and the reason where the recipe names none.
 
     A chat template that writes tool calls gives `hermes`, any other one, and a model that has none
     or is made by the run, a dialect of text tags. Where none of these can call the recipe's tools,
@@ -70,8 +70,8 @@ def _by_tools(recipe: Recipe, why: str) -> Chosen:
 
 
 def _writes_calls(recipe: Recipe, tokenizer: Any, folder: Path) -> bool:
-    """Return whether the model's chat template writes calls; what is wrong with its tokenizer is
-    found when the dialect is made."""
+    """Return whether the model's chat template writes calls; faults of its tokenizer are found when
+    the dialect is made."""
     try:
         dialect = _bound(Hermes.name, recipe, tokenizer, folder)
         return isinstance(dialect, Hermes) and dialect.writes_calls
@@ -85,7 +85,7 @@ def with_dialect(recipe: Recipe, folder: Path | None = None) -> Recipe:
 
 
 def announce_dialect(recipe: Recipe, folder: Path) -> Recipe:
-    """Return the same; a choice is printed, on standard error because a server may answer on the
+    """Return the same and print a choice, on standard error because a server may answer on the
     other. Raises UserError as `choose_dialect` does."""
     chosen = choose_dialect(recipe, folder)
     if chosen.why:

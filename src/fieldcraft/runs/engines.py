@@ -107,7 +107,7 @@ def make_served_engine(
 def engine_problems(
     recipe: Recipe, model: Any, tokenizer: Tokenizer, draft: Path, notes: list[str]
 ) -> Iterator[str]:
-    """Yield the engine must be there; `model` needs no weights. Nothing is started, but servers
+    """Check that the engine is there; `model` needs no weights. Nothing is started, but servers
     that run already must answer. `draft` is a folder for what is written meanwhile."""
     engine = make_engine(recipe, model, tokenizer, 1, Home(draft))
     if isinstance(engine, VllmEngine):

@@ -44,8 +44,8 @@ class DataOfRun:
         return [task for pair in both for task in pair if task is not None]
 
     def take(self, count: int) -> Examples:
-        """`count` questions, of training and of evaluations, and as many demonstrations of each
-        data set. Raises UserError for a data set that is unknown."""
+        """Return `count` questions, of training and of evaluations, and as many demonstrations of
+        each data set. Raises UserError for a data set that is unknown."""
         tokenizer = None if self.dialect is None else self.dialect.tokenizer
         questions = run_async(self._questions(count))
         return Examples(questions, list(self._demonstrations(count)), tokenizer)

@@ -65,7 +65,7 @@ class FileInputs(Inputs):
     def trajectories(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[Trajectory]:
-        """Imported demonstrations whose answers are right by the verdict of the run, in its
+        """Return imported demonstrations whose answers are right by the verdict of the run, in its
         dialect. What nothing can grade is trusted only where the recipe says so."""
         self._require(data)
         kept, reasons = self.usable_demonstrations(dialect, tools)
@@ -108,8 +108,7 @@ class FileInputs(Inputs):
     def usable_demonstrations(
         self, dialect: Dialect, tools: Schemas
     ) -> tuple[list[Trajectory], Counter[str]]:
-        """Return the demonstrations to train on, and how many others were left out for which
-        reason."""
+        """Return the demonstrations to train on, and how many others were left out, by the reason."""
         assert self.recipe.demonstrations is not None
         read, unread, tasks = self._read()
         kept, unused = self._usable(read, dialect, tools)
@@ -121,8 +120,8 @@ class FileInputs(Inputs):
         return kept, reasons
 
     def _read(self) -> tuple[list[tuple[Task, list[Step]]], Counter[str], list[Task]]:
-        """Return the demonstrations of questions that no evaluation asks, why others are left out,
-        and the questions of both."""
+        """Return the demonstrations of questions that no evaluation asks, the reasons for which
+        others are left out, and the questions of both."""
         assert self.recipe.demonstrations is not None
         read, reasons = read_shown(self.recipe.demonstrations, self.recipe.max_left_out)
         kept = [each for each in read if each[0] not in self.questions.asked]
@@ -186,9 +185,9 @@ class FileInputs(Inputs):
     def usable_pairs(
         self, dialect: Dialect, tools: Schemas
     ) -> tuple[list[TrajectoryPair], Counter[str]]:
-        """Return the pairs to train on, and how many others were left out for which reason. By the
-        verdict of the run an answer that is chosen must be right, and one that is rejected
-        wrong."""
+        """Return the pairs to train on, and how many others were left out, by the reason. By the
+        verdict of the run an answer that is chosen must be right, and one that is rejected wrong.
+        """
         assert self.recipe.pairs is not None
         kept: list[TrajectoryPair] = []
         read, reasons = read_pairs(self.recipe.pairs, self.recipe.max_left_out)
@@ -236,7 +235,7 @@ class FileInputs(Inputs):
 
 
 def _reads_model(recipe: Recipe) -> bool:
-    """Tell if a run needs a model to start from."""
+    """Return whether a run needs a model to start from."""
     if recipe.stages or (recipe.collect is None and recipe.select is None):
         return True
     return recipe.select is not None and bool(recipe.select.reads)
@@ -257,7 +256,8 @@ def calls_of_others(shown: Sequence[tuple[Task, Sequence[Step]]], tools: Schemas
 
 
 def _some(kept: list[T], reasons: Counter[str], none_of: str) -> list[T]:
-    """Return the examples that can be used. Raises UserError with the reasons if there are none."""
+    """Return `kept`, the examples that can be used. Raises UserError with the reasons if there are
+    none."""
     if not kept:
         why = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
         if reasons[ASKED] > reasons.total() / 2:

@@ -54,11 +54,11 @@ class FileQuestions:
 
     @cached_property
     def asked(self) -> EvaluationQuestions:
-        """The same, to be found among others."""
+        """Questions of the evaluations, to be found among others."""
         return EvaluationQuestions(self.test)
 
     def remarks(self) -> list[str]:
-        """Return what is not as the recipe asks, a sentence each."""
+        """Return the differences from what the recipe asks, a sentence each."""
         found = [line for path, read in self._found.items() for line in read.remarks(path)]
         found += self._remarks_on_sizes()
         files = {path: read for path, read in self._read.items() if read}
@@ -94,19 +94,19 @@ class FileQuestions:
 
     @cached_property
     def _found(self) -> dict[Path, Questions]:
-        """Return what was found in every file."""
+        """Questions found in every file, with those that are left out."""
         tasks = () if self.recipe.tasks is None else (self.recipe.tasks,)
         files = dict.fromkeys([*tasks, *self._files.values()])
         return {path: read_questions(path, self.recipe.max_left_out) for path in files}
 
     @cached_property
     def _read(self) -> dict[Path, list[Task]]:
-        """The questions of every file."""
+        """Questions of every file."""
         return {path: list(found.tasks) for path, found in self._found.items()}
 
     @cached_property
     def _shuffled(self) -> list[Task]:
-        """Those of `tasks`, of which the last ones are held out."""
+        """Questions of `tasks`, shuffled; the last ones are held out."""
         if self.recipe.tasks is None:
             return []
         tasks = list(self._read[self.recipe.tasks])

@@ -27,7 +27,7 @@ Shown = Sequence[tuple[Task, Sequence[Step]]]
 def filter_shown(
     recipe: Recipe, shown: Shown, filters: Filters, dialect: Dialect, correct: Reward
 ) -> Filtered:
-    """Demonstrations through the filters of a recipe; `correct` says which answers are right.
+    """Pass demonstrations through the filters of a recipe; `correct` tells which answers are right.
     Raises UserError as `apply_filters` does."""
     return run_async(apply_filters(shown, filters, dialect, Grader(correct), recipe.seed))
 

@@ -80,7 +80,7 @@ class RunFolder:
 
     @property
     def trackers(self) -> Path:
-        """Return how far the trackers of the run have been told."""
+        """File that says how far the trackers of the run have been told."""
         return self.path / "trackers.json"
 
     @property
@@ -93,23 +93,22 @@ class RunFolder:
 
     @property
     def filtered(self) -> Path:
-        """Return what the filters of a collection left, with its data card."""
+        """Folder with what the filters of a collection left, and its data card."""
         return self.collected / "filtered"
 
     @property
     def selected(self) -> Path:
-        """The questions of reinforcement learning, where the recipe selects them."""
+        """Questions of reinforcement learning, where the recipe selects them."""
         return self.path / "select"
 
     @property
     def closed_book(self) -> Path:
-        """Return how often questions are right without tools, where the recipe measures it."""
+        """Rates at which questions are right without tools, where the recipe measures them."""
         return self.path / "closed_book.jsonl"
 
     @property
     def knowledge(self) -> Path:
-        """Return how often the first model answered each probe of the world, where it has
-        probes."""
+        """Rates at which the first model answered each probe of the world, where it has probes."""
         return self.path / "knowledge.jsonl"
 
     @property
@@ -127,14 +126,14 @@ class RunFolder:
 
     @property
     def done(self) -> bool:
-        """Return whether a run has its report, which may say that something stopped it, and has
-        lost nothing that agents and other commands read."""
+        """Return whether a run has its report, and has lost nothing that agents and other commands
+        read. The report may say that something stopped the run."""
         whole = self.report_html.exists() and self.report_json.exists()
         return whole and "stopped" not in self.read_report() and not self._has_lost
 
     @property
     def _has_lost(self) -> bool:
-        """Tell whether a run, or that of a seed, lacks its index or an evaluation."""
+        """Return whether a run, or that of a seed, lacks its index or an evaluation."""
         if self.recipe.seeds:
             return not all(self.seed(seed).done for seed in self.recipe.seeds)
         if self.recipe.collect is not None or not self.recipe.stages:
@@ -154,7 +153,7 @@ class RunFolder:
 
     @property
     def report_advice(self) -> str:
-        """Return what to do where the report is damaged."""
+        """Advice on a report that is damaged."""
         return f"{put_aside(self.report_html)} and run the recipe again, which writes both anew"
 
     def stage(self, name: str) -> StageFolder:
@@ -167,7 +166,7 @@ class RunFolder:
         return self.stage(name).model
 
     def finished_stages(self) -> list[str]:
-        """Those that are done, in the order of the recipe."""
+        """Return the stages that are done, in the order of the recipe."""
         return [name for name in self.recipe.stages if self.stage(name).done]
 
     def evaluation(self, name: str) -> EvaluationFiles:
@@ -175,7 +174,8 @@ class RunFolder:
         return EvaluationFiles(folder / f"{name}.jsonl", folder / f"{name}.json")
 
     def evaluations(self) -> list[str]:
-        """Those that are done, in the order of the run: the one place that knows it."""
+        """Return the evaluations that are done, in the order of the run: the one place that knows
+        it."""
         return [name for name in evaluations(self.recipe) if self.evaluation(name).done]
 
     def evaluated(self, name: str | None) -> str:

@@ -1,4 +1,4 @@
-"""What the model of a run knows: how often it answers the probes of its world without tools.
+"""Knowledge of a run's model: how often it answers the probes of its world without tools.
 
 It is measured before anything is trained. From it follow which questions need a call, and the
 demonstrations (`World.knowing`). What was measured of a model is kept for its next run.
@@ -92,12 +92,12 @@ class Asking:
 
 
 def first_line(text: str) -> str:
-    """Return the answer in a continuation: its first line, without what a sentence ends with."""
+    """Return the answer in a continuation: its first line, without the full stop of a sentence."""
     return text.partition("\n")[0].strip().rstrip(".")
 
 
 def described(tallies: Tallies, probes: list[Task]) -> list[str]:
-    """Return how many facts of each relation the model knows, in one sentence."""
+    """Return one sentence: how many facts of each relation the model knows."""
     found = tallies.of(MODEL)
     asked = Counter(str(probe.meta["relation"]) for probe in probes)
     known = Counter(

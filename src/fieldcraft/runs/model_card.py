@@ -31,7 +31,7 @@ _HUB = re.compile(r"models--([^/]+?)--([^/]+)")  # of a cache of the hub
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What a card is about. `run` is None for a checkpoint that no run here has made, and `dialect`
+    """Subject of a card. `run` is None for a checkpoint that no run here has made, and `dialect`
     for one of which nothing says how it acts."""
 
     name: str  # of the folder
@@ -77,7 +77,7 @@ def _contents(exported: Exported) -> dict[str, Any]:
 
 
 def _schemas(recipe: Recipe) -> list[dict[str, Any]]:
-    """Of the tools, if they are here; an agent can be exported without them."""
+    """Return the schemas of the tools, if they are here; an agent can be exported without them."""
     try:
         return [tool.schema for tool in closed_tools(recipe)]
     except UserError:
@@ -85,8 +85,7 @@ def _schemas(recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def _origin(exported: Exported) -> tuple[str | None, str]:
-    """Return the name of the first model on the hub, if its path says it, and a sentence about
-    it."""
+    """Return the name of the first model on the hub, if its path says it, and a sentence about it."""
     if exported.run is None:
         return None, "Which model it began as is not known here."
     model = exported.recipe.model

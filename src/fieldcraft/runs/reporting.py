@@ -74,7 +74,7 @@ def _record(folder: StageFolder, name: str, rows: Sequence[Row]) -> StageRecord:
 
 
 def _source(context: Context, evaluations: Sequence[str], stages: Sequence[str]) -> Source:
-    """Return what the page tells of tokens, and where it finds the files beside it."""
+    """Return the facts that the page tells of tokens, and the place of the files beside it."""
     folder, recipe = context.folder, context.recipe
     # A run that was stopped early may have neither a model nor a trajectory to show.
     tokenizer = context.dialect(folder.model("start")).tokenizer if evaluations else None
@@ -95,7 +95,7 @@ def _source(context: Context, evaluations: Sequence[str], stages: Sequence[str])
 
 
 def _changes(recipe: Recipe, samples: Mapping[str, Sequence[Trajectory]]) -> list[dict[str, Any]]:
-    """Return every stage against the nearest evaluated model that it started from."""
+    """Return the comparison of every stage with the nearest evaluated model that it started from."""
     first = ["base"] if recipe.model else []
     found = []
     for name in (n for n in recipe.stages if n in samples):

@@ -124,7 +124,8 @@ async def tally(
 async def _toolless(
     context: Context, models: Mapping[str, Path], name: str, settings: Select
 ) -> IsRight:
-    """Return the samples without tools: of a model of this run, or of the recipe's teacher."""
+    """Return the check of samples without tools: of a model of this run, or of the recipe's
+    teacher."""
     if name != TEACHER:
         count = settings.questions * settings.samples
         how = resolve_sampling(settings, models[name], context.emit, several=True)
@@ -155,8 +156,8 @@ def rolled_out(
     count: int,
     how: Decoding,
 ) -> IsRight:
-    """Return the rollouts of a model, `count` in all, graded by the reward that says which answers
-    are right; `part` is what they are called, which their seeds follow from."""
+    """Return the check of rollouts of a model, `count` in all, graded by the reward that tells
+    which answers are right. `part` is their name, which their seeds follow from."""
     recipe, dialect = context.recipe, context.dialect(model)
     env = make_environment(recipe, dialect, tools)
     engine = context.engine(context.policy(model), dialect)

@@ -63,7 +63,7 @@ async def measure_simulator(
 
 
 async def _verdicts(agent: Agent, dreamt: Sequence[Trajectory], tool: Tool) -> Verdicts:
-    """By the run's own world where that can tell, else by what its search returns."""
+    """Judge by the run's own world where that can tell, else by what its search returns."""
     found: Verdicts = []
     for trajectory in dreamt:
         by_world = agent.inputs.judge(trajectory) if agent.inputs is not None else None

@@ -1,4 +1,4 @@
-"""What the stages of a run ask for, wherever it comes from."""
+"""Examples that the stages of a run ask for, wherever they come from."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ class Doubt(str):
 
 
 class Inputs(ABC):
-    """What stages ask for. Every method is a function of the recipe, and of `correct`, which says
-    which answers are right; None: as the recipe says, without a judge. Graders by the names in
-    `unasked` say nothing yet: every answer passes for right, which a pair cannot be judged by."""
+    """Examples that stages ask for. Every method is a function of the recipe, and of `correct`,
+    which tells which answers are right; None: as the recipe says, without a judge. Graders by the
+    names in `unasked` say nothing yet: every answer passes for right, which a pair cannot be judged
+    by."""
 
     recipe: Recipe
     correct: Reward | None = None
@@ -54,7 +55,7 @@ class Inputs(ABC):
     def encoded(
         self, shown: Sequence[tuple[Task, Sequence[Step]]], dialect: Dialect, tools: Schemas
     ) -> list[Trajectory]:
-        """Filtered demonstrations as trajectories. Raises UserError if none can be used."""
+        """Return filtered demonstrations as trajectories. Raises UserError if none can be used."""
         return [encode_demonstration(*each, dialect, tools) for each in shown]
 
     @abstractmethod
@@ -70,16 +71,16 @@ class Inputs(ABC):
         return []
 
     def notes_of_shown(self, data: str) -> list[str]:
-        """Return the same of what `shown` returns."""
+        """Return the same notes on what `shown` returns."""
         return []
 
     @abstractmethod
     def train_tasks(self) -> list[Task]: ...
 
     def evaluation_tasks(self) -> list[Task]:
-        """To test on. Those of the leading split are asked once more with tools under names that no
-        training shows, where the recipe has such names and the questions do not say themselves by
-        which names they call."""
+        """Return the questions to test on. Those of the leading split are asked once more with
+        tools under names that no training shows, where the recipe has such names and the questions
+        do not say themselves by which names they call."""
         asked, leading = self.test_tasks(), self.recipe.evaluation.leading
         if not any(tool.unseen for tool in self.recipe.tools):
             return asked
@@ -92,7 +93,7 @@ class Inputs(ABC):
 
     @property
     def oracle(self) -> Oracle:
-        """Return who knows the best way to answer. Raises UserError where there is none."""
+        """Oracle that knows the best way to answer. Raises UserError where there is none."""
         raise UserError("the questions have no oracle: set teacher.model to have one as teacher.")
 
     def plan(self, task: Task, dialect: Dialect) -> str:
@@ -110,11 +111,13 @@ class Inputs(ABC):
         return written_way(oracle.demonstration(task), dialect)
 
     def team_chain(self, task: Task, rng: random.Random) -> list[Step]:
-        """Return how a team of scripted agents answers. Raises UserError where there is none."""
+        """Return the steps with which a team of scripted agents answers. Raises UserError where
+        there is none."""
         raise UserError("the questions have no team: set teacher.model to have models as one.")
 
     def lone_chain(self, task: Task, rng: random.Random) -> list[Step]:
-        """Return how one scripted agent answers. Raises UserError where there is none."""
+        """Return the steps with which one scripted agent answers. Raises UserError where there is
+        none."""
         raise UserError("the questions have no agent: set teacher.model to have a model as one.")
 
     def judge(self, trajectory: Trajectory) -> Verdicts | None:
@@ -131,15 +134,16 @@ class Inputs(ABC):
         return self
 
     def remarks(self) -> list[str]:
-        """Return what is not as the recipe asks, a sentence each."""
+        """Return the differences from what the recipe asks, a sentence each."""
         return []
 
     def remarks_on_corpus(self) -> list[str]:
-        """Return what of the passages is left out, a sentence each; reads all of them."""
+        """Return the passages that are left out, a sentence for each reason; this reads all of
+        them."""
         return []
 
     def reduced(self) -> Inputs:
-        """Return the same with less to make, of which examples are looked at before a run."""
+        """Return inputs with less to make, of which examples are looked at before a run."""
         return self
 
 
@@ -156,8 +160,8 @@ def written_way(steps: Sequence[Step], dialect: Dialect) -> str:
 
 
 def agreed(path: Path, refused: Sequence[Unwritable], total: int, most: float) -> Counter[str]:
-    """Return why demonstrations of a file cannot be written in the dialect. Raises UserError for
-    more than the share `most` of them."""
+    """Return the reasons for which demonstrations of a file cannot be written in the dialect, with
+    their counts. Raises UserError for more than the share `most` of them."""
     reasons = Counter(error.reason.removeprefix("with ") for error in refused)
     if len(refused) == total > 0:
         raise refused[0]

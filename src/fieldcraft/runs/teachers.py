@@ -53,12 +53,12 @@ async def make_teacher(context: Context) -> Teacher:
 
 
 def teacher_sampling(context: Context, settings: TeacherSettings) -> Decoding:
-    """Return how a teacher with a model is sampled. Raises UserError as `resolve_sampling` does."""
+    """Return the sampling of a teacher with a model. Raises UserError as `resolve_sampling` does."""
     return resolve_sampling(settings, Path(settings.model or ""), context.emit)
 
 
 def make_prompted(recipe: Recipe, chat: Chat, tools: Sequence[AnyTool], how: Decoding) -> Prompted:
-    """Return a model that answers with these tools, within the budget of the recipe."""
+    """Return the teacher of a model that answers with these tools, within the budget of the recipe."""
     return Prompted(
         chat=chat,
         tools=tools,
@@ -71,7 +71,7 @@ def make_prompted(recipe: Recipe, chat: Chat, tools: Sequence[AnyTool], how: Dec
 
 
 def make_seated(context: Context, team: Team, seats: Mapping[str, Seat], budget: Limits) -> Seated:
-    """Return a team that answers with the tools of a run, within a budget."""
+    """Return the teacher of a team that answers with the tools of a run, within a budget."""
     return Seated(
         team=team,
         seats=seats,
@@ -147,7 +147,7 @@ def endpoint_of(settings: TeacherSettings, cache: Path | None) -> ChatEndpoint:
 
 
 def _limits(settings: TeacherSettings) -> Truncation:
-    """Return what an endpoint is asked for."""
+    """Return the limits that an endpoint is asked to keep."""
     return decode_keys(settings.given, settings.usual_temperature)[1]
 
 
@@ -159,7 +159,7 @@ def _local(context: Context, folder: Path) -> Chat:
 
 
 def teacher_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
-    """Yield the teachers of a recipe must answer, or at least be there."""
+    """Check that the teachers of a recipe answer, or at least are there."""
     settings = recipe.teacher
     if settings.team is not None:
         find_team(settings.team)
@@ -181,7 +181,7 @@ def teacher_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
 
 
 def model_problems(settings: TeacherSettings, notes: list[str]) -> Iterator[str]:
-    """Yield the endpoint must answer, or the checkpoint be there."""
+    """Check that the endpoint answers, or that the checkpoint is there."""
     assert settings.model is not None
     if settings.url is not None:
         run_async(endpoint_of(settings, cache=None).check(_limits(settings)))

@@ -1,4 +1,4 @@
-"""What `fieldcraft check` finds of each tool: whether it can be made, and what is behind it."""
+"""Notes of `fieldcraft check` on each tool: whether it can be made, and what is behind it."""
 
 from __future__ import annotations
 

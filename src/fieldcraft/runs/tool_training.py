@@ -1,4 +1,4 @@
-"""Whether a model was trained with tools: by a run's stages, or before the run began with it."""
+"""Check of a model's training with tools: by a run's stages, or before the run began with it."""
 
 from __future__ import annotations
 

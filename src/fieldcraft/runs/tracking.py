@@ -60,7 +60,7 @@ def _make(name: str, settings: dict[str, Any]) -> Tracker:
 
 
 def tracker_problems(recipe: Recipe, notes: list[str]) -> Iterator[str]:
-    """Yield every tracker must be installed, and take its settings."""
+    """Check that every tracker is installed, and takes its settings."""
     notes.append(", ".join(make_trackers(recipe)) or "none")
     yield from ()
 
@@ -119,7 +119,7 @@ class Trackers:
         self._write()
 
     def _say(self) -> None:
-        """What the trackers have to say, in the thread of the run."""
+        """Report the news of the trackers, in the thread of the run."""
         for follower in self.followers:
             for sentence in follower.news():
                 self.events(Said(sentence))
@@ -137,7 +137,8 @@ class Trackers:
         write_json(self.folder.trackers, self.file.model_dump(mode="json"))
 
     def _count_what_is_told(self) -> None:
-        """A tracker that was not left behind has been told all that is in the run folder."""
+        """Note that a tracker which was not left behind has been told all that is in the run
+        folder."""
         for told in self.file.told.values():
             if not told.behind:
                 for name, log in self.rows.items():
@@ -145,7 +146,7 @@ class Trackers:
                 told.evaluations = self.folder.evaluations()
 
     def _tell_what_is_missing(self, follower: Follower) -> None:
-        """As what came before the tracker was named."""
+        """Tell a tracker what came before it was named."""
         for name, log in self.rows.items():
             for row in log.rows():
                 follower.step(name, row)

@@ -1,4 +1,4 @@
-"""What an agent does that is loaded from a folder, before any of it is done."""
+"""Consent to what an agent does that is loaded from a folder, before any of it is done."""
 
 from __future__ import annotations
 
