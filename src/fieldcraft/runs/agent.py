@@ -265,9 +265,8 @@ class Agent:
         return make_local_engine(self.recipe, self._loaded(), load_tokenizer(self.model), None)
 
     def served_by(self, home: Home) -> ServedEngine:
-        """Return the engine that its recipe names, on its weights; `home` is the folder of the
-        server. Raises UserError for settings that it does not have, and for one that cannot be
-        served."""
+        """Return the engine of its recipe on its weights; `home` is the server's folder. Raises
+        UserError for settings that it does not have, and for one that cannot be served."""
         if self.recipe.engine.name == LOCAL:
             return self.engine
         model, tokenizer = self._loaded(), load_tokenizer(self.model)
@@ -283,8 +282,7 @@ class Agent:
         return load_dialect(announce_dialect(self.recipe, self.model), self.model)
 
     async def environment(self) -> ToolEnvironment:
-        """Return the environment that it acts in; its tools are opened anew, but for the search
-        over an index."""
+        """Return its environment; the tools are opened anew, but for the search over an index."""
         return make_environment(self.recipe, self.dialect, await self._tools())
 
     async def trajectory(self, task: Task, how: Decoding, seed: int = 0) -> Trajectory:

@@ -1,6 +1,4 @@
-"""Arguments that a program gives to an agent, made into what a run takes; each mistake is a
-sentence.
-"""
+"""Arguments that a program gives to an agent, made into what a run takes."""
 
 from __future__ import annotations
 
