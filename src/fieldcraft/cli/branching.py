@@ -98,7 +98,7 @@ def _edits(observation: str | None, thought: str | None) -> list[tuple[EditKind,
 
 
 async def _show_values(sampler: Any, chosen: Any, folder: Path, console: Console) -> list[str]:
-    """Return the value of every step, as a table and as a page; returns how tools differed."""
+    """Show the value of every step, as a table and as a page; return how tools differed."""
     from fieldcraft.branching.showing import step_labels, values_table, write_values
 
     values = await sampler.values(chosen.trajectory)
