@@ -26,7 +26,7 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def is_secret(name: str) -> bool:
-    """Tell whether a query parameter of this name holds a secret: apiKey, access_token, sig."""
+    """Return whether a query parameter of this name holds a secret: apiKey, access_token, sig."""
     return _SECRET.search(_CAMEL.sub("_", name).lower()) is not None
 
 
@@ -94,7 +94,8 @@ def _secret_of(address: str) -> str | None:
 
 
 def _parts(address: str) -> SplitResult | None:
-    """None for an address that cannot be read, as one with a password that is not quoted."""
+    """Split an address; None for one that cannot be read, as one with a password that is not
+    quoted."""
     try:
         parts = urlsplit(address)
         _ = parts.port

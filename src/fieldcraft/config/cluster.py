@@ -1,4 +1,4 @@
-"""What a recipe says about the processes of a run, on one machine or several."""
+"""Settings of the processes of a run, on one machine or several."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Cluster(Section):
 
     @property
     def devices(self) -> int:
-        """Return how many the run takes."""
+        """Number of devices that the run takes."""
         sampling = self.engines * self.engine_devices
         return self.trainers if self.colocate else self.trainers + sampling
 

@@ -55,7 +55,7 @@ class HubRows(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Return whether nothing is left open: it names a commit, a configuration and a split."""
+        """Return whether nothing is left open: the name has a commit, a configuration and a split."""
         pinned = HubModel(self.name, self.revision).is_pinned
         return pinned and self.config is not None and self.split is not None
 
@@ -87,7 +87,7 @@ def hub_cache() -> Path:
 
 
 def own_cache() -> Path:
-    """Return the folder of what this project makes of files of others: whole models, rows as JSON
+    """Return the folder of what this project makes from files of others: whole models, rows as JSON
     lines."""
     return _caches() / "fieldcraft"
 
@@ -190,7 +190,7 @@ def _of_texts(change: Change) -> Callable[[Any], Any]:
 
 
 def _each(data: Any, place: tuple[str, ...], change: Callable[[Any], Any]) -> Any:
-    """Return a value with what stands at a place in it changed; `*` stands for every key."""
+    """Return a value with the part at a place in it changed; `*` stands for every key."""
     if not place:
         return change(data)
     if not isinstance(data, Mapping):

@@ -22,9 +22,9 @@ def lineage(recipe: Recipe, name: str) -> list[str]:
 
 
 def met_tools(recipe: Recipe, name: str) -> bool:
-    """Return whether any training of an evaluated model showed it a tool, or let it use one: a
-    stage does but for one over a data set without tools, and a model of the user's has had no
-    stage."""
+    """Return whether any training of an evaluated model showed it a tool, or let it use one. A
+    stage does, but for one over a data set without tools; a model of the user's has had no stage.
+    """
     without = toolless(recipe)
     data = (getattr(recipe.stages[stage], "data", None) for stage in lineage(recipe, name))
     return any(found not in without for found in data)

@@ -21,7 +21,7 @@ def make_part(
     offered: Mapping[str, Any],
     others: Collection[str] = (),
 ) -> Any:
-    """Return what `factory` makes of the settings.
+    """Make a part from its settings by calling `factory`.
 
     Args:
         kind: what it is.

@@ -25,7 +25,7 @@ from fieldcraft.types import UserError
 
 
 class Kind(StrEnum):
-    """What a name can stand for."""
+    """Kinds of part that a name can stand for."""
 
     TOOL = "tool"
     REWARD = "reward"
@@ -43,7 +43,7 @@ class Kind(StrEnum):
 
     @property
     def group(self) -> str:
-        """The group of entry points."""
+        """Group of entry points."""
         return f"fieldcraft.{self.value.replace(' ', '_')}s"
 
 
@@ -209,8 +209,8 @@ def of_packages() -> set[str]:
 
 
 def _worlds() -> dict[str, str]:
-    """Return a world is a folder of fieldcraft/worlds; its class is named after it, as in
-    ThisWorld."""
+    """Return the worlds by name: a world is a folder of fieldcraft/worlds, and its class is named
+    after it, as in ThisWorld."""
     package = importlib.import_module("fieldcraft.worlds")
     return {
         module.name: f"{package.__name__}.{module.name}:{module.name.title()}World"
@@ -220,8 +220,8 @@ def _worlds() -> dict[str, str]:
 
 
 def find(kind: Kind, name: str) -> Any:
-    """Return what a name stands for. Raises PartError as `require` and `load` do, and for something
-    that is not of its kind."""
+    """Return the object that a name stands for. Raises PartError as `require` and `load` do, and
+    for something that is not of its kind."""
     found = load(require(kind, name))
     if kind in BASES:
         _check_class(kind, name, found)
@@ -239,7 +239,7 @@ def _check_class(kind: Kind, name: str, found: Any) -> None:
 
 
 def require(kind: Kind, name: str) -> str:
-    """`module:Name` of what a name stands for; nothing is imported yet.
+    """Return `module:Name` for a name; nothing is imported yet.
 
     Raises PartError, which names the nearest, where there is no such name.
     """
@@ -285,7 +285,7 @@ def load(place: str) -> Any:
 
 
 def name_of(part: Any) -> str:
-    """`module:Name` of a class, a function or a tool that is defined at the top of a module.
+    """Return `module:Name` of a class, a function or a tool that is defined at the top of a module.
 
     Raises UserError for any other: a run could not find it again when it is resumed.
     """
@@ -301,7 +301,7 @@ def name_of(part: Any) -> str:
 
 
 def cause_of(error: BaseException) -> str:
-    """Return what a part of the user's raised, in one line."""
+    """Return the error that a part of the user's raised, in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
@@ -311,7 +311,7 @@ def shown(value: object) -> str:
 
 
 def short(name: str) -> str:
-    """Return how a part is called in files and tables: `tree` for `my_package.flows:tree`."""
+    """Return the name of a part in files and tables: `tree` for `my_package.flows:tree`."""
     return name.rpartition(":")[2]
 
 
@@ -338,8 +338,8 @@ def _owner_of_init(part: type) -> type:
 
 
 def settings_of(part: Any, given: Collection[str] = ()) -> type[BaseModel]:
-    """Return what a recipe can set of a class or a function: its arguments, but those that are
-    `given` by the framework, with their types and defaults."""
+    """Return the settings that a recipe can give to a class or a function: its arguments, but those
+    that are `given` by the framework, with their types and defaults."""
     written = vars(_owner_of_init(part))["__init__"] if isinstance(part, type) else part
     hints = get_type_hints(written, include_extras=True)
     fields: dict[str, Any] = {}

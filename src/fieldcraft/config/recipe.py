@@ -125,19 +125,19 @@ class Recipe(Section):
 
     @property
     def asks_files(self) -> bool:
-        """Return whether questions are of the user's files, and not of the world or the
+        """Return whether questions come from the user's files, and not from the world or the
         environment."""
         return self.tasks is not None or bool(self.evaluation.tasks)
 
     @property
     def policy_dtype(self) -> Dtype:
-        """In which a trained model computes: a base in another type is float32 as soon as its
+        """Type in which a trained model computes: a base in another type is float32 as soon as its
         float32 adapter is added to it."""
         return self.dtype if self.lora is None else "float32"
 
     @property
     def highest_call_cost(self) -> float:
-        """The most that one call can cost."""
+        """Highest cost of a call."""
         if self.environment.of_others:
             return max([DEFAULT_COST, *self.environment.tool_costs.values()])
         return max((tool.highest_cost for tool in self.tools), default=DEFAULT_COST)
@@ -168,9 +168,9 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _weigh_mismatch(self) -> Self:
-        """Return the sampler and trainer round a decoded token and a batch differently, unless they
-        compute in float32; and an asynchronous sampler may be older than the trainer. Then their
-        mismatch is weighed, if the recipe does not say otherwise."""
+        """Weigh the mismatch of sampler and trainer, if the recipe does not say otherwise. They
+        round a decoded token and a batch differently, unless they compute in float32; and an
+        asynchronous sampler may be older than the trainer."""
         for name, stage in self.stages.items():
             if not isinstance(stage, Rl) or {"importance_cap", "reject"} & stage.model_fields_set:
                 continue
@@ -236,7 +236,7 @@ class Recipe(Section):
 
     @property
     def as_evaluated(self) -> Recipe:
-        """The recipe with the budget of its evaluations, under which its agent acts, too."""
+        """Recipe with the budget of its evaluations, under which its agent acts, too."""
         budget = self.budget.changed(self.evaluation.budget)
         evaluation = self.evaluation.model_copy(update={"budget": {}})
         return self.model_copy(update={"budget": budget, "evaluation": evaluation})
@@ -256,7 +256,8 @@ class Recipe(Section):
 
 
 def _require_one_request(budget: Limits, periods: Sequence[Period]) -> None:
-    """A stage has one dialect, and that asks for summaries."""
+    """Raise ValueError unless all periods ask for summaries alike: a stage has one dialect, and
+    that asks for them."""
     wanted = budget.fold.request if budget.fold is not None else None
     for period in periods:
         fold = period.limits.fold
@@ -298,7 +299,7 @@ def first_model(recipe: Recipe) -> str:
 
 
 def closed_book_model(recipe: Recipe) -> str:
-    """Return whose closed-book rate a recipe measures: a stage, or `start`."""
+    """Return the model whose closed-book rate a recipe measures: a stage, or `start`."""
     named = recipe.closed_book.model if recipe.closed_book is not None else None
     return named or ("start" if recipe.model else first_model(recipe))
 
@@ -323,7 +324,7 @@ def in_order_of_run(stages: Sequence[str], evaluated: Iterable[str]) -> list[str
 
 
 def table_rows(recipe: Recipe) -> dict[str, str]:
-    """Return the rows of the table over seeds: title and the evaluation that it shows."""
+    """Return the rows of the table over seeds: the title and the evaluation that each shows."""
     return recipe.rows or {name: name for name in evaluations(recipe)}
 
 
@@ -334,13 +335,14 @@ def dump_recipe(recipe: Recipe) -> dict[str, Any]:
 
 
 def world_settings(name: str) -> type[BaseModel]:
-    """Return what a recipe can set of a world. Raises UserError where there is none of that
-    name."""
+    """Return the settings that a recipe can give to a world. Raises UserError where there is none
+    of that name."""
     return settings_of(find(Kind.WORLD, name), ["seed"])
 
 
 def split_titles(recipe: Recipe) -> Mapping[str, str]:
-    """Return the splits of a recipe's world, and what their questions are; none without a world."""
+    """Return the splits of a recipe's world, and the titles of their questions; none without a
+    world."""
     if recipe.world is None:
         return {}
     titles: Mapping[str, str] = find(Kind.WORLD, recipe.world.name).splits
@@ -356,8 +358,8 @@ def toolless(recipe: Recipe) -> Sequence[str]:
 
 
 def count_options(section: type[BaseModel] = Recipe) -> int:
-    """Return how many keys a recipe can set (each kind of section, and each world, counted once; so
-    are those of sampling, which several sections have)."""
+    """Return the number of keys that a recipe can set (each kind of section, and each world,
+    counted once; so are those of sampling, which several sections have)."""
     sections: tuple[type[BaseModel], ...] = (
         section,
         World,
