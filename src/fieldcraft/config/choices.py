@@ -93,7 +93,8 @@ class ToolChoice(Section):
 
     @property
     def trained_names(self) -> set[str]:
-        """Names by which training calls it. The tools of a server are not known before it is asked."""
+        """Names by which training calls it. The tools of a server are not known before it is
+        asked."""
         if self.name == MCP:
             return set()
         return {read_signature(text).name for text in self.called} or {self.name}

@@ -55,7 +55,8 @@ class HubRows(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Return whether nothing is left open: the name has a commit, a configuration and a split."""
+        """Return whether nothing is left open: the name has a commit, a configuration and a
+        split."""
         pinned = HubModel(self.name, self.revision).is_pinned
         return pinned and self.config is not None and self.split is not None
 

@@ -313,7 +313,8 @@ class Rl(Stage):
         return periods(self.budget, budget, self.steps)
 
     def limits_at(self, budget: Limits, number: int) -> Limits:
-        """Return the budget of rollouts that begin in step `number`, by the budget of the recipe."""
+        """Return the budget of rollouts that begin in step `number`, by the budget of the
+        recipe."""
         return next(p.limits for p in reversed(self.periods(budget)) if p.begin <= number)
 
     def overlong_span(self, budget: Limits) -> tuple[int, int]:

@@ -95,7 +95,8 @@ def _fits(key: str, task: Task) -> bool:
 
 
 def sample_notes(samples: Mapping[str, int], tasks: Sequence[Task]) -> list[str]:
-    """Return notes on what a mapping comes to for these questions; none where all have one sample."""
+    """Return notes on what a mapping comes to for these questions; none where all have one
+    sample."""
     if max(samples.values()) == 1:
         return []
     counts = Counter(count_samples(samples, task) for task in tasks)

@@ -26,7 +26,8 @@ def budgets(recipe: Recipe) -> Mapping[str, Limits]:
 
 
 def budget_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
-    """Check that the model can read a whole rollout, and that a rollout holds more than a prompt."""
+    """Check that the model can read a whole rollout, and that a rollout holds more than a
+    prompt."""
     yield from position_problems(setup)
     longest = max(setup.tasks, key=lambda task: len(task.question))
     prompt = len(setup.dialect.prompt(longest.question, Names(longest, setup.schemas).schemas))
@@ -48,7 +49,8 @@ def budget_problems(setup: Setup, notes: list[str]) -> Iterator[str]:
 
 
 def position_problems(setup: Setup) -> Iterator[str]:
-    """Check that a rollout fits into the positions of the model, and into a session of the engine."""
+    """Check that a rollout fits into the positions of the model, and into a session of the
+    engine."""
     bound, limit = positions(setup.config), length_limit(setup.config)
     why = ", beyond which its rotary embeddings change for all texts" if bound == limit else ""
     session = setup.recipe.engine.settings.get("max_len")

@@ -269,7 +269,8 @@ def filter_problems(filters: Filters, notes: list[str]) -> Iterator[str]:
 
 
 def stage_problems(setup: Setup, name: str, stage: Stage, notes: list[str]) -> Iterator[str]:
-    """Check a stage: that its remote models answer, and what its type finds in its first examples."""
+    """Check a stage: that its remote models answer, and what its type finds in its first
+    examples."""
     for endpoint in stage.endpoints:
         run_async(open_endpoint(endpoint, cache=None))
     yield from stage_type(stage).problems(stage, name, FirstExamples(setup, notes), notes)

@@ -223,7 +223,8 @@ class Context:
         return load_model(model, self.device, self.recipe.policy_dtype).eval()
 
     def versions(self) -> dict[str, Any]:
-        """Return all that is needed to compare a number: software, rules, and the corpus searched."""
+        """Return all that is needed to compare a number: software, rules, and the corpus
+        searched."""
         folder = self.folder.index
         manifest = folder / MANIFEST
         return {

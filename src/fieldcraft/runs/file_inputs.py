@@ -108,7 +108,8 @@ class FileInputs(Inputs):
     def usable_demonstrations(
         self, dialect: Dialect, tools: Schemas
     ) -> tuple[list[Trajectory], Counter[str]]:
-        """Return the demonstrations to train on, and how many others were left out, by the reason."""
+        """Return the demonstrations to train on, and how many others were left out, by the
+        reason."""
         assert self.recipe.demonstrations is not None
         read, unread, tasks = self._read()
         kept, unused = self._usable(read, dialect, tools)

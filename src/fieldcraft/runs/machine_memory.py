@@ -35,7 +35,8 @@ def _limits(groups: Path, own: Path) -> Iterator[int]:
 
 
 def _text(file: Path) -> str:
-    """Return the text of a file; nothing where it may not be read, or a container does not show it."""
+    """Return the text of a file; nothing where it may not be read, or a container does not show
+    it."""
     try:
         return file.read_text().strip()
     except OSError:

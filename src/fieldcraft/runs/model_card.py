@@ -85,7 +85,8 @@ def _schemas(recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def _origin(exported: Exported) -> tuple[str | None, str]:
-    """Return the name of the first model on the hub, if its path says it, and a sentence about it."""
+    """Return the name of the first model on the hub, if its path says it, and a sentence about
+    it."""
     if exported.run is None:
         return None, "Which model it began as is not known here."
     model = exported.recipe.model

@@ -95,7 +95,8 @@ def _source(context: Context, evaluations: Sequence[str], stages: Sequence[str])
 
 
 def _changes(recipe: Recipe, samples: Mapping[str, Sequence[Trajectory]]) -> list[dict[str, Any]]:
-    """Return the comparison of every stage with the nearest evaluated model that it started from."""
+    """Return the comparison of every stage with the nearest evaluated model that it started
+    from."""
     first = ["base"] if recipe.model else []
     found = []
     for name in (n for n in recipe.stages if n in samples):

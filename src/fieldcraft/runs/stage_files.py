@@ -82,7 +82,8 @@ class EvaluationFiles:
         return self.summary.exists()
 
     def read(self) -> tuple[list[Trajectory], float]:
-        """Return all trajectories, and the seconds that they took. Raises UserError as `each` does."""
+        """Return all trajectories, and the seconds that they took. Raises UserError as `each`
+        does."""
         return list(self.each()), self._record()["seconds"]
 
     def each(self) -> Iterator[Trajectory]:

@@ -53,12 +53,14 @@ async def make_teacher(context: Context) -> Teacher:
 
 
 def teacher_sampling(context: Context, settings: TeacherSettings) -> Decoding:
-    """Return the sampling of a teacher with a model. Raises UserError as `resolve_sampling` does."""
+    """Return the sampling of a teacher with a model. Raises UserError as `resolve_sampling`
+    does."""
     return resolve_sampling(settings, Path(settings.model or ""), context.emit)
 
 
 def make_prompted(recipe: Recipe, chat: Chat, tools: Sequence[AnyTool], how: Decoding) -> Prompted:
-    """Return the teacher of a model that answers with these tools, within the budget of the recipe."""
+    """Return the teacher of a model that answers with these tools, within the budget of the
+    recipe."""
     return Prompted(
         chat=chat,
         tools=tools,
