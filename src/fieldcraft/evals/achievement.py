@@ -69,7 +69,7 @@ def _change(name: str, start: str, before: float, after: float, p_value: float) 
 
 
 def _calls(entry: Figures) -> str:
-    """Return how the model of an evaluation, or of a row, calls tools."""
+    """Return the calls of the model of an evaluation, or of a row, in words."""
     known = entry.get("known") or {}
     rate = known.get("no_call_rate") if known.get("n", 0) >= FEW else None
     rate = entry.get("known_no_call_rate", rate)

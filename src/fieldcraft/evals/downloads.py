@@ -13,7 +13,7 @@ Row = dict[str, Any]
 
 
 def downloads(report: Mapping[str, Any]) -> dict[str, str]:
-    """File names, each with an address that holds the file itself."""
+    """Return file names, each with an address that holds the file itself."""
     tables = {
         "evaluations.csv": list(evaluation_rows(report["evals"])),
         "comparisons.csv": list(report["pairwise"]),
@@ -56,7 +56,8 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 
 def _harmless(value: Any) -> Any:
-    """Return a name that a spreadsheet would compute as a formula, as text."""
+    """Return a value for a table; a name that a spreadsheet would compute as a formula becomes
+    text."""
     is_formula = isinstance(value, str) and value[:1] in tuple("=+-@\t\r")
     return f"'{value}" if is_formula else value
 

@@ -1,4 +1,4 @@
-"""How faithful simulated observations are: against the truth of a world, or against the real tool.
+"""Faithfulness of simulated observations: against the truth of a world, or the real tool.
 
 A call whose real observation cannot be told (a name that the world does not know, as a miswritten
 query is; a tool that fails) has no verdict and is counted apart.
@@ -54,8 +54,8 @@ async def judge_by_tool(tool: Tool, trajectory: Trajectory) -> Verdicts:
 
 
 async def _real_observation(tool: Tool, call: Call) -> str | None:
-    """None where the real tool gives no results either. Raises UserError where it does not answer
-    at all, for then nothing can be told of any simulation."""
+    """Return the text that the real tool gives; None where it gives no results either. Raises
+    UserError where it does not answer at all, for then nothing can be told of any simulation."""
     if call.tool != tool.name:
         return None
     try:
@@ -78,9 +78,10 @@ def _stands_in(gold: str, text: str) -> bool:
 
 
 def summarise_fidelity(verdicts: Sequence[Verdict | None]) -> dict[str, Any]:
-    """`n` judged observations and their rates, in all and for taught and untaught entities (None
-    where there are none); `unknown` is how many have no verdict. A rate is None where nothing can
-    be told; `holds_n` is how many observations `holds` could be told of."""
+    """Return a summary of the verdicts: `n` judged observations and their rates, in all and for
+    taught and untaught entities (None where there are none). `unknown` is how many have no verdict.
+    A rate is None where nothing can be told; `holds_n` is how many observations `holds` could be
+    told of."""
     judged = [verdict for verdict in verdicts if verdict is not None]
     parts = {
         "taught": [v for v in judged if v.taught is True],
@@ -124,8 +125,8 @@ def fidelity_row(
 
 
 def fidelity_table(found: Mapping[str, Mapping[str, Any]]) -> Figures:
-    """Rows a model: all simulated searches, those for taught and those for untaught entities.
-    `found` maps a model to {"fidelity", "em_simulated", "em_real"}."""
+    """Return rows for each model: all simulated searches, those for taught and those for untaught
+    entities. `found` maps a model to {"fidelity", "em_simulated", "em_real"}."""
     rates = [rate for rate in RATES if _is_told(rate, found)]
     heads = [HEADS[rate] for rate in rates]
     ends = ("no truth", "EM\nsimulated", "EM\nreal")

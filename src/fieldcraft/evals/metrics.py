@@ -1,4 +1,4 @@
-"""What a set of evaluation trajectories says about the model that wrote them."""
+"""Metrics of a set of evaluation trajectories, about the model that wrote them."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def summarise(
 
 
 def leading(trajectories: Sequence[Trajectory], split: str | None) -> Sequence[Trajectory]:
-    """Those that a summary's top-level numbers are of."""
+    """Return the trajectories that a summary's top-level numbers are of."""
     return even(_by_split(trajectories).get(split, trajectories))
 
 
 def even(trajectories: Sequence[Trajectory]) -> Sequence[Trajectory]:
-    """Of every question the first samples, as many as all questions have: one with more samples
-    does not count more."""
+    """Return the first samples of every question, as many as all questions have: one with more
+    samples does not count more."""
     questions: dict[tuple[Any, str], list[Trajectory]] = {}
     for trajectory in trajectories:
         key = (trajectory.task.meta.get("split"), trajectory.task.id)
@@ -77,20 +77,21 @@ def cluster_of(task: Task) -> str:
 
 
 def _level(task: Task) -> str | None:
-    """Return how difficult a question is said to be, as in GAIA, WebWalkerQA and HotpotQA."""
+    """Return the difficulty that a question is said to have, as in GAIA, WebWalkerQA and
+    HotpotQA."""
     level = task.meta.get("level")
     return None if level is None else str(level)
 
 
 def _effective_questions(gradable: Iterable[Trajectory]) -> float:
-    """Return how many independent questions the gradable ones are worth. Several samples of a
-    question count as one, with their mean."""
+    """Return the number of independent questions that the gradable ones are worth. Several samples
+    of a question count as one, with their mean."""
     verdicts, clusters = _samples(gradable)
     return effective_size([fmean(drawn) for drawn in verdicts], clusters)
 
 
 def _samples(gradable: Iterable[Trajectory]) -> tuple[list[list[bool]], list[str]]:
-    """Of each question whether its samples are right, and its cluster."""
+    """Return for each question whether its samples are right, and its cluster."""
     questions = _grouped(gradable, lambda t: t.task.id)
     return (
         [[t.right is True for t in samples] for samples in questions.values()],
@@ -153,7 +154,7 @@ def _figures(trajectories: Sequence[Trajectory], prices: Prices | None) -> dict[
 
 
 def _best_of(gradable: Sequence[Trajectory]) -> dict[str, Any]:
-    """Return how many of the samples that a verifier picked are right; None where there was
+    """Return the share of right samples among those that a verifier picked; None where there was
     none."""
     picked = [t for t in gradable if t.rewards.get(PICKED) == 1]
     rate = share_right(picked)
@@ -170,14 +171,14 @@ def share_right(trajectories: Iterable[Trajectory]) -> float | None:
 
 
 def _observation_tokens(trajectory: Trajectory) -> int:
-    """Return how many tokens tools, or what simulates them, gave it to read."""
+    """Return the number of tokens that tools, or what simulates them, gave it to read."""
     observers = (Author.TOOL, Author.SIMULATOR)
     return sum(len(s.ids) for s in trajectory.segments if s.author in observers)
 
 
 def _offered(trajectories: Sequence[Trajectory]) -> list[str] | None:
-    """Return the tools that all of these questions are asked with; None where that is all tools, or
-    not the same ones."""
+    """Return the tools that all of these questions are asked with; None where these are all tools,
+    or not the same ones."""
     first, *others = (offered_with(t.task) for t in trajectories)
     return first if all(tools == first for tools in others) else None
 
@@ -201,7 +202,7 @@ def _by(
 
 
 def _knowledge(trajectories: Iterable[Trajectory], *, known: bool) -> dict[str, Any] | None:
-    """Return the questions that `Task.is_known` says this of; None without any."""
+    """Return the figures of the questions of which `Task.is_known` says this; None without any."""
     part = [t for t in trajectories if t.task.is_known is known]
     if not part:
         return None

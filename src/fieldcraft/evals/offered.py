@@ -1,4 +1,4 @@
-"""What an evaluation found on questions that are asked with some of the tools alone."""
+"""Results of an evaluation on questions that are asked with some of the tools alone."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def with_tools_of_their_own(evals: Mapping[str, Entry]) -> list[Offered]:
 
 
 def offered_table(found: list[Offered]) -> Figures:
-    """Return whether the tool of the prompt is called, by its name, and with arguments that fit
-    it."""
+    """Return a table: whether the tool of the prompt is called, by its name, and with arguments
+    that fit it."""
     heads = (
         "tool",
         "EM [95 %]",

@@ -153,7 +153,7 @@ def write_html(
 
 
 def _how_sampled(evals: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return how the answers of models were sampled, as the end of a sentence."""
+    """Return the end of a sentence: how the answers of models were sampled."""
     found = {_decoding(entry["sampling"]) for entry in evals.values() if entry.get("sampling")}
     ways = ", or ".join(sorted(found)) or "answered greedily"
     several = any(row.measure != "pass@1" for row in sampled_rows(evals))
@@ -186,7 +186,7 @@ def _final(report: Mapping[str, Any]) -> str | None:
 
 
 def _rows(report: Mapping[str, Any], slots: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Return one row a stage or workflow, in the order of the run; `entry` is None if not
+    """Return one row for each stage or workflow, in the order of the run; `entry` is None if not
     evaluated."""
     seconds = {stage["name"]: stage["seconds"] for stage in report["stages"]}
     return [
@@ -212,7 +212,7 @@ def _outcome_charts(report: Mapping[str, Any], slots: Mapping[str, int]) -> list
 
 
 def page_environment() -> Environment:
-    """Return the templates of pages and their filters."""
+    """Return the environment of the templates of pages, with their filters."""
     environment = Environment(
         loader=PackageLoader("fieldcraft.evals"),
         autoescape=True,  # questions, observations and answers are untrusted text
@@ -236,8 +236,8 @@ def page_environment() -> Environment:
 def inlined(
     environment: Environment, styles: Sequence[str], scripts: Sequence[str]
 ) -> dict[str, str]:
-    """Style sheets and scripts as a page holds them, and the hash by which its policy allows just
-    these scripts."""
+    """Return style sheets and scripts as a page holds them, and the hash by which its policy allows
+    just these scripts."""
 
     def joined(names: Sequence[str]) -> str:
         assert environment.loader is not None

@@ -120,7 +120,7 @@ def _row(
 
 
 def _rates(entries: Sequence[Report]) -> dict[str, Any]:
-    """Return the same questions of every seed, or questions of the same kind."""
+    """Return the rates of the same questions of every seed, or of questions of the same kind."""
     em = [entry["em"] for entry in entries]
     pooled = wilson_interval(fmean(em), sum(entry["n_effective"] for entry in entries))
     return {
@@ -138,8 +138,8 @@ def _rates(entries: Sequence[Report]) -> dict[str, Any]:
 
 
 def _over_optimum(entries: Sequence[Report]) -> dict[str, Any] | None:
-    """By which share the calls of each seed lie above the optimum, or (negative) below; None where
-    one has no optimum, or needs no call at all."""
+    """Return the share by which the calls of each seed lie above the optimum, or (negative) below;
+    None where one has no optimum, or needs no call at all."""
     pairs = [(entry["calls_mean"], entry["calls_optimal_mean"]) for entry in entries]
     if any(not optimum for _, optimum in pairs):
         return None
@@ -166,8 +166,8 @@ def _by_calls(entries: Sequence[Report]) -> list[dict[str, int]]:
 
 
 def _kind(recipe: Recipe, name: str, entries: Sequence[Report]) -> str:
-    """Return a program is a workflow in which no model writes anything, and a teacher is no model
-    of the run."""
+    """Return the kind of a row. A program is a workflow in which no model writes anything, and a
+    teacher is no model of the run."""
     if name in recipe.evaluation.teachers:
         return "teacher"
     if name in map(short, recipe.evaluation.workflows):
@@ -253,7 +253,7 @@ def _charts(rows: Sequence[Report], slots: Mapping[str, int]) -> list[charts.Cha
 
 
 def _frontier(rows: Sequence[Report], slots: Mapping[str, int]) -> charts.Chart:
-    """Exact match over calls, of every row."""
+    """Draw exact match over calls, of every row."""
     points = {
         row["title"]: {
             "em": row["em"]["mean"],
@@ -267,13 +267,13 @@ def _frontier(rows: Sequence[Report], slots: Mapping[str, int]) -> charts.Chart:
 
 
 def share_of_right(parts: Sequence[Mapping[str, int]]) -> list[tuple[int, float, bool]]:
-    """(calls, share of all right answers that took so many calls, whether seen in few)."""
+    """Return (calls, share of all right answers that took so many calls, whether seen in few)."""
     right = max(1, sum(part["right"] for part in parts))
     return [(k, part["right"] / right, few) for k, part, few in _shown(parts)]
 
 
 def success_rate(parts: Sequence[Mapping[str, int]]) -> list[tuple[int, float, bool]]:
-    """(calls, share of the trajectories with so many calls that are right, whether few)."""
+    """Return (calls, share of the trajectories with so many calls that are right, whether few)."""
     return [(k, part["right"] / part["n"], few) for k, part, few in _shown(parts)]
 
 

@@ -1,4 +1,4 @@
-"""What the columns of the report mean. The page shows it beside a column and in a list."""
+"""Meanings of the columns of the report. The page shows them beside a column and in a list."""
 
 from __future__ import annotations
 
