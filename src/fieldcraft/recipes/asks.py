@@ -80,8 +80,8 @@ class _Leaf:
 
 
 def asks_of(data: Mapping[str, Any], folder: Path) -> list[Ask]:
-    """Return what the contents of a file in a folder ask for, what can do most harm first. Nothing
-    is imported, started or contacted to find it."""
+    """Return the things that the contents of a file in a folder ask for, the most harmful kind
+    first. Nothing is imported, started or contacted to find it."""
     parts = of_packages()
     found = [
         Ask(name, ".".join(leaf.place), _detail(leaf, name))
@@ -135,7 +135,8 @@ def _leaves(
 
 
 def _name(leaf: _Leaf, folder: Path, parts: Collection[str]) -> str | None:
-    """By which name a text is allowed; None where it is mere data. `parts` are of packages."""
+    """Return the name by which a text is allowed; None where it is mere data. `parts` are of
+    packages."""
     if (name := _by_key(leaf)) is not None:
         return name or None
     text = leaf.text
@@ -166,8 +167,8 @@ def _by_key(leaf: _Leaf) -> str | None:
 
 
 def _is_path(leaf: _Leaf) -> bool:
-    """Tell paths from other texts: relative ones, which begin at the current folder, by their
-    keys."""
+    """Return whether a text is a path: relative ones, which begin at the current folder, are known
+    by their keys."""
     text = leaf.text
     known = leaf.key in _KEPT or (len(leaf.place) == 1 and leaf.key in _READ)
     named = leaf.place[:2] == ("evaluation", "tasks") and bool(leaf.key)
@@ -185,7 +186,7 @@ def _is_there(text: str) -> bool:
 
 
 def _resolved(text: str) -> Path | None:
-    """Return where a path leads, as those of recipes are read; None for one that can lead
+    """Return the target of a path, as those of recipes are read; None for one that can lead
     nowhere."""
     try:
         path = Path(at_home(text)).resolve()
@@ -202,8 +203,8 @@ def _detail(leaf: _Leaf, name: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Return a text in one line that cannot write to a terminal anything but itself, whole up to a
-    length that no honest command has."""
+    """Return a text in one line that can write nothing but itself to a terminal. It is whole up to
+    a length that no honest command has."""
     line = "".join(letter if letter.isprintable() else "?" for letter in text)
     more = len(line) - 1000
     return f"'{line}'" if more <= 0 else f"'{line[:1000]}' and {more} more letters"

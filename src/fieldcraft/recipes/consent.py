@@ -74,8 +74,8 @@ def require_consent(file: Path, data: Mapping[str, Any], asks: Sequence[Ask] | N
 
 
 def require_consent_to_links(folder: Path, data: Mapping[str, Any]) -> None:
-    """The same for links in a folder that lead out of it; `data` is its file, which may name their
-    targets."""
+    """Raise ConsentNeeded likewise for links in a folder that lead out of it; `data` is its file,
+    which may name their targets."""
     links = links_out(folder, data)
     _require(folder, digest_of([[link.key, link.detail] for link in links]), links)
 
@@ -89,8 +89,8 @@ def remember(file: Path, data: Mapping[str, Any]) -> None:
 
 
 def digest_of(data: Any) -> str:
-    """Return the hash of what a file holds: of the values themselves, so that consent is to exactly
-    what is used."""
+    """Return the hash of the contents of a file: of the values themselves, so that consent is to
+    exactly what is used."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 

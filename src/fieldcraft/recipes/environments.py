@@ -1,4 +1,4 @@
-"""What cannot be beside an environment of others in a recipe."""
+"""Keys that cannot be beside an environment of others in a recipe."""
 
 from __future__ import annotations
 

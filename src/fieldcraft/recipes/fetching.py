@@ -1,4 +1,4 @@
-"""What a recipe names on a hub or in forms of other programs, brought here before it is read."""
+"""Fetching of what a recipe names on a hub or in forms of other programs, before it is read."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ def shipped() -> list[str]:
 
 
 def read_recipe(name: str) -> dict[str, Any]:
-    """Return the contents of a recipe file, by shipped name or path, upon those of the recipe that
-    it is like. Raises UserError for a file that is not there or cannot be read."""
+    """Return the contents of a recipe file, by shipped name or path, merged over those of the
+    recipe that it is like. Raises UserError for a file that is not there or cannot be read."""
     data = _contents(at_home(name))
     if LIKE not in data:
         return data
@@ -77,8 +77,8 @@ def _contents(name: str) -> dict[str, Any]:
 
 
 def named_folder(name: str, overrides: list[str]) -> Path:
-    """Return the folder of a run of a recipe where nobody names another one: runs/RECIPE[-seedN].
-    Raises UserError as `load_recipe` does."""
+    """Return the folder of a run of a recipe for which nobody names another one:
+    runs/RECIPE[-seedN]. Raises UserError as `load_recipe` does."""
     data = read_recipe(name)
     for override in overrides:
         apply_override(data, override)

@@ -136,7 +136,7 @@ def parse_recipe(data: dict[str, Any], begun: Path | None = None) -> Recipe:
 
 
 def _check_values(value: Any, place: str = "") -> None:
-    """Raise UserError for a key that is no text, and a number that no setting can be."""
+    """Raise UserError for a key that is no text, and for a number that no setting can be."""
     match value:
         case dict():
             for key, inner in value.items():
@@ -289,7 +289,8 @@ def _check_collection(recipe: Recipe) -> None:
 
 
 def _check_engine(recipe: Recipe) -> None:
-    """vLLM holds one model at a time, so nothing else can be sampled beside it."""
+    """Raise UserError for a second model beside vLLM, which holds one at a time, so nothing else
+    can be sampled beside it."""
     frozen = [n for n, s in recipe.stages.items() if isinstance(s, Rl) and s.simulator == "frozen"]
     if recipe.engine.name == VLLM and frozen:
         raise UserError(
@@ -299,7 +300,7 @@ def _check_engine(recipe: Recipe) -> None:
 
 
 def _check_overlong(recipe: Recipe) -> None:
-    """A rollout must be able to reach the limit of its length penalty."""
+    """Raise UserError for a length penalty whose limit no rollout can reach."""
     for name, stage in recipe.stages.items():
         if isinstance(stage, Rl) and stage.overlong_penalty:
             try:
@@ -362,8 +363,8 @@ def recipe_of_run(run: Path) -> Recipe:
 def _sentence(
     error: ValidationError, section: type[BaseModel], prefix: tuple[str, ...] = ()
 ) -> str:
-    """Return what is wrong with the key that pydantic complains of first, `prefix` being where the
-    section is in the recipe."""
+    """Return a sentence about the key that pydantic complains of first; `prefix` is the place of
+    the section in the recipe."""
     kind, clause, loc = first_problem(error)
     parts = _keys(loc)
     place = ".".join([*prefix, *parts])
@@ -378,7 +379,8 @@ def _sentence(
 
 
 def _keys(place: Sequence[str | int]) -> list[str]:
-    """Return where pydantic found a problem, without the kinds of weight that it tells apart."""
+    """Return the place where pydantic found a problem, without the kinds of weight that it tells
+    apart."""
     return [str(part) for part in place if part not in ("float", "Weighted")]
 
 
