@@ -28,12 +28,12 @@ def ids_of(segments: Iterable[Segment]) -> list[int]:
 
 
 def turns_of(segments: Iterable[Segment]) -> list[str]:
-    """Return what the policy wrote in them, oldest first."""
+    """Return the texts that the policy wrote in these segments, oldest first."""
     return [segment.text for segment in segments if segment.author is Author.POLICY]
 
 
 def longest_chain(trajectory: Trajectory) -> int:
-    """Return the tokens of the longest chain, which `budget.total_tokens` limits."""
+    """Return the number of tokens of the longest chain, which `budget.total_tokens` limits."""
     return max(len(ids_of(chain)) for chain in chains(trajectory))
 
 

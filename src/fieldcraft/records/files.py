@@ -112,8 +112,8 @@ def reveal(draft: Path, target: Path) -> None:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield where to write a file that becomes `path` when the block ends, whole or not at all, and
-    is on the disk then."""
+    """Yield a path to write a file that becomes `path` when the block ends, whole or not at all,
+    and is on the disk then."""
     make_folder(path.parent)
     draft = draft_of(path)
     draft.unlink(missing_ok=True)  # not followed, should it be a link of somebody else's

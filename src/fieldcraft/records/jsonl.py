@@ -22,8 +22,8 @@ class NoObject(NamedTuple):
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | RepeatedKey | NoObject]]:
-    """(line number from 1, object) for each line that is not blank; `.gz` is unpacked. Where a key
-    comes twice, anywhere in a line, the object is the one in which it does.
+    """Yield (line number from 1, object) for each line that is not blank; `.gz` is unpacked. Where
+    a key comes twice, anywhere in a line, the object is the one in which it does.
 
     Raises:
         UserError: the file is missing or damaged, is no text in UTF-8, or ends within a line.
@@ -45,7 +45,7 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | RepeatedKey |
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the same; raises UserError for a line that is no object or has a key twice, too."""
+    """Yield the same. Raises UserError for a line that is no object or has a key twice, too."""
     for number, found in json_lines(path):
         if isinstance(found, NoObject):
             raise Damaged(f"{path}, line {number} {found.fault}")

@@ -1,4 +1,4 @@
-"""What the metadata of a task may hold: values that metrics can count, and who grades it."""
+"""Metadata that a task may hold: values that metrics can count, and who grades it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ Value = float | str | bool | None | list[Any] | dict[str, Any]
 
 
 class Row(BaseModel):
-    """What a row must hold."""
+    """Keys that a row must hold."""
 
     model_config = ConfigDict(extra="allow", strict=True)
     __pydantic_extra__: dict[str, Value]
@@ -63,7 +63,8 @@ class MetricsLog:
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    """Return a metric that is not finite is null: it could not be computed."""
+    """Return a row as a line of JSON; a metric that is not finite is null, because it could not be
+    computed."""
     return f"{json.dumps(finite_or_null(row), allow_nan=False)}\n"
 
 

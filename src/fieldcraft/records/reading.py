@@ -45,7 +45,7 @@ def reading(what: Path | str, advice: str) -> Iterator[None]:
 
 
 def fault(error: Exception) -> str:
-    """Return what is wrong with a file, as the end of a sentence that begins with its name."""
+    """Return the end of a sentence that begins with the name of a file: what is wrong with it."""
     match error:
         case FileNotFoundError():
             return "does not exist"
@@ -112,8 +112,8 @@ def _finite(text: str) -> float:
 
 
 def whole(text: str) -> int:
-    """Return an integer of JSON. Raises ValueError for one that is too large for a float: it is a
-    mistake, and calculations would fail on it."""
+    """Return the integer of a text in JSON. Raises ValueError for one that is too large for a
+    float: it is a mistake, and calculations would fail on it."""
     _finite(text)
     return int(text)
 

@@ -62,8 +62,8 @@ def write_rollouts(folder: Path, kept: Sequence[Kept]) -> None:
 
 
 def read_rollouts(folder: Path) -> Iterator[Kept]:
-    """Yield what `write_rollouts` wrote, in the order of the steps. Raises UserError naming the
-    file and the line."""
+    """Yield the rollouts that `write_rollouts` wrote, in the order of the steps. Raises UserError
+    naming the file and the line."""
     for path in sorted(folder.glob("*.jsonl")):
         advice = f"{put_aside(path)}, and the report leaves it out"
         with reading(path, advice):

@@ -1,4 +1,4 @@
-"""Who was at work when: sampler, trainer and tools in each step of a stage.
+"""Times at which sampler, trainer and tools were at work in each step of a stage.
 
 A step has one short record, whatever it did. The trainer does one thing at a time, so its phases
 are kept as they were. Turns and calls are many and side by side, so of the sampler and of the tools
@@ -58,7 +58,7 @@ class Timeline:
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
-        """Yield the trainer does this while the block runs."""
+        """Note that the trainer does this while the block runs."""
         begin = self.clock()
         self.begin = begin if self.begin is None else self.begin
         yield
@@ -84,7 +84,7 @@ class Timeline:
             self.done[lane].append((begin, self.clock()))
 
     def cut(self, step: int) -> StepTimes:
-        """Return what there was since the last cut; a step has at least one phase."""
+        """Return the times since the last cut; a step has at least one phase."""
         assert self.begin is not None
         begin, end = self.begin, self.clock()
         spans = {lane: [*done, *self._unfinished(lane, end)] for lane, done in self.done.items()}
@@ -109,7 +109,7 @@ _FOLLOWED: ContextVar[Timeline | None] = ContextVar("followed", default=None)
 
 @contextmanager
 def at_work(lane: Lane) -> Iterator[None]:
-    """Yield a rollout is with the sampler, or waits for tools, while the block runs."""
+    """Note that a rollout is with the sampler, or waits for tools, while the block runs."""
     followed = _FOLLOWED.get()
     if followed is None:
         yield

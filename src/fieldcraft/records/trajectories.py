@@ -53,7 +53,8 @@ def to_json(trajectory: Trajectory) -> str:
 
 
 def from_json(line: str | bytes) -> Trajectory:
-    """Return the inverse of `to_json`. Raises ValueError, such as pydantic's, for anything else."""
+    """Return the trajectory of a line of `to_json`. Raises ValueError, such as pydantic's, for
+    anything else."""
     return checked(_ADAPTER.validate_json(line))
 
 

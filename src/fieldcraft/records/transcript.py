@@ -47,8 +47,8 @@ _MARK = re.compile(rf"{_TAG.pattern}|```\w*|\\boxed\{{")
 
 
 def clean(text: str) -> str:
-    """`text` without terminal escapes, control characters and direction overrides, so that text of
-    a model or a web page can be shown safely."""
+    """Return `text` without terminal escapes, control characters and direction overrides, so that
+    text of a model or a web page can be shown safely."""
     return _CONTROL.sub("", _ESCAPE.sub("", text))
 
 
@@ -120,7 +120,8 @@ def _number_chains(entries: list[Entry]) -> None:
 
 
 def _name_given(entries: list[Entry]) -> None:
-    """A prompt in the middle of a chain is what a turn was begun with, or asks for a summary."""
+    """Mark the prompts in the middle of a chain that a turn was begun with; others ask for a
+    summary."""
     for at, entry in enumerate(entries[1:], start=1):
         asks = entry.text.rstrip().endswith("<summary>")
         if entry.kind is Kind.PROMPT and not entry.label and not asks:

@@ -51,7 +51,7 @@ def _ranges(numbers: list[int]) -> str:
 
 @cache
 def _word() -> re.Pattern[str]:
-    """Return an ideograph, a run without spaces, or a word."""
+    """Return the pattern of a word: an ideograph, a run without spaces, or a word."""
     other = rf"[^\W{_IDEOGRAPHS}{_SPACELESS}]"
     apart = re.compile(f"[{_IDEOGRAPHS}{_SPACELESS}]")
     mark = f"[{_ranges([n for n in _all_marks() if not apart.match(chr(n))])}]"
@@ -63,12 +63,12 @@ def _word() -> re.Pattern[str]:
 
 @cache
 def _sign() -> re.Pattern[str]:
-    """Return a letter with its marks."""
+    """Return the pattern of a letter with its marks."""
     return re.compile(rf"[{marks()}]*.[{marks()}]*", re.DOTALL)
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words without accents, in order."""
+    """Return the lower-case words without accents, in order."""
     if text.isascii():
         return _PLAIN.findall(text.lower())
     bare = _ACCENTS.sub("", unicodedata.normalize("NFKD", text))
