@@ -31,7 +31,8 @@ def csv_lines(library: Library, ids: Sequence[int]) -> Iterator[str]:
 
 
 def _cell(value: Any) -> Any:
-    """Return a text that a spreadsheet would take for a formula gets a quote before it."""
+    """Return the value of a cell; a text that a spreadsheet would take for a formula gets a quote
+    before it."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 

@@ -42,8 +42,8 @@ _ROW = f"INSERT INTO rows (file, number, begin, size, {', '.join(NAMES)}) VALUES
 
 
 def index_path() -> Path:
-    """Return where the index of this user is: in the folder for caches, or, if nothing can be
-    written there, in a temporary one."""
+    """Return the path of this user's index: in the folder for caches, or, if nothing can be written
+    there, in a temporary one."""
     folder = own_cache()
     try:
         make_folder(folder)
@@ -78,7 +78,7 @@ class Index:
                     _forget(database, number)
 
     def done(self, file: TrajectoryFile) -> int:
-        """Return how many bytes of a file are in the index."""
+        """Return the number of bytes of a file that are in the index."""
         with self.open() as database:
             query = "SELECT done FROM files WHERE path = ?"
             row = database.execute(query, (str(file.path),)).fetchone()
@@ -148,7 +148,7 @@ def _insert(
     begin: int,
     piece: bytes,
 ) -> str | None:
-    """Index lines; returns what is wrong with the first one that holds no trajectory."""
+    """Index lines; return what is wrong with the first one that holds no trajectory."""
     trouble = None
     for number, line in enumerate(piece.splitlines(keepends=True), start=lines):
         place, begin = begin, begin + len(line)
@@ -167,7 +167,7 @@ def _insert(
 
 
 def _forget(database: sqlite3.Connection, file_id: int) -> None:
-    """Its words stay, because no row has their number again."""
+    """Remove the rows of a file. Its words stay, because no row has their number again."""
     database.execute("DELETE FROM rows WHERE file = ?", (file_id,))
     database.execute("DELETE FROM files WHERE id = ?", (file_id,))
 

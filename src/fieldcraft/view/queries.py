@@ -1,4 +1,4 @@
-"""What a reader asks of the index: filters, a search and an order, from the page's address."""
+"""Queries of the index by a reader: filters, a search and an order, from the page's address."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Query:
 
 
 def parse_query(parameters: Mapping[str, str]) -> Query:
-    """Return a query from an address. Raises UserError for a filter or an order that there is
+    """Return the query of an address. Raises UserError for a filter or an order that there is
     not."""
     sort = parameters.get("sort", "")
     name = sort.removeprefix("-")
@@ -50,8 +50,8 @@ def parse_query(parameters: Mapping[str, str]) -> Query:
 
 
 def match(words: str) -> str:
-    """Return the words of a search as a query of FTS5: all of them, in any order; what stands in
-    quotes is a phrase, and the last word may be the beginning of one."""
+    """Return the words of a search as a query of FTS5: all of them, in any order. Words in quotes
+    are a phrase, and the last word may be the beginning of one."""
     words = clean(words).encode(errors="replace").decode()
     found = [(phrase or word, bool(word)) for phrase, word in _WORD.findall(words)]
     quoted = [f'"{piece.replace(chr(34), "")}"' for piece, _ in found]
@@ -107,7 +107,7 @@ class Library:
         return self._ids(query)
 
     def lines(self, ids: Sequence[int]) -> list[tuple[TrajectoryFile, int, bytes]]:
-        """File, number and line of each of these rows."""
+        """Return file, number and line of each of these rows."""
         marks = ", ".join("?" * len(ids))
         with self.index.open() as database:
             query = f"SELECT id, file, number, begin, size FROM rows WHERE id IN ({marks})"
@@ -197,7 +197,7 @@ class Library:
 
 
 def _typed(name: str, value: str) -> Any:
-    """Return the value of a filter, of its column's type. Raises UserError for one that cannot
+    """Return the value of a filter, in its column's type. Raises UserError for one that cannot
     be."""
     if name in ("split", "status", "task"):
         return value

@@ -165,7 +165,7 @@ class _Page:
         return {"steps": [asdict(step) for step in times]}
 
     def branches(self, request: Request) -> Any:
-        """Return what has come of the branches of a trajectory, and what else can be asked for."""
+        """Return the results of the branches of a trajectory, and what else can be asked for."""
         run, place, trajectory = self._branching(request)
         if place is None:
             return {"place": None}
@@ -242,7 +242,8 @@ def _answer(make: Callable[[Request], Any]) -> Callable[[Request], Response]:
 
 
 def _json(value: Any, status: int = 200) -> Response:
-    """Return a number that is not finite becomes null, as browsers read no other JSON."""
+    """Return a value as JSON; a number that is not finite becomes null, as browsers read no other
+    JSON."""
     text = json.dumps(finite_or_null(value), separators=(",", ":"))
     headers = {"Cache-Control": "no-store"}
     return Response(text, status, headers=headers, media_type="application/json")

@@ -1,4 +1,4 @@
-"""What the page says of runs at a glance: how far they are, how they differ, what is wrong."""
+"""Summaries of runs at a glance: how far they are, how they differ, what is wrong."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _stage(run: Viewed, name: str, notes: list[str]) -> dict[str, Any]:
 
 
 def _summaries(run: Viewed, notes: list[str]) -> dict[str, Any]:
-    """Return what the evaluations that are done found, in the order of the run."""
+    """Return the summaries of the evaluations that are done, in the order of the run."""
     found: dict[str, Any] = {}
     for path in sorted(run.path.glob("evaluations/*.json")):
         try:
@@ -91,8 +91,8 @@ def _splits(run: Viewed, whole: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _achieved(run: Viewed, summaries: Mapping[str, Any], notes: list[str]) -> str | None:
-    """Return the sentence at the top of the run's report; before there is one, what is known by
-    then."""
+    """Return the sentence at the top of the run's report; before there is one, that of what is
+    known by then."""
     if run.folder is not None and run.folder.report_json.exists():
         try:
             return achievement(run.folder.read_report())
@@ -102,7 +102,7 @@ def _achieved(run: Viewed, summaries: Mapping[str, Any], notes: list[str]) -> st
 
 
 def _only_split(run: Viewed) -> str:
-    """Return what the questions of a summary without splits are called."""
+    """Return the name of the questions of a summary without splits."""
     asked = [] if run.recipe is None else list(run.recipe.evaluation.sizes)
     return asked[0] if len(asked) == 1 else "all"
 

@@ -21,7 +21,7 @@ DIGITS = 4
 
 @lru_cache(maxsize=8)
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Raises UserError for a file that holds none."""
+    """Load the tokenizer in a file. Raises UserError for a file that holds none."""
     with reading(path, "restore it, and the page shows the texts of tokens again"):
         return Tokenizer.from_file(str(path))
 
@@ -41,7 +41,7 @@ def segments(
     trained: Collection[str],
     tokenizer: Tokenizer | None,
 ) -> list[dict[str, Any]]:
-    """Return the segments of a trajectory with a value for each token of what is known of it."""
+    """Return the segments of a trajectory with all known values of each token."""
     texts = pieces(tokenizer, trajectory.ids)
     found, begin = [], 0
     for place, segment in enumerate(trajectory.segments):
@@ -68,8 +68,9 @@ def segments(
 
 
 def trained_tokens(segment: Segment, trained: bool, starts: bool) -> list[bool]:
-    """Return which tokens of a segment are trained, if its author is. As in `train/batch.py`, the
-    first token of a chain and those whose log-probability is not finite are not."""
+    """Return for each token of a segment whether it is trained, if its author is. As in
+    `train/batch.py`, the first token of a chain and those whose log-probability is not finite are
+    not."""
     mask = [trained and isfinite(p) for p in segment.logprobs or [0.0] * len(segment.ids)]
     return [False, *mask[1:]] if starts and mask else mask
 
@@ -77,7 +78,7 @@ def trained_tokens(segment: Segment, trained: bool, starts: bool) -> list[bool]:
 def _of_training(
     kept: Kept | None, begin: int, mask: Sequence[bool]
 ) -> dict[str, list[float | None]]:
-    """Return what training added, for the tokens that it trained."""
+    """Return the values that training added, for the tokens that it trained."""
     if kept is None or not any(mask):
         return {}
     columns = {"advantages": kept.advantages, "entropies": kept.entropies, "ratios": kept.ratios}

@@ -94,8 +94,8 @@ class Viewed:
         return _rows(path, stamp(path))
 
     def times(self, stage: str) -> list[StepTimes]:
-        """Return who was at work in each step of a stage; none of stages that keep no timeline.
-        Raises UserError as `metrics` does."""
+        """Return the times at which each part was at work in each step of a stage; none of stages
+        that keep no timeline. Raises UserError as `metrics` does."""
         return read_times(self.stage(stage).timeline)
 
     def tokenizer(self) -> Path | None:
@@ -108,7 +108,8 @@ class Viewed:
 
 
 def stamp(path: Path) -> tuple[int, int]:
-    """Return what changes when a file does: its size and its time; zeros where there is none."""
+    """Return the size and the time of a file, which change when it does; zeros where there is
+    none."""
     try:
         stat = path.stat()
     except OSError:
@@ -118,7 +119,8 @@ def stamp(path: Path) -> tuple[int, int]:
 
 @lru_cache(maxsize=64)
 def _rows(path: Path, stamp: tuple[int, int]) -> list[dict[str, Any]]:
-    """Read once for all pages that ask. A run that trains changes the stamp with each step."""
+    """Read the rows once for all pages that ask. A run that trains changes the stamp with each
+    step."""
     return MetricsLog(path).rows()
 
 
@@ -145,7 +147,7 @@ def _each(place: Path) -> list[Path]:
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """Short names that differ: what follows the folder that all have in common."""
+    """Return short names that differ: what follows the folder that all have in common."""
     paths = list(dict.fromkeys(folder.resolve() for folder in folders))
     if len(paths) < len(folders):
         raise UserError("a run is given twice: give each of them once.")
