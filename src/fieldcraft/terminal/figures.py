@@ -26,7 +26,7 @@ class Figures:
     rows: list[tuple[str, Sequence[str]]] = field(default_factory=list)
 
     def add_row(self, name: str, *cells: str) -> None:
-        """A name, and a cell for every head."""
+        """Add a row: a name, and a cell for every head."""
         self.rows.append((name, cells))
 
     def __rich_console__(
@@ -89,8 +89,8 @@ def _parts(widths: Sequence[int], gap: int, room: int) -> Iterator[list[int]]:
 def _line(
     name: str, cells: Sequence[str], first: int, widths: Sequence[int], gap: int, style: str = ""
 ) -> Table:
-    """Return one row. The rows of a table have the same widths, so figures end where their heads
-    end."""
+    """Return one row as a table. The rows of a table have the same widths, so figures end where
+    their heads end."""
     line = Table.grid()
     line.add_column(width=first)
     row = [Text(name, "bold")]

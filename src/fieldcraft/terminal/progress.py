@@ -110,12 +110,12 @@ def headline(name: str, summary: Mapping[str, Any], width: int) -> list[str]:
 
 
 def _line_width(console: Console) -> int:
-    """Return a line of a file may have any length: that is easier to search."""
+    """Return the width of a line; in a file it may have any length, which is easier to search."""
     return console.width if is_live(console) else sys.maxsize
 
 
 def _fitting(figures: Sequence[str], width: int) -> str:
-    """As many figures as there is room for."""
+    """Return as many figures as there is room for."""
     shown = ""
     for figure in figures:
         longer = f"{shown}  {figure}" if shown else figure
@@ -170,8 +170,8 @@ class StageProgress:
         loss: float | None = None,
         note: str = "",
     ) -> None:
-        """`step` steps of the stage are complete; figures that do not apply are left out. `note`
-        stands for figures of another kind."""
+        """Show that `step` steps of the stage are complete; figures that do not apply are left out.
+        `note` stands for figures of another kind."""
         shown = {
             "EM": None if em is None else f"{em:.3f}",
             "calls": None if calls is None else f"{calls:.2f}",
