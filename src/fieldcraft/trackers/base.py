@@ -1,4 +1,4 @@
-"""What a tracker is: a place beside the run folder that shows the curves of runs."""
+"""Interface of trackers: places beside the run folder that show the curves of runs."""
 
 from __future__ import annotations
 
