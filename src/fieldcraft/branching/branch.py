@@ -25,8 +25,8 @@ from fieldcraft.types import Call, Dialect, Outcome, Status, Task, Trajectory, U
 
 @dataclass(frozen=True)
 class Edit:
-    """What stands at a step in place of what is recorded: the observation that came back, or the
-    thought with which the policy begins its turn."""
+    """Text that stands at a step in place of what is recorded: the observation that came back, or
+    the thought with which the policy begins its turn."""
 
     kind: Literal["observation", "thought"]
     text: str
@@ -56,7 +56,7 @@ class Start:
         return replace(task, meta=task.meta | {SAMPLE: sample})
 
     def begun(self, task: Task) -> Trajectory:
-        """Return a rollout that stands here; it grows, and this does not."""
+        """Return a rollout that stands here; it grows, and this state does not."""
         state = self.state
         segments, calls, folds = [*state.segments], [*state.calls], [*state.folds]
         return Trajectory(task, segments, calls, folds=folds)
@@ -75,7 +75,7 @@ class Branch:
 
     @property
     def rate(self) -> Rate:
-        """Of the continuations of what is recorded."""
+        """Success rate of the continuations of what is recorded."""
         return rate_of(self.original)
 
     @property
@@ -84,7 +84,7 @@ class Branch:
 
     @property
     def gain(self) -> Difference | None:
-        """Return what the edit is worth; None without one."""
+        """Worth of the edit; None without one."""
         return None if self.edit is None else difference(self.rate, self.edited_rate)
 
     def record(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Values:
-    """What each state of a trajectory is worth: `rates[k]` is the success rate after step k, and
+    """Values of the states of a trajectory: `rates[k]` is the success rate after step k, and
     `steps` the number of steps. After the last one the outcome is known, `right`."""
 
     rates: list[Rate]
@@ -108,8 +108,7 @@ class Values:
 
     @property
     def worth(self) -> list[Difference]:
-        """Return what each step but the last has added: the value after it less the value before
-        it."""
+        """Gain of each step but the last: the value after it less the value before it."""
         return [difference(*pair) for pair in zip(self.rates, self.rates[1:], strict=False)]
 
 
@@ -136,7 +135,7 @@ class Sampler:
     emit: Sink = nobody
 
     async def branch(self, trajectory: Trajectory, step: int, edit: Edit | None = None) -> Branch:
-        """Return the continuations from a step; see `Branch`.
+        """Sample the continuations from a step; see `Branch`.
 
         Without an edit they go on after step `step`. So they do with another observation of that
         step. With a thought, they begin where the step itself began: the original is the policy's
@@ -154,7 +153,7 @@ class Sampler:
         return done
 
     async def values(self, trajectory: Trajectory) -> Values:
-        """Return the value of every state, from the prompt to before the last step."""
+        """Sample the value of every state, from the prompt to before the last step."""
         steps = self.steps(trajectory)
         told: dict[str, None] = {}
         rates = []
@@ -164,8 +163,8 @@ class Sampler:
         return Values(rates, len(steps), trajectory.right, list(told))
 
     def steps(self, trajectory: Trajectory) -> list[Step]:
-        """Return its steps. Raises UserError if the model has another tokenizer than what wrote
-        them."""
+        """Return the steps of a trajectory. Raises UserError if the model has another tokenizer
+        than what wrote them."""
         steps = steps_of(trajectory, self.env.dialect)
         prompt = trajectory.segments[0]
         if self.env.dialect.tokenizer.decode(prompt.ids) != prompt.text:
@@ -212,8 +211,8 @@ class Sampler:
 
 
 def _mark_outage(done: Trajectory, before: int) -> None:
-    """A sample that met a tool out of service says nothing about its state, as one that broke off.
-    `before` is the number of calls that the state has."""
+    """Mark a sample that met a tool out of service: like one that broke off, it says nothing about
+    its state. `before` is the number of calls that the state has."""
     missed = [c for c in done.calls[before:] if c.outcome is Outcome.UNAVAILABLE]
     if missed and done.status is not Status.ERROR:
         done.status, done.error = Status.ERROR, missed[-1].observation
@@ -237,7 +236,7 @@ def starts(
     edit: Edit | None,
     dialect: Dialect,
 ) -> tuple[Start, Start | None]:
-    """Return where the original continuations begin, and where the edited ones do.
+    """Return the states in which the original continuations begin, and the edited ones.
 
     Raises UserError for a step that there is not, or that cannot be edited so.
     """

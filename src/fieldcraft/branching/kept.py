@@ -44,7 +44,7 @@ class Kept:
             append_text(self._file(name), to_json(trajectory) + "\n")
 
     def write(self, name: str, record: Mapping[str, Any]) -> None:
-        """What came out."""
+        """Write the result of the branches."""
         if self.folder is not None:
             write_json(self.folder / f"{name}.json", record)
 

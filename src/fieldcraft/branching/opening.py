@@ -52,13 +52,13 @@ class Chosen:
         return Agent(found, with_files(run.recipe, run.files), run.index)
 
     def folder(self, model: Path | None = None) -> Path:
-        """Return where its branches are by default."""
+        """Return the folder of its branches by default."""
         kind = "-training" if self.training else ""
         other = "" if model is None else f"-{model.resolve().name}"
         return self.run.path / "branches" / f"{self.name}{kind}-{self.number}{other}"
 
     def settings(self, agent: Agent, seed: int, temperature: float) -> dict[str, Any]:
-        """Return what all samples in a folder share."""
+        """Return the settings that all samples in a folder share."""
         record = to_json(self.trajectory).encode(errors="replace")
         model, run = agent.model.resolve(), self.run.path.resolve()
         inside = model.is_relative_to(run)
@@ -103,7 +103,7 @@ async def open_sampler(
     kept: Kept | None = None,
     emit: Sink = nobody,
 ) -> Sampler:
-    """Return what samples continuations with an agent, in the running event loop: its tools are
+    """Open a sampler of continuations with an agent, in the running event loop: its tools are
     opened.
 
     Raises UserError for tools that cannot be used.

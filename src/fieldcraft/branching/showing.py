@@ -1,4 +1,4 @@
-"""What branches came to: tables for the terminal, and a page with the value of every step."""
+"""Results of branches: tables for the terminal, and a page with the value of every step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHOWN = 60  # characters of a call in a table
 
 
 def step_labels(trajectory: Trajectory, steps: Sequence[Step]) -> list[str]:
-    """Return what was done at each step, in a few words; the first entry is the prompt's."""
+    """Return a few words for each step about what was done; the first entry is the prompt's."""
     labels = ["the question"]
     for step in steps:
         calls = trajectory.calls[slice(*step.calls)]
@@ -36,7 +36,7 @@ def step_labels(trajectory: Trajectory, steps: Sequence[Step]) -> list[str]:
 
 
 def branch_table(branch: Branch) -> Table:
-    """Return both success rates with their intervals, and what the edit is worth."""
+    """Return a table of both success rates with their intervals, and the worth of the edit."""
     table = Table(header_style="bold", title=f"from step {branch.step}", title_justify="left")
     for head in ("", "right", "share [95 %]", "p"):
         table.add_column(head)
@@ -48,7 +48,7 @@ def branch_table(branch: Branch) -> Table:
 
 
 def values_table(values: Values, labels: Sequence[str]) -> Table:
-    """Return the value after each step, and what the step has added."""
+    """Return a table of the value after each step, and what the step has added."""
     table = Table(header_style="bold")
     for head in ("step", "what", "right", "value [95 %]", "added [95 %]", "p"):
         table.add_column(head)
@@ -92,7 +92,7 @@ def _difference_cells(found: Difference) -> tuple[str, str]:
 
 @mpl.rc_context(STYLE)
 def values_chart(values: Values) -> Chart:
-    """Return the value after every step, with whiskers."""
+    """Draw the value after every step, with whiskers."""
     figure = Figure(figsize=(8.4, 2.8), layout="constrained")
     axis = figure.subplots()
     known = [(k, rate) for k, rate in enumerate(values.rates) if rate.share is not None]
