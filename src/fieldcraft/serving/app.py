@@ -67,7 +67,7 @@ def create_app(service: Service, token: str | None = None, host: str = "127.0.0.
 
 
 class _Answers:
-    """What each route answers."""
+    """Answers of each route."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -181,7 +181,7 @@ def _typed(record: Record) -> str:
 def _stream(
     running: Running, pieces: AsyncIterator[Record], write: Callable[[Record], str], end: str = ""
 ) -> Response:
-    """Server-sent events. Starlette closes them when the client hangs up."""
+    """Return server-sent events. Starlette closes them when the client hangs up."""
 
     async def lines() -> AsyncIterator[str]:
         try:

@@ -85,8 +85,8 @@ def finish_of(trajectory: Trajectory) -> str:
 
 
 def usage(trajectory: Trajectory, tokenizer: Tokenizer) -> Record:
-    """Return the tokens as they are in the trajectory: those the agent wrote, and all others that
-    it read, each once. What it wrote beside its answer counts as reasoning."""
+    """Return the counts of the tokens as they are in the trajectory: those the agent wrote, and all
+    others that it read, each once. What it wrote beside its answer counts as reasoning."""
     written, every = written_tokens(trajectory), len(trajectory.ids)
     answer = len(encode_plain(tokenizer, trajectory.answer or ""))
     return {
