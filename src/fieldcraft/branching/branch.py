@@ -114,7 +114,7 @@ class Values:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampler:
-    """Samples continuations of trajectories. `opening.open_sampler` makes one of an agent.
+    """Sampler of continuations of trajectories. `opening.open_sampler` makes one of an agent.
 
     Args:
         policy: who writes; its seed, the step and the number of a sample fix every random choice.
@@ -211,8 +211,8 @@ class Sampler:
 
 
 def _mark_outage(done: Trajectory, before: int) -> None:
-    """Mark a sample that met a tool out of service: like one that broke off, it says nothing about
-    its state. `before` is the number of calls that the state has."""
+    """Mark a sample that met a tool out of service as failed: like one that broke off, it says
+    nothing about its state. `before` is the number of calls that the state has."""
     missed = [c for c in done.calls[before:] if c.outcome is Outcome.UNAVAILABLE]
     if missed and done.status is not Status.ERROR:
         done.status, done.error = Status.ERROR, missed[-1].observation

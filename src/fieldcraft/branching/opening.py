@@ -1,4 +1,4 @@
-"""From a run folder to a trajectory of it, and to what continues it."""
+"""Opening of a run folder: to a trajectory of it, and to what continues it."""
 
 from __future__ import annotations
 

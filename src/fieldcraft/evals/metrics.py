@@ -154,8 +154,8 @@ def _figures(trajectories: Sequence[Trajectory], prices: Prices | None) -> dict[
 
 
 def _best_of(gradable: Sequence[Trajectory]) -> dict[str, Any]:
-    """Return the share of right samples among those that a verifier picked; None where there was
-    none."""
+    """Return the share of right samples among those that a verifier picked, with its interval; None
+    where there was none."""
     picked = [t for t in gradable if t.rewards.get(PICKED) == 1]
     rate = share_right(picked)
     if rate is None:

@@ -19,8 +19,7 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
 
 
 def pass_rates(verdicts: Sequence[Sequence[bool]], clusters: Sequence[str]) -> dict[str, Any]:
-    """Return pass@k for k = 1, 2, 4, ... and the number of samples; pass@1 is avg@n. and the number
-    of samples; pass@1 is avg@n.
+    """Return pass@k for k = 1, 2, 4, ... and the number of samples; pass@1 is avg@n.
 
     Args:
         verdicts: whether each gradable sample of each question is right; a question that has fewer

@@ -282,8 +282,8 @@ def stage_problems(setup: Setup, name: str, stage: Stage, notes: list[str]) -> I
 
 @dataclass(frozen=True)
 class FirstExamples:
-    """`train.stages.base.Data` for a look: a world makes only the first examples of a data set, of
-    the user's files all are read."""
+    """Examples (`train.stages.base.Data`) for a look: a world makes only the first examples of a
+    data set, of the user's files all are read."""
 
     setup: Setup
     notes: list[str]

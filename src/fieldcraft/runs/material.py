@@ -40,7 +40,7 @@ from fieldcraft.types import Dialect, Task, Trajectory, UserError
 
 @dataclass
 class StageMaterial:
-    """`train.stages.base.Material` of one stage of a run."""
+    """Material (`train.stages.base.Material`) of one stage of a run."""
 
     context: Context
     name: str

@@ -40,8 +40,8 @@ class Follower:
         self._worker.call(lambda: self._news.append(f"{self.name}: {self._tracker.open(run)}"))
 
     def step(self, stage: str, row: dict[str, Any]) -> None:
-        """Tell a row of the metrics of a stage. A step that it was told is one that a run repeats
-        after a kill, so it is passed over."""
+        """Send a row of the metrics of a stage to the tracker. A step that it was told is one that
+        a run repeats after a kill, so it is passed over."""
         number = row["step"]
         if self._lost or number < self.told.steps.get(stage, 0):
             return
@@ -55,7 +55,8 @@ class Follower:
         self._worker.call(take)
 
     def evaluation(self, name: str, summary: dict[str, Any], step: int) -> None:
-        """Tell the summary of an evaluation, at a number of steps of the whole run."""
+        """Send the summary of an evaluation to the tracker, at a number of steps of the whole
+        run."""
         if self._lost or name in self.told.evaluations:
             return
         self.told.evaluations.append(name)
