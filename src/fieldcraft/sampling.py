@@ -76,5 +76,5 @@ class TurnEnd:
         return turn
 
     def ended(self, ids: Sequence[int]) -> bool:
-        """Tell whether the last of these tokens ends a turn."""
+        """Return whether the last of these tokens ends a turn."""
         return bool(ids) and ids[-1] in self.ids

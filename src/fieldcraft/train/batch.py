@@ -1,4 +1,4 @@
-"""From trajectories to packed batches: the only place where loss masks are made.
+"""Packed batches from trajectories: the only place where loss masks are made.
 
 A worked example. The trajectory
 

@@ -1,4 +1,4 @@
-"""From rewards to advantages: the credit of each token.
+"""Advantages from rewards: the credit of each token.
 
 A rollout's reward stands at its last token. The tokens of a folded rollout are those of all its
 chains, one after the other, so its return flows back through its summaries. With `kl_in: reward`

@@ -99,7 +99,8 @@ def cut_at(runs: Sequence[Run], size: int) -> Iterator[Run]:
 
 
 class _Gather(torch.autograd.Function):
-    """[...] on each of C ranks gives [C, ...] on all of them. Gradients are added up in float32."""
+    """A gather with gradients: [...] on each of C ranks gives [C, ...] on all of them. Gradients
+    are added up in float32."""
 
     @staticmethod
     def forward(ctx: Any, part: Tensor, group: Group) -> Tensor:
