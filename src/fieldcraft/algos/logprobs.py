@@ -10,15 +10,15 @@ from torch.autograd.function import once_differentiable
 
 
 def logp_and_entropy(logits_TV: Tensor, targets_T: Tensor) -> tuple[Tensor, Tensor]:
-    """log softmax(logits) at the targets, and the entropy of softmax(logits) in nats; both of shape
-    T and differentiable once."""
+    """Return log softmax(logits) at the targets, and the entropy of softmax(logits) in nats. Both
+    have the shape T and are differentiable once."""
     found: tuple[Tensor, Tensor] = _LogpAndEntropy.apply(logits_TV, targets_T)
     return found
 
 
 class _LogpAndEntropy(torch.autograd.Function):
-    """Beside the logits there is one array of their size at a time, also in the backward pass;
-    autograd would keep three for the entropy alone."""
+    """Log-probability and entropy with little memory. Beside the logits there is one array of their
+    size at a time, also in the backward pass; autograd would keep three for the entropy alone."""
 
     @staticmethod
     def forward(ctx: Any, logits_TV: Tensor, targets_T: Tensor) -> tuple[Tensor, Tensor]:
@@ -59,7 +59,8 @@ def logits_grad(
     entropy_grad_T: Tensor | None,
 ) -> Tensor:
     """Return the gradient by the logits, with g and h those by log-probability and entropy H: g
-    (1[v = target] - p_v) - h p_v (log p_v + H). `logp_TV`, of all words, is overwritten."""
+    (1[v = target] - p_v) - h p_v (log p_v + H). `logp_TV` holds the log-probabilities of all words
+    and is overwritten."""
     if entropy_grad_T is None:
         grad_TV = logp_TV.exp_()
         if logp_grad_T is None:

@@ -1,4 +1,4 @@
-"""What must hold on every node before a run begins; each failure is a sentence."""
+"""Conditions that must hold on every node before a run begins; each failure is a sentence."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def refuse_port_in_use(node: Node, port: int) -> None:
 
 
 def _ask(nodes: Sequence[Node], question: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """Return what each node answers. Raises UserError if one does not."""
+    """Return the answer of each node. Raises UserError if one does not."""
     ray = import_ray()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

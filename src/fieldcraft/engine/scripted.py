@@ -10,7 +10,7 @@ from fieldcraft.types import Completion, StopReason, Tokenizer
 
 
 class ScriptedEngine:
-    """Plays `turns` from the beginning in every session; obeys `types.Engine`.
+    """An engine that plays `turns` from the beginning in every session; obeys `types.Engine`.
 
     A turn that contains a stop string ends after it, any other with an end-of-sequence token;
     `max_tokens` cuts both short. Every log-probability is 0: the script was certain. `prompts`

@@ -21,12 +21,13 @@ def feed_forward_width(config: Any) -> int:
 
 
 def key_value_heads(config: Any) -> int:
-    """Return how many heads have keys of their own; at most all heads."""
+    """Return the number of heads with keys of their own; at most all heads."""
     return _first(config, KEYS) or 1
 
 
 def positions(config: Any) -> int | None:
-    """Return the tokens of the longest text that a model can read; None where there is no bound.
+    """Return the number of tokens of the longest text that a model can read; None where there is no
+    bound.
 
     Beyond `length_limit` it could read on, but not as one policy.
     """
@@ -35,8 +36,8 @@ def positions(config: Any) -> int | None:
 
 
 def length_limit(config: Any) -> int | None:
-    """Tokens within which the rotary embeddings of a text do not depend on the longest text beside
-    it; None: they never do.
+    """Return the number of tokens within which the rotary embeddings of a text do not depend on the
+    longest text beside it; None: they never do.
 
     Those of the types `dynamic` and `longrope` are others for all positions as soon as one position
     in the batch is beyond the limit. So a text would change with its neighbours in a packed batch,
@@ -63,8 +64,8 @@ def require_within(config: Any, tokens: int) -> None:
 
 
 def session_tokens(config: Any, wanted: int | None) -> int:
-    """Return the tokens of a session of an engine: those wanted, else as many as the model has
-    positions.
+    """Return the number of tokens of a session of an engine: those wanted, else as many as the
+    model has positions.
 
     Raises UserError for more than the model can read as one policy, and where nothing says how many
     there may be.

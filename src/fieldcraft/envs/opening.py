@@ -1,4 +1,4 @@
-"""Tools are opened for one rollout and closed after it, whatever happens."""
+"""The opening of tools for one rollout, and their closing after it, whatever happens."""
 
 from __future__ import annotations
 

@@ -56,17 +56,17 @@ class Policy:
         return await self.engine.generate(context(trajectory), sampling, session)
 
     def sampling(self, max_tokens: int, stop: Sequence[str], seed: int) -> Sampling:
-        """Return how it samples a turn."""
+        """Return the settings with which it samples a turn."""
         return Sampling(max_tokens, self.temperature, tuple(stop), seed, self.truncation)
 
 
 def seed_of(seed: int, key: str, trajectory: Trajectory) -> int:
-    """Of what is sampled next in a trajectory."""
+    """Return the seed of what is sampled next in a trajectory."""
     return seed_at(seed, key, len(trajectory.segments))
 
 
 def seed_at(seed: int, key: str, number: int) -> int:
-    """Of a place in a rollout: 48 bits that no other place shares."""
+    """Return the seed of a place in a rollout: 48 bits that no other place shares."""
     place = f"{seed}:{key}:{number}"
     return int.from_bytes(hashlib.blake2b(place.encode(), digest_size=6).digest())
 
@@ -95,7 +95,7 @@ async def write_turn(
 
 
 class Simulator(Protocol):
-    """Writes observations in place of the tools."""
+    """A writer of observations in place of the tools."""
 
     async def observe(
         self,
@@ -199,8 +199,8 @@ class Conversation:
         )
 
     async def fold(self) -> bool:
-        """End the chain with a summary and begin the next one. False where the policy writes none:
-        then the trajectory is over, with the answer if it wrote that."""
+        """End the chain with a summary and begin the next one. Returns False where the policy
+        writes none: then the trajectory is over, with the answer if it wrote that."""
         dialect, trajectory = self.episode.dialect, self.trajectory
         ids, text = folding.encode_request(dialect), folding.request(dialect)
         trajectory.segments.append(Segment(Author.PROMPT, ids, text))
@@ -237,8 +237,8 @@ async def converse(
     play: Callable[[Conversation], Awaitable[None]],
     simulator: Simulator | None = None,
 ) -> Trajectory:
-    """Return the trajectory that `play` leaves, which begins after the prompt with the task's
-    question.
+    """Hold a conversation in which `play` begins after the prompt with the task's question, and
+    return the trajectory that it leaves.
 
     The tools are open meanwhile, and the engine has a session. A defect of a tool or an engine ends
     this trajectory with Status.ERROR and its cause; a UserError is raised.
@@ -254,7 +254,7 @@ async def continue_conversation(
     play: Callable[[Conversation], Awaitable[None]],
     simulator: Simulator | None = None,
 ) -> Trajectory:
-    """Return the same for a trajectory that has begun; one without segments begins with its
+    """Hold a conversation in a trajectory that has begun; one without segments begins with its
     prompt."""
     try:
         await _continue(trajectory, policy, env, key, play, simulator)

@@ -56,7 +56,8 @@ def find_device(name: str) -> Device:
 
 
 def nodes_of(device: Device, count: int) -> list[int]:
-    """Return how many of `count` devices each node has: whole nodes, and the rest on a last one.
+    """Return the number of devices of each node that `count` devices take: whole nodes, and the
+    rest on a last one.
 
     Raises UserError where there are none.
     """
@@ -67,7 +68,8 @@ def nodes_of(device: Device, count: int) -> list[int]:
 
 
 def wires(device: Device, ranks: int) -> float:
-    """Bytes a second that each of so many ranks sends: the slowest wire between them decides."""
+    """Return the bytes a second that each of so many ranks sends: the slowest wire between them
+    decides."""
     if ranks == 1:
         return math.inf
     return device.link if ranks <= device.of_node else device.network

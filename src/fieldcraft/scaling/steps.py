@@ -1,4 +1,4 @@
-"""How long a step takes in the mean, and which split of the devices makes it shortest."""
+"""The mean time of a step, and the split of the devices that makes it shortest."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fieldcraft.scaling.engines import Speed
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """The rollouts of a step: how many, and what one is in the mean. `written` are tokens of the
-    policy and `length` all of them. The longest one writes `longest` tokens, and has to wait
+    """The rollouts of a step: their number, and what one is in the mean. `written` are tokens of
+    the policy and `length` all of them. The longest one writes `longest` tokens, and has to wait
     `waiting` seconds for its tools."""
 
     count: int

@@ -1,4 +1,4 @@
-"""A packed batch says of probe texts what plain forward passes say, before anything is trained."""
+"""The comparison of a packed batch with plain forward passes on probe texts, before training."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def require_packed(
 
 
 def _whole_text(ids: list[int]) -> Sample:
-    """Return all ids but the first with a weight."""
+    """Return a sample in which all ids but the first have a weight."""
     zeros, weight = np.zeros(len(ids), np.float32), np.ones(len(ids), np.float32)
     weight[0] = 0.0
     return Sample(np.array(ids, np.int64), weight, zeros, zeros, zeros, zeros)

@@ -1,4 +1,4 @@
-"""From rewards to advantages: who gets the credit, token by token.
+"""Advantages from rewards: the credit of each token.
 
 A rollout's reward stands at its last token. The tokens of a folded rollout are those of all its
 chains, one after the other, so its return flows back through its summaries. With `kl_in: reward`
@@ -30,7 +30,7 @@ class Scored:
 
     @property
     def trained(self) -> Unit:
-        """Those of the chains that have tokens to train."""
+        """The chains that have tokens to train."""
         return tuple(sample for sample in self.samples if sample.weight.any())
 
     def gather(self, name: str) -> adv.Floats:
@@ -39,7 +39,8 @@ class Scored:
         return np.concatenate([np.zeros(0), *found])
 
     def spread(self, values_T: adv.Floats, name: str) -> None:
-        """The inverse: fill a field with a value for each of those tokens, and 0 elsewhere."""
+        """Spread a value for each of those tokens over a field of the samples, the inverse of
+        `gather`; elsewhere it gets 0."""
         begin = 0
         for sample in self.samples:
             end = begin + int((sample.weight > 0).sum())

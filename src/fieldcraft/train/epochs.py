@@ -1,4 +1,4 @@
-"""Which examples a step takes: a function of its number, so that nothing has to be remembered."""
+"""The examples of a step: a function of its number, so that nothing has to be remembered."""
 
 from __future__ import annotations
 

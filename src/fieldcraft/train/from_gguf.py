@@ -48,7 +48,7 @@ def write_from_gguf(folder: Path, file: Path) -> None:
 
 
 class GgufHeader:
-    """What a GGUF file says of its model.
+    """The header of a GGUF file, with what it says of its model.
 
     Args:
         file: its path.
@@ -84,13 +84,13 @@ class GgufHeader:
 
     @property
     def ends(self) -> list[int]:
-        """The tokens that end a sequence and, if another one does, a turn."""
+        """Tokens that end a sequence and, if another one does, a turn."""
         found = [self.value(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot")]
         return list(dict.fromkeys(int(end) for end in found if end is not None))
 
     @property
     def dtype(self) -> torch.dtype:
-        """The smallest type that loses nothing of the matrices, but for quantised ones."""
+        """Smallest type that loses nothing of the matrices, but for quantised ones."""
         types = {tensor.tensor_type for tensor in self._reader.tensors if len(tensor.shape) > 1}
         exact = {self._types[name] for name in _EXACT}
         return torch.float32 if types & exact else torch.bfloat16
@@ -177,8 +177,8 @@ def _llama3_positions(config: Any, factors: np.ndarray, header: GgufHeader) -> d
 
 
 def llama3_factors(scaling: dict[str, Any], width: int) -> list[float]:
-    """By how much each frequency of a head is divided under Llama 3's scaling; `width` is that of
-    the head."""
+    """Return the factors by which each frequency of a head is divided under Llama 3's scaling;
+    `width` is that of the head."""
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     found = []
     for place in range(0, width, 2):

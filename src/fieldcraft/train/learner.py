@@ -33,7 +33,7 @@ GAP = "sampler_gap"
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A number for each token of a rollout, 0 for those that are not trained. `entropies` and
+    """Numbers for each token of a rollout, 0 for those that are not trained. `entropies` and
     `ratios` are None where the rollout had no part in an optimiser step."""
 
     advantages: Floats
@@ -52,7 +52,7 @@ class Learned:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyLearner:
-    """Turns the rollouts of a step into optimiser steps.
+    """A learner that turns the rollouts of a step into optimiser steps.
 
     `reference` is needed only for a KL term, `critic` for `baseline: critic`. `total_tokens` is the
     budget of a rollout, by which `loss_weight: constant` divides.
@@ -66,8 +66,8 @@ class PolicyLearner:
     seed: int
 
     def learn(self, groups: Sequence[Group], number: int) -> Learned:
-        """Return all optimiser steps of sampling step `number`; metrics are means over them, and
-        empty if there is nothing to learn."""
+        """Run all optimiser steps of sampling step `number`; metrics are means over them, and empty
+        if there is nothing to learn."""
         scored = [[self._scored(t) for t in group] for group in groups]
         graded = [[member for member in members if member is not None] for members in scored]
         units, total = self._units(groups, graded)
@@ -91,8 +91,8 @@ class PolicyLearner:
     def _units(
         self, groups: Sequence[Group], scored: list[list[Scored]]
     ) -> tuple[list[Unit], float]:
-        """Return a unit of each rollout, with advantages, and what the loss is divided by. A group
-        without a gradient is counted in the divisor and left out of the computation.
+        """Return the unit of each rollout, with advantages, and what the loss is divided by. A
+        group without a gradient is counted in the divisor and left out of the computation.
 
         A rollout weighs the same in one chain or in several: `sequence` gives it the weight 1 over
         the tokens of all its chains, and every divisor counts tokens or rollouts, never chains.
@@ -121,7 +121,7 @@ class PolicyLearner:
         return units, total
 
     def _samples(self, trajectory: Trajectory) -> Unit:
-        """With weight 0 everywhere if the rollout is not trained on."""
+        """Return the samples of a rollout, with weight 0 everywhere if it is not trained on."""
         left_out = (
             trajectory.status is Status.TRUNCATED and not self.settings.train_truncated
         ) or (is_void(trajectory) and not self.settings.train_void)
@@ -134,7 +134,8 @@ class PolicyLearner:
         return compared and not (s.kl_coef or s.entropy_coef or s.llds_coef)
 
     def _fill(self, units: Sequence[Unit]) -> None:
-        """What the samples have to know of the models as they are before the step."""
+        """Fill the samples with what they have to know of the models as they are before the
+        step."""
         s = self.settings
         if s.importance_cap is not None or s.reject is not None:
             self.trainer.fill_logprobs(units, "old_logp", s.temperature)
@@ -144,13 +145,13 @@ class PolicyLearner:
             self.critic.fill_values(units)
 
     def _assign(self, groups: Sequence[Sequence[Scored]]) -> None:
-        """Advantages of all samples, from rewards and from what was filled."""
+        """Assign advantages to all samples, from rewards and from what was filled."""
         assign_advantages(groups, self.settings)
 
     def _train(self, units: list[Unit], total: float, number: int) -> Row:
-        """Return all optimiser steps share one learning rate: the schedule counts sampling steps.
-        So do their losses the divisor, cut into equal parts: a token weighs the same, whichever
-        mini-batch it falls into."""
+        """Run all optimiser steps of a sampling step. They share one learning rate, because the
+        schedule counts sampling steps. Their losses share the divisor, cut into equal parts: a
+        token weighs the same, whichever mini-batch it falls into."""
         rows: list[Row] = []
         for part, share in self._parts(units, number):
             self.trainer.done = number
@@ -169,12 +170,12 @@ class PolicyLearner:
         return means | {name: rows[0][name] for name in {GAP, LOG_RATIO} & rows[0].keys()}
 
     def _step(self, part: Sequence[Unit], divisor: float) -> Row:
-        """Return one optimiser step of the policy."""
+        """Run one optimiser step of the policy."""
         s = self.settings
         return self.trainer.step(part, surrogate(s), divisor, s.temperature, look=note)
 
     def _parts(self, units: list[Unit], number: int) -> Iterator[tuple[list[Unit], float]]:
-        """(mini-batch, its share of an epoch), dealt anew in every epoch."""
+        """Yield (mini-batch, its share of an epoch), dealt anew in every epoch."""
         s = self.settings
         count = min(s.minibatches, len(units))
         for epoch in range(s.epochs):
@@ -186,7 +187,7 @@ class PolicyLearner:
 
 
 def told(member: Scored, trajectory: Trajectory) -> Told:
-    """Return what is known of a rollout's tokens after a step. The ratio is that of each token,
+    """Return the numbers known of a rollout's tokens after a step. The ratio is that of each token,
     also where the loss takes that of the sequence."""
     advantages = along(trajectory, [sample.advantage for sample in member.samples])
     if not any(sample.entropy.size for sample in member.samples):
@@ -229,7 +230,7 @@ def _weight(unit: Unit) -> float:
 
 
 def _fresh_weight(unit: Unit, version: int) -> float:
-    """Of the tokens that a version of the policy sampled."""
+    """Return the weight of the tokens that a version of the policy sampled."""
     return float(sum(sample.weight[sample.version == version].sum() for sample in unit))
 
 
@@ -242,7 +243,7 @@ def right_negative_rate(groups: Sequence[Sequence[Scored]]) -> float:
 
 
 def surrogate(s: Rl) -> Surrogate:
-    """Return the loss of a stage."""
+    """Make the loss of a stage."""
     return Surrogate(
         ratio=s.ratio,
         clip=s.clip,

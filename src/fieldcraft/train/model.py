@@ -1,4 +1,4 @@
-"""Loading a checkpoint folder, and choosing where to run it.
+"""The loading of a checkpoint folder, and the choice of where to run it.
 
 A folder is loaded whole or refused: transformers would fill tensors that are missing, or that have
 another shape, with random numbers, and would ask on the terminal whether to run the code of a
@@ -43,7 +43,7 @@ UNREADABLE = Exception
 
 
 def torch_type(name: Dtype) -> torch.dtype:
-    """Return the type of a recipe's `dtype`."""
+    """Return the torch type of a recipe's `dtype`."""
     found: torch.dtype = getattr(torch, name)
     return found
 
@@ -54,14 +54,15 @@ def name_of_type(dtype: torch.dtype) -> Dtype:
 
 
 def choose_device(wish: str) -> torch.device:
-    """`auto` takes a CUDA device where there is one. Raises UserError if `cuda` is not there."""
+    """Return the device of a recipe: `auto` takes a CUDA device where there is one. Raises
+    UserError if `cuda` is not there."""
     if wish == "cuda" and not torch.cuda.is_available():
         raise UserError("device=cuda was asked for, but torch sees no GPU: use device=cpu.")
     return torch.device("cuda" if wish != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Return the tokenizer of a checkpoint folder; the network is never asked.
+    """Load the tokenizer of a checkpoint folder; the network is never asked.
 
     A folder with a `tokenizer.json` gets just that. AutoTokenizer would rather believe a class that
     is named beside it, or the usual one of the model's architecture, and split texts as that does.
@@ -97,7 +98,7 @@ def require_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
 
 
 def load_config(folder: Path) -> PreTrainedConfig:
-    """transformers' configuration of a checkpoint folder; the network is never asked.
+    """Load transformers' configuration of a checkpoint folder; the network is never asked.
 
     Raises UserError if there is none, if it cannot be read, if its weights are quantised, or if it
     needs code of its own.
@@ -124,8 +125,7 @@ def load_config(folder: Path) -> PreTrainedConfig:
 
 
 def load_model(folder: Path, device: torch.device, dtype: Dtype = "float32") -> Any:
-    """Return the causal LM of a checkpoint folder in Hugging Face format; the network is never
-    asked.
+    """Load the causal LM of a checkpoint folder in Hugging Face format; the network is never asked.
 
     Raises UserError if there is none, or if its weights are not just those that it needs: all of
     them, in their shapes, and finite.
@@ -158,7 +158,7 @@ def load_model(folder: Path, device: torch.device, dtype: Dtype = "float32") -> 
 
 
 def empty_model(folder: Path) -> Any:
-    """Return the causal LM of a checkpoint folder without its weights: all that its configuration
+    """Make the causal LM of a checkpoint folder without its weights: all that its configuration
     says.
 
     Raises UserError as `load_model` does, but for the weights.
@@ -212,7 +212,8 @@ def _refuse_unknown_ends(folder: Path, model: Any) -> None:
 
 @contextmanager
 def _without_reports() -> Iterator[None]:
-    """transformers reports what does not fit as a table; here it becomes a sentence."""
+    """Silence the table by which transformers reports what does not fit; here it becomes a
+    sentence."""
     before = get_verbosity()
     set_verbosity(CRITICAL)
     try:
@@ -222,7 +223,8 @@ def _without_reports() -> Iterator[None]:
 
 
 def _misfit(found: dict[str, Any]) -> str | None:
-    """Return the first of what transformers found wrong between a model and its weights."""
+    """Return the first fault that transformers found between a model and its weights; None where
+    there is none."""
     for name in sorted(found["missing_keys"]):
         return f"the tensor {name} is missing{_others(found['missing_keys'])}"
     for name, here, wanted in sorted(found["mismatched_keys"]):
@@ -238,7 +240,8 @@ def _others(names: set[Any]) -> str:
 
 
 def _unreadable(folder: Path, error: Exception) -> str:
-    """Return why the weights of a folder cannot be read, with the file that is to blame."""
+    """Return the reason why the weights of a folder cannot be read, with the file that is to
+    blame."""
     if _is_lack_of_memory(error):
         return (
             f"{folder} needs more memory than is free ({_first_line(error)}): close other programs,"
@@ -254,7 +257,8 @@ def _unreadable(folder: Path, error: Exception) -> str:
 
 
 def _is_lack_of_memory(error: Exception) -> bool:
-    """torch has a type for that of a GPU; that of the host is a RuntimeError which says so."""
+    """Return whether an error is a lack of memory: torch has a type for that of a GPU; that of the
+    host is a RuntimeError which says so."""
     lacks = isinstance(error, MemoryError | torch.OutOfMemoryError)
     return lacks or "allocate memory" in str(error)
 
@@ -270,7 +274,7 @@ def _broken_tensor(folder: Path) -> str:
 
 
 def _weights_file(folder: Path) -> Path:
-    """Return where the names of all tensors are: the weights, or the index of their parts."""
+    """Return the file with the names of all tensors: the weights, or the index of their parts."""
     names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
     return next((folder / name for name in names if (folder / name).exists()), folder)
 

@@ -1,4 +1,4 @@
-"""Written weights say what the policy said: log-probabilities of a probe text, read back."""
+"""The proof that written weights say what the policy said, by a probe text, read back."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fieldcraft.types import UserError
 
 
 def said_by_model(model: Any) -> ProbeResult:
-    """Return the result of a model in this process."""
+    """Return the result of the probe for a model in this process."""
     return ProbeResult(prove(model), name_of_type(model.dtype))
 
 
 def said_by_policy(policy: Reference, config: Any, dtype: Dtype) -> ProbeResult:
-    """Return the result of a policy that may lie in shards, or have an adapter; `config` is its
-    model's."""
+    """Return the result of the probe for a policy that may lie in shards, or have an adapter;
+    `config` is its model's."""
     return ProbeResult(prove_policy(policy, config), dtype)
 
 

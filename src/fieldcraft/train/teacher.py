@@ -1,4 +1,4 @@
-"""The teacher of on-policy distillation: whose probabilities are learnt, and what it is shown.
+"""The teacher of on-policy distillation: the model whose probabilities are learnt, and its prompt.
 
 A worked example. The student wrote, and the teacher that is shown the answer reads
 
@@ -59,8 +59,8 @@ class Teacher:
 def shown_question(
     shown: Literal["answer", "plan"], plan: Callable[[Task], str]
 ) -> Callable[[Task], str]:
-    """Return what a teacher that knows more is asked: what it is shown follows the question. `plan`
-    finds the plan of a task.
+    """Return a function from tasks to the question of a teacher that knows more: what it is shown
+    follows the question. `plan` finds the plan of a task.
 
     The function that is returned raises UserError for a task without what is to be shown.
     """
@@ -72,8 +72,8 @@ def shown_question(
 def shown_prompt(
     question: Callable[[Task], str], env: ToolEnvironment
 ) -> Callable[[Task], list[int]]:
-    """Return the prompt of such a teacher, by the dialect: what it is shown is plain text, like the
-    question."""
+    """Return a function from tasks to the prompt of such a teacher, by the dialect: what it is
+    shown is plain text, like the question."""
     return lambda task: env.dialect.prompt(question(task), Names(task, env.schemas).schemas)
 
 

@@ -86,7 +86,7 @@ def twin_of(config: PreTrainedConfig) -> Any | None:
 
 
 def _random_model(config: PreTrainedConfig) -> Any:
-    """Return the same one each time."""
+    """Make a model with random weights, which are the same each time."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
@@ -96,8 +96,8 @@ def _random_model(config: PreTrainedConfig) -> Any:
 
 
 def _small_keys(config: PreTrainedConfig) -> dict[str, Any]:
-    """Return all keys, those of sizes as small as can be, and the first and the last of what each
-    layer has."""
+    """Return all keys of a configuration, with sizes as small as can be, and of what each layer has
+    the first and the last."""
     keys = config.to_dict()
     layers = config.num_hidden_layers
     kept = [0, layers - 1][:layers]
@@ -116,7 +116,8 @@ def _small_keys(config: PreTrainedConfig) -> dict[str, Any]:
 
 
 def _shorten_factors(keys: dict[str, Any], config: PreTrainedConfig) -> None:
-    """Rotary embeddings with a factor for each pair of dimensions, which are fewer now."""
+    """Shorten the factors of rotary embeddings, one for each pair of dimensions, which are fewer
+    now."""
     rope = keys.get("rope_parameters")
     if not isinstance(rope, Mapping) or not any(isinstance(v, list) for v in rope.values()):
         return

@@ -1,4 +1,4 @@
-"""What the local engine is asked, what ends an answer, and what it has done so far."""
+"""The requests of the local engine, what ends an answer, and what it has done so far."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Request:
 
     @property
     def begin(self) -> int:
-        """Return how many tokens stand before the turn."""
+        """Number of tokens before the turn."""
         return len(self.ids) - len(self.logprobs)
 
 
@@ -52,7 +52,7 @@ def turn_end(model: Any, tokenizer: Tokenizer) -> TurnEnd:
 
 
 def configured_ends(model: Any) -> list[Any]:
-    """Return what ends a sequence for `model.generate`, as the file has it: one end, several, or
+    """Return the end of a sequence for `model.generate`, as the file has it: one end, several, or
     None."""
     configured = model.generation_config.eos_token_id
     return configured if isinstance(configured, list) else [configured]

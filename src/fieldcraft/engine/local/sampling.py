@@ -1,4 +1,4 @@
-"""Sampling of one token for every row of a batch, each from its own random stream."""
+"""The sampling of one token for every row of a batch, each from its own random stream."""
 
 from __future__ import annotations
 

@@ -12,14 +12,16 @@ UNFINISHED = "\ufffd"  # what a decoder writes for bytes that are not yet a whol
 
 
 class StopStrings:
-    """Knows, for every set of stop strings, which tokens can complete one of them.
+    """A search for stop strings, which knows for every set of them the tokens that can complete
+    one.
 
     Only after such a token is the tail of the turn decoded and searched. A token qualifies when
     its text holds the last character of a stop string, or bytes of an unfinished character.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: int) -> None:
-        """`vocabulary`: width of the logits, which may exceed the tokenizer's own."""
+        """Make an empty search. `vocabulary` is the width of the logits, which may exceed the
+        tokenizer's own."""
         self.tokenizer = tokenizer
         self.vocabulary = vocabulary
         self.sets: dict[tuple[str, ...], int] = {(): 0}

@@ -98,7 +98,7 @@ class Process:
         self._process.stdin.close()
 
     def _signal(self, number: int) -> bool:
-        """Return whether a process of the group is left, which then gets the signal."""
+        """Send a signal to the group. Returns whether a process of it was left."""
         try:
             os.killpg(self._process.pid, number)
         except ProcessLookupError:
@@ -106,7 +106,8 @@ class Process:
         return True
 
     def cause(self) -> str:
-        """Return why the server is no more, as its log has it, and what to do about it."""
+        """Return the reason why the server is no more, as its log has it, and what to do about
+        it."""
         with self.log.open("rb") as file:
             file.seek(self._began)
             text = file.read().decode(errors="replace")

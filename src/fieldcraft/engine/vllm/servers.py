@@ -32,8 +32,8 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class Serving:
-    """How servers are run. `max_rows` sessions are sampled at once; the rest is described where a
-    recipe sets it, at `VllmEngine`."""
+    """The settings with which servers are run. `max_rows` sessions are sampled at once; the rest is
+    described where a recipe sets it, at `VllmEngine`."""
 
     max_rows: int
     threads: int | None  # of a CPU; None: the model is on another device
@@ -89,8 +89,8 @@ class Servers(ABC):
             del self._calls[call]
 
     def publish(self, origin: Origin, tokenizer: Tokenizer, version: int) -> Weights:
-        """Return the weights of a policy as they are now. Raises UserError if they cannot be
-        written."""
+        """Publish the weights of a policy as they are now, and return them. Raises UserError if
+        they cannot be written."""
         return write_weights(origin, tokenizer, version, self.place)
 
     async def bring(self, weights: Weights) -> None:
@@ -164,7 +164,8 @@ class Servers(ABC):
         self._live = []
 
     def _lose(self, server: Server, gone: Gone) -> None:
-        """A server has gone; it gets no session any more until it can be reached again."""
+        """Record that a server has gone; it gets no session any more until it can be reached
+        again."""
         if server in self._live:
             self._live.remove(server)
             self.home.say(f"vLLM: {gone}; what it was asked for is asked again")
@@ -176,7 +177,7 @@ class Servers(ABC):
     @property
     @abstractmethod
     def place(self) -> Path:
-        """The folder that weights pass through."""
+        """Folder that weights pass through."""
 
     @abstractmethod
     async def _reach(self, weights: Weights, config: Mapping[str, Any]) -> Sequence[Server]:
@@ -190,8 +191,8 @@ class Servers(ABC):
         weights: Weights,
         config: Mapping[str, Any],
     ) -> Server:
-        """Return the server at a url, which is starting with these weights, once it is ready.
-        `look` raises UserError if it has ended."""
+        """Wait for the server at a url, which is starting with these weights, and return it once it
+        is ready. `look` raises UserError if it has ended."""
         server = Server(url, self.settings.timeout_seconds)
         try:
             with waiting("the engine", f"vLLM at {url}, which starts (its log is {log})"):

@@ -22,7 +22,7 @@ PATIENCE = timedelta(hours=1)
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Which rank a process is. Ranks that follow one another hold the parts of one micro-batch.
+    """The rank of a process. Ranks that follow one another hold the parts of one micro-batch.
 
     Args:
         rank: of this process, from 0.
@@ -88,7 +88,7 @@ class Mesh:
 
     @property
     def part(self) -> int:
-        """Of a micro-batch, that this rank holds."""
+        """Part of a micro-batch that this rank holds."""
         return self.rank % self.context
 
     def most(self, number: int) -> int:
@@ -99,8 +99,8 @@ class Mesh:
 
     @contextmanager
     def in_turn(self) -> Iterator[None]:
-        """Yield the block runs in one rank of a machine after the other, because it needs memory
-        that is free behind it. All ranks enter it; one of them may raise."""
+        """Run the block in one rank of a machine after the other, because it needs memory that is
+        free behind it. All ranks enter it; one of them may raise."""
         for _ in range(self.turn):
             distributed.barrier(self.beside)
         try:
