@@ -70,7 +70,7 @@ class HopsFilter:
 
 
 async def wrong(chain: Chain, context: FilterContext) -> Verdict:
-    """Leaves out answers that are wrong, and those that nothing can grade."""
+    """Leave out answers that are wrong, and those that nothing can grade."""
     if chain.answer is None:
         return Verdict(0, "no answer")
     right = await context.verdict(chain)
@@ -78,7 +78,7 @@ async def wrong(chain: Chain, context: FilterContext) -> Verdict:
 
 
 def redundant(chain: Chain, context: FilterContext) -> Verdict:
-    """Leaves out chains in which a call, or a thought of several words, comes again. A plan may: it
+    """Leave out chains in which a call, or a thought of several words, comes again. A plan may: it
     is what is left to do after an error."""
     calls = Counter(map(_same_call, chain.calls))
     if calls and max(calls.values()) > 1:
@@ -91,7 +91,8 @@ def redundant(chain: Chain, context: FilterContext) -> Verdict:
 
 
 def _same_call(action: Action) -> str:
-    """Return the calls that differ in white space and capitals alone are the same."""
+    """Return a call in a form that tells whether two are the same: those that differ in white space
+    and capitals alone are."""
     plain = {
         name: " ".join(value.lower().split()) if isinstance(value, str) else value
         for name, value in action.arguments.items()
@@ -100,7 +101,7 @@ def _same_call(action: Action) -> str:
 
 
 def off_grammar(chain: Chain, context: FilterContext) -> Verdict:
-    """Leaves out chains that the recipe's dialect cannot write, or whose order of blocks breaks its
+    """Leave out chains that the recipe's dialect cannot write, or whose order of blocks breaks its
     grammar."""
     try:
         trajectory = encode_demonstration(chain.task, chain.steps, context.dialect, [])
