@@ -77,8 +77,7 @@ class BodyTooLong(Exception):
 
 
 async def body_of(request: Request, most: int) -> bytes:
-    """Return the body of a request. Raises BodyTooLong beyond `most` bytes, and reads no
-    further."""
+    """Read the body of a request. Raises BodyTooLong beyond `most` bytes, and reads no further."""
     body = bytearray()
     async for piece in request.stream():
         body += piece
