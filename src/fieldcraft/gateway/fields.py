@@ -24,7 +24,7 @@ class Server(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestField:
-    """What becomes of a field of a request.
+    """Treatment of a field of a request.
 
     Attributes:
         done: servers that do what it says.

@@ -58,7 +58,7 @@ def has_canary(text: str) -> bool:
 
 
 def _places(url: str) -> Iterator[str]:
-    """`host/path?query` of an address and of every other one inside it, in small letters."""
+    """Yield `host/path?query` of an address and of every other one inside it, in small letters."""
     for _ in range(_DECODINGS):
         url = unquote(url)
     for part in _INNER.split(url.lower())[1:]:

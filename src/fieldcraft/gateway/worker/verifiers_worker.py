@@ -55,8 +55,8 @@ def described(task: Any) -> dict[str, Any]:
 
 
 def told(trace: Any) -> dict[str, Any]:
-    """Return what a trajectory is made from: the graph of messages with their tokens, and the
-    rewards."""
+    """Return the record that a trajectory is made from: the graph of messages with their tokens,
+    and the rewards."""
     places = {id(node): place for place, node in enumerate(trace.nodes)}
     nodes = [
         {
