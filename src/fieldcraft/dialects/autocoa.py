@@ -79,7 +79,7 @@ class AutoCoA(SearchDialect):
         return f"</think>\n\n\\boxed{{{text}}}"
 
     def open_answer(self, turn: str) -> str:
-        """Return the thought ends once, before the answer."""
+        """Return the text that opens an answer. The thought ends once, before the answer."""
         opening = super().open_answer(turn)
         return opening.replace("</think>", "") if "</think>" in turn else opening
 
