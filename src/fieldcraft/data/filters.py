@@ -83,7 +83,7 @@ class Chain(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Everything in it."""
+        """Text of everything in the chain."""
         return f"{self.task.question}\n{step_records(self.steps)}"
 
 

@@ -27,8 +27,8 @@ _ASKS = re.compile(
 
 
 class TestsFilter:
-    """Leaves out questions for programs with fewer than `least` tests. A question without tests
-    asks for no program, and stays."""
+    """Filter that leaves out questions for programs with fewer than `least` tests. A question
+    without tests asks for no program, and stays."""
 
     def __init__(self, least: PositiveInt = 50) -> None:
         self.least = least

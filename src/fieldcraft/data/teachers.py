@@ -27,7 +27,7 @@ class Way(StrEnum):
 
 
 class Teacher(Protocol):
-    """Tries questions."""
+    """Teacher that tries questions."""
 
     async def attempt(self, task: Task, way: Way, key: str) -> Attempt:
         """Try a question once; the same key gives the same random choices."""

@@ -56,7 +56,7 @@ class AutoCoA(SearchDialect):
 
     @property
     def apart(self) -> tuple[Role, ...]:
-        """None, because the policy searches inside of its thought."""
+        """Empty, because the policy searches inside of its thought."""
         return ()
 
     def prompt_frame(self, tools: Sequence[dict[str, Any]]) -> tuple[str, str]:

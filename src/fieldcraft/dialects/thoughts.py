@@ -134,7 +134,7 @@ def reasoning_and_reply(text: str) -> tuple[str, str]:
 
 
 class ThoughtReader:
-    """Reads the thoughts of turns in a dialect."""
+    """Reader of the thoughts of turns in a dialect."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._ends = dialect.end.texts

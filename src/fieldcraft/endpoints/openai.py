@@ -119,7 +119,8 @@ class ChatEndpoint:
         prices: tuple[float, float] | None = None,
         cache: Path | None = None,
     ) -> None:
-        """
+        """Take the address and the settings of an endpoint.
+
         Args:
             url: of the endpoint up to its version, as in http://127.0.0.1:8000/v1.
             model: its name there.

@@ -40,7 +40,7 @@ class RequestField:
 
     @property
     def changes_sampling(self) -> bool:
-        """True for a field that asks for other probabilities than the policy's."""
+        """Return whether a field asks for other probabilities than the policy's."""
         return self.remedy in (NO_EDITS, UNCONSTRAINED)
 
 

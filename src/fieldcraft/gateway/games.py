@@ -42,8 +42,8 @@ class Game(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Plays games: `open_game` gives each rollout its own, and `turns` is how many moves it may
-    have."""
+    """Table at which games are played: `open_game` gives each rollout its own, and `turns` is how
+    many moves it may have."""
 
     open_game: Callable[[], AbstractAsyncContextManager[Game]]
     chat: Chat

@@ -71,7 +71,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Scribe:
-    """Writes conversations in the tokens of a dialect's model, by its chat template."""
+    """Writer of conversations in the tokens of a dialect's model, by its chat template."""
 
     dialect: BaseDialect
 
@@ -128,7 +128,7 @@ class Scribe:
 
     @cached_property
     def _writes_other_calls(self) -> bool:
-        """Tell whether the template writes calls in a form that `read` does not know: the policy
+        """Return whether the template writes calls in a form that `read` does not know: the policy
         would make them, and they would be taken for text."""
         function = {"name": PROBE.tool, "arguments": PROBE.arguments}
         call = {"type": "function", "id": "call00000", "function": function}

@@ -188,7 +188,8 @@ class StatelessReward:
 
 
 class RuleReward(StatelessReward):
-    """Scores each answer by a rule of `RULES`: no answer is 0, a task without gold answers None."""
+    """Score of each answer by a rule of `RULES`: no answer is 0, a task without gold answers
+    None."""
 
     name: str
     rule: ClassVar[str]

@@ -1,4 +1,4 @@
-"""Makes PID namespaces, each with a keeper: its first process, which only keeps it alive.
+"""Nursery of PID namespaces, each with a keeper: its first process, which only keeps it alive.
 
 When a keeper ends, the kernel kills all that is left in its namespace. The nursery is a process of
 its own. It is forked before libraries are loaded, because a process with little memory forks and

@@ -17,7 +17,7 @@ _side = operator.attrgetter("_RemoteObject__side")
 
 
 class RemoteObject:
-    """Asks the program's process for attributes, items, calls and conversions.
+    """Object that asks the program's process for attributes, items, calls and conversions.
 
     Compared with a value of the tests, an object is equal only where the program copies it as plain
     data, and that comparison is made here. Between two objects of the program, it is asked.

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class Sandbox:
-    """Runs untrusted Python programs. `fieldcraft.sandbox` says what is not covered.
+    """Sandbox for untrusted Python programs. `fieldcraft.sandbox` says what is not covered.
 
     It works in a thread with an event loop of its own. So it can be used from any loop, and limits
     of time hold where that loop is busy.

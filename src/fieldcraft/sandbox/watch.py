@@ -30,7 +30,8 @@ class UsageWatch:
     """The processes of one namespace."""
 
     def __init__(self, proc: int, roots: tuple[int, int], memory_bytes: int, idle: int) -> None:
-        """
+        """Begin to watch the processes of a program.
+
         Args:
             proc: a descriptor of the host's /proc.
             roots: the program's first process and the keeper, to which orphans fall, as the host

@@ -19,8 +19,9 @@ _FULL = "This server holds as many bytes of requests as it can; try again in a m
 
 
 class BoundedBodies:
-    """Refuses bodies beyond `LARGEST`, and any while those under way fill `TOGETHER`, before
-    anything of them is read. One that does not tell its length is cut off there."""
+    """Middleware that refuses bodies beyond `LARGEST`, and any while those under way fill
+    `TOGETHER`, before anything of them is read. One that does not tell its length is cut off
+    there."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

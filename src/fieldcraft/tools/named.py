@@ -85,7 +85,7 @@ class DescribedTool(_DescribedPart):
 
 
 class DescribedStateful(_DescribedPart):
-    """The same of a tool that is opened for each rollout."""
+    """Described tool that is opened for each rollout."""
 
     def open(self, task: Task) -> AbstractAsyncContextManager[Tool]:
         opened: AbstractAsyncContextManager[Tool] = self._tool.open(task)

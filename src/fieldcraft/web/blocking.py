@@ -32,7 +32,8 @@ class Blocklist:
     """Hosts and addresses of pages that are neither read nor listed."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        """
+        """Take the patterns of addresses that are blocked.
+
         Args:
             patterns: a host (`example.org`, with all that ends in `.example.org`), or a host and a
                 path with `*` for any characters (`example.org/data/*`).

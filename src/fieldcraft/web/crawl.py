@@ -30,7 +30,8 @@ REPEATED = (
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads pages for all rollouts. `seconds` limit what is done with a page once it is there."""
+    """Reader of pages for all rollouts. `seconds` limit what is done with a page once it is
+    there."""
 
     fetcher: Fetcher
     kept: Kept | NotKept

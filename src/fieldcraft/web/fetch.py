@@ -28,7 +28,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 
 @dataclass(frozen=True)
 class Fetcher:
-    """Gets pages.
+    """Fetcher of pages.
 
     `seconds` are for a whole page, redirects included and waiting at the gate not; `most_bytes` of
     a page, unpacked; `redirects` that are followed; `allow` has the hosts that need not be public;

@@ -16,7 +16,7 @@ _TASK = (
 
 
 class Summariser:
-    """Asks a model what a page says about a question."""
+    """Summariser that asks a model what a page says about a question."""
 
     def __init__(self, settings: Endpoint, kept: Kept | NotKept) -> None:
         """Make the endpoint. Raises UserError for a bad url, and where openai is not installed."""

@@ -95,7 +95,7 @@ class OpenAI(Format):
 
 
 class Trl(OpenAI):
-    """The same, with objects as arguments, which chat templates show."""
+    """`messages` and `tools`, with objects as arguments, which chat templates show."""
 
     def write(self, task: Task, steps: Sequence[Step], tools: list[Any]) -> Record:
         return {"messages": [*_asked(task), *messages_of(steps)], **_tools(tools)}

@@ -64,7 +64,7 @@ class PythonSessionTool:
 
 
 class Programs:
-    """Runs programs of answers that are graded, each in an interpreter of its own. The sandbox
+    """Runner of programs of answers that are graded, each in an interpreter of its own. The sandbox
     starts with the first."""
 
     def __init__(self, waive: Sequence[str] = ()) -> None:

@@ -75,7 +75,8 @@ class RemoteSearchTool:
         total_seconds: float = 60.0,
         api_key_env: str | None = None,
     ) -> None:
-        """
+        """Take the settings of the client.
+
         Args:
             url: of the server, with or without the `/retrieve` at its end.
             topk: passages a query.

@@ -35,7 +35,7 @@ class FailingSearch:
 
 
 class _Opened:
-    """The same during one rollout."""
+    """Tool that fails at times, during one rollout."""
 
     def __init__(self, search: Tool, share: float, task: Task) -> None:
         self.name = search.name

@@ -38,7 +38,8 @@ SPLITS = {
 
 @dataclass(frozen=True)
 class Drawer:
-    """Draws questions about the places of one side: those that are held out, or all others."""
+    """Source of random questions about the places of one side: those that are held out, or all
+    others."""
 
     world: Gazetteer
     heldout: bool

@@ -163,7 +163,7 @@ class Comparison(Question):
 
 @dataclass(frozen=True)
 class ComparisonOfCountries(Comparison):
-    """The same of the countries of two cities."""
+    """Comparison of the countries of two cities."""
 
     @property
     def spec(self) -> tuple[str, ...]:
