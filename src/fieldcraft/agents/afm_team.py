@@ -65,8 +65,8 @@ async def play(board: Board) -> None:
 
 
 async def _work(board: Board) -> bool:
-    """Call tools until the lead wants to answer, or no call is left. False if a reflection asks for
-    another plan."""
+    """Call tools until the lead wants to answer, or no call is left. Returns False if a reflection
+    asks for another plan."""
     while board.calls_left:
         said = await board.ask("lead", thought=TEXT, next=[*board.tools, READY])
         board.write(said["thought"])
@@ -79,7 +79,7 @@ async def _work(board: Board) -> bool:
 
 
 async def _reflect(board: Board) -> bool:
-    """Grade the latest call. False if a grade is poor."""
+    """Grade the latest call. Returns False if a grade is poor."""
     said = await board.ask("reflection", thought=TEXT, **dict.fromkeys(CRITERIA, GRADES))
     board.write(said["thought"])
     grades = [said[name] for name in CRITERIA]

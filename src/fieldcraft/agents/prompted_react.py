@@ -94,8 +94,8 @@ def first_message(
 
 
 async def act_until_answer(conversation: Conversation) -> None:
-    """Thoughts, actions and observations, until the model answers or is cut off. Where it acts
-    although no call is left, it is told so, and its last turn is an answer."""
+    """Alternate thoughts, actions and observations, until the model answers or is cut off. Where it
+    acts although no call is left, it is told so, and its last turn is an answer."""
     trajectory, episode = conversation.trajectory, conversation.episode
     names = Names(trajectory.task, episode.schemas)
     while len(trajectory.calls) <= episode.budget.max_calls:
@@ -162,7 +162,7 @@ def say(conversation: Conversation, message: str, author: Author) -> None:
 
 
 def judge_form(trajectory: Trajectory) -> None:
-    """Well-formed is a trajectory with an answer in which every call could be read."""
+    """Judge whether a trajectory is well-formed: it has an answer, and every call could be read."""
 
     def readable(call: Call) -> bool:
         return call.outcome is not Outcome.MALFORMED

@@ -90,7 +90,7 @@ class GaveUp(Exception):
 
 
 def no_fault(part: str, text: str) -> None:
-    """Any text will do."""
+    """Find no fault: any text will do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Board:
         self.steps.append(Answer(text))
 
     async def ask(self, seat: str, /, **parts: Sequence[str]) -> dict[str, str]:
-        """Return what a seat says about the chain so far, part by part.
+        """Ask a seat, and return what it says about the chain so far, part by part.
 
         A part is TEXT, or a list of choices of which the seat must take one. A seat whose reply
         lacks a part, or has one with a fault, is told so and asked once more.
@@ -330,7 +330,7 @@ def read_parts(reply: Reply, parts: Mapping[str, Sequence[str]]) -> dict[str, st
 
 
 def _label(name: str) -> str:
-    """`Suggested answer` for suggested_answer."""
+    """Return a label such as `Suggested answer` for suggested_answer."""
     return name.replace("_", " ").capitalize()
 
 

@@ -115,7 +115,7 @@ def write_pairs(
 
 
 def _values(record: Record, where: str) -> tuple[str, str, str]:
-    """(prompt and shared text, chosen, rejected)."""
+    """Return (prompt and shared text, chosen, rejected)."""
     match record:
         case {
             "conversation": [*_, {"from": "human", "value": str(begun)}],

@@ -27,7 +27,7 @@ class Misfit(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """How the cells of a file are separated, and whether they may be quoted."""
+    """Separation of the cells of a file, and whether they may be quoted."""
 
     separator: str
     quoted: bool
@@ -58,8 +58,8 @@ _CSV, _TSV, _UNQUOTED = _Layout(",", True), _Layout("\t", True), _Layout("\t", F
 
 
 def rows_of_cells(path: Path, kind: str) -> Iterator[dict[str, str] | Misfit]:
-    """Yield the rows of a .csv or .tsv file, of which a part at a time becomes objects. A CSV has
-    no types: a guess would make 7 of the answer 007, and a date of 2009-01-03.
+    """Yield the rows of a .csv or .tsv file; only a part of them at a time becomes objects. A CSV
+    has no types: a guess would make 7 of the answer 007, and a date of 2009-01-03.
 
     Raises ValueError, or what pyarrow raises, for a file that is not understood.
     """

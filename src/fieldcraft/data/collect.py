@@ -142,8 +142,8 @@ class Collection:
                 tally.add(kind_of(pair))
 
     async def _try(self, job: Job, teacher: Teacher, grader: Grader, failures: Failures) -> None:
-        """Attempts of one job until it is done, or one fails. That a job fails which failed before
-        says little of the teacher, so it is judged only in the end."""
+        """Attempt one job until it is done, or until an attempt fails. A failure of a job that
+        failed before says little of the teacher, so it is judged only in the end."""
         before = self.journal.of(job)
         again = bool(before) and before[-1].failed
         while not self.done(job):
@@ -161,8 +161,8 @@ class Collection:
     # -- what came of it ------------------------------------------------------------------------
 
     def demonstrations(self, way: Way) -> list[tuple[Task, Sequence[Step]]]:
-        """Right answers to the questions of a half, as many as are wanted; with tools, those that
-        used one."""
+        """Return right answers to the questions of a half, as many as are wanted; with tools, those
+        that used one."""
         shown = (job for job in self.jobs if job.way is way and self.demonstrates(job))
         ended = ((job, self.journal.of(job)[-1]) for job in shown)
         most = self.settings.targets[way]
@@ -237,7 +237,7 @@ class Collection:
 
 
 def outcome(attempt: Attempt, job: Job) -> str:
-    """RIGHT, or why an attempt is not kept."""
+    """Return RIGHT, or why an attempt is not kept."""
     if attempt.end is not End.ANSWERED:
         return attempt.end.value
     if attempt.right is None:

@@ -43,7 +43,7 @@ def shingles(plain: str) -> set[str]:
 
 
 class Alike:
-    """Tells whether a text is like one that it met before.
+    """Memory of texts, which tells whether a text is like one that it met before.
 
     `similarity` is Jaccard's, of the sets of CHARACTERS letters in a row, of the words of a text
     and, behind them, its signs of mathematics. It is estimated (Broder 1997): texts near the

@@ -83,13 +83,13 @@ class Chain(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Everything in it."""
+        """Text of everything in the chain."""
         return f"{self.task.question}\n{step_records(self.steps)}"
 
 
 @dataclass(frozen=True)
 class FilterContext:
-    """What a rule may know beside the chain. `draw` is a random number from 0 to 1, which follows
+    """Knowledge of a rule beside the chain. `draw` is a random number from 0 to 1, which follows
     from the seed, the rule and the chain alone."""
 
     dialect: Dialect
@@ -102,7 +102,7 @@ class FilterContext:
 
 
 class Verdict(NamedTuple):
-    """How many times a chain is kept, and the reason where that is not once."""
+    """Number of times that a chain is kept, and the reason where that is not once."""
 
     keep: int
     reason: str = ""
@@ -115,7 +115,8 @@ Rule = Callable[[Chain, FilterContext], Told | Awaitable[Told]]
 
 @dataclass(frozen=True)
 class Filtered:
-    """What is kept, repetitions side by side; what is not, with rule and reason; and the counts."""
+    """Chains that are kept, repetitions side by side; those that are not, with rule and reason; and
+    the counts."""
 
     kept: list[Chain]
     dropped: list[tuple[Chain, str, str]]

@@ -27,7 +27,7 @@ _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def open_packed(path: Path) -> IO[bytes]:
-    """Return a file, unpacked if its name ends in .gz."""
+    """Open a file, unpacked if its name ends in .gz."""
     return cast(IO[bytes], gzip.open(path) if path.suffix == ".gz" else path.open("rb"))
 
 

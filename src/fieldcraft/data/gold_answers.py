@@ -48,7 +48,7 @@ def answers_of(record: Record, where: str) -> tuple[str, ...]:
 
 
 def required_answers(record: Record) -> tuple[str, ...]:
-    """Return the same; raises Malformed where there is none."""
+    """Return the answers of `answers_of`; raises Malformed where there is none."""
     if answers := accepted_answers(record):
         return answers
     raise Malformed(

@@ -12,7 +12,7 @@ from fieldcraft.types import Reward, Step, Task
 
 @dataclass(frozen=True)
 class Grader:
-    """Grades steps by `correct`, the reward that says which answers are right."""
+    """Grader of steps by `correct`, the reward that says which answers are right."""
 
     correct: Reward
 

@@ -107,7 +107,7 @@ def of_seats(seats: Mapping[str, SeatUse]) -> Record:
 
 
 def read_seats(records: Mapping[str, Record]) -> dict[str, SeatUse]:
-    """Return the inverse of `of_seats`, for its value."""
+    """Read what `of_seats` wrote under its key."""
     seats = {}
     for name, record in records.items():
         usage = Usage(record["prompt_tokens"], record["completion_tokens"], record["cost"])
@@ -116,7 +116,7 @@ def read_seats(records: Mapping[str, Record]) -> dict[str, SeatUse]:
 
 
 class Failures:
-    """How many attempts failed, and whether that is too many."""
+    """Number of attempts that failed, and whether that is too many."""
 
     def __init__(self, most: float) -> None:
         self.most = most
@@ -125,7 +125,8 @@ class Failures:
         self.cause = ""
 
     def count(self, attempt: Attempt, again: bool) -> None:
-        """Raise UserError if more than the share of all that were counted failed."""
+        """Count an attempt. Raises UserError if more than the share of all that were counted
+        failed."""
         if attempt.failed:
             self.cause = f"{attempt.end}: {attempt.detail}".rstrip(".")
         if not again:

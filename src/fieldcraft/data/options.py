@@ -85,7 +85,8 @@ def right_options(record: Record, question: str, listed: Sequence[Any]) -> list[
 
 def _right_together(record: Record, options: Options) -> list[str]:
     """Return the letters of several options of which an answer says that all are right: ["A", "C"],
-    "AC", "A, C". [] where one is right. What is in `golden_answers` is right alone."""
+    "AC", "A, C". The list is empty where one is right. What is in `golden_answers` is right
+    alone."""
     found = (_letters_in(record[key], options) for key in NAMED if record.get(key))
     return next((letters for letters in found if len(letters) > 1), [])
 

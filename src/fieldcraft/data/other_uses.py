@@ -22,7 +22,7 @@ def other_use(record: Record, *own: str) -> str:
 
 
 def _use(record: Record) -> tuple[str, str] | None:
-    """(key, what the record is) of a record."""
+    """Return (key, what the record is) of a record."""
     if record.keys() >= _JUDGEMENTS:
         return "", (
             "judgements of relevance, which nothing reads: give questions with their answers as"

@@ -21,7 +21,7 @@ from fieldcraft.types import UserError
 def read_pairs(
     path: Path, max_left_out: float = MAX_LEFT_OUT
 ) -> tuple[list[StepPair], Counter[str]]:
-    """Return the pairs of a file, whose first record says which format it is, and why others were
+    """Read the pairs of a file, whose first record says which format it is, and why others were
     left out.
 
     Raises UserError for a file that is missing or damaged, of no format, or of which more than the

@@ -66,7 +66,8 @@ def _of_any_kind(record: Record) -> tuple[str | None, Meta] | None:
 
 
 def _mbpp(text: str, tests: Sequence[str], setup: str) -> tuple[str, Meta]:
-    """Return the tests are part of the question: nothing else says what the function is called."""
+    """Return the question and its tests. The tests are part of the question: nothing else says what
+    the function is called."""
     shown = "\n".join(tests)
     question = f"{text.strip()}\n\nThe program must pass these tests:\n\n{shown}"
     return question, {UNIT: [f"{setup}\n{test}".lstrip("\n") for test in tests]}

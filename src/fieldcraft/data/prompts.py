@@ -53,8 +53,8 @@ def asked(prompts: Sequence[str]) -> list[str]:
 
 
 def asked_by_kind(prompts: Sequence[str], kinds: Sequence[str]) -> list[str]:
-    """Return the same where the prompts of a kind, such as mathematics or code, end with paragraphs
-    of their own."""
+    """Return the questions of prompts as `asked` does, where the prompts of a kind, such as
+    mathematics or code, end with paragraphs of their own."""
     questions = asked(prompts)
     for kind in dict.fromkeys(kinds):
         places = [place for place, other in enumerate(kinds) if other == kind]

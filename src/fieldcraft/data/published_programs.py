@@ -30,8 +30,8 @@ def kodcode_question(text: str, test: str, info: Any) -> tuple[str, Meta]:
 
 
 class _WithoutProgram(ast.NodeTransformer):
-    """Removes the imports of the program, whose names the tests know: `s.double` behind
-    `import solution as s` becomes `double`, and a name given by `from` is kept."""
+    """Transformer that removes the imports of the program, whose names the tests know: `s.double`
+    behind `import solution as s` becomes `double`, and a name given by `from` is kept."""
 
     def __init__(self, module: ast.Module) -> None:
         imports = [node for node in ast.walk(module) if isinstance(node, ast.Import)]

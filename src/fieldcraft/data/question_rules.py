@@ -27,8 +27,8 @@ _ASKS = re.compile(
 
 
 class TestsFilter:
-    """Leaves out questions for programs with fewer than `least` tests. A question without tests
-    asks for no program, and stays."""
+    """Filter that leaves out questions for programs with fewer than `least` tests. A question
+    without tests asks for no program, and stays."""
 
     def __init__(self, least: PositiveInt = 50) -> None:
         self.least = least
@@ -40,7 +40,7 @@ class TestsFilter:
 
 
 def count_tests(task: Task) -> int | None:
-    """Return the tests of a question for a program: inputs with their outputs, and assertions in
+    """Count the tests of a question for a program: inputs with their outputs, and assertions in
     unit tests, where a text without any counts once. None for a question without tests."""
     stdin, unit = task.meta.get(STDIN), task.meta.get(UNIT)
     if not stdin and not unit:
@@ -57,7 +57,7 @@ def _assertions(test: str) -> int:
 
 
 def proofs(chain: Chain, context: FilterContext) -> Verdict:
-    """Leaves out problems that ask for a proof, see `asks_for_proof`."""
+    """Leave out problems that ask for a proof, see `asks_for_proof`."""
     return Verdict(0, "a proof") if asks_for_proof(chain.task) else KEPT
 
 

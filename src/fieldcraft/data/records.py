@@ -30,7 +30,8 @@ Record = dict[str, Any]
 
 
 class Malformed(Exception):
-    """Why a record is left out, as in "3 with REASON"; `sentence` may say more, with a remedy."""
+    """Reason to leave a record out, as in "3 with REASON"; `sentence` may say more, with a
+    remedy."""
 
     def __init__(self, reason: str, sentence: str = "") -> None:
         super().__init__(reason)
@@ -43,16 +44,16 @@ def hash_of(question: str) -> str:
 
 
 def records(path: Path) -> Iterator[tuple[str, Record | Malformed]]:
-    """(where it stands, object) for each record of a file in any of the formats. Lists and objects
-    that a table holds as text are there as what they are. In place of a record that cannot be told
-    from what is written, with a key that comes twice or with other cells than the header has, there
-    is the reason to leave it out."""
+    """Yield (where it stands, object) for each record of a file in any of the formats. Lists and
+    objects that a table holds as text are there as what they are. In place of a record that cannot
+    be told from what is written, with a key that comes twice or with other cells than the header
+    has, there is the reason to leave it out."""
     for where, found in _as_written(path):
         yield where, found if isinstance(found, Malformed) else opened(found)
 
 
 def readable_records(path: Path) -> Iterator[tuple[str, Record]]:
-    """Return the same without those that are to be left out: they show what a file holds."""
+    """Yield the records without those that are to be left out: they show what a file holds."""
     return ((where, found) for where, found in records(path) if not isinstance(found, Malformed))
 
 
@@ -201,7 +202,7 @@ def _is_dialogue(element: Any) -> bool:
 
 
 def key_twice(found: RepeatedKey) -> Malformed:
-    """Return the reason to leave out a record that holds such an object."""
+    """Return the reason to leave out a record that holds an object with a key that comes twice."""
     return Malformed(
         f"the key '{found.key}' twice",
         f"it has the key '{found.key}' twice: keep one of them, or remove the record.",

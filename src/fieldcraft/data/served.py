@@ -28,7 +28,7 @@ FEEDBACK = "feedback.jsonl"
 
 
 class Feedback(RequestBody):
-    """What a user says of an answer. Raises pydantic's ValidationError."""
+    """Verdict of a user on an answer. Raises pydantic's ValidationError."""
 
     model_config = ConfigDict(extra="forbid")
 

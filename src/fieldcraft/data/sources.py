@@ -92,13 +92,13 @@ class _Found(NamedTuple):
 
 
 def read_tasks(path: Path, max_left_out: float = MAX_LEFT_OUT) -> list[Task]:
-    """Return the tasks of `read_questions`."""
+    """Read the tasks of `read_questions`."""
     return read_questions(path, max_left_out).tasks
 
 
 def read_questions(path: Path, max_left_out: float = MAX_LEFT_OUT) -> Questions:
-    """Return the tasks of a .jsonl(.gz), .json, .parquet, .csv or .tsv file; of a folder, those
-    that a served agent recorded and whose answer its users know (`served.py`).
+    """Read the tasks of a .jsonl(.gz), .json, .parquet, .csv or .tsv file; of a folder, those that
+    a served agent recorded and whose answer its users know (`served.py`).
 
     A record holds its question in `question` or in verl's `prompt`, and its answers in
     `golden_answers`, `answers`, `answer`, `aliases` and the like, of options by the text, the

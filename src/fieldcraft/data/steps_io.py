@@ -76,7 +76,7 @@ def _record(step: Step) -> Record:
 
 
 def read_steps(records: Any, where: str) -> tuple[Step, ...]:
-    """Return the inverse of `step_records`. Raises UserError, which says `where`, for anything
+    """Read the steps that `step_records` wrote. Raises UserError, which says `where`, for anything
     else."""
     if not isinstance(records, list):
         raise UserError(f"{where}: there is no list of steps; give a file that fieldcraft wrote.")
@@ -137,14 +137,14 @@ def holds_steps(path: Path) -> bool:
 
 
 def read_demonstrations(path: Path) -> list[tuple[Task, list[Step]]]:
-    """Return what `write_demonstrations` wrote. Raises UserError naming the file and the line."""
+    """Read what `write_demonstrations` wrote. Raises UserError naming the file and the line."""
     return [
         (task, list(read_steps(record.get("steps"), where))) for task, where, record in _read(path)
     ]
 
 
 def read_pairs(path: Path) -> list[StepPair]:
-    """Return what `write_pairs` wrote. Raises UserError naming the file and the line."""
+    """Read what `write_pairs` wrote. Raises UserError naming the file and the line."""
     pairs = []
     for task, where, record in _read(path):
         before, chosen, rejected = (
@@ -198,7 +198,7 @@ def _question(task: Task) -> Record:
 
 
 def _read(path: Path) -> Iterator[tuple[Task, str, Record]]:
-    """(question, where it stands, record) for each line."""
+    """Yield (question, where it stands, record) for each line."""
     for number, record in read_json_lines(path):
         where = f"{path}, line {number}"
         match record:

@@ -57,23 +57,24 @@ class Draft(NamedTuple):
 
 
 class Maker(Protocol):
-    """Who makes questions and checks them. A reason is "" where there is nothing against one."""
+    """Maker of questions, which also checks them. A reason is "" where there is nothing against
+    one."""
 
     @property
     def kinds(self) -> Sequence[str]:
-        """Return what it can make: DEPTH, and some of WIDTH."""
+        """Kinds that it can make: DEPTH, and some of WIDTH."""
         ...
 
     async def make(self, kind: str, key: str) -> Task | str:
-        """Return a question of a kind, or why there is none; `key` fixes all random choices."""
+        """Make a question of a kind, or why there is none; `key` fixes all random choices."""
         ...
 
     async def known(self, task: Task, key: str) -> str:
-        """Return why it could be answered without tools."""
+        """Return why a question could be answered without tools."""
         ...
 
     async def wrong(self, task: Task, key: str) -> str:
-        """Return why its answer may be wrong."""
+        """Return why the answer of a question may be wrong."""
         ...
 
 

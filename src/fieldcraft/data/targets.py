@@ -1,4 +1,4 @@
-"""How many demonstrations and pairs a collection keeps, and when that is enough.
+"""Numbers of demonstrations and pairs that a collection keeps, and when that is enough.
 
 Questions are drawn at random by the seed of the run, and what is kept is the first of it in their
 order. So it is a random sample, and it does not depend on which attempts happened to end first.
@@ -14,7 +14,7 @@ from fieldcraft.data.steps_io import StepPair
 
 
 class Tally:
-    """What the questions so far have given, beside what is wanted.
+    """Counts of what the questions so far have given, beside what is wanted.
 
     Args:
         targets: what is counted -> how many are kept; None: all.

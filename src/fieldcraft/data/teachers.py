@@ -1,4 +1,4 @@
-"""Who shows how to answer: a model that is told to, a team of models, or a world."""
+"""Teachers that show how to answer: a model that is told to, a team of models, or a world."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ OF_A_TEAM = "a team shows no pairs"
 
 
 class Way(StrEnum):
-    """How a question is tried: AutoCoA's chain of thought and chain of action."""
+    """Manner in which a question is tried: AutoCoA's chain of thought and chain of action."""
 
     COT = "cot"  # without tools
     COA = "coa"  # with tools
 
 
 class Teacher(Protocol):
-    """Tries questions."""
+    """Teacher that tries questions."""
 
     async def attempt(self, task: Task, way: Way, key: str) -> Attempt:
-        """Return one try; the same key gives the same random choices."""
+        """Try a question once; the same key gives the same random choices."""
         ...
 
     def pairs(
@@ -75,7 +75,7 @@ class Oracle:
     def pairs(
         self, task: Task, thinking: Sequence[Attempt], acting: Sequence[Attempt]
     ) -> list[StepPair]:
-        """Return one for every decision on the way, which the world knows without any try."""
+        """Return a pair for every decision on the way, which the world knows without any try."""
         rng = random.Random(f"decisions:{self.seed}:{task.id}")
         return [
             StepPair(task, decision.before, decision.chosen, decision.rejected)

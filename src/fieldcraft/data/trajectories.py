@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def read_trajectories(path: Path) -> tuple[list[tuple[Task, list[Step]]], Counter[str]]:
-    """Published trajectories as demonstrations, and why others of the file were left out.
+    """Read published trajectories as demonstrations, and why others of the file were left out.
 
     A `.txt` file holds Search-R1 transcripts, any other file records: ToolRL's of one turn,
     AutoCoA's with `messages`, or R1-Searcher's, where `Task.meta["judged_correct"]` is the judge's
@@ -73,7 +73,8 @@ def _toolrl(path: Path) -> tuple[list[tuple[Task, list[Step]]], Counter[str]]:
 
 
 class Style(NamedTuple):
-    """How somebody writes trajectories: tags, and what documents and the answer look like."""
+    """Form in which somebody writes trajectories: tags, and what documents and the answer look
+    like."""
 
     query_opens: str
     query_ends: str
@@ -192,7 +193,7 @@ def _autocoa(path: Path) -> Iterator[Written | Malformed]:
 
 
 def _messages(record: Record, where: str) -> tuple[str, str]:
-    """(prompt, what the assistant wrote)."""
+    """Return (prompt, what the assistant wrote)."""
     match record.get("messages"):
         case [
             *_,
@@ -234,8 +235,8 @@ def _whole(written: str, style: Style) -> list[Step]:
 
 
 def read_steps(written: str, style: Style) -> tuple[list[Step], str]:
-    """Thoughts, searches, observations and the answer, and the text after them if there is no
-    answer. Tags are read from left to right, so that one inside a document is only text.
+    """Return the thoughts, searches, observations and the answer, and the text after them if there
+    is no answer. Tags are read from left to right, so that one inside a document is only text.
 
     Raises Malformed, which says why.
     """

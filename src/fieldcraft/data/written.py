@@ -109,7 +109,7 @@ def _literal(text: str) -> Any:
 
 
 class _Plain(ast.NodeTransformer):
-    """Makes lists of numpy's arrays, values of its scalars, and nothing of nan."""
+    """Transformer that makes lists of numpy's arrays, values of its scalars, and nothing of nan."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         match node:

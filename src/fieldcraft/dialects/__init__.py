@@ -26,7 +26,7 @@ def get_dialect(
     ends: Sequence[int] = (),
     day: date = DATE,
 ) -> BaseDialect:
-    """Return the dialect `name` bound to `tokenizer`.
+    """Make the dialect `name` bound to `tokenizer`.
 
     Args:
         name: one that is built in, of an entry point, or `module:Name`.

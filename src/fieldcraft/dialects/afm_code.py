@@ -127,9 +127,9 @@ class AfmCode(CodeDialect):
 
     @property
     def answer_opening(self) -> str:
-        """It may be a program as well as a result in a box."""
+        """Opening of an answer, which may be a program as well as a result in a box."""
         return "<answer>\n"
 
     def write_answer(self, text: str) -> str:
-        """Return an answer of several lines is a program."""
+        """Write an answer. One of several lines is a program."""
         return f"<answer>\n{_inside_answer(text)}\n</answer>"

@@ -1,4 +1,4 @@
-"""What the dialects share: a prompt around a question, observations as plain text, grammars.
+"""Common parts of the dialects: a prompt around a question, observations as plain text, grammars.
 
 White space is part of a dialect, and sampling must be able to reproduce the ids of a demonstration:
 the prompt ends where the policy starts to write, a turn ends exactly with its stop string or with
@@ -181,8 +181,8 @@ class BaseDialect(ABC):
         return tuple(role for role in Role if f"</{role}>" in self.tags)
 
     def unfinished(self, turn: str, name: str, tool: str) -> Calls | None:
-        """Return what a turn asks for that ends inside of a thought: nothing, but where a call
-        ended it the policy is told why that was not read."""
+        """Return what a turn asks for that ends inside of a thought. That is nothing, but where a
+        call ended it the policy is told why that was not read."""
         if f"</{name}>" not in turn:
             return None
         return (
@@ -196,7 +196,7 @@ class BaseDialect(ABC):
     def write_thought(self, text: str) -> str: ...
 
     def write_thoughts(self, thoughts: Sequence[Thought]) -> str:
-        """Return the thoughts of every role are one text, in paragraphs, where a dialect has no
+        """Write thoughts. Those of every role are one text, in paragraphs, where a dialect has no
         tags for roles."""
         return self.write_thought("\n\n".join(thought.text for thought in thoughts))
 
@@ -225,7 +225,7 @@ class BaseDialect(ABC):
         tools: Sequence[dict[str, Any]] = (),
         system: str | None = None,
     ) -> tuple[str, str]:
-        """Return what stands before and after a first message of the user's that begins with an
+        """Return the text before and after a first message of the user's that begins with an
         instruction; `system` takes the place of the recipe's system prompt. A tokenizer without a
         chat template is a base model's; its prompt has the message as plain text, on its own line.
         The dialect decides whether a `<think>` is prefilled, so the template's own is removed."""
@@ -244,7 +244,7 @@ class BaseDialect(ABC):
         tools: Sequence[dict[str, Any]] = (),
         system: str | None = None,
     ) -> str:
-        """Return the chat template's text of a conversation, up to where the policy writes. Its
+        """Render the chat template's text of a conversation, up to where the policy writes. Its
         system prompt is the recipe's, unless `system` is another one."""
         system = self.system if system is None else system
         first = [] if system is None else [{"role": "system", "content": system}]
@@ -262,7 +262,8 @@ class BaseDialect(ABC):
         return self.encode_prompt(self.prompt_frame(tools), question)
 
     def encode_prompt(self, frame: tuple[str, str], question: str) -> list[int]:
-        """Token ids of a prompt; only what is around the question may hold special tokens."""
+        """Encode a prompt as token ids; only what is around the question may hold special
+        tokens."""
         before, after = frame
         # Only a chat template writes the beginning-of-sequence token itself.
         bare = self.tokenizer.chat_template is None
@@ -281,12 +282,12 @@ class BaseDialect(ABC):
 
     @property
     def answer_opening(self) -> str:
-        """Return what `write_answer` begins with."""
+        """Text that `write_answer` begins with."""
         return self.write_answer(MARK).partition(MARK)[0]
 
     def open_answer(self, turn: str) -> str:
-        """Return a thought that is still open is closed as `write_thought` closes one, and a block
-        of another role in the same way."""
+        """Return the text that opens an answer. A thought that is still open is closed as
+        `write_thought` closes one, and a block of another role in the same way."""
         if (role := open_role(turn)) is None:
             closing = "" if not turn or turn.endswith("\n") else "\n"
         else:
@@ -337,7 +338,7 @@ class OneToolDialect(BaseDialect):
     frame: ClassVar[tuple[str, str]]  # around an observation
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
-        """Return the instruction describes the tool; `tools` may hold that one."""
+        """Encode the prompt. The instruction describes the tool; `tools` may hold that one."""
         for tool in tools:
             if tool["function"]["name"] != self.tool:
                 raise UserError(
@@ -364,7 +365,7 @@ class SearchDialect(OneToolDialect):
         return f"{opening} {str(action.arguments['query']).strip()} {closing}"
 
     def read_call(self, text: str) -> Calls | None:
-        """Return the first call that is closed in `text`. What follows it is ignored: the last
+        """Read the first call that is closed in `text`. What follows it is ignored: the last
         sampled token may hold more characters than the stop string needs."""
         opening, closing = self.call_tags
         head, closed, _ = text.partition(closing)

@@ -24,7 +24,7 @@ DECODER = json.JSONDecoder()
 
 
 def read_call(payload: str, arguments: str = "arguments") -> Action | Malformed:
-    """Return the call in the JSON between the tags, where a key named `arguments` holds its
+    """Read the call in the JSON between the tags, where a key named `arguments` holds its
     arguments."""
     try:
         call = json.loads(payload)
@@ -47,7 +47,7 @@ def _name_in(payload: str) -> str:
 
 
 def dump_call(call: Mapping[str, Any], tags: Sequence[str]) -> str:
-    """Return a call as JSON in which no tag stands: inside JSON it can only be in a string."""
+    """Write a call as JSON in which no tag stands: inside JSON it can only be in a string."""
     payload = json.dumps(call, ensure_ascii=False)
     for tag in tags:
         payload = payload.replace(tag, f"\\u003c{tag[1:]}")
@@ -72,7 +72,7 @@ class CallsOfTurn:
 
 
 def read_turn(text: str) -> CallsOfTurn:
-    """Return the calls of a turn and the text around them, after the thought has ended. The last
+    """Read the calls of a turn and the text around them, after the thought has ended. The last
     </think> ends it, but for those in strings of calls. While it goes on, all calls are drafts. A
     turn may begin with a thought between the tags of others, as <thinking>."""
     place = begin = end_of_other_thought(text)

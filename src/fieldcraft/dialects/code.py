@@ -1,4 +1,4 @@
-"""What the dialects of code agents share: one tool, `python`, and programs between fences."""
+"""Common parts of the dialects of code agents: one tool, `python`, and programs between fences."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class CodeDialect(OneToolDialect):
 
     @abstractmethod
     def write_call(self, action: Action) -> str:
-        """Return a call with the arguments that the dialect knows."""
+        """Write a call with the arguments that the dialect knows."""
 
     def write_action(self, action: Action) -> str:
-        """Raises UserError for another tool, and for a program that the dialect could not read
-        back, such as one with a closing tag in a string."""
+        """Write a call. Raises UserError for another tool, and for a program that the dialect could
+        not read back, such as one with a closing tag in a string."""
         given = action.arguments
         if action.tool == self.tool and {"code"} <= given.keys() <= self.arguments:
             text = self.write_call(action)

@@ -51,7 +51,7 @@ class Unwritable(UserError):
 def encode_demonstration(
     task: Task, steps: Sequence[Step], dialect: Dialect, tools: Sequence[dict[str, Any]]
 ) -> Trajectory:
-    """Return the trajectory of `steps`; `tools` are JSON schemas, as for `dialects.naming.Names`.
+    """Encode `steps` as a trajectory; `tools` are JSON schemas, as for `dialects.naming.Names`.
 
     Consecutive thoughts of a role are joined by a blank line. Status, answer and well-formedness
     are what the dialect reads from the text that was written, so a demonstration that breaks the
@@ -99,7 +99,7 @@ def encode_pair(
     dialect: Dialect,
     tools: Sequence[dict[str, Any]],
 ) -> tuple[Trajectory, Trajectory]:
-    """Return both ways to continue after `before`, as trajectories whose last segments differ.
+    """Encode both ways to continue after `before`, as trajectories whose last segments differ.
 
     Each way is one policy turn, or the beginning of one where it ends in a thought. A thought that
     ends `before` begins that turn. Every turn is encoded whole, and the ids that both begin with
@@ -125,7 +125,7 @@ def encode_pair(
 
 
 def _go_on(before: Sequence[Step], way: Sequence[Step]) -> list[Step]:
-    """Return the steps of both. A thought that continues is on one line."""
+    """Join the steps of `before` and a way. A thought that continues is on one line."""
     match [*before[-1:], *way[:1]]:
         case [Thought(begun, role), Thought(ended, other)] if role == other:
             return [*before[:-1], Thought(f"{begun} {ended}", role), *way[1:]]
@@ -162,7 +162,7 @@ def reads_back(
 
 
 def encode_turn(dialect: Dialect, thoughts: Sequence[Thought], end: str) -> list[int]:
-    """Return the ids of one policy turn. Special tokens named in its text are text."""
+    """Encode one policy turn as ids. Special tokens named in its text are text."""
     text = dialect.write_thoughts(thoughts) + end
     ids = encode_written(dialect.tokenizer, text)
     return ids if text.endswith(dialect.stop) else [*ids, dialect.end.token]
@@ -170,7 +170,7 @@ def encode_turn(dialect: Dialect, thoughts: Sequence[Thought], end: str) -> list
 
 @dataclass(slots=True)
 class _Turn:
-    """What the policy wrote in one turn, and what its calls returned."""
+    """Turn of the policy, and what its calls returned."""
 
     thoughts: list[Thought] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)

@@ -83,8 +83,8 @@ class Hermes(BaseDialect):
         return self._frame_with(describe_tools(tools))
 
     def _frame_with(self, described: str) -> tuple[str, str]:
-        """Return a prompt of our own: the tools stand in the system message, or in the user's
-        first."""
+        """Return the frame of a prompt of our own: the tools stand in the system message, or in the
+        user's first."""
         own = self.own_instruction if self.instruction is None else self.instruction
         if self._takes_system:
             system = "\n\n".join(part for part in (self.system, described) if part)
@@ -103,8 +103,8 @@ class Hermes(BaseDialect):
 
     @cached_property
     def frame(self) -> Frame:
-        """Return what stands around the calls of a turn and their observations: as the chat
-        template writes it, or else of our own."""
+        """Text around the calls of a turn and their observations: as the chat template writes it,
+        or else of our own."""
         return template_frame(self) or own_frame(self)
 
     def observation_frame(self, place: Place = ALONE) -> tuple[str, str]:

@@ -63,7 +63,8 @@ def marked_answer(text: str) -> tuple[str, str] | None:
 
 
 def _without_formula(before: str, after: str) -> str:
-    """The text before a box without a formula that goes on in it, as in "So $x = \\boxed{4}$"."""
+    """Return the text before a box without a formula that goes on in it, as in "So $x =
+    \\boxed{4}$"."""
     ends = next((end for end in _FORMULAS if after.lstrip(" .,").startswith(end)), "")
     begin = before.rfind(_FORMULAS[ends]) if ends else -1
     closed = ends in before[begin + len(ends) :] or (ends in _SAME and before.count(ends) % 2 == 0)

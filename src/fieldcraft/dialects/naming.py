@@ -77,7 +77,7 @@ class Names:
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
-        """Return what the prompt shows."""
+        """Schemas that the prompt shows."""
         return [named.schema for named in self._tools.values()]
 
     def written(self, action: Action) -> Action:
@@ -89,8 +89,8 @@ class Names:
         return action
 
     def meant(self, move: Action | Malformed) -> Action | Malformed:
-        """Return what the policy wrote, by the tool's own names. Of a call that cannot be read but
-        names a tool, it says whether the question offers that."""
+        """Return the call that the policy wrote, by the tool's own names. Of a call that cannot be
+        read but names a tool, it says whether the question offers that."""
         if isinstance(move, Action):
             return self._meant(move)
         if not move.tool:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Unpaired(Exception):
-    """Why results and calls do not belong together, as in "a result of an unknown call"."""
+    """Reason why results and calls do not belong together, as in "a result of an unknown call"."""
 
 
 class Label(NamedTuple):

@@ -1,4 +1,4 @@
-"""What a recipe can set in a tokenizer's chat template: its variables and a system prompt."""
+"""Settings of a recipe for a tokenizer's chat template: its variables and a system prompt."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OTHER_CLOCK = re.compile(r"strftime_now\b(?!\s+is\s+(?:not\s+)?defined)")
 def render_chat(
     tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], day: date = DATE, **options: Any
 ) -> str:
-    """Return the chat template's text of a conversation. A template that writes the date writes
+    """Render the chat template's text of a conversation. A template that writes the date writes
     `day`.
 
     Raises UserError for a template that asks for the date in a format that it computes, or that
@@ -72,7 +72,8 @@ def template_variables(tokenizer: Tokenizer) -> set[str]:
 
 
 def _sources(template: Any) -> Iterator[str]:
-    """Yield a tokenizer may have no template, one, or several by name."""
+    """Yield the sources of a template. A tokenizer may have no template, one, or several by
+    name."""
     match template:
         case str(source):
             yield source

@@ -124,8 +124,8 @@ def end_of_other_thought(text: str) -> int:
 
 
 def reasoning_and_reply(text: str) -> tuple[str, str]:
-    """Return what a model that reasons before it writes reasoned, and what it wrote after that. Of
-    reasoning that never ended, nothing is a reply."""
+    """Return the reasoning of a model that reasons before it writes, and the text that it wrote
+    after that. Of reasoning that never ended, nothing is a reply."""
     said = after_thoughts(text, (Role.THINK,))
     reply = "" if said is None else said
     reply = reply[end_of_other_thought(reply) :]
@@ -134,7 +134,7 @@ def reasoning_and_reply(text: str) -> tuple[str, str]:
 
 
 class ThoughtReader:
-    """Reads the thoughts of turns in a dialect."""
+    """Reader of the thoughts of turns in a dialect."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._ends = dialect.end.texts
@@ -151,7 +151,7 @@ class ThoughtReader:
         return self._untagged or before.rfind("<think>") > before.rfind("</think>")
 
     def read(self, text: str, inside: bool) -> list[Thought]:
-        """Return the thoughts in the text of a turn, as far as it has been written, each with its
+        """Read the thoughts in the text of a turn, as far as it has been written, each with its
         role.
 
         Text outside of a role's tags counts if the dialect has no such tags. The first mark of

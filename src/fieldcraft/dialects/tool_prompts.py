@@ -67,8 +67,8 @@ def shows_tools(dialect: BaseDialect) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What stands between two calls of a turn, and, after the token that ends the turn, before,
-    between and after the observations."""
+    """Text between two calls of a turn, and, after the token that ends the turn, before, between
+    and after the observations."""
 
     separator: str
     opening: str

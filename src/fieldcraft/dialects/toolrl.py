@@ -42,7 +42,7 @@ LAYOUT = re.compile(rf"\s*<think>{TEXT}</think>(?:{CALLS}(?:{RESPONSE})?|{RESPON
 
 
 def thought_and_answer(turn: str) -> tuple[str, str]:
-    """Return what a turn thinks, and what it says after that. Either may be empty."""
+    """Return the thought of a turn, and what it says after that. Either may be empty."""
     read = read_turn(turn)
     # It never stopped.
     if read.thinking or after_other_thoughts(turn[read.begin :]) is None:
@@ -69,7 +69,7 @@ class AnswerBlock:
 
 
 def read_blocks(answer: str) -> list[AnswerBlock]:
-    """Return the blocks of an answer, from left to right. A tag inside of a block is text."""
+    """Read the blocks of an answer, from left to right. A tag inside of a block is text."""
     found, place = list[AnswerBlock](), 0
     while mark := OPENING.search(answer, place):
         if mark[1] == "tool_call":
@@ -84,8 +84,8 @@ def read_blocks(answer: str) -> list[AnswerBlock]:
 
 
 def _calls_from(text: str, place: int) -> tuple[Calls, int]:
-    """Return the calls from a place on, and where the tag stands that closes them. Each JSON value
-    is read from its start to its end; where none is, the rest of the line is a malformed call."""
+    """Read the calls from a place on, and where the tag stands that closes them. Each JSON value is
+    read from its start to its end; where none is, the rest of the line is a malformed call."""
     calls = list[Action | Malformed]()
     while (place := _after_space(text, place)) < len(text):
         if text.startswith(CLOSING, place):
@@ -150,7 +150,8 @@ class ToolRL(BaseDialect):
     own_instruction = ""  # each question brings its own
 
     def prompt(self, question: str, tools: Sequence[dict[str, Any]]) -> list[int]:
-        """Raises UserError for a tool, and for a chat template that shows no system message."""
+        """Encode the prompt. Raises UserError for a tool, and for a chat template that shows no
+        system message."""
         if tools:
             raise UserError(
                 "The dialect toolrl runs no tools, because they are in the text of a question;"
@@ -197,11 +198,12 @@ class ToolRL(BaseDialect):
         return "\n".join(("<tool_call>", *lines, "</tool_call>"))
 
     def write_answer(self, text: str) -> str:
-        """Return the answer has its tags already."""
+        """Write an answer, which has its tags already."""
         return text
 
     def observation_frame(self, place: Place = ALONE) -> tuple[str, str]:
-        """As ToolRL's dialogues show results of earlier calls; a rollout has none."""
+        """Return the frame of an observation as ToolRL's dialogues show results of earlier calls; a
+        rollout has none."""
         return "\n<obs> ", " </obs>\n"
 
     def obeys_grammar(self, turns: str) -> bool:

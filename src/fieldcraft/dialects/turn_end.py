@@ -21,7 +21,7 @@ from fieldcraft.types import Tokenizer, UserError
 def find_turn_end(
     tokenizer: Tokenizer, configured: Sequence[int] = (), variables: Mapping[str, Any] | None = None
 ) -> TurnEnd:
-    """Return the tokens that end a turn.
+    """Find the tokens that end a turn.
 
     Args:
         tokenizer: of the model.

@@ -61,8 +61,8 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a model wrote. `reasoning` is "" where the endpoint keeps it to itself; `finish` is the
-    endpoint's word for the end, "stop" or "length" as a rule."""
+    """Text that a model wrote. `reasoning` is "" where the endpoint keeps it to itself; `finish` is
+    the endpoint's word for the end, "stop" or "length" as a rule."""
 
     text: str
     reasoning: str
@@ -93,7 +93,7 @@ class _Body(BaseModel):
 
 @dataclass(frozen=True)
 class _Session:
-    """What belongs to one event loop."""
+    """Objects that belong to one event loop."""
 
     loop: asyncio.AbstractEventLoop
     client: AsyncOpenAI
@@ -119,7 +119,8 @@ class ChatEndpoint:
         prices: tuple[float, float] | None = None,
         cache: Path | None = None,
     ) -> None:
-        """
+        """Take the address and the settings of an endpoint.
+
         Args:
             url: of the endpoint up to its version, as in http://127.0.0.1:8000/v1.
             model: its name there.
@@ -164,7 +165,8 @@ class ChatEndpoint:
         stop: Sequence[str] = (),
         seed: int | None = None,
     ) -> Reply:
-        """Return the model's next message, from the cache if the same was asked before.
+        """Ask for the model's next message and return it, from the cache if the same was asked
+        before.
 
         Raises:
             EndpointError: no usable answer after all attempts.
@@ -356,7 +358,7 @@ def _import_openai() -> ModuleType:
 
 
 def _checked(url: str) -> str:
-    """Return the url without what the client adds. One that holds a secret would end up in
+    """Return the url without what the client adds. A url that holds a secret would end up in
     files."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:

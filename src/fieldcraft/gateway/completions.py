@@ -31,13 +31,13 @@ _numbers = itertools.count()
 
 
 class Posted(RequestBody):
-    """What a program says of its own rollout."""
+    """Report of a program on its own rollout."""
 
     reward: FiniteFloat
 
 
 def completions_app(talks: Mapping[str, Talk]) -> Starlette:
-    """Return the routes of all rollouts that are in `talks` at that moment."""
+    """Create the routes of all rollouts that are in `talks` at that moment."""
 
     async def complete(talk: Talk, body: bytes) -> Response:
         request = read_turn_request(body)

@@ -24,7 +24,7 @@ class Server(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestField:
-    """What becomes of a field of a request.
+    """Treatment of a field of a request.
 
     Attributes:
         done: servers that do what it says.
@@ -40,7 +40,7 @@ class RequestField:
 
     @property
     def changes_sampling(self) -> bool:
-        """True for a field that asks for other probabilities than the policy's."""
+        """Return whether a field asks for other probabilities than the policy's."""
         return self.remedy in (NO_EDITS, UNCONSTRAINED)
 
 

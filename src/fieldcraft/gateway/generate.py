@@ -42,9 +42,9 @@ _numbers = itertools.count()
 
 
 class SamplingParams(RequestBody):
-    """How to sample. What changes probabilities in any other way than a temperature is refused,
-    because the log-probabilities would not be those of the answer. Other parameters are about how
-    an answer is written, and here it is ids."""
+    """Parameters of sampling. What changes probabilities in any other way than a temperature is
+    refused, because the log-probabilities would not be those of the answer. Other parameters are
+    about how an answer is written, and here it is ids."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -88,7 +88,7 @@ Ask = Callable[[GenerateRequest, str | None], Awaitable[Completion]]  # the sess
 
 
 def generate_app(ask: Ask) -> Starlette:
-    """Return the route over whatever answers requests."""
+    """Create the route over whatever answers requests."""
 
     async def generate(request: Request) -> JSONResponse:
         try:
@@ -105,8 +105,8 @@ def generate_app(ask: Ask) -> Starlette:
 
 
 def from_engine(engine: Engine, tokenizer: Tokenizer) -> Ask:
-    """Return the answers of an engine. A conversation without a session is forgotten with its
-    answer."""
+    """Return a function that asks an engine for answers. A conversation without a session is
+    forgotten with its answer."""
 
     async def ask(request: GenerateRequest, session: str | None) -> Completion:
         params = request.sampling_params

@@ -75,7 +75,7 @@ class TurnRequest(ChatRequest):
 
 
 def read_turn_request(body: bytes) -> TurnRequest:
-    """Return a request with its results in the order of their calls. Raises Refused."""
+    """Read a request with its results in the order of their calls. Raises Refused."""
     request = read_request(TurnRequest, body, Server.GATEWAY)
     return request.model_copy(update={"messages": in_order(request.messages)})
 
@@ -111,6 +111,6 @@ def _answers(calls: Sequence[Label], results: Sequence[Message]) -> list[Message
 
 
 def says_of(message: Message) -> Says:
-    """Return what tells two messages of the policy apart."""
+    """Return the part that tells two messages of the policy apart."""
     calls = ((call.function.name, call.function.arguments) for call in message.calls)
     return Says(message.text, tuple(calls))

@@ -150,12 +150,12 @@ class ChatRequest(ProtocolRequest):
 
     @property
     def with_usage(self) -> bool:
-        """True if the last piece of a stream says what was used."""
+        """Return whether the last piece of a stream says what was used."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
 def read_body(kind: type[R], body: bytes) -> R:
-    """Return the body of a request. Raises Refused for one of another form."""
+    """Read the body of a request. Raises Refused for one of another form."""
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
@@ -164,8 +164,8 @@ def read_body(kind: type[R], body: bytes) -> R:
 
 
 def read_request(kind: type[P], body: bytes, server: Server) -> P:
-    """Return a request to a server. Raises Refused for one of another form, and for a field that
-    asks for what the server does not do."""
+    """Read a request to a server. Raises Refused for one of another form, and for a field that asks
+    for what the server does not do."""
     request = read_body(kind, body)
     refuse_unsupported(dict(request), server)
     return request

@@ -43,7 +43,7 @@ Sampled = Callable[[Sequence[int], Says], Sequence[int] | None]
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What takes a place in the text of a template: a turn of the policy's own, or a text.
+    """Place in the text of a template: a turn of the policy's own, or a text.
 
     Attributes:
         message: the number of the message.
@@ -71,7 +71,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Scribe:
-    """Writes conversations in the tokens of a dialect's model, by its chat template."""
+    """Writer of conversations in the tokens of a dialect's model, by its chat template."""
 
     dialect: BaseDialect
 
@@ -92,7 +92,7 @@ class Scribe:
         said: Collection[Says],
         sampled: Sampled,
     ) -> list[int]:
-        """Token ids up to where the policy writes.
+        """Return the token ids up to where the policy writes.
 
         `said` has the messages that the policy wrote in this rollout. `sampled` gives the ids that
         it sampled for one right after the given ids, or None: then the template writes the message
@@ -113,7 +113,7 @@ class Scribe:
             own -= found
 
     def read(self, text: str, stops: Sequence[str], tools: Sequence[Json]) -> Says:
-        """Return the message that a turn is, without what ends it. Calls are read where the request
+        """Read the message that a turn is, without what ends it. Calls are read where the request
         has tools; one that cannot be read is text."""
         text = self.dialect.end.strip(text)
         ends = [text.index(stop) for stop in stops if stop in text]
@@ -128,7 +128,7 @@ class Scribe:
 
     @cached_property
     def _writes_other_calls(self) -> bool:
-        """Tell whether the template writes calls in a form that `read` does not know: the policy
+        """Return whether the template writes calls in a form that `read` does not know: the policy
         would make them, and they would be taken for text."""
         function = {"name": PROBE.tool, "arguments": PROBE.arguments}
         call = {"type": "function", "id": "call00000", "function": function}
@@ -151,8 +151,8 @@ class Scribe:
         own: Collection[int],
         sampled: Sampled,
     ) -> list[int] | set[int]:
-        """Return the ids of a conversation, or which of the own messages do not stand where they
-        were sampled."""
+        """Encode a conversation. Returns its ids, or which of the own messages do not stand where
+        they were sampled."""
         layout = self._lay_out(messages, own)
         try:
             text = self._render(layout, tools)
@@ -175,7 +175,7 @@ class Scribe:
         return ids
 
     def _encode_text(self, message: Message, text: str) -> list[int]:
-        """Return a text without special tokens; in one of the model's, tags may be tokens."""
+        """Encode a text without special tokens; in one of the model's, tags may be tokens."""
         encode = encode_written if message.role == "assistant" else encode_plain
         return encode(self.dialect.tokenizer, text)
 
@@ -233,7 +233,7 @@ class Scribe:
         )
 
     def _render(self, layout: Layout, tools: Sequence[Json]) -> str:
-        """Return the template's text. Raises Refused where the template fails, or leaves something
+        """Render the template's text. Raises Refused where the template fails, or leaves something
         out: a text that is no thought, a call or a tool."""
         with refusing("messages"):
             text = without_think(self.dialect.render(layout.records, tools))
@@ -253,7 +253,8 @@ class Scribe:
         return text
 
     def _refuse_special(self, given: object, param: str) -> None:
-        """What the template itself writes into its text must hold no special token."""
+        """Raise Refused where what the template itself writes into its text holds a special
+        token."""
         written = json.dumps(given, ensure_ascii=False)
         for token in special_tokens(self.dialect.tokenizer).values():
             if token in written:
@@ -265,7 +266,7 @@ class Scribe:
 
 @contextmanager
 def refusing(param: str) -> Iterator[None]:
-    """Yield what the chat template complains of is a refusal of a request."""
+    """Raise what the chat template complains of as a refusal of a request."""
     try:
         yield
     except UserError as error:

@@ -1,4 +1,4 @@
-"""What a program of others says to the policy during one rollout, as chains of a trajectory."""
+"""Talk of a program of others with the policy during one rollout, as chains of a trajectory."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Reply:
 
 @dataclass(slots=True, eq=False)
 class Chain:
-    """What the policy read and wrote, one after the other. Nobody else continues it while it is
-    being written."""
+    """Sequence of what the policy read and wrote. Nobody else continues it while it is being
+    written."""
 
     trajectory: Trajectory
     session: str
@@ -55,7 +55,7 @@ class Asked:
     answer: Call | None = None
 
     def came_back(self, observation: str) -> None:
-        """The first result counts: later requests repeat it."""
+        """Note a result. The first one counts: later requests repeat it."""
         if self.answer is None:
             seconds = time.perf_counter() - self.since
             arguments = json.loads(self.arguments)
@@ -88,8 +88,8 @@ class Talk:
     _asking: set[asyncio.Task[Reply]] = field(default_factory=set)
 
     async def ask(self, request: TurnRequest) -> Reply:
-        """Return the policy's next turn. Raises Refused where the budget leaves no room for one,
-        when the engine failed, and when the rollout is over."""
+        """Ask for the policy's next turn and return it. Raises Refused where the budget leaves no
+        room for one, when the engine failed, and when the rollout is over."""
         asking = asyncio.create_task(self._ask(request))
         self._asking.add(asking)
         asking.add_done_callback(self._asking.discard)

@@ -21,7 +21,7 @@ Node = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads the traces of one rollout. `said` is what the policy sampled for it."""
+    """Reader of the traces of one rollout. `said` is what the policy sampled for it."""
 
     said: Sequence[Said]
     tokenizer: Tokenizer

@@ -49,8 +49,8 @@ def visible(text: str) -> str:
 
 
 def normalise(text: str) -> str:
-    """Lower case, without punctuation, without articles, single spaces: SQuAD v1.1, with the
-    punctuation and the marks of all scripts, and without what shows nothing."""
+    """Return a text in lower case, without punctuation, without articles, single spaces: SQuAD
+    v1.1, with the punctuation and the marks of all scripts, and without what shows nothing."""
     plain = unicodedata.normalize("NFC", visible(text).lower()).translate(PUNCTUATION)
     if plain.isascii():
         return " ".join(ARTICLES.sub(" ", plain).split())
@@ -60,7 +60,7 @@ def normalise(text: str) -> str:
 
 @cache
 def _articles() -> re.Pattern[str]:
-    """Return the articles that are no parts of a word with marks."""
+    """Return a pattern for the articles that are no parts of a word with marks."""
     letter = rf"[\w{marks()}]"
     return re.compile(rf"(?<!{letter})(?:a|an|the)(?!{letter})")
 
@@ -98,23 +98,24 @@ def closed_up(text: str) -> str:
 
 
 def compared(text: str) -> str:
-    """Return what is compared of an answer: `normalise` of it or, where nothing is left ("The",
-    "A", "!"), the `bare` text in lower case. Else all answers of which nothing is left would be the
-    same."""
+    """Return the part of an answer that is compared: `normalise` of it or, where nothing is left
+    ("The", "A", "!"), the `bare` text in lower case. Else all answers of which nothing is left
+    would be the same."""
     return normalise(text) or bare(text).lower()
 
 
 def exact_match(prediction: str, golds: Sequence[str]) -> float:
-    """1.0 if any gold answer equals the prediction as `compared`; an empty prediction is 0. Where a
-    gold answer is the letter of an option, the prediction must be one letter: "A, B" is not B."""
+    """Return 1.0 if any gold answer equals the prediction as `compared`; an empty prediction is 0.
+    Where a gold answer is the letter of an option, the prediction must be one letter: "A, B" is not
+    B."""
     if not visible(prediction).strip():
         return 0.0
     return float(any(one == other for one, other in _pairs(prediction, golds)))
 
 
 def _pairs(prediction: str, golds: Sequence[str]) -> list[tuple[str, str]]:
-    """Return what is compared: of a prediction and of each gold answer. Nothing of a prediction
-    counts that names no single option, or not several, where they are asked for."""
+    """Return the pairs of a prediction and each gold answer, as they are compared. Nothing of a
+    prediction counts that names no single option, or not several, where they are asked for."""
     return [_pair(prediction, gold) for gold in golds]
 
 
@@ -136,8 +137,8 @@ def _letters(text: str) -> str:
 
 
 def f1(prediction: str, golds: Sequence[str]) -> float:
-    """Harmonic mean of the precision and recall of words, best over the gold answers. Where either
-    side is yes, no or noanswer, only equality counts (HotpotQA's evaluation)."""
+    """Return the harmonic mean of the precision and recall of words, best over the gold answers.
+    Where either side is yes, no or noanswer, only equality counts (HotpotQA's evaluation)."""
     return max((_f1(one, other) for one, other in _pairs(prediction, golds)), default=0.0)
 
 
@@ -151,9 +152,9 @@ def _f1(predicted: str, gold: str) -> float:
 
 
 def cover_em(prediction: str, golds: Sequence[str]) -> float:
-    """1.0 if the prediction contains a gold answer after `normalise` (FlashRAG's accuracy), for
-    answers in sentences. Yes, no, noanswer and the letters of options must stand as words of their
-    own, lest "unknown" cover "no"; a gold answer of which nothing is left must be the whole
+    """Return 1.0 if the prediction contains a gold answer after `normalise` (FlashRAG's accuracy),
+    for answers in sentences. Yes, no, noanswer and the letters of options must stand as words of
+    their own, lest "unknown" cover "no"; a gold answer of which nothing is left must be the whole
     prediction. A prediction that lists guesses passes too, so it is a lenient measure and a reward
     to be careful with."""
     predicted = normalise(prediction)
@@ -187,7 +188,8 @@ class StatelessReward:
 
 
 class RuleReward(StatelessReward):
-    """Scores each answer by a rule of `RULES`: no answer is 0, a task without gold answers None."""
+    """Score of each answer by a rule of `RULES`: no answer is 0, a task without gold answers
+    None."""
 
     name: str
     rule: ClassVar[str]

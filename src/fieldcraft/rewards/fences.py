@@ -84,7 +84,7 @@ def _blocks(lines: Iterable[str]) -> Iterator[Block]:
 
 
 def _opens(line: str) -> re.Match[str] | None:
-    """Return a fence that begins a block. Code between ``` in one line is no block."""
+    """Match a fence that begins a block. Code between ``` in one line is no block."""
     found = _OPENING.fullmatch(line) or _BEHIND_TEXT.fullmatch(line)
     return None if found is None or (found["fence"][0] == "`" and "`" in found["info"]) else found
 
@@ -146,7 +146,8 @@ def program_of(answer: str) -> str | None:
 
 
 def _without_prompts(block: Block) -> Block:
-    """Return a session with an interpreter as the program that was typed."""
+    """Return a block without the prompts of an interpreter: a session becomes the program that was
+    typed."""
     if not _SESSION.fullmatch(block.language):
         return block
     typed = [_PROMPT.sub("", line) for line in block.text.split("\n") if _PROMPT.match(line)]

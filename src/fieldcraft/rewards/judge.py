@@ -92,8 +92,8 @@ def judge_request(task: Task, prediction: str) -> str:
 
 
 def read_verdict(reply: str) -> bool | None:
-    """True for correct, False for incorrect; None unless the reply ends with the one and only line
-    that gives a verdict. Reasoning up to `</think>` does not count."""
+    """Read a verdict: True for correct, False for incorrect; None unless the reply ends with the
+    one and only line that gives a verdict. Reasoning up to `</think>` does not count."""
     _, said = reasoning_and_reply(reply)
     lines = [line for line in said.splitlines() if line.strip()]
     *others, last = [VERDICT.fullmatch(line) for line in lines] or [None]
@@ -130,7 +130,7 @@ class Judge(AskingReward):
         return None if right == wrong else float(right > wrong)
 
     async def _vote(self, request: str, seed: int) -> bool | str:
-        """Return a verdict, or why there is none."""
+        """Ask for one vote. Returns a verdict, or why there is none."""
         try:
             reply = await self.endpoint.chat(
                 [{"role": "user", "content": request}],

@@ -48,7 +48,7 @@ _PART = re.compile(
 
 
 def value_of(text: str) -> str:
-    """Return what a sentence says that an answer is, and any other text as it is. Where the
+    """Return the value that a sentence says an answer has, and any other text as it is. Where the
     sentence names no answer, only a value without words is taken: "Ann is 5 years older" stays."""
     found = _SAID.fullmatch(text)
     if found is None or len(found["said"].strip()) < 2:

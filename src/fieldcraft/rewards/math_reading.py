@@ -156,9 +156,9 @@ def rewritten(text: str) -> str:
 
 
 def read(text: str) -> list[list[Any]]:
-    """Return what Math-Verify reads from an answer, in every way that it can be meant. One without
-    marks is mathematics as a whole. A number with a unit is a `Quantity`, and the formula beside
-    it, for letters may be variables."""
+    """Read an answer as Math-Verify does, in every way that it can be meant. One without marks is
+    mathematics as a whole. A number with a unit is a `Quantity`, and the formula beside it, for
+    letters may be variables."""
     text = visible(text).strip()
     if around := _EMPHASIS.fullmatch(text) or _QUOTED.fullmatch(text):
         text = around["inside"].strip()

@@ -29,7 +29,7 @@ class References(Protocol):
         ...
 
     def resolve(self, tag: str, parts: list[Any]) -> object:
-        """Return what such JSON stands for."""
+        """Return what the JSON of `reference` stands for."""
         ...
 
 
@@ -64,7 +64,7 @@ _TAGS = {kind: tag for tag, (kind, _, _) in _MADE_OF.items()}
 
 
 def encode(value: Any, references: References) -> Any:
-    """Return the JSON of a value. Raises TypeError where it can be neither copied nor named."""
+    """Encode a value as JSON. Raises TypeError where it can be neither copied nor named."""
     kind = type(value)
     if value is None or kind in (bool, str, float):
         return value
@@ -83,7 +83,8 @@ def encode(value: Any, references: References) -> Any:
 
 
 def decode(data: Any, references: References) -> Any:
-    """Return what was encoded. Raises ValueError or TypeError for what `encode` does not write."""
+    """Decode what `encode` wrote. Raises ValueError or TypeError for what `encode` does not
+    write."""
     if not isinstance(data, list):
         return data
     tag, parts = data[0], data[1:]

@@ -1,4 +1,4 @@
-"""Which folders of the host hold the Python installation that programs may read."""
+"""Folders of the host that hold the Python installation that programs may read."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def root_links() -> Mapping[str, str]:
 
 
 def _own_prefix() -> bool:
-    """Return whether Python is not the system's: the lib folder of that holds everything else,
-    too."""
+    """Return whether Python is not the system's. The lib folder of the system's holds everything
+    else, too."""
     return sys.base_prefix not in ("/usr", "/")
 
 

@@ -1,4 +1,4 @@
-"""Who may ask a server that wants no token: programs, and no page from elsewhere."""
+"""Access to a server that wants no token: programs, and no page from elsewhere."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class OwnRequests:
     """
 
     def __init__(self, app: ASGIApp, host: str) -> None:
-        """`host` is the address that the server listens on."""
+        """Take the application, and `host`, the address that the server listens on."""
         self.app = app
         self.local = is_loopback(host)
         self.names = LOCAL | {host.lower()}

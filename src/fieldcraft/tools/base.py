@@ -78,12 +78,12 @@ def _as_text(result: Any) -> str:
 
 
 def tool(function: Callable[..., Any]) -> FunctionTool:
-    """Decorator: make a typed function, sync or async, a tool the policy can call."""
+    """Make a typed function, sync or async, a tool the policy can call."""
     return FunctionTool(function)
 
 
 def _describe(function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
-    """(what the function does, argument name -> its type with description)."""
+    """Return (what the function does, argument name -> its type with description)."""
     name = function.__name__
     docs = docstring_parser.parse(inspect.getdoc(function) or "")
     if not docs.description:

@@ -41,7 +41,7 @@ def most_connections() -> int:
 
 
 class Wait(enum.Enum):
-    """What a server waits for at a connection."""
+    """Event that a server waits for at a connection."""
 
     REQUEST = enum.auto()  # the next one; its keep-alive time is uvicorn's
     HEADERS = enum.auto()
@@ -70,7 +70,8 @@ class Connections:
     idle: dict[_Connection, None] = field(default_factory=dict)
 
     def protocol(self, **given: Any) -> asyncio.Protocol:
-        """Return a connection, with the arguments that uvicorn gives its own class."""
+        """Make the protocol of a connection, with the arguments that uvicorn gives its own
+        class."""
         return _Connection(self, **given)
 
     def seconds(self, wait: Wait) -> float | None:

@@ -58,7 +58,8 @@ class LimitedClient(httpx.AsyncClient):
     async def send(
         self, request: httpx.Request, *, stream: bool = False, **how: Any
     ) -> httpx.Response:
-        """Return the whole answer, whether or not `stream` asks for it in pieces.
+        """Send a request and return the whole answer, whether or not `stream` asks for it in
+        pieces.
 
         Raises:
             httpx.ReadTimeout: it was not there in time.
@@ -70,8 +71,8 @@ class LimitedClient(httpx.AsyncClient):
     async def follow(
         self, method: str, url: str, hear: Callable[[str], None], **content: Any
     ) -> httpx.Response:
-        """Return the answer, without its content: `hear` is called with each line as soon as it is
-        there.
+        """Send a request and return the answer, without its content: `hear` is called with each
+        line as soon as it is there.
 
         Raises what `send` does.
         """

@@ -18,7 +18,7 @@ from fieldcraft.types import AnyTool, StatefulTool, Task, Tool, UserError
 
 
 def make_tool(name: str, settings: Mapping[str, Any], sites: Sites = NO_SITES) -> AnyTool:
-    """Return the tool of a recipe; `name` is one that is built in, of an entry point, or
+    """Make the tool of a recipe; `name` is one that is built in, of an entry point, or
     `module:Name`.
 
     A tool that takes `sites` finds these web sites in this process, and all others in the network.
@@ -30,7 +30,7 @@ def make_tool(name: str, settings: Mapping[str, Any], sites: Sites = NO_SITES) -
 
 def as_chosen(tool: AnyTool, choice: ToolChoice) -> AnyTool:
     """Return the tool as a recipe describes it: with the names that a question may give it, see
-    `dialects.naming`, and with its cost. The tool itself where a recipe says nothing of that.
+    `dialects.naming`, and with its cost. It is the tool itself where a recipe says nothing of that.
     Raises UserError for names that do not fit."""
     cost = choice.cost
     if isinstance(cost, dict):
@@ -46,8 +46,8 @@ def as_chosen(tool: AnyTool, choice: ToolChoice) -> AnyTool:
 
 
 def server_tools_as_chosen(tools: Sequence[AnyTool], choice: ToolChoice) -> list[AnyTool]:
-    """Return the same for all tools of a server. Raises UserError for the cost of a tool that it
-    lacks."""
+    """Return all tools of a server as a recipe describes them. Raises UserError for the cost of a
+    tool that it lacks."""
     known = [tool.name for tool in tools]
     for name in choice.cost if isinstance(choice.cost, dict) else ():
         if name not in known:
@@ -85,7 +85,7 @@ class DescribedTool(_DescribedPart):
 
 
 class DescribedStateful(_DescribedPart):
-    """The same of a tool that is opened for each rollout."""
+    """Described tool that is opened for each rollout."""
 
     def open(self, task: Task) -> AbstractAsyncContextManager[Tool]:
         opened: AbstractAsyncContextManager[Tool] = self._tool.open(task)
@@ -93,7 +93,7 @@ class DescribedStateful(_DescribedPart):
 
 
 def as_tool(found: Any, name: str, settings: Mapping[str, Any], sites: Sites = NO_SITES) -> AnyTool:
-    """Return the tool that a name stands for, made with the settings of a recipe.
+    """Make the tool that a name stands for, with the settings of a recipe.
 
     Args:
         found: a tool, a typed function with a docstring, or a class or function that takes the
@@ -135,7 +135,7 @@ def _classes(hint: Any) -> Iterator[type]:
 
 
 def _checked(made: Any, name: str) -> AnyTool:
-    """`made`, if it has the shape of a tool."""
+    """Return `made`, if it has the shape of a tool."""
     parts = dir(made)
     for part in ("name", "schema"):
         if part not in parts:

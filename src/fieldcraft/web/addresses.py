@@ -31,8 +31,8 @@ _SPECIAL = tuple(
 
 @cache
 def certificates() -> ssl.SSLContext:
-    """Return what https is checked with; reading it for each client would take longer than a
-    request."""
+    """Return the context that https is checked with; reading it for each client would take longer
+    than a request."""
     return httpx.create_ssl_context(trust_env=False)
 
 
@@ -72,7 +72,7 @@ class PinnedTransport(httpx.AsyncBaseTransport):
     """
 
     def __init__(self, allow: Collection[str] = ()) -> None:
-        """`allow`: hosts that may have any address, as `is_allowed` reads them."""
+        """Take `allow`, the hosts that may have any address, as `is_allowed` reads them."""
         self._allow = allow
         self._inner = httpx.AsyncHTTPTransport(
             trust_env=False,
@@ -81,7 +81,8 @@ class PinnedTransport(httpx.AsyncBaseTransport):
         )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Raises NotPublic, httpx.ConnectError where a name has no address, and what httpx does."""
+        """Send a request. Raises NotPublic, httpx.ConnectError where a name has no address, and
+        what httpx does."""
         addresses = await _resolve(request)
         if not is_allowed(request.url, self._allow):
             for address in addresses:
@@ -114,7 +115,7 @@ def _port(url: httpx.URL) -> int:
 
 
 async def _resolve(request: httpx.Request) -> list[str]:
-    """Return the addresses of a host, without repetitions, in the order of the resolver."""
+    """Resolve the addresses of a host, without repetitions, in the order of the resolver."""
     host, port = request.url.host, _port(request.url)
 
     def look_up() -> list[tuple[Any, ...]]:

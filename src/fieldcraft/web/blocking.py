@@ -32,7 +32,8 @@ class Blocklist:
     """Hosts and addresses of pages that are neither read nor listed."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        """
+        """Take the patterns of addresses that are blocked.
+
         Args:
             patterns: a host (`example.org`, with all that ends in `.example.org`), or a host and a
                 path with `*` for any characters (`example.org/data/*`).
@@ -58,7 +59,7 @@ def has_canary(text: str) -> bool:
 
 
 def _places(url: str) -> Iterator[str]:
-    """`host/path?query` of an address and of every other one inside it, in small letters."""
+    """Yield `host/path?query` of an address and of every other one inside it, in small letters."""
     for _ in range(_DECODINGS):
         url = unquote(url)
     for part in _INNER.split(url.lower())[1:]:

@@ -28,7 +28,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 
 @dataclass(frozen=True)
 class Fetcher:
-    """Gets pages.
+    """Fetcher of pages.
 
     `seconds` are for a whole page, redirects included and waiting at the gate not; `most_bytes` of
     a page, unpacked; `redirects` that are followed; `allow` has the hosts that need not be public;
@@ -44,7 +44,7 @@ class Fetcher:
     sites: Sites = field(default_factory=dict)
 
     async def get(self, url: httpx.URL) -> Answer:
-        """Return the page, or a failure."""
+        """Get the page, or a failure."""
         way: list[httpx.URL] = []
         left = self.seconds
         async with httpx.AsyncClient(
@@ -100,7 +100,7 @@ class Fetcher:
             raise ToolError(BLOCKED)
 
     async def _once(self, client: httpx.AsyncClient, url: httpx.URL) -> Answer | httpx.URL:
-        """Return the page at an address, or the address that it redirects to."""
+        """Get once the page at an address, or the address that it redirects to."""
         async with client.stream("GET", url) as response:
             location = response.extensions.get(_LOCATION)
             if response.status_code in _REDIRECTS and location is not None:
@@ -113,7 +113,7 @@ class Fetcher:
         return Answer(status=200, kind=response.headers.get("content-type", ""), content=content)
 
     async def _content(self, response: httpx.Response) -> bytes:
-        """Return the body, read and unpacked piece by piece, up to the limit."""
+        """Read the body and unpack it piece by piece, up to the limit."""
         content = bytearray()
         async for piece in unpacked(response):
             content += piece
@@ -143,7 +143,7 @@ def whole_characters(text: str) -> str:
 
 
 def parse_url(text: str) -> httpx.URL:
-    """Return the address that a model wrote, without its fragment. Raises ToolError for none."""
+    """Parse the address that a model wrote, without its fragment. Raises ToolError for none."""
     text = whole_characters(text).strip()
     try:
         url = httpx.URL(text if "://" in text else f"https://{text}").copy_with(fragment=None)

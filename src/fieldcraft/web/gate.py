@@ -19,8 +19,8 @@ class _Host:
 
 
 class HostGate:
-    """At most `concurrent` requests to a host at once, each at least `interval` seconds after the
-    last one began, and after the last one ended where there is one at a time."""
+    """Gate for at most `concurrent` requests to a host at once, each at least `interval` seconds
+    after the last one began, and after the last one ended where there is one at a time."""
 
     def __init__(self, concurrent: int, interval: float) -> None:
         self._concurrent = concurrent

@@ -28,7 +28,7 @@ _SHOWN = 300  # characters of a request in a message
 
 
 class Answer(BaseModel):
-    """What a server answered, or why there is no answer: then `failure` is a sentence.
+    """Answer of a server, or why there is none: then `failure` is a sentence.
 
     `way` are the addresses from the one that was asked to the one that answered; `inside` are those
     of them that are not public and were allowed by name.
@@ -53,7 +53,7 @@ class Answer(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was asked, without keys and other headers."""
+    """Request, without keys and other headers."""
 
     method: str
     url: str
@@ -74,7 +74,7 @@ Ask = Callable[[], Awaitable[Answer]]
 
 
 class Keeping(StrEnum):
-    """What a folder of answers is for."""
+    """Purpose of a folder of answers."""
 
     CACHE = "cache"  # answers are used until they are old; failures are not kept
     RECORD = "record"  # the first answer of each request is kept for good, failures too
@@ -86,7 +86,7 @@ class Kept:
     share the file, and a replay can read it from a folder that it must not write to."""
 
     def __init__(self, folder: Path, keeping: Keeping, hours: float) -> None:
-        """`hours`: the age up to which a cache uses an answer.
+        """Take the folder and `hours`, the age up to which a cache uses an answer.
 
         Raises UserError for a folder that holds no answers, or cannot.
         """
@@ -170,7 +170,8 @@ class NotKept:
 def open_kept(
     cache: Path | None, cache_hours: float, record: Path | None, replay: Path | None
 ) -> Kept | NotKept:
-    """Return where the answers of a tool are kept. Raises UserError for more than one folder."""
+    """Open the folder in which the answers of a tool are kept. Raises UserError for more than one
+    folder."""
     folders = {Keeping.CACHE: cache, Keeping.RECORD: record, Keeping.REPLAY: replay}
     given = [(keeping, folder) for keeping, folder in folders.items() if folder is not None]
     if len(given) > 1:

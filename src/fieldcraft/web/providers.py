@@ -46,7 +46,7 @@ class Provider(Protocol):
     key_env: str  # the environment variable of its key; "" for an engine without
 
     def request(self, url: str, key: str, query: str, count: int) -> Request:
-        """Return what asks the engine at `url` for `count` results."""
+        """Return the request that asks the engine at `url` for `count` results."""
         ...
 
     def results(self, content: bytes) -> list[Result]:
@@ -60,7 +60,7 @@ def _line(text: str) -> str:
 
 
 def make_result(title: str, url: str, snippet: str) -> Result:
-    """Return a result from the texts of an engine; a long snippet is cut."""
+    """Make a result from the texts of an engine; a long snippet is cut."""
     return Result(_line(title), "".join(url.split()), _line(snippet)[:_MOST_SNIPPET])
 
 

@@ -52,7 +52,7 @@ class WebSearchTool:
 
     @asynccontextmanager
     async def open(self, task: Task) -> AsyncIterator[Tool]:
-        """Yield the tool of one rollout."""
+        """Open the tool of one rollout."""
         yield self._described.running(self._function(set()))
 
     def _function(self, seen: set[str]) -> Callable[[str], Awaitable[str]]:
@@ -86,7 +86,8 @@ class WebSearchTool:
 
 
 def format_results(results: Sequence[Result]) -> str:
-    """Return what the model reads: number and title, address and snippet in a line each."""
+    """Format results as the model reads them: number and title, address and snippet in a line
+    each."""
     if not results:
         return NO_RESULT
     return "\n\n".join(
@@ -112,7 +113,7 @@ class Engine:
     sites: Sites
 
     async def find(self, query: str) -> list[Result]:
-        """Return the results for a query.
+        """Find the results for a query.
 
         Raises:
             ToolUnavailable: no answer after all attempts.
@@ -184,7 +185,7 @@ class LocalIndex:
     address of a passage is its id, if that is one."""
 
     def __init__(self, folder: Path, topk: int) -> None:
-        """Raise UserError where there is no index."""
+        """Load the index. Raises UserError where there is no index."""
         self._index = SearchIndex.load(folder)
         self._topk = topk
 
@@ -216,7 +217,7 @@ def make_web_search(
     replay: Path | None = None,
     sites: Sites = NO_SITES,
 ) -> WebSearchTool:
-    """Return the tool that a recipe names `web_search`.
+    """Make the tool that a recipe names `web_search`.
 
     Args:
         provider: the search engine, or `index` for an index folder.

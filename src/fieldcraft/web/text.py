@@ -42,7 +42,7 @@ _LACKING = "The tools of the web need more libraries: pip install 'fieldcraft[we
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a page says. `links` are (text, address) pairs in their order."""
+    """Text of a page. `links` are (text, address) pairs in their order."""
 
     text: str
     links: tuple[tuple[str, str], ...] = ()
@@ -65,7 +65,7 @@ class PageTexts:
         )
 
     async def of(self, content: bytes, kind: str, url: str) -> Page:
-        """As `read_page`. Raises ToolError for a page that takes too long, too."""
+        """Read a page as `read_page` does. Raises ToolError for a page that takes too long, too."""
         key = hashlib.sha256(content).digest(), kind, url
         page = self._known.get(key)
         if page is None:
@@ -96,7 +96,7 @@ def _size(page: Page) -> int:
 
 
 def read_page(content: bytes, kind: str, url: str) -> Page:
-    """Return the text of a page.
+    """Read the text of a page.
 
     Args:
         content: its bytes.
@@ -132,7 +132,7 @@ def _no_text(kind: str, content: bytes) -> str:
 
 
 def _decoded(content: bytes, parameters: str) -> str:
-    """By the charset of the header, else as trafilatura guesses."""
+    """Decode the content by the charset of the header, else as trafilatura guesses."""
     _, given, charset = parameters.lower().partition("charset=")
     if given:
         name = charset.split(";")[0].strip(" \"'")
@@ -201,7 +201,7 @@ def _pdf_text(content: bytes) -> str:
 
 @contextmanager
 def _readable(what: str) -> Iterator[None]:
-    """Yield what a parser raises in the block becomes a ToolError."""
+    """Raise what a parser raises in the block as a ToolError."""
     try:
         with reading(what, "look for another page"):
             yield

@@ -56,7 +56,7 @@ class World(ABC):
         """Return the corpus that is searched: records with `id`, `title` and `text`."""
 
     def files(self) -> Mapping[str, str]:
-        """Name -> text of the files that programs of the tool `python` find beside them."""
+        """Return name -> text of the files that programs of the tool `python` find beside them."""
         return {}
 
     @abstractmethod
@@ -108,21 +108,21 @@ class World(ABC):
 
     @property
     def oracle(self) -> Oracle:
-        """It knows the best way to answer. Raises UserError if the world has no oracle."""
+        """Oracle that knows the best way to answer. Raises UserError if the world has no oracle."""
         raise UserError("the world has no oracle: set teacher.model to have a model as teacher.")
 
     def team_chain(self, task: Task, rng: random.Random) -> list[Step]:
-        """Return how a team of scripted agents answers a question, as one chain. It may make
+        """Return the chain of a team of scripted agents that answers a question. It may make
         mistakes, and repairs them. Raises UserError if the world has no such team."""
         raise UserError("the world has no team: set teacher.model to have models in its seats.")
 
     def lone_chain(self, task: Task, rng: random.Random) -> list[Step]:
-        """Return how one scripted agent answers a question, with the mistakes of the team and
-        nobody who sees them. Raises UserError if the world has none."""
+        """Return the chain of one scripted agent that answers a question, with the mistakes of the
+        team and nobody who sees them. Raises UserError if the world has none."""
         raise UserError("the world has no agent: set teacher.model to have a model as one.")
 
     def synthesise(self, kind: str, task: Task, rng: random.Random) -> Task | None:
-        """Return a harder question of a kind, one of `synthesised`; None where a try finds none.
+        """Make a harder question of a kind, one of `synthesised`; None where a try finds none.
 
         `depth` asks for something about the answer of `task`; the others join questions of their
         own, that stand for themselves. `meta["known"]` says whether the model was taught the facts.
@@ -135,8 +135,8 @@ class World(ABC):
         raise UserError("the world synthesises no questions: set teacher.model to have a model do.")
 
     def judge(self, trajectory: Trajectory) -> Verdicts | None:
-        """Return a verdict on each simulated call by the truth of the world, without calling any
-        tool; None if the world cannot tell what is true.
+        """Judge each simulated call by the truth of the world, without calling any tool; None if
+        the world cannot tell what is true.
 
         Raises UserError for a question of another world.
         """
@@ -254,7 +254,7 @@ def simulated_calls(trajectory: Trajectory) -> list[Call]:
 
 
 def make_world(name: str, settings: Mapping[str, Any], seed: int) -> World:
-    """Return the world of a recipe. Raises UserError for an unknown name, and for settings that it
+    """Make the world of a recipe. Raises UserError for an unknown name, and for settings that it
     cannot be made from."""
     world: World = make_part(Kind.WORLD, name, find(Kind.WORLD, name), settings, {"seed": seed})
     return world

@@ -29,8 +29,8 @@ def site_address(text: str) -> str:
 
 
 def address(site: str, title: str, folder: str = "wiki") -> str:
-    """Return where the page of a title is on a site. In `moved` it was before, which leads there,
-    too."""
+    """Return where the page of a title is on a site. The folder `moved` is where it was before;
+    that address leads there, too."""
     return f"{site}/{folder}/{quote(slug(title))}"
 
 

@@ -76,7 +76,7 @@ class _Entry:
 
 
 def create_site(world: World, folder: Path, slow_seconds: float = SLOW_SECONDS) -> Starlette:
-    """Return the site as an ASGI application.
+    """Create the site as an ASGI application.
 
     Args:
         world: its passages become pages; their titles must differ.
@@ -151,7 +151,7 @@ def serve_site(world: World, host: str, port: int) -> None:
 
 
 def open_site(world: World) -> Sites:
-    """Return the site of a world in this process, by its address; none for a world without an
+    """Open the site of a world in this process, by its address; none for a world without an
     address."""
     if world.site is None:
         return {}

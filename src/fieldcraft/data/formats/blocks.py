@@ -38,7 +38,7 @@ def fits(text: str) -> bool:
 
 
 def read(text: str) -> list[Step]:
-    """Return the steps of a text. Raises Malformed for text between blocks, or a block that is
+    """Read the steps of a text. Raises Malformed for text between blocks, or a block that is
     empty."""
     found: list[Step] = []
     place = 0
@@ -72,7 +72,7 @@ def _step(name: str, text: str) -> Step:
 
 
 def write(steps: Sequence[Step]) -> str:
-    """Return the text of some steps. Raises Malformed for a call that has no block."""
+    """Write some steps as text. Raises Malformed for a call that has no block."""
     browses = _browses(steps)
     pieces: list[str] = []
     for is_thought, group in groupby(steps, key=lambda step: isinstance(step, Thought)):

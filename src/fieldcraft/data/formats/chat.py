@@ -123,9 +123,9 @@ def read_chat(messages: Any) -> Chat:
 
 
 def steps_of(messages: Sequence[Message]) -> list[Step]:
-    """Return the inverse of `messages_of`. It also reads calls between <tool_call> tags, thoughts
-    in fields of their own, and an answer as `marked_answer` finds it. Results are those of the
-    calls that they name (`dialects/pairing.py`).
+    """Read the steps of messages: the inverse of `messages_of`. It also reads calls between
+    <tool_call> tags, thoughts in fields of their own, and an answer as `marked_answer` finds it.
+    Results are those of the calls that they name (`dialects/pairing.py`).
 
     Messages of the assistant in a row are one turn where one of them calls. Where none does, nobody
     can tell whether the second continues the first or replaces it. Raises Malformed for that, and

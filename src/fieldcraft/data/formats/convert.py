@@ -85,7 +85,8 @@ def _format_of_file(path: Path) -> Format | None:
 
 
 def _is_autocoa(record: Record) -> bool:
-    """Return its `messages` are two, and the text of the second begins inside of a thought."""
+    """Tell whether a record is AutoCoA's: its `messages` are two, and the text of the second begins
+    inside of a thought."""
     match record.get("messages"):
         case [*_, {"role": "user"}, {"role": "assistant", "content": str(text)}]:
             inside = not text.lstrip().startswith("<think>") and AUTOCOA.answer_opens in text

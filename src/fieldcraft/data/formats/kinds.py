@@ -51,7 +51,7 @@ _ROLES = {
 
 
 class Format(ABC):
-    """How somebody writes one demonstration."""
+    """Form in which somebody writes one demonstration."""
 
     @abstractmethod
     def fits(self, record: Record) -> bool:
@@ -64,7 +64,7 @@ class Format(ABC):
 
     @abstractmethod
     def write(self, task: Task, steps: Sequence[Step], tools: list[Any]) -> Record:
-        """Return a record, without the fields of a question. Raises Malformed for steps that the
+        """Write a record, without the fields of a question. Raises Malformed for steps that the
         format has no place for."""
 
     def read(self, record: Record) -> Shown:
@@ -95,7 +95,7 @@ class OpenAI(Format):
 
 
 class Trl(OpenAI):
-    """The same, with objects as arguments, which chat templates show."""
+    """`messages` and `tools`, with objects as arguments, which chat templates show."""
 
     def write(self, task: Task, steps: Sequence[Step], tools: list[Any]) -> Record:
         return {"messages": [*_asked(task), *messages_of(steps)], **_tools(tools)}
@@ -255,8 +255,8 @@ def chat_record(record: Record) -> Record:
 
 
 def _unanswered(record: Record) -> Record:
-    """Return a record whose messages hold no turn of the assistant with them as a prompt, whose
-    answer stands in other keys."""
+    """Return a record with its messages as a prompt where no turn of the assistant is among them:
+    its answer stands in other keys. Any other record is as it is."""
     for key, role, text in (("messages", "role", "content"), ("conversations", "from", "value")):
         turns = record.get(key)
         if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):

@@ -34,7 +34,7 @@ def is_folder(path: Path) -> bool:
 
 
 def folder_records(path: Path) -> list[Record]:
-    """Return the rows of FOLDER, or of FOLDER/SPLIT. Raises UserError for a folder with several
+    """Read the rows of FOLDER, or of FOLDER/SPLIT. Raises UserError for a folder with several
     splits, with no data, or with damaged files."""
     if (path / "state.json").exists() or (path / "dataset_dict.json").exists():
         return _saved(path)
@@ -60,7 +60,7 @@ def _parquet(folder: Path, split: str) -> list[Path]:
 
 
 def _saved(path: Path) -> list[Record]:
-    """Of `save_to_disk`."""
+    """Return the records of a folder of `save_to_disk`."""
     library = _datasets()
     with reading(path, "save the dataset again"):
         found = library.load_from_disk(str(path))

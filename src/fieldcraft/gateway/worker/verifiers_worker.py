@@ -1,4 +1,4 @@
-"""Plays tasks of verifiers, in the Python that has it. It reads lines of JSON and writes such.
+"""Player of tasks of verifiers, in the Python that has it. It reads lines of JSON and writes such.
 
 The first line is `{"env": the config of verifiers, "client", "max_turns", "tasks"}`; the answer has
 the tasks. Each further line asks for an episode, `{"id", "task", "model", "temperature"}`, or
@@ -55,8 +55,8 @@ def described(task: Any) -> dict[str, Any]:
 
 
 def told(trace: Any) -> dict[str, Any]:
-    """Return what a trajectory is made from: the graph of messages with their tokens, and the
-    rewards."""
+    """Return the record that a trajectory is made from: the graph of messages with their tokens,
+    and the rewards."""
     places = {id(node): place for place, node in enumerate(trace.nodes)}
     nodes = [
         {
@@ -90,7 +90,7 @@ def text_of(message: Any) -> str:
 
 
 class Worker:
-    """Plays episodes side by side, and writes each as it ends."""
+    """Player of episodes side by side, which writes each as it ends."""
 
     def __init__(self, env: Any, client: Any, tasks: list[Any], write: Write) -> None:
         self.env, self.client, self.tasks, self.write = env, client, tasks, write

@@ -9,7 +9,7 @@ from fieldcraft.types import UserError
 
 
 def extra(name: str) -> ModuleType:
-    """Return a module of the extra, or one here that needs it. Raises UserError if it is not
+    """Import a module of the extra, or one here that needs it. Raises UserError if it is not
     installed."""
     try:
         return importlib.import_module(name)

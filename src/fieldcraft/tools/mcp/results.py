@@ -1,4 +1,4 @@
-"""What an MCP server answers, as text that a model reads."""
+"""Answers of an MCP server, as text that a model reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fieldcraft.types import ToolError
 
 
 def read_result(result: Any) -> str:
-    """Return the text of a `CallToolResult`. What is not text becomes a sentence about it.
+    """Read the text of a `CallToolResult`. What is not text becomes a sentence about it.
 
     Raises ToolError with that text where the server says that the call failed.
     """

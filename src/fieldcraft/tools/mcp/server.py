@@ -41,7 +41,7 @@ class McpServer:
         env: Sequence[str] = (),
         connection: Literal["rollout", "shared"] = "rollout",
     ) -> None:
-        """Settings of the recipe.
+        """Take the settings of the recipe.
 
         Args:
             mcp: the command that starts it, or the URL where it answers.
@@ -130,7 +130,7 @@ class _Offered:
         }
 
     async def ask(self, connect: Callable[[], Connection], arguments: dict[str, Any]) -> str:
-        """Return the text of the server's answer.
+        """Call the tool, and return the text of the server's answer.
 
         Raises:
             ArgumentError: the arguments do not fit the schema, or the server refuses them.
@@ -178,8 +178,8 @@ class _Opened:
 
 @asynccontextmanager
 async def _connection_of_rollout(address: Address) -> AsyncIterator[Connection]:
-    """Yield the first tool of a server that a rollout opens brings the connection, and closes it
-    last."""
+    """Yield the connection that a rollout has to a server. The first tool of the server that a
+    rollout opens brings the connection, and closes it last."""
     before = _of_rollout.get({})
     if address in before:
         yield before[address]

@@ -21,10 +21,10 @@ _BUSY = (429, 500, 502, 503, 504)
 
 
 class RemoteSandbox:
-    """Runs programs with a server; each run opens a connection of its own."""
+    """Sandbox that runs programs with a server; each run opens a connection of its own."""
 
     def __init__(self, url: str, limits: Limits) -> None:
-        """`url` is that of the server, with or without `/run_code`. Raises UserError for none."""
+        """Take the `url` of the server, with or without `/run_code`. Raises UserError for none."""
         self.url = url.rstrip("/").removesuffix("/run_code")
         try:
             address = httpx.URL(self.url)

@@ -37,7 +37,7 @@ class Request(RequestBody):
     fetch_files: list[FileName] = Field(default_factory=list)
 
     def within(self, own: Limits) -> Limits:
-        """Return the limits that it asks for, as far as those of the sandbox go."""
+        """Return the limits that the request asks for, as far as those of the sandbox go."""
         memory = self.memory_limit_MB if self.memory_limit_MB > 0 else own.memory_mb
         return replace(
             own,
@@ -46,7 +46,7 @@ class Request(RequestBody):
         )
 
     def contents(self) -> dict[str, bytes]:
-        """Raises ValueError for what is no base64."""
+        """Return the contents of the files by name. Raises ValueError for what is no base64."""
         try:
             return {
                 name: base64.b64decode(data, validate=True)
@@ -58,7 +58,7 @@ class Request(RequestBody):
 
 
 class CommandResult(BaseModel):
-    """How a command ended. An `Error` is one of the sandbox."""
+    """End of a command. An `Error` is one of the sandbox."""
 
     status: Literal["Finished", "Error", "TimeLimitExceeded"]
     execution_time: float | None = None
@@ -98,7 +98,7 @@ def respond(run: Run) -> Response:
 
 
 def understand(response: Response) -> Run:
-    """Return the run behind a server's answer."""
+    """Read the run that a server's answer reports."""
     result = response.run_result
     files = {name: base64.b64decode(data) for name, data in response.files.items()}
     if response.status == "SandboxError" or result is None or result.status == "Error":

@@ -75,7 +75,8 @@ class RemoteSearchTool:
         total_seconds: float = 60.0,
         api_key_env: str | None = None,
     ) -> None:
-        """
+        """Take the settings of the client.
+
         Args:
             url: of the server, with or without the `/retrieve` at its end.
             topk: passages a query.
@@ -117,7 +118,7 @@ class RemoteSearchTool:
         self.schema: dict[str, Any] = self._function.schema
 
     async def __call__(self, /, **arguments: Any) -> str:
-        """Return the passages for `query` as text, `No result.` when there is none.
+        """Search, and return the passages for `query` as text, `No result.` when there is none.
 
         Raises:
             ArgumentError: wrong arguments.
@@ -223,14 +224,15 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def _kind(error: Exception) -> type[ToolError]:
-    """Return whether the query is at fault, or the server that answers none."""
+    """Return the kind of the error: whether the query is at fault, or the server that answers
+    none."""
     if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in _OF_THE_QUERY:
         return ToolError
     return ToolUnavailable
 
 
 def _reason(error: Exception) -> str:
-    """Return one phrase, without urls: the model reads it too."""
+    """Return the reason as one phrase, without urls: the model reads it too."""
     if isinstance(error, httpx.HTTPStatusError):
         return f"the server answered with status {error.response.status_code}"
     if isinstance(error, TooLarge):

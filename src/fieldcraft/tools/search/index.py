@@ -43,7 +43,7 @@ Ranked = list[tuple[int, float]]  # (number of the passage, score), best first
 
 class Ranker(Protocol):
     def rank(self, queries: Sequence[str], depth: int) -> list[Ranked]:
-        """For each query at most `depth` passages, best first; of equals, the first in the
+        """Rank for each query at most `depth` passages, best first; of equals, the first in the
         corpus."""
         ...
 
@@ -88,8 +88,8 @@ def _anew(folder: Path) -> str:
 
 
 def require_one_search(index: Path | None, url: str | None) -> None:
-    """For a search that is asked for in place of an agent's own. Raises UserError if it is over an
-    index and by a server at once, or over a folder without an index."""
+    """Check a search that is asked for in place of an agent's own. Raises UserError if it is over
+    an index and by a server at once, or over a folder without an index."""
     if index is not None and url is not None:
         raise UserError("there can be one search: give --index or --search-url, not both.")
     if index is not None:
@@ -138,7 +138,8 @@ class SearchIndex:
         return len(self._passages)
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Passage]]:
-        """For each query at most `topk` passages, best first; of equals, the first in the corpus.
+        """Find for each query at most `topk` passages, best first; of equals, the first in the
+        corpus.
 
         BM25 alone never returns a passage without any word of the query, so a query of unknown
         words gives []. Scores are BM25's, cosines, or sums of reciprocal ranks.
@@ -221,7 +222,7 @@ def index_settings(
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the manifest of an index folder. Raises UserError where it is damaged."""
+    """Read the manifest of an index folder. Raises UserError where it is damaged."""
     found: dict[str, Any] = read_json(folder / MANIFEST, _Manifest, _anew(folder))
     return found
 

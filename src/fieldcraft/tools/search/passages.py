@@ -62,7 +62,7 @@ def _text_of(record: dict[str, Any]) -> str | None:
 
 
 def parse_passage(record: dict[str, Any], fallback_id: str, score: float = 0.0) -> Passage:
-    """Return a passage from a record with a text (`TEXTS`), and perhaps a title and an id (`IDS`).
+    """Parse a passage from a record with a text (`TEXTS`), and perhaps a title and an id (`IDS`).
     Without a title, that of `contents` is its first line, maybe in double quotes. Raises ValueError
     that says what is missing."""
     text = _text_of(record)
@@ -85,7 +85,7 @@ def parse_passage(record: dict[str, Any], fallback_id: str, score: float = 0.0) 
 
 
 def read_corpus(path: Path) -> Iterator[Passage]:
-    """Yield the passages of a JSON-lines corpus, one by one. Ids default to the line number minus
+    """Read the passages of a JSON-lines corpus, one by one. Ids default to the line number minus
     one.
 
     Raises:
@@ -104,7 +104,8 @@ def read_corpus(path: Path) -> Iterator[Passage]:
 
 
 def format_passages(passages: Sequence[Passage]) -> str:
-    """Return what the model reads: `result 1: "Title"` and the text below it, for each passage."""
+    """Format passages as the model reads them: `result 1: "Title"` and the text below it, for each
+    passage."""
     if not passages:
         return NO_RESULT
     return "\n".join(
@@ -116,7 +117,8 @@ def format_passages(passages: Sequence[Passage]) -> str:
 
 
 def read_results(text: str) -> list[tuple[str, str]] | None:
-    """(title, text) of each passage in what `format_passages` wrote; None for any other text.
+    """Return (title, text) of each passage in what `format_passages` wrote; None for any other
+    text.
 
     A passage without a title that begins with a quotation mark counts as another text, since half a
     title looks the same.
@@ -140,13 +142,14 @@ def read_results(text: str) -> list[tuple[str, str]] | None:
 
 
 def progress(items: Iterable[T], doing: str) -> Iterable[T]:
-    """Return the items, with a bar in a terminal while they are worked on."""
+    """Return the items, and show a bar in a terminal while they are worked on."""
     console = CleanConsole(stderr=True)
     return track(items, doing, console=console, transient=True, disable=not console.is_terminal)
 
 
 def write_passages(passages: Iterable[Passage], folder: Path) -> None:
-    """Write them a line each, and where each line begins: as 8 bytes a passage, and the end."""
+    """Write passages, a line each, and where each line begins: as 8 bytes a passage, and the
+    end."""
     with (folder / PASSAGES).open("wb") as file, (folder / OFFSETS).open("wb") as offsets:
         offsets.write(_OFFSET.pack(0))
         for passage in progress(passages, "reading passages"):
@@ -160,7 +163,7 @@ class PassageFile:
     """The passages of an index folder by number, mapped from disk."""
 
     def __init__(self, folder: Path) -> None:
-        """Raise ValueError for files that do not fit each other."""
+        """Open the passages of a folder. Raises ValueError for files that do not fit each other."""
         self._folder = folder
         self._offsets = np.memmap(folder / OFFSETS, dtype=_OFFSET.format, mode="r").view(np.ndarray)
         with (folder / PASSAGES).open("rb") as file:
@@ -172,7 +175,7 @@ class PassageFile:
         return len(self._offsets) - 1
 
     def __iter__(self) -> Iterator[Passage]:
-        """Yield all of them in order, read rather than mapped: what is mapped and read counts as
+        """Yield all passages in order, read rather than mapped: what is mapped and read counts as
         memory of the process."""
         with (self._folder / PASSAGES).open("rb") as file:
             for number, line in enumerate(file):

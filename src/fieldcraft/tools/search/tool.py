@@ -12,7 +12,7 @@ from fieldcraft.types import UserError
 
 
 def search_function(retrieve: Callable[[str], Awaitable[Sequence[Passage]]]) -> FunctionTool:
-    """Return the tool `search` over anything that finds passages: one name, schema and text for
+    """Make the tool `search` over anything that finds passages: one name, schema and text for
     all."""
 
     async def search(query: str) -> str:
@@ -46,5 +46,5 @@ class SearchTool:
         self.schema: dict[str, Any] = self._function.schema
 
     async def __call__(self, /, **arguments: Any) -> str:
-        """Return the passages for `query` as text, `No result.` when there is none."""
+        """Search, and return the passages for `query` as text, `No result.` when there is none."""
         return await self._function(**arguments)

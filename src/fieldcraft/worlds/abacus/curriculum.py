@@ -95,16 +95,17 @@ class Curriculum:
         return [(task, ways[data](abacus, task, rng)) for abacus, task in islice(questions, count)]
 
     def _briefly(self, abacus: Abacus, task: Task, rng: random.Random) -> list[Step]:
-        """With as few programs as possible."""
+        """Return the steps to an answer, with as few programs as possible."""
         return AbacusOracle(abacus.notebook).demonstration(task)
 
     def _wastefully(self, abacus: Abacus, task: Task, rng: random.Random) -> list[Step]:
-        """As a teacher who also has small numbers computed, for every second question."""
+        """Return the steps of a teacher who, for every second question, also has small numbers
+        computed."""
         return _wasteful(abacus, rng).demonstration(task)
 
     def _carelessly(self, abacus: Abacus, task: Task, rng: random.Random) -> list[Step]:
-        """As the wasteful teacher who is in a hurry for half of the questions. Many of these
-        answers are wrong."""
+        """Return the steps of the wasteful teacher who is in a hurry for half of the questions.
+        Many of these answers are wrong."""
         oracle = _wasteful(abacus, rng)
         steps = oracle.demonstration(task)
         if rng.random() < HURRIED_SHARE:
@@ -112,11 +113,11 @@ class Curriculum:
         return steps
 
     def _as_a_team(self, abacus: Abacus, task: Task, rng: random.Random) -> list[Step]:
-        """As a team that makes mistakes and repairs them."""
+        """Return the steps of a team that makes mistakes and repairs them."""
         return team_demonstration(abacus.notebook, task, rng, self.mistakes)
 
     def pairs(self, count: int) -> list[TrajectoryPair]:
-        """Contrastive steps: thinking against a program, and a program against a guess."""
+        """Return contrastive steps: thinking against a program, and a program against a guess."""
         rng = random.Random(f"choices:{self.seed}")
         return list(islice(self._pairs(rng), count))
 

@@ -14,7 +14,7 @@ MODULE = "notes.py"
 
 @dataclass(frozen=True)
 class Notebook:
-    """Who keeps which instruction, and who gave a note away to whom."""
+    """Notes of people: who keeps which instruction, and who gave a note away to whom."""
 
     kept: Mapping[str, Instruction]
     given: Mapping[str, str]
@@ -52,8 +52,7 @@ def moved(name: str, holder: str) -> str:
 def new_notebook(
     instructions: Sequence[Instruction], given: int, rng: random.Random, used: set[str]
 ) -> Notebook:
-    """Return a notebook with one person for each instruction, and `given` more who gave theirs
-    away.
+    """Make a notebook with one person for each instruction, and `given` more who gave theirs away.
 
     Names are taken that are not in `used`, and are added to it.
     """

@@ -32,7 +32,7 @@ def is_needed(instruction: Instruction) -> bool:
 
 
 def always(_: Instruction) -> bool:
-    """Return a wasteful teacher computes whatever there is."""
+    """Return True: a wasteful teacher computes whatever there is."""
     return True
 
 
@@ -48,8 +48,8 @@ def computing(instruction: Instruction) -> Action:
 
 @dataclass(frozen=True)
 class AbacusOracle(base.Oracle):
-    """It knows all notes, but answers as the best model would that can do small sums in its head.
-    It reads a note only where the question names one, and computes only what is large."""
+    """Oracle that knows all notes, but answers as the best model would that can do small sums in
+    its head. It reads a note only where the question names one, and computes only what is large."""
 
     notebook: Notebook
     computes: Computes = is_needed
@@ -107,8 +107,8 @@ class AbacusOracle(base.Oracle):
         return [Thought(wrong), Answer(wrong.split()[-1].rstrip("."))]
 
     def decisions(self, task: Task, rng: random.Random) -> Iterator[Decision]:
-        """Yield where a program is needed, the program is chosen over a guess. Where the head is
-        enough, thinking is chosen over a program."""
+        """Yield the decisions on the way to the answer. Where a program is needed, the program is
+        chosen over a guess. Where the head is enough, thinking is chosen over a program."""
         steps: list[Step] = []
         instruction = self.instruction(task)
         guess = Thought(f"The result is {_wrong(instruction, rng)}.")

@@ -49,8 +49,8 @@ class Abacus:
         return {"note": list(self.notebook.kept), "given": list(self.notebook.given)}
 
     def large(self, rng: random.Random, steps: int) -> Instruction:
-        """Return a random instruction with large numbers, whose result is not negative, and in
-        which no pair of digits occurs twice."""
+        """Draw a random instruction with large numbers, whose result is not negative, and in which
+        no pair of digits occurs twice."""
         while True:
             start = self._number(rng, LARGE)
             changes = tuple(self._change(rng, rng.choice("+-*")) for _ in range(steps))
@@ -67,7 +67,7 @@ class Abacus:
         return number
 
     def small(self, rng: random.Random, steps: int) -> Instruction:
-        """Return a random instruction with small numbers, of training or of evaluations."""
+        """Draw a random instruction with small numbers, of training or of evaluations."""
         while True:
             changes = tuple(Change(rng.choice("+-"), rng.choice(SMALL_STEP)) for _ in range(steps))
             found = Instruction(rng.choice(SMALL), changes)
@@ -75,7 +75,7 @@ class Abacus:
                 return found
 
     def task(self, kind: str, rng: random.Random, split: str) -> Task:
-        """Return a random question of a kind."""
+        """Draw a random question of a kind."""
         if kind in self.names:
             return self.about_note(rng.choice(self.names[kind]), split)
         steps = rng.choice(STEPS)
@@ -112,7 +112,7 @@ class Abacus:
 def new_abacus(
     rng: random.Random, notes: int, given: int, used: set[str], *, heldout: bool
 ) -> Abacus:
-    """Return an abacus with a new notebook; its names are added to `used`."""
+    """Make an abacus with a new notebook; its names are added to `used`."""
     empty = Abacus(Notebook({}, {}), heldout)
     instructions = [
         (empty.small if rng.random() < SMALL_NOTES else empty.large)(rng, rng.choice(STEPS))
@@ -127,9 +127,9 @@ def train_tasks(abacus: Abacus, seed: int, count: int) -> list[Task]:
 
 
 def evaluation_tasks(abacus: Abacus, seed: int, splits: Mapping[str, int]) -> list[Task]:
-    """Distinct questions to test on; `splits` says how many of each, at most. No split depends on
-    the others. No training has their large numbers, their notes, or their small instructions of
-    several steps."""
+    """Return distinct questions to test on; `splits` says how many of each, at most. No split
+    depends on the others. No training has their large numbers, their notes, or their small
+    instructions of several steps."""
     draws: dict[str, Callable[[random.Random], Task | None]] = {
         "heldout": lambda rng: _needing_programs(abacus, rng),
         "known": lambda rng: _several_steps(abacus, rng),

@@ -62,7 +62,7 @@ class AbacusWorld(World):
         self.notebook = self.training.notebook | self.testing.notebook
 
     def passages(self) -> list[dict[str, str]]:
-        """None: nothing is searched here."""
+        """Return no passages: nothing is searched here."""
         return []
 
     def files(self) -> Mapping[str, str]:
@@ -134,7 +134,7 @@ class AbacusWorld(World):
 
     @property
     def syllables(self) -> Sequence[str]:
-        """Of names, and pairs of digits, of which large numbers consist."""
+        """Syllables of names, and pairs of digits, of which large numbers consist."""
         return (*SYLLABLES, *(f"{number:02}" for number in range(100)))
 
 

@@ -1,4 +1,4 @@
-"""Reads articles: what a text says, and whether it has the form of an article."""
+"""Reading of articles: what a text says, and whether it has the form of an article."""
 
 from __future__ import annotations
 

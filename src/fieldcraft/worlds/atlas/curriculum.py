@@ -145,9 +145,10 @@ class Curriculum:
         return self._encyclopedia(read) + self._encoded("demonstrations", count - read)
 
     def wasteful(self, count: int) -> list[Trajectory]:
-        """Return the same kinds of questions, answered by a teacher who also searches for what the
-        model knows. All that need a search are from re-dealt worlds. So the training region is
-        still unknown when reinforcement learning asks about it, and a search is really needed."""
+        """Return the kinds of questions of the demonstrations, answered by a teacher who also
+        searches for what the model knows. All that need a search are from re-dealt worlds. So the
+        training region is still unknown when reinforcement learning asks about it, and a search is
+        really needed."""
         return self._encoded("wasteful", count)
 
     def team(self, count: int) -> list[Trajectory]:
@@ -181,7 +182,8 @@ class Curriculum:
         rng: random.Random,
         searching: Callable[[random.Random], tuple[Atlas, Route]],
     ) -> Iterator[tuple[Atlas, Route]]:
-        """COT_SHARE of the questions have only taught facts; `searching` draws the others."""
+        """Yield questions, of which the share COT_SHARE has only taught facts; `searching` draws
+        the others."""
         for _ in range(count):
             if rng.random() < COT_SHARE:
                 known = self.known_paths[rng.choice(HOPS)] or self.known_paths[1]
@@ -198,7 +200,7 @@ class Curriculum:
         return world, self._searched_path(world, rng)
 
     def pairs(self, count: int) -> list[tuple[Trajectory, Trajectory]]:
-        """Contrastive steps. Fewer of them choose thinking than choose acting."""
+        """Return contrastive steps. Fewer of them choose thinking than choose acting."""
         rng = random.Random(f"pairs:{self.seed}")
         found: list[tuple[Trajectory, Trajectory]] = []
         while len(found) < count:
@@ -210,7 +212,7 @@ class Curriculum:
         return found[:count]
 
     def untaught_path(self, world: Atlas, rng: random.Random) -> Route:
-        """Return a path of the training region on which at least one fact was not taught.
+        """Draw a path of the training region on which at least one fact was not taught.
 
         In a re-dealt world each such fact is about a new entity. About a real entity the model
         should learn only the real facts, so that it can simulate a search for it. If the base model
@@ -225,7 +227,7 @@ class Curriculum:
                 return path
 
     def _searched_path(self, world: Atlas, rng: random.Random) -> Route:
-        """Return a path of the training region on which at least one fact was not taught. In a
+        """Draw a path of the training region on which at least one fact was not taught. In a
         re-dealt world such a fact may be about a real entity that a taught fact leads to."""
         while True:
             path = world.sample_path(rng, ["train", "taught"], rng.choice(HOPS))

@@ -121,13 +121,11 @@ class Atlas:
         return [name for name in subjects if self.entities[name].region != "taught"]
 
     def is_read(self, path: Route) -> bool:
-        """Return whether the base model was taught each fact along a path or reads it in an
-        article."""
+        """Return whether each fact along a path was taught to the base model or is read by it."""
         return self.read.issuperset(self.untaught_subjects(path))
 
     def optimal_calls(self, *paths: Route) -> int:
-        """Return the least number of searches after which every fact on the paths is taught or was
-        read.
+        """Return the least number of searches until each fact on the paths is taught or was read.
 
         A search names an entity and returns its article. Each set of searches is tried, fewest
         first.
@@ -181,7 +179,7 @@ class Atlas:
         return found
 
     def question(self, path: Route) -> str:
-        """`What is the country of the employer of Bran Tel?`"""
+        """Return a question such as `What is the country of the employer of Bran Tel?`"""
         return f"What is the {phrase(path[1:])} of {path[0]}?"
 
     def task(self, path: Route, split: str) -> Task:
@@ -199,13 +197,11 @@ class Atlas:
         return Task(f"atlas:{'/'.join(path)}", self.question(path), (hops[-1][2],), meta)
 
     def is_reserved(self, relations: Chain) -> bool:
-        """Return whether two relations follow one another here that are kept out of all
-        training."""
+        """Return whether two relations follow one another that are kept out of all training."""
         return not self.reserved.isdisjoint(itertools.pairwise(relations))
 
     def chains(self, kind: str, hops: int) -> Sequence[Chain]:
-        """Return the chains of relations of a length that start at a kind, without the reserved
-        ones."""
+        """Return the chains of relations of a length that start at a kind and are not reserved."""
         every = _chains(kind, hops)
         return [c for c in every if not self.is_reserved(c)] if self.reserved else every
 
@@ -224,8 +220,7 @@ class Atlas:
                             yield path
 
     def regions_of(self, path: Route) -> set[Region]:
-        """Return the regions of the subjects of a path, that is of all its entities except the
-        answer."""
+        """Return the regions of the subjects of a path: of its entities except the answer."""
         return {self.entities[subject].region for subject, _, _ in self.hops(path)}
 
     def is_test(self, path: Route) -> bool:
@@ -236,8 +231,7 @@ class Atlas:
         return zlib.crc32("/".join(path).encode()) % TEST_ONE_IN == 0
 
     def sample_path(self, rng: random.Random, regions: Sequence[Region], hops: int) -> Route:
-        """Return a random path that starts in one of `regions`; kinds are weighted by
-        START_WEIGHT."""
+        """Sample a path that starts in one of `regions`; kinds are weighted by START_WEIGHT."""
         starts = [(k, r) for k, r in self.by_kind if r in regions and self.by_kind[k, r]]
         weights = [START_WEIGHT[kind] for kind, _ in starts]
         kind, region = rng.choices(starts, weights)[0]
@@ -266,7 +260,7 @@ class Atlas:
 
 
 def phrase(relations: Chain) -> str:
-    """`country of the employer` for (employer, country)."""
+    """Return a phrase such as `country of the employer` for (employer, country)."""
     return " of the ".join(reversed(relations))
 
 
@@ -293,7 +287,7 @@ def deal(
     site: str | None = None,
     snippet_parts: int | None = None,
 ) -> Atlas:
-    """Return the real world of a run.
+    """Deal the real world of a run.
 
     Args:
         people: number of people; companies, cities and countries follow by SHARE.
@@ -329,15 +323,15 @@ def deal(
 
 
 def _reserved_pairs(count: int, rng: random.Random) -> frozenset[Chain]:
-    """Return the pairs of relations, each of another first relation."""
+    """Draw pairs of relations, each of another first relation."""
     after = {relation: target for told in RELATIONS.values() for relation, target in told.items()}
     firsts = rng.sample(sorted(after), count)
     return frozenset((first, rng.choice(list(RELATIONS[after[first]]))) for first in firsts)
 
 
 def redeal(world: Atlas, rng: random.Random) -> Atlas:
-    """Another world that fits the same base model. Taught facts are the same, and every other fact
-    is dealt again. Its untaught entities are new, except those that taught facts mention.
+    """Deal another world that fits the same base model. Taught facts are the same, and every other
+    fact is dealt again. Its untaught entities are new, except those that taught facts mention.
 
     A model can follow demonstrations in such worlds only if it reads what a search returns.
     Held-out names never appear in them. Many syllables of new names come from taught names:
@@ -364,7 +358,7 @@ def redeal(world: Atlas, rng: random.Random) -> Atlas:
 
 
 def strangers(world: Atlas, rng: random.Random, syllables: int | None = None) -> Atlas:
-    """Return a small world in which every name is new: articles about it can only be read.
+    """Deal a small world in which every name is new: articles about it can only be read.
 
     `syllables` is how many different ones its names consist of. The fewer there are, the more names
     begin alike, and only a model that looks at more than the last syllable can copy them.

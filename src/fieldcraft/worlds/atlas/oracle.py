@@ -30,7 +30,7 @@ HASTY_SHARE = 0.5  # of the articles whose page a wasteful teacher opens without
 
 @dataclass
 class Progress:
-    """How far a chain of thoughts and searches has come along a path.
+    """Progress of a chain of thoughts and searches along a path.
 
     A fact of the path is stated if a thought says it after the facts before it. Wrong facts and
     facts off the path change nothing. `read` are the true facts (subject, relation) of
@@ -100,8 +100,9 @@ def must_search(world: Atlas, subject: str, relation: str, read: set[tuple[str, 
 
 @dataclass(frozen=True)
 class AtlasOracle(base.Oracle):
-    """It knows the whole encyclopedia, but answers as the best model would that was taught only a
-    part of it. It states what that model was taught or has read, and searches for the rest."""
+    """Oracle that knows the whole encyclopedia, but answers as the best model would that was taught
+    only a part of it. It states what that model was taught or has read, and searches for the
+    rest."""
 
     world: Atlas
 
@@ -130,7 +131,7 @@ def path_of(task: Task) -> Route:
 
 
 def demonstration(world: Atlas, path: Route) -> list[Step]:
-    """Return how the oracle answers, with as few searches as possible."""
+    """Return the steps in which the oracle answers, with as few searches as possible."""
     return _answer(world, path, is_needed)
 
 

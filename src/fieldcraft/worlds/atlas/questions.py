@@ -36,8 +36,8 @@ def train_tasks(world: Atlas, seed: int, count: int) -> list[Task]:
 
 
 def evaluation_tasks(world: Atlas, seed: int, splits: Mapping[str, int]) -> list[Task]:
-    """Distinct questions to test on; `splits` says how many of each, at most. No split depends on
-    the others.
+    """Return distinct questions to test on; `splits` says how many of each, at most. No split
+    depends on the others.
 
     Only `train` asks what training may ask verbatim. Everywhere else the model has to search for
     held-out entities only, whose names and facts no training shows, and questions that need no
@@ -68,7 +68,7 @@ class Rule:
     along: Callable[[Atlas, str, int], Sequence[tuple[str, ...]]] = Atlas.chains
 
     def sample(self, world: Atlas, rng: random.Random, count: int) -> list[Route]:
-        """Return up to `count` distinct paths, as evenly over the hops and as near to START_WEIGHT
+        """Sample up to `count` distinct paths, as evenly over the hops and as near to START_WEIGHT
         as the world allows."""
         if count == 0:
             return []

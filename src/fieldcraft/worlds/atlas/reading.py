@@ -1,4 +1,4 @@
-"""How an agent comes to read the article of a name.
+"""Ways in which an agent comes to read the article of a name.
 
 The search of an index gives the article itself. On the world's web site a search gives the address
 of a page, and pages have links.
@@ -37,7 +37,7 @@ def act(world: Atlas, name: str, addresses: Collection[str]) -> tuple[Thought, A
 def next_move(
     world: Atlas, name: str, last: Step | None, addresses: Collection[str]
 ) -> Thought | Action:
-    """Return one of the two steps of `act`: the call if the last step was that thought."""
+    """Return the next of the two steps of `act`: the call if the last step was that thought."""
     thought, action = act(world, name, addresses)
     intends = isinstance(last, Thought) and last.text.endswith(thought.text)
     return action if intends else thought
@@ -88,7 +88,7 @@ def true_facts(world: Atlas, text: str) -> set[tuple[str, str]]:
 
 
 def _result(world: Atlas, name: str) -> str:
-    """Of a search for a name, which is about one result."""
+    """Return the result of a search for a name. It holds one passage or page."""
     article = world.passage(name)
     if world.site is None:
         return f'result 1: "{article["title"]}"\n{article["text"]}'

@@ -78,8 +78,8 @@ def _compare(
 
 
 def _count(world: Atlas, relations: Chain, names: Sequence[str], rng: random.Random) -> Task | None:
-    """Return the number comes first, so that each is as frequent as the world allows: all but so
-    many of the entities share their end."""
+    """Draw a question for a number of entities. The number comes first, so that each is as frequent
+    as the world allows: all but so many of the entities share their end."""
     number = rng.randint(1, ENTITIES)
     by_end: dict[str, list[str]] = {}
     for name in names:
@@ -127,7 +127,7 @@ def _task(
 
 
 def told_facts(passages: Iterable[Mapping[str, str]]) -> dict[tuple[str, str], str]:
-    """(subject, relation) -> object, as the texts of articles state them."""
+    """Return (subject, relation) -> object, as the texts of articles state them."""
     stated = (fact for passage in passages for fact in stated_facts(passage["text"]))
     return {(subject, relation): value for subject, relation, value in stated}
 

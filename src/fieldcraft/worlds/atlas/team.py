@@ -21,7 +21,7 @@ MISSED = ("Good", "Poor", "Fair")  # the search found another article
 
 
 class Mistake(Enum):
-    """What can go wrong in a chain, once of each kind."""
+    """Mistake that can occur in a chain, once of each kind."""
 
     SEARCH = auto()  # a search for another name; the reflection after it sees that
     READ = auto()  # another fact of the article; the reflection after it sees that

@@ -41,7 +41,7 @@ def ways(world: Atlas, *paths: Route) -> list[dict[str, int]]:
 
 
 def with_ways(world: Atlas, tasks: Iterable[Task]) -> list[Task]:
-    """Return the questions of a world with the ways to answer them."""
+    """Return the tasks of a world with the ways to answer them."""
     return [
         replace(task, meta={**task.meta, WAYS: ways(world, tuple(task.meta["path"]))})
         for task in tasks

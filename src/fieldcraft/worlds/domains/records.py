@@ -42,8 +42,8 @@ def sums(seed: int, reserved: Collection[str]) -> Iterator[tuple[Task, list[Step
 
 
 def record(task: Task, steps: Sequence[Step], tokenizer: Tokenizer) -> Trajectory:
-    """Return the record of an answer. What came back is read and not written, as an observation
-    is."""
+    """Return the record of an answer. Text that came back is read and not written, as an
+    observation is."""
 
     def segment(author: Author, text: str) -> Segment:
         return Segment(author, encode_written(tokenizer, f"{text}\n"), f"{text}\n")

@@ -54,7 +54,7 @@ class DomainsWorld(World):
         code: dict[str, Any] | None = None,
         search: dict[str, Any] | None = None,
     ) -> None:
-        """Make both.
+        """Make the worlds of both domains.
 
         Args:
             seed: of the run.
@@ -120,7 +120,7 @@ class DomainsWorld(World):
         return self.parts[domain].demonstrations("demonstrations", count, dialect, [tool])
 
     def _base(self, count: int, dialect: Dialect) -> list[Trajectory]:
-        """No text of the base shows a tool."""
+        """Return the base texts of both domains. None of them shows a tool."""
         share = round(count * BASE_SHARE)
         texts = [
             text

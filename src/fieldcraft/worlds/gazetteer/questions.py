@@ -37,8 +37,8 @@ class Question(ABC):
 
     @abstractmethod
     def facts(self) -> list[Fact]:
-        """Return the facts that it needs, each about a place that is named before it is looked
-        up."""
+        """Return the facts that the question needs, each about a place that is named before it is
+        looked up."""
 
     @abstractmethod
     def answer(self) -> Value: ...
@@ -91,7 +91,7 @@ class Question(ABC):
 
 @dataclass(frozen=True)
 class Chain(Question):
-    """What some relations lead to from a place, one after the other."""
+    """Question for what some relations lead to from a place, one after the other."""
 
     start: str
     relations: tuple[str, ...]
@@ -124,7 +124,7 @@ class Chain(Question):
 
 @dataclass(frozen=True)
 class Comparison(Question):
-    """Which of two places of a kind has more of a quantity, `population` or `area`."""
+    """Question which of two places of a kind has more of a quantity, `population` or `area`."""
 
     relation: str
     first: str
@@ -163,7 +163,7 @@ class Comparison(Question):
 
 @dataclass(frozen=True)
 class ComparisonOfCountries(Comparison):
-    """The same of the countries of two cities."""
+    """Comparison of the countries of two cities."""
 
     @property
     def spec(self) -> tuple[str, ...]:
@@ -194,7 +194,7 @@ class ComparisonOfCountries(Comparison):
 
 @dataclass(frozen=True)
 class Count(Question):
-    """How many countries a country borders."""
+    """Question how many countries a country borders."""
 
     place: str
 
@@ -254,8 +254,8 @@ class Meeting(Question):
 
 
 def read_question(world: Gazetteer, spec: Sequence[str]) -> Question:
-    """Return the question of a task of this world, from `asks` in its metadata. Raises ValueError
-    for what is none."""
+    """Read the question of a task of this world, from `asks` in its metadata. Raises ValueError for
+    what is none."""
     match list(spec):
         case ["chain", start, *relations]:
             return Chain(world, start, tuple(relations))

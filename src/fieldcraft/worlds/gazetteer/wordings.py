@@ -1,4 +1,4 @@
-"""How questions of the gazetteer are put: eight wordings of each, the last two for tests alone."""
+"""Wordings of the questions of the gazetteer: eight of each, the last two for tests alone."""
 
 from __future__ import annotations
 

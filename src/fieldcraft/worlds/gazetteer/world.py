@@ -172,8 +172,8 @@ class GazetteerWorld(World):
         return [_answered(rng.choice(asked), dialect) for _ in range(count)]
 
     def reduced(self) -> GazetteerWorld:
-        """As if a model knew every second fact, so that there are questions of all splits to look
-        at before it is measured."""
+        """Return the world as if a model knew every second fact, so that there are questions of all
+        splits to look at before it is measured."""
         if self.world.rates:
             return self
         asked = self.probes()

@@ -52,7 +52,7 @@ class Map:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """So many steps in one direction. As text it is the question."""
+    """Number of steps in one direction. As text it is the question."""
 
     start: str
     direction: str
@@ -67,7 +67,7 @@ def fact(direction: str, place: str, neighbour: str) -> str:
 
 
 def new_map(rng: random.Random, count: int, used: set[str]) -> Map:
-    """Return a map of `count` new places. Their names are added to `used`."""
+    """Draw a map of `count` new places. Their names are added to `used`."""
     places = [fresh_name("place", rng, used) for _ in range(count)]
     return Map(
         {
@@ -79,14 +79,14 @@ def new_map(rng: random.Random, count: int, used: set[str]) -> Map:
 
 
 def _others(rng: random.Random, places: list[str], place: str) -> list[str]:
-    """Return a neighbour for each direction, all of them different."""
+    """Draw a neighbour for each direction, all of them different."""
     found = [other for other in rng.sample(places, len(DIRECTIONS) + 1) if other != place]
     return found[: len(DIRECTIONS)]
 
 
 def walks(rng: random.Random, on: Map, steps: range) -> Iterator[Walk]:
-    """Distinct walks that come through no place twice, the numbers of steps in turn. They end when
-    it has become hard to find another one."""
+    """Yield distinct walks that come through no place twice, the numbers of steps in turn. They end
+    when it has become hard to find another one."""
     places, seen = on.places, set[Walk]()
     for attempt in range(50 * len(places)):
         walk = Walk(rng.choice(places), rng.choice(DIRECTIONS), steps[attempt % len(steps)])

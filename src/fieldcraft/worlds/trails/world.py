@@ -74,10 +74,10 @@ class TrailsWorld(World):
     def demonstrations(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[Trajectory]:
-        """Return the walks on maps of their own, so that a place can only be read and not
-        remembered. Those of `folded` have all lengths, and are folded after one article or two;
-        those of `careless` are the same by a teacher who forgets, on many long walks, to write how
-        far it still is. Those of `demonstrations` fit into one chain."""
+        """Return walks on maps of their own, so that a place can only be read and not remembered.
+        Those of `folded` have all lengths, and are folded after one article or two; those of
+        `careless` are the same by a teacher who forgets, on many long walks, to write how far it
+        still is. Those of `demonstrations` fit into one chain."""
         rng = random.Random(f"{data}:{self.seed}")
         walked = {"folded": folded, "careless": often_careless, "demonstrations": straight}[data]
         drawn = self._drills(rng, SHORT if data == "demonstrations" else STEPS)
@@ -111,7 +111,8 @@ class TrailsWorld(World):
 
 
 def straight(on: Map, walk: Walk, rng: random.Random) -> list[Step]:
-    """Return the walk in one chain: after each article, where it leads and how far it still is."""
+    """Return the steps of a walk in one chain: after each article, where it leads and how far it
+    still is."""
     *way, end = on.way(walk)
     steps: list[Step] = [Thought(_left(walk.steps))]
     for number, place in enumerate(way, start=1):
@@ -121,8 +122,8 @@ def straight(on: Map, walk: Walk, rng: random.Random) -> list[Step]:
 
 
 def folded(on: Map, walk: Walk, rng: random.Random) -> list[Step]:
-    """Return the same, where some of the thoughts after an article are summaries: at random places,
-    so that the policy learns to sum up wherever it is asked to."""
+    """Return the steps of a walk in which some of the thoughts after an article are summaries: at
+    random places, so that the policy learns to sum up wherever it is asked to."""
     steps, read = straight(on, walk, rng), 0
     for at, step in enumerate(steps):
         read += isinstance(step, Observation)
@@ -133,14 +134,15 @@ def folded(on: Map, walk: Walk, rng: random.Random) -> list[Step]:
 
 
 def often_careless(on: Map, walk: Walk, rng: random.Random) -> list[Step]:
-    """Return the same by a teacher whose summaries of long walks are often worth little."""
+    """Return the steps of a walk as `folded` does, by a teacher whose summaries of long walks are
+    often worth little."""
     if walk.steps >= CARELESS_FROM and rng.random() < CARELESS_SHARE:
         return careless(on, walk, rng)
     return folded(on, walk, rng)
 
 
 def careless(on: Map, walk: Walk, rng: random.Random) -> list[Step]:
-    """Return the walk of a teacher whose summaries say where he is and not how far it still is. In
+    """Return the steps of a teacher whose summaries say where he is and not how far it still is. In
     the next chain he guesses that, so his answer is right by chance."""
     steps: list[Step] = [Thought(_left(walk.steps))]
     place, left, read = walk.start, walk.steps, 0
