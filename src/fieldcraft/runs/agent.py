@@ -278,7 +278,7 @@ class Agent:
 
     @cached_property
     def dialect(self) -> BaseDialect:
-        """Its dialect, bound to its tokenizer; loaded once. A choice is printed."""
+        """Dialect of the model, bound to its tokenizer; loaded once. A choice is printed."""
         return load_dialect(announce_dialect(self.recipe, self.model), self.model)
 
     async def environment(self) -> ToolEnvironment:

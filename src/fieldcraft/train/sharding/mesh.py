@@ -44,7 +44,7 @@ class Place:
 
 @final
 class Mesh:
-    """This process among the others. All of them make one at the same time.
+    """Place of this process among the others. All of them make one at the same time.
 
     Raises UserError if the others cannot be reached.
     """
