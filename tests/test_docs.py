@@ -302,9 +302,8 @@ def terminal():
 
 
 def marks_of(document: Path) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.slow] * (document.name in SLOW) + [pytest.mark.long] * (
-        document.name in LONG
-    )
+    marks = {"slow": SLOW, "long": LONG}
+    return [getattr(pytest.mark, mark) for mark, names in marks.items() if document.name in names]
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def evaluate(
 
 
 def _questions(file: Path, max_left_out: float) -> list[Task]:
-    """The questions of a file; why others of it are left out is printed."""
+    """Return the questions of a file; the reasons for which others are left out are printed."""
     from fieldcraft.data.sources import read_questions, with_source
 
     read = read_questions(file, max_left_out)
@@ -196,7 +196,7 @@ def _questions(file: Path, max_left_out: float) -> list[Task]:
 
 
 def _graded(agents: Mapping[str, Any], questions: Sequence[Task], judge: Any) -> dict[str, Any]:
-    """What the agents came to."""
+    """Answer and grade the questions with every agent, and compare each agent with the first."""
     from fieldcraft.evals.metrics import summarise
     from fieldcraft.evals.pairwise import against_first
     from fieldcraft.records.events import nobody
@@ -224,7 +224,7 @@ def _print_graded(graded: Mapping[str, Any]) -> None:
 def check_agents(
     models: Sequence[Path], dialect: str | None, index: Path | None, search_url: str | None
 ) -> None:
-    """Whatever can be wrong about them that needs no model to see."""
+    """Raise UserError for whatever can be wrong about the agents that needs no model to see."""
     from fieldcraft.runs.trust import require_trust
     from fieldcraft.tools.search.index import require_one_search
 
@@ -237,7 +237,7 @@ def check_agents(
 
 
 def _own_questions(agents: Mapping[str, Any], limit: int | None) -> list[Task]:
-    """Of the training of the first agent."""
+    """Return questions of the training of the first agent."""
     first = next(iter(agents.values()))
     questions: list[Task] = [] if first.inputs is None else first.inputs.train_tasks()
     if not questions:

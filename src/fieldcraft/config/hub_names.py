@@ -34,7 +34,7 @@ class HubModel(NamedTuple):
 
     @property
     def is_pinned(self) -> bool:
-        """Whether the revision is a commit, which never changes."""
+        """Return whether the revision is a commit, which never changes."""
         return self.revision is not None and _COMMIT.fullmatch(self.revision) is not None
 
     def at(self, commit: str) -> HubModel:
@@ -55,7 +55,8 @@ class HubRows(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is left open: it names a commit, a configuration and a split."""
+        """Return whether nothing is left open: the name has a commit, a configuration and a
+        split."""
         pinned = HubModel(self.name, self.revision).is_pinned
         return pinned and self.config is not None and self.split is not None
 
@@ -81,13 +82,14 @@ def rows_named(text: str | Path) -> HubRows | None:
 
 
 def hub_cache() -> Path:
-    """Folder in which all programs of Hugging Face keep what they fetch."""
+    """Return the folder in which all programs of Hugging Face keep what they fetch."""
     home = os.environ.get("HF_HOME") or _caches() / "huggingface"
     return Path(os.environ.get("HF_HUB_CACHE") or Path(home, "hub")).expanduser()
 
 
 def own_cache() -> Path:
-    """Folder of what this project makes of files of others: whole models, rows as JSON lines."""
+    """Return the folder of what this project makes from files of others: whole models, rows as JSON
+    lines."""
     return _caches() / "fieldcraft"
 
 
@@ -96,12 +98,12 @@ def _caches() -> Path:
 
 
 def repository_of(model: HubModel) -> Path:
-    """Folder of the cache that holds every revision of a model."""
+    """Return the folder of the cache that holds every revision of a model."""
     return hub_cache() / f"models--{model.name.replace('/', '--')}"
 
 
 def folder_of(model: HubModel) -> Path:
-    """Folder of a model at a commit, whether it is there or not."""
+    """Return the folder of a model at a commit, whether it is there or not."""
     return repository_of(model) / "snapshots" / str(model.revision)
 
 
@@ -116,8 +118,8 @@ def model_in(folder: Path) -> HubModel | None:
 
 
 def file_of(rows: HubRows) -> Path:
-    """File of the rows of a data set that is wholly named, whether it is there or not. Its own
-    name is that of the data set, which tasks carry as their source."""
+    """Return the file of the rows of a data set that is wholly named, whether it is there or not.
+    Its own name is that of the data set, which tasks carry as their source."""
     _, name = rows.name.split("/")
     folder = own_cache() / "datasets" / rows.name.replace("/", "--") / str(rows.revision)
     return folder / str(rows.config) / str(rows.split) / f"{name.replace('.', '-')}.jsonl"
@@ -137,7 +139,8 @@ def rows_in(file: Path) -> HubRows | None:
 
 
 def as_named(data: dict[str, Any]) -> dict[str, Any]:
-    """The contents of a recipe with names of the hub in place of the copies that it reads."""
+    """Return the contents of a recipe with names of the hub in place of the copies that it
+    reads."""
     return map_sources(
         data,
         checkpoint=lambda text: str(model_in(Path(text)) or text),
@@ -146,8 +149,8 @@ def as_named(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_placed(data: dict[str, Any]) -> dict[str, Any]:
-    """The contents of a recipe with the places of copies, whether these are there or not, in place
-    of names of the hub that leave nothing open."""
+    """Return the contents of a recipe with the places of copies, whether these are there or not, in
+    place of names of the hub that leave nothing open."""
     return map_sources(data, checkpoint=_placed_model, file=_placed_rows)
 
 
@@ -163,8 +166,8 @@ def _placed_rows(text: str) -> str:
 
 
 def map_sources(data: dict[str, Any], *, checkpoint: Change, file: Change) -> dict[str, Any]:
-    """The contents of a recipe with each checkpoint and each file of data that it names changed by
-    a function. Models behind a url are left alone, as the name is that of a server's."""
+    """Return the contents of a recipe with each checkpoint and each file of data that it names
+    changed by a function. Models behind a url are left alone, as the name is that of a server's."""
     model, path = _of_texts(checkpoint), _of_texts(file)
     found = _each(data, ("model",), model)
     found = _each(found, ("stages", "*", "teacher", "checkpoint"), model)
@@ -173,7 +176,7 @@ def map_sources(data: dict[str, Any], *, checkpoint: Change, file: Change) -> di
         found = _each(found, (key,), path)
 
     def local(section: Any) -> Any:
-        """A teacher, or a seat of it, with its model changed if that is here."""
+        """Return a teacher, or a seat of it, with its model changed if that is here."""
         url = section.get("url") if isinstance(section, Mapping) else None
         return section if url is not None else _each(section, ("model",), model)
 
@@ -183,12 +186,12 @@ def map_sources(data: dict[str, Any], *, checkpoint: Change, file: Change) -> di
 
 
 def _of_texts(change: Change) -> Callable[[Any], Any]:
-    """A change of values that leaves all but texts and paths as they are."""
+    """Return a change of values that leaves all but texts and paths as they are."""
     return lambda value: change(str(value)) if isinstance(value, str | Path) and value else value
 
 
 def _each(data: Any, place: tuple[str, ...], change: Callable[[Any], Any]) -> Any:
-    """A value with what stands at a place in it changed; `*` stands for every key."""
+    """Return a value with the part at a place in it changed; `*` stands for every key."""
     if not place:
         return change(data)
     if not isinstance(data, Mapping):

@@ -28,8 +28,8 @@ def is_workbook(path: Path) -> bool:
 
 
 def rows_of_sheet(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of the only sheet that is not empty, each with its number in it. The first row that
-    is not empty names the columns; cells that are empty are empty texts.
+    """Yield the rows of the only sheet that is not empty, each with its number in it. The first row
+    that is not empty names the columns; cells that are empty are empty texts.
 
     Raises UserError for a damaged file, for several sheets, and for columns that cannot be told
     apart.
@@ -53,7 +53,7 @@ def rows_of_sheet(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _filled(sheet: Any) -> list[tuple[int, list[str]]]:
-    """The rows with a text in one of their cells, and their numbers, from 1."""
+    """Return the rows with a text in one of their cells, and their numbers, from 1."""
     rows = ([_text(cell) for cell in row] for row in sheet.iter_rows())
     return [(number, cells) for number, cells in enumerate(rows, start=1) if any(cells)]
 
@@ -79,8 +79,8 @@ def _text(cell: Any) -> str:
 def _names(
     path: Path, header: Sequence[str], rows: Sequence[tuple[int, Sequence[str]]]
 ) -> dict[str, int]:
-    """The place of each column by its name. Raises UserError for two of one name, and for one that
-    has cells and no name."""
+    """Return the place of each column by its name. Raises UserError for two of one name, and for
+    one that has cells and no name."""
     names: dict[str, int] = {}
     for place in range(max([len(header), *(len(cells) for _, cells in rows)])):
         name = _cell(header, place).strip()

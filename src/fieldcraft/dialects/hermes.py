@@ -83,7 +83,8 @@ class Hermes(BaseDialect):
         return self._frame_with(describe_tools(tools))
 
     def _frame_with(self, described: str) -> tuple[str, str]:
-        """A prompt of our own: the tools stand in the system message, or in the user's first."""
+        """Return the frame of a prompt of our own: the tools stand in the system message, or in the
+        user's first."""
         own = self.own_instruction if self.instruction is None else self.instruction
         if self._takes_system:
             system = "\n\n".join(part for part in (self.system, described) if part)
@@ -96,14 +97,14 @@ class Hermes(BaseDialect):
 
     @cached_property
     def writes_calls(self) -> bool:
-        """Whether the chat template writes calls and results as this dialect reads them. Raises
-        UserError as `template_frame` does."""
+        """Return whether the chat template writes calls and results as this dialect reads them.
+        Raises UserError as `template_frame` does."""
         return template_frame(self) is not None
 
     @cached_property
     def frame(self) -> Frame:
-        """What stands around the calls of a turn and their observations: as the chat template
-        writes it, or else of our own."""
+        """Text around the calls of a turn and their observations: as the chat template writes it,
+        or else of our own."""
         return template_frame(self) or own_frame(self)
 
     def observation_frame(self, place: Place = ALONE) -> tuple[str, str]:
@@ -147,6 +148,6 @@ class Hermes(BaseDialect):
 
 
 def _outline(written: str) -> str:
-    """A turn without what its calls say, which may be any text."""
+    """Return a turn without what its calls say, which may be any text."""
     turn = read_turn(written)
     return written[: turn.begin] + "<tool_call></tool_call>".join(turn.pieces)

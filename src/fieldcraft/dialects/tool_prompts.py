@@ -67,8 +67,8 @@ def shows_tools(dialect: BaseDialect) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What stands between two calls of a turn, and, after the token that ends the turn, before,
-    between and after the observations."""
+    """Text between two calls of a turn, and, after the token that ends the turn, before, between
+    and after the observations."""
 
     separator: str
     opening: str
@@ -141,7 +141,8 @@ def own_frame(dialect: BaseDialect) -> Frame:
 
 
 def _messages_with_results(dialect: BaseDialect) -> Iterator[list[dict[str, Any]]]:
-    """Two results as messages: of the role `tool` where the template has that, else of the user."""
+    """Yield two results as messages: of the role `tool` where the template has that, else of the
+    user."""
     if names_role(dialect.tokenizer, "tool"):
         yield 2 * [{"role": "tool", "content": RESULT}]
     yield [{"role": "user", "content": TWO_RESULTS}]

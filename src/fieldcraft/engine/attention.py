@@ -1,4 +1,4 @@
-"""Whether a model's attention is plain: softmax(q k) v over the past, and nothing beside it.
+"""Plain attention, softmax(q k) v over the past and nothing beside it: which models have it.
 
 A layer may look back a window of tokens only.
 
@@ -21,7 +21,7 @@ PLAIN = {"full_attention", SLIDING, "sparse", "dense"}  # the last two are kinds
 
 
 def refuse_special_attention(model: Any) -> None:
-    """Raises UserError for a model whose attention is not plain, and says what else there is."""
+    """Raise UserError for a model whose attention is not plain, and say what else there is."""
     if what := special_attention(model):
         raise UserError(
             f"{type(model).__name__} can be neither trained nor sampled from here, because {what}:"
@@ -30,7 +30,8 @@ def refuse_special_attention(model: Any) -> None:
 
 
 def special_attention(model: Any) -> str | None:
-    """What a transformers model has in place of plain attention, found in its configuration."""
+    """Return the name of what a transformers model has in place of plain attention, found in its
+    configuration; None for nothing."""
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None)
     if kinds and not PLAIN.issuperset(kinds):
@@ -43,7 +44,8 @@ def special_attention(model: Any) -> str | None:
 
 
 def unusual_option(module: Any, options: Mapping[str, Any]) -> str | None:
-    """What a layer asks of attention that is not computed here; None for nothing.
+    """Return the option that a layer asks of attention and that is not computed here; None for
+    nothing.
 
     The masks of transformers are not used here, so a layer with a window has to say so itself.
     """
@@ -56,8 +58,8 @@ def unusual_option(module: Any, options: Mapping[str, Any]) -> str | None:
 
 
 def _slides(module: Any) -> bool:
-    """Whether the configuration gives a layer a window. One that does not know its place must say
-    that it has one, if any layer has."""
+    """Return whether the configuration gives a layer a window. One that does not know its place
+    must say that it has one, if any layer has."""
     config = getattr(module, "config", None)
     kinds = getattr(config, "layer_types", None)
     if not kinds:

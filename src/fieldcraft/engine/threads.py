@@ -1,4 +1,4 @@
-"""How many CPU threads a small model runs fastest with."""
+"""The number of CPU threads with which a small model runs fastest."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class Threads:
 
     @property
     def beside(self) -> int:
-        """For training while another thread samples. More threads than cores would wait for each
-        other."""
+        """Threads for training while another thread samples. More threads than cores would wait for
+        each other."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         return max(1, min(self.training, (cores or 1) - self.sampling))
 
 
 def fastest_threads(model: Any) -> Threads:
-    """Measure with 1, 2, 4, ... threads, at most as many as torch has now (OMP_NUM_THREADS, or all
-    cores).
+    """Return the fastest numbers of threads, measured with 1, 2, 4, ... threads, at most as many as
+    torch has now (OMP_NUM_THREADS, or all cores).
 
     On two hyperthreads of one core two threads train a small model faster by a fifth and sample
     with it slower by a third, and on a busy machine they lose a factor of five, so only measuring
@@ -70,7 +70,7 @@ def _fastest(model: Any, shape: tuple[int, int], most: int) -> int:
 
 
 def _rounds(model: Any, ids: torch.Tensor) -> list[float]:
-    """The seconds of several forwards, at least two: the first one allocates."""
+    """Return the seconds of several forwards, at least two, because the first one allocates."""
     taken = [_seconds(model, ids), _seconds(model, ids)]
     while len(taken) < ROUNDS and sum(taken) < SECONDS:
         taken.append(_seconds(model, ids))

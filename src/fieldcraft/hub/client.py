@@ -61,7 +61,8 @@ def asking(what: HubModel | HubRows) -> Iterator[None]:
 
 
 def _missing(what: HubModel | HubRows) -> str:
-    """The beginning of a sentence about a name without an owner; models may be folders as well."""
+    """Return the beginning of a sentence about a name without an owner; models may be folders as
+    well."""
     return f"{what} is no folder, and" if isinstance(what, HubModel) else f"{what}:"
 
 

@@ -49,7 +49,7 @@ def converted(path: Path, *, base: Base) -> Path:
 
 
 def _is_of_run(path: Path) -> bool:
-    """Whether an adapter is that of a stage, whose run knows its base better."""
+    """Return whether an adapter is that of a stage, whose run knows its base better."""
     return (path.absolute().parent.parent / "recipe.json").exists()
 
 
@@ -57,8 +57,8 @@ def _is_of_run(path: Path) -> bool:
 
 
 def _gguf_of(path: Path) -> Path | None:
-    """The GGUF file that is meant: itself, or the only one of a folder without other weights.
-    Raises UserError for a part of one, and where several could be meant."""
+    """Return the GGUF file that is meant: the path itself, or the only one of a folder without
+    other weights. Raises UserError for a part of one, and where several could be meant."""
     if path.is_dir() and not (path / "config.json").exists():
         files = sorted(path.glob(f"*{GGUF}"))
         if len(files) > 1:
@@ -109,7 +109,7 @@ def _merged(folder: Path, base: Base) -> Path:
 
 
 def _identity(folder: Path) -> list[str]:
-    """What tells a model from others: its commit, or what its files hold."""
+    """Return texts that tell a model from others: its commit, or what its files hold."""
     if (model := model_in(folder)) is not None:
         return [str(model)]
     files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.json")])
@@ -120,7 +120,7 @@ def _identity(folder: Path) -> list[str]:
 
 
 def _once(name: str, hashes: list[str], kind: str, *sources: Path) -> Path:
-    """The folder of what a process makes of these sources, made if it is not there."""
+    """Return the folder that a process makes of these sources, made if it is not there."""
     key = hashlib.sha256("".join(hashes).encode()).hexdigest() if len(hashes) > 1 else hashes[0]
     target = own_cache() / "models" / f"{name}-{key[:_ENOUGH]}"
     make_folder(target.parent)
@@ -131,7 +131,8 @@ def _once(name: str, hashes: list[str], kind: str, *sources: Path) -> Path:
 
 
 def _convert(kind: str, target: Path, sources: tuple[Path, ...]) -> None:
-    """Raises UserError with what the process says that it cannot do."""
+    """Run a process that converts. Raises UserError with what the process says that it cannot
+    do."""
     say(f"{sources[0]} is made into {target}, once ...", file=sys.stderr)
     command = [sys.executable, "-m", WORKER, kind, str(target), *map(str, sources)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)

@@ -74,7 +74,8 @@ def fetch(model: HubModel) -> Path:
 
 
 def _pinned(model: HubModel) -> HubModel:
-    """The model at the commit that its revision is now, or was when the hub was last asked."""
+    """Return the model at the commit that its revision is now, or was when the hub was last
+    asked."""
     from huggingface_hub import HfApi
 
     if model.is_pinned:
@@ -85,7 +86,7 @@ def _pinned(model: HubModel) -> HubModel:
 
 
 def _is_whole(model: HubModel) -> bool:
-    """Whether the cache has all that is wanted of a commit."""
+    """Return whether the cache has all that is wanted of a commit."""
     try:
         with asking(model), _without_bars():
             _download(model, *_SMALL, _WEIGHTS, local_files_only=True)
@@ -133,7 +134,8 @@ class _Index(BaseModel):
 
 
 def _has_weights(folder: Path) -> bool:
-    """Whether all files of the weights are there, in a cache that other programs have filled."""
+    """Return whether all files of the weights are there, in a cache that other programs have
+    filled."""
     index = folder / _INDEX
     if not index.exists():
         return any(folder.glob(_WEIGHTS))
@@ -142,8 +144,8 @@ def _has_weights(folder: Path) -> bool:
 
 
 def _files(model: HubModel) -> list[str]:
-    """Names of the files of a commit, but for those in folders. Unlike a download, this ends at
-    once where the hub cannot be reached."""
+    """Return the names of the files of a commit, but for those in folders. Unlike a download, this
+    ends at once where the hub cannot be reached."""
     from huggingface_hub import HfApi
 
     found = HfApi().model_info(model.name, revision=model.revision).siblings or []
@@ -151,8 +153,8 @@ def _files(model: HubModel) -> list[str]:
 
 
 def _refuse_unusable(model: HubModel, folder: Path, files: list[str]) -> None:
-    """Raises UserError, before its weights are fetched, for a repository that is no model, that
-    has none in safetensors, or quantised ones only."""
+    """Raise UserError, before its weights are fetched, for a repository that is no model, that has
+    none in safetensors, or quantised ones only."""
     if not {"config.json", ADAPTER} & {*files}:
         gguf = [file for file in files if file.endswith(".gguf")]
         raise UserError(_only_gguf(model, gguf[0]) if gguf else _no_model(model))

@@ -58,7 +58,8 @@ def push_folder(folder: Path, target: HubModel, visibility: Visibility) -> str:
 
 
 def _content(path: Path) -> str | bytes:
-    """What is sent of a file: its path or, where it names folders of this machine, other bytes."""
+    """Return the content of a file to be sent: its path or, where it names folders of this machine,
+    other bytes."""
     if path.name != _AGENT:
         return str(path)
     found: dict[str, Any] = read_json(path, dict[str, Any], MAKE_ANEW)

@@ -13,7 +13,7 @@ QUANTISED_BY = ("quantize_config.json", "quant_config.json", "hf_quant_config.js
 
 
 def refuse_quantised(folder: Path, named: object) -> None:
-    """Raises UserError for a folder with quantised weights (AWQ, GPTQ, bitsandbytes, FP8 and their
+    """Raise UserError for a folder with quantised weights (AWQ, GPTQ, bitsandbytes, FP8 and their
     kin); `named` is what the user calls it."""
     beside = [name for name in QUANTISED_BY if (folder / name).exists()]
     if beside or (found := _quantisation(folder)) is not None:
@@ -25,7 +25,8 @@ def refuse_quantised(folder: Path, named: object) -> None:
 
 
 def _quantisation(folder: Path) -> str | None:
-    """The method by which config.json says that the weights are quantised, None without one."""
+    """Return the method by which config.json says that the weights are quantised, None without
+    one."""
     try:
         config: dict[str, Any] = read_json(folder / "config.json", dict[str, Any], "")
     except (Damaged, OSError):

@@ -55,7 +55,7 @@ def fetch_rows(rows: HubRows) -> Path:
 
 
 def _commit(rows: HubRows) -> str:
-    """The commit that its revision is now, or was when the hub was last asked."""
+    """Return the commit that its revision is now, or was when the hub was last asked."""
     from huggingface_hub import HfApi
 
     if rows.revision is not None and HubModel(rows.name, rows.revision).is_pinned:
@@ -68,8 +68,8 @@ def _commit(rows: HubRows) -> str:
 
 
 def _completed(rows: HubRows) -> HubRows:
-    """The rows with the configuration and the split that they name, or the only ones. Without a
-    network, those that the cache has."""
+    """Return the rows with the configuration and the split that they name, or the only ones.
+    Without a network, those that the cache has."""
     library = _datasets(rows)
     try:
         _require_access(rows)
@@ -88,7 +88,7 @@ def _completed(rows: HubRows) -> HubRows:
 
 
 def _require_access(rows: HubRows) -> None:
-    """Raises UserError where the hub does not answer, or gives no file. The library datasets would
+    """Raise UserError where the hub does not answer, or gives no file. The library datasets would
     ask for minutes, and says of a refusal too little to name the remedy."""
     from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_url
 
@@ -110,8 +110,8 @@ def _splits(library: ModuleType, rows: HubRows) -> list[str]:
 
 
 def _chosen(rows: HubRows, kind: str, names: list[str], wish: str | None, sign: str) -> str:
-    """The name that is wished for, or the only one. Raises UserError for one that is none of these,
-    and where several could be meant."""
+    """Return the name that is wished for, or the only one. Raises UserError for one that is none of
+    these, and where several could be meant."""
     if wish in names or (wish is None and len(names) == 1):
         return wish or names[0]
     if wish is not None:
@@ -141,7 +141,7 @@ def _write(rows: HubRows, file: Path) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it: dates as ISO writes them, bytes in base64."""
+    """Return a value as JSON has it: dates as ISO writes them, bytes in base64."""
     match value:
         case Mapping():
             return {str(key): _plain(inner) for key, inner in value.items()}

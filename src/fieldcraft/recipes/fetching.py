@@ -1,4 +1,4 @@
-"""What a recipe names on a hub or in forms of other programs, brought here before it is read."""
+"""Fetching of what a recipe names on a hub or in forms of other programs, before it is read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fieldcraft.records.reading import MAKE_ANEW, read_json
 
 
 def fetched(data: dict[str, Any], begun: Path | None) -> dict[str, Any]:
-    """The contents of a recipe with folders and files of this machine in place of names.
+    """Return the contents of a recipe with folders and files of this machine in place of names.
 
     Args:
         data: the contents, of which nothing is known yet.
@@ -40,7 +40,8 @@ def fetched(data: dict[str, Any], begun: Path | None) -> dict[str, Any]:
 
 
 def _names_of(run: Path) -> list[HubModel | HubRows]:
-    """Names of the hub, each with its commit, that a run began with; none before it has begun."""
+    """Return the names of the hub, each with its commit, that a run began with; none before it has
+    begun."""
     manifest = run / "recipe.json"
     if not manifest.exists():
         return []

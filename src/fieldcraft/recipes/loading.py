@@ -57,7 +57,7 @@ MOST = 2**32  # no number of a recipe is as large: random generators take seeds 
 
 
 def load_recipe(name: str, overrides: list[str], begun: Path | None = None) -> Recipe:
-    """A recipe by shipped name or path, with `key.path=value` overrides; `begun` as in
+    """Return a recipe by shipped name or path, with `key.path=value` overrides; `begun` as in
     `parse_recipe`.
 
     Raises UserError for an unknown name or key (naming the nearest) and for bad values.
@@ -77,8 +77,8 @@ def load_recipe(name: str, overrides: list[str], begun: Path | None = None) -> R
 
 
 def load_world(name: str, recipe: str, overrides: list[str]) -> Recipe:
-    """A recipe about a world: the one called `recipe` if its world has this name, else an empty one
-    with the world's own defaults, with `key.path=value` overrides.
+    """Return a recipe about a world: the one called `recipe` if its world has this name, else an
+    empty one with the world's own defaults, with `key.path=value` overrides.
 
     Raises UserError as `load_recipe` does.
     """
@@ -136,7 +136,7 @@ def parse_recipe(data: dict[str, Any], begun: Path | None = None) -> Recipe:
 
 
 def _check_values(value: Any, place: str = "") -> None:
-    """Raises UserError for a key that is no text, and a number that no setting can be."""
+    """Raise UserError for a key that is no text, and for a number that no setting can be."""
     match value:
         case dict():
             for key, inner in value.items():
@@ -152,7 +152,8 @@ def _check_values(value: Any, place: str = "") -> None:
 
 
 def build_recipe(data: dict[str, Any]) -> Recipe:
-    """The typed recipe of a mapping. Raises UserError with the first problem, and SecretShown."""
+    """Return the typed recipe of a mapping. Raises UserError with the first problem, and
+    SecretShown."""
     data = as_placed(at_home(data))
     refuse_secrets(data)
     stages = data.get("stages")
@@ -184,7 +185,7 @@ def _lacks(name: str, key: str, stages: dict[str, Any]) -> str:
 
 
 def _with_whole_world(recipe: Recipe) -> Recipe:
-    """The recipe with every setting of its world, those by default too."""
+    """Return the recipe with every setting of its world, those by default too."""
     if recipe.world is None:
         return recipe
     known_settings = world_settings(recipe.world.name)
@@ -197,8 +198,8 @@ def _with_whole_world(recipe: Recipe) -> Recipe:
 
 
 def check_names(recipe: Recipe) -> None:
-    """Raises UserError for a name that stands for nothing, and for stages that others start from,
-    or that are rows of a table or compared in it, and do not exist."""
+    """Raise UserError for a name that stands for nothing, and for stages that others start from, or
+    that are rows of a table or compared in it, and do not exist."""
     if recipe.dialect is not None:
         require(Kind.DIALECT, recipe.dialect)
     require(Kind.ENGINE, recipe.engine.name)
@@ -288,7 +289,8 @@ def _check_collection(recipe: Recipe) -> None:
 
 
 def _check_engine(recipe: Recipe) -> None:
-    """vLLM holds one model at a time, so nothing else can be sampled beside it."""
+    """Raise UserError for a second model beside vLLM, which holds one at a time, so nothing else
+    can be sampled beside it."""
     frozen = [n for n, s in recipe.stages.items() if isinstance(s, Rl) and s.simulator == "frozen"]
     if recipe.engine.name == VLLM and frozen:
         raise UserError(
@@ -298,7 +300,7 @@ def _check_engine(recipe: Recipe) -> None:
 
 
 def _check_overlong(recipe: Recipe) -> None:
-    """A rollout must be able to reach the limit of its length penalty."""
+    """Raise UserError for a length penalty whose limit no rollout can reach."""
     for name, stage in recipe.stages.items():
         if isinstance(stage, Rl) and stage.overlong_penalty:
             try:
@@ -324,14 +326,14 @@ def _check_seeds(recipe: Recipe) -> None:
 
 
 def check_judge(judge: JudgeModel, needed: bool) -> None:
-    """Raises UserError for a judge named by half, or not at all where one is needed."""
+    """Raise UserError for a judge named by half, or not at all where one is needed."""
     named = [judge.url is not None, judge.model is not None]
     if any(named) != all(named) or (needed and not any(named)):
         raise UserError("a judge needs both a url and a model: set judge.url and judge.model.")
 
 
 def recipe_of_run(run: Path) -> Recipe:
-    """The recipe that a run folder was made with; the files it names may be gone by now.
+    """Return the recipe that a run folder was made with; the files it names may be gone by now.
 
     Raises UserError if the folder is not one run's, or one of another version's, PartError where a
     part of the user's cannot be imported here, and ConsentNeeded for modules of others: to read a
@@ -361,8 +363,8 @@ def recipe_of_run(run: Path) -> Recipe:
 def _sentence(
     error: ValidationError, section: type[BaseModel], prefix: tuple[str, ...] = ()
 ) -> str:
-    """What is wrong with the key that pydantic complains of first, `prefix` being where the section
-    is in the recipe."""
+    """Return a sentence about the key that pydantic complains of first; `prefix` is the place of
+    the section in the recipe."""
     kind, clause, loc = first_problem(error)
     parts = _keys(loc)
     place = ".".join([*prefix, *parts])
@@ -377,12 +379,13 @@ def _sentence(
 
 
 def _keys(place: Sequence[str | int]) -> list[str]:
-    """Where pydantic found a problem, without the kinds of weight that it tells apart."""
+    """Return the place where pydantic found a problem, without the kinds of weight that it tells
+    apart."""
     return [str(part) for part in place if part not in ("float", "Weighted")]
 
 
 def keys_of(section: type[BaseModel], parts: Sequence[str]) -> list[str]:
-    """The keys that a section, or one inside it, may have."""
+    """Return the keys that a section, or one inside it, may have."""
     for part in parts:
         annotation = fields_of(section)[part].annotation
         section = next(  # a section, or one that may be null

@@ -25,7 +25,7 @@ class Chosen(BaseModel):
 
     @property
     def sentence(self) -> str:
-        """What is printed at the start."""
+        """Sentence that is printed at the start."""
         return f"dialect: {self.name}, because {self.why}; dialect=NAME changes it"
 
 
@@ -35,8 +35,8 @@ def record_dialect(chosen: Chosen, run: Path) -> None:
 
 
 def recorded_dialect(recipe: Recipe, run: Path) -> Chosen | None:
-    """The dialect that was chosen when a run began; None where its recipe names one, or it has not
-    begun. Raises UserError for a file that is damaged."""
+    """Return the dialect that was chosen when a run began; None where its recipe names one, or it
+    has not begun. Raises UserError for a file that is damaged."""
     file = run / FILE
     if recipe.dialect is not None or not file.exists():
         return None
@@ -44,7 +44,7 @@ def recorded_dialect(recipe: Recipe, run: Path) -> Chosen | None:
 
 
 def with_recorded(recipe: Recipe, run: Path) -> Recipe:
-    """The recipe of a run with the dialect that was chosen for it, if one was. Raises UserError as
-    `recorded_dialect` does."""
+    """Return the recipe of a run with the dialect that was chosen for it, if one was. Raises
+    UserError as `recorded_dialect` does."""
     chosen = recorded_dialect(recipe, run)
     return recipe.model_copy(update={"dialect": chosen.name}) if chosen else recipe

@@ -1,4 +1,4 @@
-"""What the parts of one run are made from, opened once."""
+"""Parts that one run is made from, opened once."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Context:
         self.environment_of_others = make_environment_of_others(self.recipe)
 
     def know(self, inputs: Inputs) -> None:
-        """Go on with other inputs: those of what the model turned out to know."""
+        """Go on with other inputs: those for what the model turned out to know."""
         self.inputs = inputs
         inputs.correct = self.correct
 
@@ -110,12 +110,12 @@ class Context:
             self.emit(Said(remark))
 
     def evaluation_tasks(self) -> list[Task]:
-        """The questions to test on, with their closed-book rates once these are measured."""
+        """Return the questions to test on, with their closed-book rates once these are measured."""
         return with_rates(self.inputs.evaluation_tasks(), self.rates.get(EVALUATION, {}))
 
     def training_tasks(self) -> Sequence[Task]:
-        """The questions of reinforcement learning: the selected ones, or all of them, also with
-        their closed-book rates."""
+        """Return the questions of reinforcement learning: the selected ones, or all of them, also
+        with their closed-book rates."""
         asked = self.inputs.train_tasks() if self.selected is None else self.selected
         return with_rates(asked, self.rates.get(TRAINING, {}))
 
@@ -146,7 +146,7 @@ class Context:
                 await tool.close()
 
     def first_model(self) -> Path:
-        """The folder of the first model: the user's, or one made here."""
+        """Return the folder of the first model: the user's, or one made here."""
         write = partial(write_first_model, self.inputs)
         folder = self.recipe.model or self.folder.once("start/model", write)
         load_tokenizer(folder)
@@ -162,8 +162,8 @@ class Context:
         return folder
 
     def use_threads(self, model: Any) -> None:
-        """Threads are measured once a run: with another number a run that is resumed would add up
-        its floats in another order, and end with other numbers."""
+        """Set the number of threads, measured once a run: with another number a run that is resumed
+        would add up its floats in another order, and end with other numbers."""
         file = self.folder.threads
         if not file.exists():
             write_json(file, asdict(fastest_threads(model)))
@@ -173,26 +173,26 @@ class Context:
 
     @cached_property
     def correct(self) -> Reward:
-        """The reward that says which answers are right."""
+        """Reward that tells which answers are right."""
         return make_correct(self.recipe, self.judge)
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
-        """Of the tools, as a prompt shows them."""
+        """Schemas of the tools, as a prompt shows them."""
         return [tool.schema for tool in self.tools]
 
     def dialect(self, model: Path) -> BaseDialect:
-        """The recipe's, bound to the tokenizer of a model."""
+        """Return the dialect of the recipe, bound to the tokenizer of a model."""
         return load_dialect(self.recipe, model)
 
     def environment(self, dialect: Dialect) -> ToolEnvironment:
-        """With all tools of the recipe."""
+        """Return an environment with all tools of the recipe."""
         return make_environment(self.recipe, dialect, self.tools)
 
     @asynccontextmanager
     async def play(self, dialect: BaseDialect, budget: Limits) -> AsyncIterator[Play | None]:
-        """What plays rollouts in the recipe's environment of others, within a budget and inside
-        the block; None where the recipe has tools."""
+        """Yield a function that plays rollouts in the recipe's environment of others, within a
+        budget and inside the block; None where the recipe has tools."""
         if self.environment_of_others is None:
             yield None
             return
@@ -201,16 +201,16 @@ class Context:
             yield play
 
     def engine(self, model: Any, dialect: Dialect, source: OnRanks | None = None) -> PolicyEngine:
-        """The recipe's, which samples from a model of this process, or from what `source` has the
-        weights of."""
+        """Return the recipe's engine, which samples from a model of this process, or from the one
+        whose weights `source` has."""
         threads = self.threads.sampling
         return make_engine(
             self.recipe, model, dialect.tokenizer, threads, self.home, self.session, source
         )
 
     def new_ranks(self) -> RayRanks | None:
-        """Ranks without any model, None where this process trains. A run has one set of them at a
-        time."""
+        """Start the ranks, without any model; return None where this process trains. A run has one
+        set of them at a time."""
         if self.session is None or not self.session.of("trainer"):
             return None
         ranks = self.home.once("ranks", partial(RayRanks, self.session))
@@ -218,11 +218,13 @@ class Context:
         return ranks
 
     def policy(self, model: Path) -> Any:
-        """A model that the run has trained, or begins with, in the type in which it was trained."""
+        """Return a model that the run has trained, or begins with, in the type in which it was
+        trained."""
         return load_model(model, self.device, self.recipe.policy_dtype).eval()
 
     def versions(self) -> dict[str, Any]:
-        """What a number needs to be compared: software, rules, and the corpus searched."""
+        """Return all that is needed to compare a number: software, rules, and the corpus
+        searched."""
         folder = self.folder.index
         manifest = folder / MANIFEST
         return {
@@ -272,7 +274,7 @@ async def open_context(recipe: Recipe, out: Path, events: Events) -> AsyncIterat
 
 @contextmanager
 def _cluster(recipe: Recipe, folder: Path) -> Iterator[Session | None]:
-    """The processes of a run, None where it is one."""
+    """Yield the processes of a run, None where it is a single one."""
     if not recipe.cluster.used:
         yield None
         return

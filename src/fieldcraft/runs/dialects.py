@@ -30,7 +30,7 @@ TEXT_TAGS = ("autocoa", "torl")  # the dialects of one tool each that a model wi
 
 
 def choose_dialect(recipe: Recipe, folder: Path | None = None) -> Chosen:
-    """The dialect of a recipe, and why it is that one where the recipe names none.
+    """Return the dialect of a recipe, and the reason where the recipe names none.
 
     A chat template that writes tool calls gives `hermes`, any other one, and a model that has none
     or is made by the run, a dialect of text tags. Where none of these can call the recipe's tools,
@@ -56,7 +56,7 @@ def choose_dialect(recipe: Recipe, folder: Path | None = None) -> Chosen:
 
 
 def _by_tools(recipe: Recipe, why: str) -> Chosen:
-    """The dialect of a model whose template says nothing of calls."""
+    """Return the dialect of a model whose template says nothing of calls."""
     # The tools of a server are not known before it is asked, and may be any.
     called = {name for tool in recipe.tools for name in tool.all_names or {tool.name}}
     for name in TEXT_TAGS:
@@ -70,8 +70,8 @@ def _by_tools(recipe: Recipe, why: str) -> Chosen:
 
 
 def _writes_calls(recipe: Recipe, tokenizer: Any, folder: Path) -> bool:
-    """Whether the model's chat template writes calls; what is wrong with its tokenizer is found
-    when the dialect is made."""
+    """Return whether the model's chat template writes calls; faults of its tokenizer are found when
+    the dialect is made."""
     try:
         dialect = _bound(Hermes.name, recipe, tokenizer, folder)
         return isinstance(dialect, Hermes) and dialect.writes_calls
@@ -80,12 +80,12 @@ def _writes_calls(recipe: Recipe, tokenizer: Any, folder: Path) -> bool:
 
 
 def with_dialect(recipe: Recipe, folder: Path | None = None) -> Recipe:
-    """The recipe with the name of its dialect. Raises UserError as `choose_dialect` does."""
+    """Return the recipe with the name of its dialect. Raises UserError as `choose_dialect` does."""
     return recipe.model_copy(update={"dialect": choose_dialect(recipe, folder).name})
 
 
 def load_dialect(recipe: Recipe, folder: Path) -> BaseDialect:
-    """The dialect of a recipe, bound to the tokenizer of the model in a folder.
+    """Return the dialect of a recipe, bound to the tokenizer of the model in a folder.
 
     Raises UserError for a tokenizer that cannot be read, that has more tokens than the model, that
     the dialect cannot be used with, or that changes texts.
@@ -104,8 +104,8 @@ def load_dialect(recipe: Recipe, folder: Path) -> BaseDialect:
 
 
 def announce_dialect(recipe: Recipe, folder: Path) -> BaseDialect:
-    """The same; a choice is printed, on standard error because a server may answer on the other.
-    Raises UserError as `load_dialect` does."""
+    """Return the dialect as `load_dialect` does, and print a choice: on standard error, because a
+    server may answer on the other. Raises UserError as `load_dialect` does."""
     chosen = choose_dialect(recipe, folder)
     dialect = load_dialect(recipe.model_copy(update={"dialect": chosen.name}), folder)
     if chosen.why:
@@ -114,7 +114,7 @@ def announce_dialect(recipe: Recipe, folder: Path) -> BaseDialect:
 
 
 def _bound(name: str, recipe: Recipe, tokenizer: Any, folder: Path) -> BaseDialect:
-    """A dialect with what a recipe and the folder of a model say of it."""
+    """Return a dialect with what a recipe and the folder of a model say of it."""
     return get_dialect(
         name,
         tokenizer,
@@ -128,7 +128,7 @@ def _bound(name: str, recipe: Recipe, tokenizer: Any, folder: Path) -> BaseDiale
 
 
 def require_any_dialect(folder: Path) -> None:
-    """Raises UserError for a model of which nothing says how it acts, if its tokenizer is one that
+    """Raise UserError for a model of which nothing says how it acts, if its tokenizer is one that
     `load_dialect` refuses for every dialect."""
     tokenizer = load_tokenizer(folder)
     _require_tokens(tokenizer, folder)
@@ -137,7 +137,7 @@ def require_any_dialect(folder: Path) -> None:
 
 
 def _require_tokens(tokenizer: Any, folder: Path) -> None:
-    """Raises UserError for a tokenizer with tokens that the model does not know."""
+    """Raise UserError for a tokenizer with tokens that the model does not know."""
     tokens, known = len(tokenizer), load_config(folder).get_text_config().vocab_size
     if tokens > known:
         raise UserError(

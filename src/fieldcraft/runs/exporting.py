@@ -51,8 +51,9 @@ def export(path: Path, out: Path, dtype: Dtype) -> None:
 
 
 def _whole(run: RunFolder, part: Path) -> tuple[Any, ProbeResult]:
-    """The model of a checkpoint in shards or of an adapter, which is merged, and what the policy
-    said before. The weights below an adapter are rounded as they were in training."""
+    """Return the model of a checkpoint in shards or of an adapter, which is merged, and the record
+    of what the policy said before. The weights below an adapter are rounded as they were in
+    training."""
     start, lora, dtype = run.model("start"), run.recipe.lora, run.recipe.dtype
     if (part / ADAPTER).exists():
         model, adapter = load_policy(start, dtype, lora, adapter=part)

@@ -27,7 +27,7 @@ Shown = Sequence[tuple[Task, Sequence[Step]]]
 def filter_shown(
     recipe: Recipe, shown: Shown, filters: Filters, dialect: Dialect, correct: Reward
 ) -> Filtered:
-    """Demonstrations through the filters of a recipe; `correct` says which answers are right.
+    """Pass demonstrations through the filters of a recipe; `correct` tells which answers are right.
     Raises UserError as `apply_filters` does."""
     return run_async(apply_filters(shown, filters, dialect, Grader(correct), recipe.seed))
 
@@ -53,11 +53,11 @@ def _with_reason(chain: Chain, rule: str, reason: str) -> tuple[Task, Sequence[S
 
 
 def text_dialect(recipe: Recipe) -> Dialect:
-    """The recipe's dialect where there is no model: its tokenizer knows bytes alone."""
+    """Return the recipe's dialect where there is no model: its tokenizer knows bytes alone."""
     return get_dialect(choose_dialect(recipe).name, new_tokenizer([], ()))
 
 
 def refuse_bad_filters(filters: Filters) -> None:
-    """Raises UserError for filters that could not be used, before anything is done."""
+    """Raise UserError for filters that could not be used, before anything is done."""
     for name, settings in filters.items():
         make_rule(name, settings)

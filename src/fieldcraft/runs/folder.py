@@ -62,7 +62,7 @@ class RunFolder:
 
     @staticmethod
     def questions_in(path: Path) -> Path:
-        """Where a run keeps questions that a program gave it, before it begins."""
+        """Return where a run keeps questions that a program gave it, before it begins."""
         return path / "questions.jsonl"
 
     @property
@@ -80,7 +80,7 @@ class RunFolder:
 
     @property
     def trackers(self) -> Path:
-        """How far the trackers of the run have been told."""
+        """File that says how far the trackers of the run have been told."""
         return self.path / "trackers.json"
 
     @property
@@ -93,22 +93,22 @@ class RunFolder:
 
     @property
     def filtered(self) -> Path:
-        """What the filters of a collection left, with its data card."""
+        """Folder with what the filters of a collection left, and its data card."""
         return self.collected / "filtered"
 
     @property
     def selected(self) -> Path:
-        """The questions of reinforcement learning, where the recipe selects them."""
+        """Questions of reinforcement learning, where the recipe selects them."""
         return self.path / "select"
 
     @property
     def closed_book(self) -> Path:
-        """How often questions are right without tools, where the recipe measures it."""
+        """Rates at which questions are right without tools, where the recipe measures them."""
         return self.path / "closed_book.jsonl"
 
     @property
     def knowledge(self) -> Path:
-        """How often the first model answered each probe of the world, where it has probes."""
+        """Rates at which the first model answered each probe of the world, where it has probes."""
         return self.path / "knowledge.jsonl"
 
     @property
@@ -126,14 +126,14 @@ class RunFolder:
 
     @property
     def done(self) -> bool:
-        """Whether a run has its report, which may say that something stopped it, and has lost
-        nothing that agents and other commands read."""
+        """Return whether a run has its report, and has lost nothing that agents and other commands
+        read. The report may say that something stopped the run."""
         whole = self.report_html.exists() and self.report_json.exists()
         return whole and "stopped" not in self.read_report() and not self._has_lost
 
     @property
     def _has_lost(self) -> bool:
-        """Tell whether a run, or that of a seed, lacks its index or an evaluation."""
+        """Return whether a run, or that of a seed, lacks its index or an evaluation."""
         if self.recipe.seeds:
             return not all(self.seed(seed).done for seed in self.recipe.seeds)
         if self.recipe.collect is not None or not self.recipe.stages:
@@ -147,26 +147,26 @@ class RunFolder:
             path.unlink(missing_ok=True)
 
     def read_report(self) -> dict[str, Any]:
-        """The report. Raises UserError where it is damaged."""
+        """Return the report. Raises UserError where it is damaged."""
         found: dict[str, Any] = read_json(self.report_json, dict[str, Any], self.report_advice)
         return found
 
     @property
     def report_advice(self) -> str:
-        """What to do where the report is damaged."""
+        """Advice on a report that is damaged."""
         return f"{put_aside(self.report_html)} and run the recipe again, which writes both anew"
 
     def stage(self, name: str) -> StageFolder:
         return StageFolder(self.path / name)
 
     def model(self, name: str) -> Path:
-        """The model of a stage, or the first one (`start`)."""
+        """Return the model of a stage, or the first one (`start`)."""
         if name == "start" and self.recipe.model is not None:
             return require_cached(self.recipe.model, self.path)
         return self.stage(name).model
 
     def finished_stages(self) -> list[str]:
-        """Those that are done, in the order of the recipe."""
+        """Return the stages that are done, in the order of the recipe."""
         return [name for name in self.recipe.stages if self.stage(name).done]
 
     def evaluation(self, name: str) -> EvaluationFiles:
@@ -174,20 +174,21 @@ class RunFolder:
         return EvaluationFiles(folder / f"{name}.jsonl", folder / f"{name}.json")
 
     def evaluations(self) -> list[str]:
-        """Those that are done, in the order of the run: the one place that knows it."""
+        """Return the evaluations that are done, in the order of the run: the one place that knows
+        it."""
         return [name for name in evaluations(self.recipe) if self.evaluation(name).done]
 
     def evaluated(self, name: str | None) -> str:
-        """The name of an evaluation, the last one there is by default. Raises UserError where
-        there is none."""
+        """Return the name of an evaluation, the last one there is by default. Raises UserError
+        where there is none."""
         found = self.evaluations()
         if not found:
             raise UserError(f"{self.path} has no evaluation yet: let 'fieldcraft run' resume it.")
         return self._one_of(found, name, "evaluation of")
 
     def trained(self, name: str | None) -> str:
-        """The name of a stage that has kept rollouts of its training, the last one by default.
-        Raises UserError where there is none."""
+        """Return the name of a stage that has kept rollouts of its training, the last one by
+        default. Raises UserError where there is none."""
         found = [stage for stage in self.recipe.stages if self.stage(stage).rollouts.exists()]
         if not found:
             raise UserError(
@@ -201,12 +202,12 @@ class RunFolder:
         return name or found[-1]
 
     def seed(self, seed: int) -> RunFolder:
-        """One run of a recipe with several seeds."""
+        """Return one run of a recipe with several seeds."""
         recipe = self.recipe.model_copy(update={"seed": seed, "seeds": ()})
         return RunFolder(self.path / f"seed-{seed}", recipe)
 
     def once(self, name: str, make: Callable[[Path], None]) -> Path:
-        """The folder `name`, made by `make` in a draft if it is not complete yet."""
+        """Return the folder `name`, made by `make` in a draft if it is not complete yet."""
         target = self.path / name
         if not target.exists():
             with atomic_folder(target) as draft:
@@ -227,14 +228,15 @@ class RunFolder:
 
 
 def find_run(path: Path) -> RunFolder:
-    """The run in a folder, with the dialect that was chosen for it. Raises UserError where there
-    is none."""
+    """Return the run in a folder, with the dialect that was chosen for it. Raises UserError where
+    there is none."""
     return RunFolder(path, with_recorded(recipe_of_run(path), path))
 
 
 def find_model(path: Path) -> tuple[RunFolder | None, Path]:
-    """The checkpoint in RUN (of its last finished stage), RUN/STAGE, RUN/STAGE/model or a bare
-    checkpoint, and the run that it belongs to. A stage that is not finished has its newest one.
+    """Return the checkpoint in RUN (of its last finished stage), RUN/STAGE, RUN/STAGE/model or a
+    bare checkpoint, and the run that it belongs to. A stage that is not finished has its newest
+    one.
 
     Raises UserError where there is none.
     """
@@ -256,8 +258,8 @@ def find_model(path: Path) -> tuple[RunFolder | None, Path]:
 
 
 def find_part(path: Path) -> tuple[RunFolder, Path] | None:
-    """The run of a checkpoint that is no model by itself, in shards or an adapter, and its folder;
-    None where `path` is anything else. A stage that is not finished has its newest one.
+    """Return the run of a checkpoint that is no model by itself, in shards or an adapter, and its
+    folder; None where `path` is anything else. A stage that is not finished has its newest one.
 
     Raises UserError for one outside of a run.
     """
@@ -277,8 +279,8 @@ def find_part(path: Path) -> tuple[RunFolder, Path] | None:
 
 
 def _in_stage(path: Path) -> Path:
-    """The model of a stage, or its newest checkpoint where it is not finished; `path` itself where
-    it is no stage."""
+    """Return the model of a stage, or its newest checkpoint where it is not finished; `path` itself
+    where it is no stage."""
     if (path / "model" / "config.json").exists():
         return path / "model"
     return max(path.glob(CHECKPOINTS), default=path)  # six digits, so by name is by steps

@@ -1,4 +1,4 @@
-"""Where a run's questions, corpus and demonstrations come from."""
+"""Sources of a run's questions, corpus and demonstrations."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ MODEL = "model"  # who answers probes
 
 
 def knowledge_of(recipe: Recipe, journal: Path) -> Inputs:
-    """The inputs of a run whose model has answered probes, as its journal says; without one, what
-    a model knows is not known yet. Raises UserError where the journal is damaged."""
+    """Return the inputs of a run whose model has answered probes, by its journal; without a journal
+    it is not known yet what the model knows. Raises UserError where the journal is damaged."""
     inputs = make_inputs(recipe)
     if not journal.exists():
         return inputs
@@ -38,7 +38,7 @@ def knowledge_of(recipe: Recipe, journal: Path) -> Inputs:
 
 
 def make_inputs(recipe: Recipe) -> Inputs:
-    """Files of the user where the recipe names them, its world where it does not."""
+    """Return the files of the user where the recipe names them, its world where it does not."""
     if recipe.asks_files:
         return FileInputs(recipe)
     if recipe.world is not None:

@@ -1,4 +1,4 @@
-"""What the model of a run knows: how often it answers the probes of its world without tools.
+"""Knowledge of a run's model: how often it answers the probes of its world without tools.
 
 It is measured before anything is trained. From it follow which questions need a call, and the
 demonstrations (`World.knowing`). What was measured of a model is kept for its next run.
@@ -76,7 +76,7 @@ class Asking:
         self.dialect = dialect
 
     async def is_right(self, probe: Task, key: str) -> bool:
-        """Whether the first line of one continuation is an accepted answer."""
+        """Return whether the first line of one continuation is an accepted answer."""
         how = Sampling(
             ANSWER_TOKENS,
             TEMPERATURE,
@@ -92,12 +92,12 @@ class Asking:
 
 
 def first_line(text: str) -> str:
-    """The answer in a continuation: its first line, without what a sentence ends with."""
+    """Return the answer in a continuation: its first line, without the full stop of a sentence."""
     return text.partition("\n")[0].strip().rstrip(".")
 
 
 def described(tallies: Tallies, probes: list[Task]) -> list[str]:
-    """How many facts of each relation the model knows, in one sentence."""
+    """Return one sentence: how many facts of each relation the model knows."""
     found = tallies.of(MODEL)
     asked = Counter(str(probe.meta["relation"]) for probe in probes)
     known = Counter(
@@ -110,7 +110,8 @@ def described(tallies: Tallies, probes: list[Task]) -> list[str]:
 
 
 def _key(model: Path, probes: list[Task], recipe: Recipe) -> str:
-    """A name for what is measured: the model's weights, the probes, and how they are asked."""
+    """Return a name for what is measured: the model's weights, the probes, and how they are
+    asked."""
     files = sorted((*model.glob("*.safetensors"), *model.glob("tokenizer.json")))
     digest = hashlib.sha256("".join(map(hash_of_file, files)).encode())
     asked = (SAMPLES, TEMPERATURE, ANSWER_TOKENS, recipe.policy_dtype)

@@ -1,4 +1,4 @@
-"""How much memory and disk a run will need: estimates, compared with what there is."""
+"""Estimates of the memory and the disk that a run will need, compared with what there is."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CPU_IS_FULL = "can't allocate memory"  # what torch says
 
 
 class Sizes(Protocol):
-    """What the estimates are made from."""
+    """Numbers that the estimates are made from."""
 
     recipe: Recipe
     device: torch.device
@@ -49,8 +49,8 @@ class Sizes(Protocol):
 
 
 def memory_problems(setup: Sizes, notes: list[str]) -> Iterator[str]:
-    """What the run needs at its peak, estimated, against the memory of the device; and where the
-    moments of an optimiser cannot be kept as the recipe says."""
+    """Check what the run needs at its peak, estimated, against the memory of the device, and that
+    the moments of an optimiser can be kept as the recipe says."""
     for stage in setup.recipe.stages.values():
         adamw_type(stage.optim, setup.device)
     sizes = memory_sizes(setup)
@@ -101,7 +101,7 @@ def _too_large(sized: Sized, stage: str | None, there: int) -> str:
 
 @contextmanager
 def within_memory(stage: str) -> Iterator[None]:
-    """Raises UserError where a stage needs more memory than there is."""
+    """Raise UserError where a stage needs more memory than there is."""
     try:
         yield
     except RuntimeError as error:  # that of a GPU is a subclass, that of a CPU is not
@@ -115,7 +115,7 @@ def within_memory(stage: str) -> Iterator[None]:
 
 
 def memory_sizes(setup: Sizes) -> dict[str, int]:
-    """The estimate for every part of a run."""
+    """Return the estimate for every part of a run, in bytes."""
     recipe = setup.recipe
     rows = min(recipe.max_rows, recipe.evaluation.concurrency)
     size, tokens = BYTES[recipe.policy_dtype], recipe.as_evaluated.budget.total_tokens
@@ -129,10 +129,10 @@ def _stage_name(name: str) -> str:
 
 
 def memory_bytes(setup: Sizes, stage: Stage) -> int:
-    """Roughly what a stage takes at its peak: its weights, and the gradients and the activations of
-    one micro-batch or, in reinforcement learning before that, the caches of the rollouts. If it
-    overlaps, it takes both at once, and the engine has a copy of the trained weights.
-    """
+    """Estimate what a stage takes at its peak, in bytes: its weights, and the gradients and the
+    activations of one micro-batch or, in reinforcement learning before that, the caches of the
+    rollouts. If it overlaps, it takes both at once, and the engine has a copy of the trained
+    weights."""
     recipe, footprint = setup.recipe, stage.footprint
     tokens = max(stage.optim.micro_tokens, longest_text(recipe, stage))
     rows = min(recipe.max_rows, footprint.rollouts)
@@ -147,7 +147,7 @@ def memory_bytes(setup: Sizes, stage: Stage) -> int:
 
 
 def activation_bytes(setup: Sizes, stage: Stage, tokens: int) -> int:
-    """What a step keeps of a micro-batch with so many tokens.
+    """Return the bytes that a step keeps of a micro-batch with so many tokens.
 
     Activations have the recipe's type, and logits are float32. With adapters activations are
     float32, too: an adapter keeps its own copy of what it reads. A layer keeps for the backward
@@ -168,8 +168,8 @@ def activation_bytes(setup: Sizes, stage: Stage, tokens: int) -> int:
 
 
 def weight_bytes(setup: Sizes, stage: Stage) -> int:
-    """What is trained with its optimiser, and what is only read, both without gradients. A teacher
-    counts as large as the model itself."""
+    """Return the bytes of what is trained with its optimiser, and of what is only read, both
+    without gradients. A teacher counts as large as the model itself."""
     only_read, footprint = BYTES[setup.recipe.dtype], stage.footprint
     trained = setup.parameters * footprint.critics + setup.trained
     others = footprint.frozen + footprint.teachers
@@ -182,22 +182,24 @@ def weight_bytes(setup: Sizes, stage: Stage) -> int:
 
 
 def trained_bytes(recipe: Recipe, stage: Stage) -> float:
-    """A number that is trained: its master, its moments, and where the model computes in another
-    type what it computes with."""
+    """Return the bytes of one number that is trained: of its master, its moments and, where the
+    model computes in another type, its copy in that type."""
     rounded = recipe.lora is None and recipe.dtype != "float32"
     copy = BYTES[recipe.dtype] if rounded else 0
     return FLOAT + MOMENTS[stage.optim.moments] + copy
 
 
 def longest_text(recipe: Recipe, stage: Stage) -> int:
-    """Tokens of the longest text that a stage may train on: of any of its budgets."""
+    """Return the number of tokens of the longest text that a stage may train on: of any of its
+    budgets."""
     periods = stage.periods(recipe.budget)
     return max((p.limits.total_tokens for p in periods), default=recipe.budget.total_tokens)
 
 
 def stage_cache_bytes(setup: Sizes, stage: Stage, rows: int) -> int:
-    """Keys and values of so many rollouts of a stage, or of the evaluations while it trains: as if
-    each were as long as the larger of the two budgets lets it be and shared none of them."""
+    """Return the bytes of the keys and values of so many rollouts of a stage, or of the evaluations
+    while it trains. Each counts as if it were as long as the larger of the two budgets lets it be,
+    and shared none of them."""
     recipe = setup.recipe
     tokens = longest_text(recipe, stage)
     if recipe.evaluation.during is not None:
@@ -206,28 +208,30 @@ def stage_cache_bytes(setup: Sizes, stage: Stage, rows: int) -> int:
 
 
 def cache_bytes(setup: Sizes, rows: int, size: int, tokens: int) -> int:
-    """Keys and values of so many rollouts of so many tokens, in whole blocks."""
+    """Return the bytes of the keys and values of so many rollouts of so many tokens, in whole
+    blocks."""
     blocks = -(-tokens // BLOCK)
     return rows * blocks * BLOCK * token_bytes(setup, size)
 
 
 def token_bytes(setup: Sizes, size: int) -> int:
-    """Keys and values of a token in all layers."""
+    """Return the bytes of the keys and values of a token in all layers."""
     config = setup.config
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return int(2 * config.num_hidden_layers * key_value_heads(config) * width * size)
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes: those free on a GPU, all that this process may have on a CPU."""
+    """Return the free bytes: those free on a GPU, all that this process may have on a CPU."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return machine_memory()
 
 
 def disk_problems(setup: Sizes, out: Path, notes: list[str]) -> Iterator[str]:
-    """Every stage leaves its model and the checkpoints that it keeps; the running one has two while
-    it writes one, and in reinforcement learning the healthiest one besides."""
+    """Check that the disk has room. Every stage leaves its model and the checkpoints that it keeps;
+    the running one has two while it writes one, and in reinforcement learning the healthiest one
+    besides."""
     stages = setup.recipe.stages.values()
     critics = max((stage.footprint.critics for stage in stages), default=0)
     kept = [stage.keep_checkpoints for stage in stages]

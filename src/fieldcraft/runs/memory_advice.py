@@ -1,4 +1,4 @@
-"""Which keys of a recipe make a run fit into memory, and with which values."""
+"""Keys of a recipe that make a run fit into memory, and their values."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def applied(sized: Sized, fits: Sequence[Fit]) -> Sized:
 
 
 def _needed(sized: Sized, fits: Sequence[Fit], estimate: Estimate, there: int) -> list[Fit]:
-    """Those of some settings without which nothing fits."""
+    """Return those of some settings without which nothing fits."""
     kept = list(fits)
     for fit in fits:
         others = [other for other in kept if other is not fit]
@@ -103,8 +103,8 @@ class SearchedKey:
 
 
 def _largest(sized: Sized, key: SearchedKey, estimate: Estimate, there: int) -> Fit | None:
-    """The largest value of a key, from the least and below what it is, with which the estimate
-    fits; it grows with the value."""
+    """Return the largest value of a key, from the least and below what it is, with which the
+    estimate fits; it grows with the value."""
 
     def size(value: int) -> int:
         return estimate(key.change(value)(sized))
@@ -146,7 +146,8 @@ def _tokens(sized: Sized, stage: str) -> SearchedKey:
 
 
 def _steps(sized: Sized, stage: str | None) -> list[Fit]:
-    """Those that a recipe does not have yet: what costs only time, then adapters, then a type."""
+    """Return the settings that a recipe does not have yet: what costs only time, then adapters,
+    then a type."""
     recipe, steps = sized.recipe, list[Fit]()
     if stage is not None:
         optim, longest = recipe.stages[stage].optim, recipe.budget.total_tokens
@@ -159,19 +160,19 @@ def _steps(sized: Sized, stage: str | None) -> list[Fit]:
 
 
 def _anew(stage: str) -> Fit:
-    """Activations computed again in the backward pass."""
+    """Return the setting that computes activations again in the backward pass."""
     setting = f"stages.{stage}.optim.activation_checkpointing=true"
     return Fit(setting, 0, lambda s: _with_optim(s, stage, activation_checkpointing=True))
 
 
 def _one_text(stage: str, tokens: int) -> Fit:
-    """A micro-batch of the longest text alone."""
+    """Return the setting for a micro-batch of the longest text alone."""
     setting = f"stages.{stage}.optim.micro_tokens={tokens}"
     return Fit(setting, 0, lambda s: _with_optim(s, stage, micro_tokens=tokens))
 
 
 def _can_round_moments(sized: Sized, optim: Optim) -> bool:
-    """Whether moments in float32 could have 8 bits here, which takes a package."""
+    """Return whether moments in float32 could have 8 bits here, which takes a package."""
     if optim.moments != "float32":
         return False
     try:
@@ -196,13 +197,13 @@ def _adapters() -> Fit:
 
 
 def _enough(sized: Sized, fit: Fit, estimate: Estimate, there: int) -> Fit | None:
-    """A setting with what it saves, if it is enough by itself."""
+    """Return a setting with the bytes that it saves, if it is enough by itself."""
     less = estimate(fit.change(sized))
     return replace(fit, saved=estimate(sized) - less) if less <= there else None
 
 
 def _adapter_size(config: Any, rank: int) -> int:
-    """Numbers of an adapter on all linear layers: two of each have rank times a width."""
+    """Return the size of an adapter on all linear layers: two of each have rank times a width."""
     hidden, heads = config.hidden_size, config.num_attention_heads
     size = getattr(config, "head_dim", None) or hidden // heads
     attention = 2 * (hidden + heads * size) + 2 * (hidden + key_value_heads(config) * size)

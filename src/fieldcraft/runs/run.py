@@ -37,8 +37,8 @@ async def _run(recipe: Recipe, out: Path, events: Events) -> dict[str, Any]:
 
 
 async def _stages(context: Context) -> dict[str, Any]:
-    """Stages and evaluations in the order of the recipe, then the report, which is also written
-    of what there is when something stops the run."""
+    """Run the stages and evaluations in the order of the recipe, then return the report, which is
+    also written of what there is when something stops the run."""
     context.folder.forget_report()
     model = context.first_model()
     await measure_knowledge(context, model)

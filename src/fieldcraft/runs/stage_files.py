@@ -30,12 +30,13 @@ class StageFolder:
 
     @property
     def timeline(self) -> Path:
-        """Of a stage of reinforcement learning: who was at work in each step, a row each."""
+        """Rows of a stage of reinforcement learning, one a step: who was at work."""
         return self.path / TIMELINE
 
     @property
     def rollouts(self) -> Path:
-        """Of a stage of reinforcement learning: a group of a few steps, see records/rollouts.py."""
+        """Rollouts of a stage of reinforcement learning: a group of a few steps, see
+        records/rollouts.py."""
         return self.path / ROLLOUTS
 
     @property
@@ -45,7 +46,7 @@ class StageFolder:
 
     @property
     def adapter(self) -> Path:
-        """With LoRA: the adapter in PEFT's format."""
+        """Adapter in PEFT's format, with LoRA."""
         return self.path / "adapter"
 
     @property
@@ -58,7 +59,7 @@ class StageFolder:
         return self.record.exists()
 
     def read_record(self) -> dict[str, Any]:
-        """`seconds` and `metrics`. Raises UserError for a file that is damaged."""
+        """Return `seconds` and `metrics`. Raises UserError for a file that is damaged."""
         advice = f"{put_aside(self.path)} to train this stage again"
         found: dict[str, Any] = read_json(self.record, _StageRecord, advice)
         return found
@@ -71,7 +72,7 @@ class _StageRecord(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class EvaluationFiles:
-    """Where an evaluation is."""
+    """Files of an evaluation."""
 
     trajectories: Path
     summary: Path
@@ -81,12 +82,14 @@ class EvaluationFiles:
         return self.summary.exists()
 
     def read(self) -> tuple[list[Trajectory], float]:
-        """All trajectories, and how many seconds they took. Raises UserError as `each` does."""
+        """Return all trajectories, and the seconds that they took. Raises UserError as `each`
+        does."""
         return list(self.each()), self._record()["seconds"]
 
     def each(self) -> Iterator[Trajectory]:
-        """The trajectories, read one by one, and only as far as the caller goes. Raises UserError
-        where they are damaged, or at the end if they are not as many as the summary is of."""
+        """Yield the trajectories, read one by one, and only as far as the caller goes. Raises
+        UserError where they are damaged, or at the end if they are not as many as the summary is
+        of."""
         summary = self._record()["summary"]
         wanted = sum(part["n"] for part in summary.get("splits", {"": summary}).values())
         count = 0
@@ -100,7 +103,7 @@ class EvaluationFiles:
             )
 
     def read_summary(self) -> dict[str, Any]:
-        """The figures. Raises UserError for a file that is damaged."""
+        """Return the figures. Raises UserError for a file that is damaged."""
         found: dict[str, Any] = self._record()["summary"]
         return found
 

@@ -30,7 +30,7 @@ PIECE = 256  # queries of a layer with a window that share a mask, unless the wi
 
 
 class Held(Protocol):
-    """What one of several processes holds of a packed batch."""
+    """The part of a packed batch that one of several processes holds."""
 
     @property
     def mine(self) -> Sequence[int]:
@@ -38,7 +38,7 @@ class Held(Protocol):
         ...
 
     def gather(self, parts: Tensor) -> Tensor:
-        """What all of them hold: [..., n, D] gives [..., N, D]."""
+        """Gather what all of them hold: [..., n, D] gives [..., N, D]."""
         ...
 
 
@@ -56,7 +56,7 @@ def attend(
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention as transformers calls it: `query` [1, Hq, N, D] gives [1, N, Hq, D].
+    """Compute the attention as transformers calls it: `query` [1, Hq, N, D] gives [1, N, Hq, D].
 
     `runs` are those of a packed batch, of which this process may hold only a `part`. Without them
     the model is not being trained, and attends as usual. With a `sliding_window` each token sees so
@@ -100,8 +100,8 @@ def _untrainable(module: torch.nn.Module, why: str) -> UserError:
 
 
 def has_flash(query: Tensor) -> bool:
-    """Whether torch's kernel for texts of any lengths can compute this: on CUDA devices from Ampere
-    on, in 16 bits."""
+    """Return whether torch's kernel for texts of any lengths can compute this: on CUDA devices from
+    Ampere on, in 16 bits."""
     if not query.is_cuda or query.dtype not in (torch.bfloat16, torch.float16):
         return False
     size = query.shape[-1]
@@ -111,8 +111,9 @@ def has_flash(query: Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What that kernel is told of the runs held here: `keys` are the places of what each run sees,
-    run after run. Queries and keys of a run lie between two of `query_ends` and `key_ends`."""
+    """The layout that the kernel is told of the runs held here: `keys` are the places of what each
+    run sees, run after run. Queries and keys of a run lie between two of `query_ends` and
+    `key_ends`."""
 
     keys: Tensor
     query_ends: Tensor
@@ -143,8 +144,8 @@ def _all_at_once(
     scaling: float | None,
     window: int | None,
 ) -> Tensor:
-    """[n, Hq, D] by one kernel. Its last query sees all keys of a run, the one before it all but
-    the last, and so on: exactly what a run sees that continues others."""
+    """Compute the attention [n, Hq, D] by one kernel. Its last query sees all keys of a run, the
+    one before it all but the last, and so on: exactly what a run sees that continues others."""
     layout = _layout(runs, held, query.device)
     keys, values = (whole[0].index_select(1, layout.keys) for whole in (key, value))
     mixed = varlen_attn(
@@ -172,7 +173,7 @@ def _one_by_one(
     dropout: float,
     window: int | None,
 ) -> Tensor:
-    """[n, Hq, D] by a kernel for each run."""
+    """Compute the attention [n, Hq, D] by a kernel for each run."""
     sizes = [run.size for run in runs]
     # Cut once: the gradient of a slice has the size of what it is cut from.
     keys, values = key.split(sizes, 2), value.split(sizes, 2)
@@ -185,13 +186,13 @@ def _one_by_one(
 
 
 def _way(place: int, runs: Sequence[Run]) -> list[int]:
-    """Places of a run and of those that it continues, first to last."""
+    """Return the places of a run and of those that it continues, first to last."""
     after = runs[place].after
     return [*([] if after is None else _way(after, runs)), place]
 
 
 def _seen(parts: Sequence[Tensor], place: int, runs: Sequence[Run]) -> Tensor:
-    """Of the keys or values of all runs, those that one run sees."""
+    """Return those keys or values of all runs that one run sees."""
     way = _way(place, runs)
     return parts[place] if len(way) == 1 else torch.cat([parts[p] for p in way], 2)
 
@@ -199,7 +200,7 @@ def _seen(parts: Sequence[Tensor], place: int, runs: Sequence[Run]) -> Tensor:
 def _of_run(
     fused: Callable[..., Tensor], asking: Tensor, keys: Tensor, values: Tensor, window: int | None
 ) -> Tensor:
-    """Attention of the queries of one run, the last ones of all that it sees."""
+    """Compute the attention of the queries of one run, the last ones of all that it sees."""
     past, whole = keys.shape[2] - asking.shape[2], keys.shape[2]
     if window is None or window >= whole:
         if not past:  # then the kernel needs no mask
@@ -216,14 +217,15 @@ def _of_run(
 
 
 def _band(asking: Tensor, place: int, whole: int, window: int) -> Tensor:
-    """[n, whole] bool: what n tokens see, of which the first stands at a place. Each sees the last
-    `window` up to itself."""
+    """Return the mask [n, whole] of bool of what n tokens see, of which the first stands at a
+    place. Each sees the last `window` up to itself."""
     seen = torch.ones(asking.shape[2], whole, dtype=torch.bool, device=asking.device)
     return seen.tril(place).triu(place - window + 1)
 
 
 def attend_by_runs(model: Any) -> None:
-    """From now on a transformers model attends by `attend`; without `runs` as it did before."""
+    """Let a transformers model attend by `attend` from now on; without `runs` it attends as it did
+    before."""
     model.config._attn_implementation = ATTENTION
 
 

@@ -48,7 +48,7 @@ def write_from_gguf(folder: Path, file: Path) -> None:
 
 
 class GgufHeader:
-    """What a GGUF file says of its model.
+    """The header of a GGUF file, with what it says of its model.
 
     Args:
         file: its path.
@@ -70,7 +70,7 @@ class GgufHeader:
         self._types = gguf.GGMLQuantizationType
 
     def value(self, key: str) -> Any:
-        """The value of a key, None where the file has none."""
+        """Return the value of a key, None where the file has none."""
         field = self._reader.get_field(key)
         return None if field is None else field.contents()
 
@@ -84,19 +84,19 @@ class GgufHeader:
 
     @property
     def ends(self) -> list[int]:
-        """The tokens that end a sequence and, if another one does, a turn."""
+        """Tokens that end a sequence and, if another one does, a turn."""
         found = [self.value(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot")]
         return list(dict.fromkeys(int(end) for end in found if end is not None))
 
     @property
     def dtype(self) -> torch.dtype:
-        """The smallest type that loses nothing of the matrices, but for quantised ones."""
+        """Smallest type that loses nothing of the matrices, but for quantised ones."""
         types = {tensor.tensor_type for tensor in self._reader.tensors if len(tensor.shape) > 1}
         exact = {self._types[name] for name in _EXACT}
         return torch.float32 if types & exact else torch.bfloat16
 
     def tensor(self, name: str) -> np.ndarray | None:
-        """A tensor that is not quantised, None where the file has none of that name."""
+        """Return a tensor that is not quantised, None where the file has none of that name."""
         return next((t.data for t in self._reader.tensors if t.name == name), None)
 
 
@@ -157,7 +157,7 @@ def _complete_positions(config: Any, header: GgufHeader) -> None:
 
 
 def _llama3_positions(config: Any, factors: np.ndarray, header: GgufHeader) -> dict[str, Any]:
-    """The scaling of Llama 3.1 and its kin, of which the file holds the result alone."""
+    """Return the scaling of Llama 3.1 and its kin, of which the file holds the result alone."""
     before = dict(config.rope_parameters)
     for factor in (8.0, 16.0, 32.0):
         scaling = {
@@ -177,8 +177,8 @@ def _llama3_positions(config: Any, factors: np.ndarray, header: GgufHeader) -> d
 
 
 def llama3_factors(scaling: dict[str, Any], width: int) -> list[float]:
-    """By how much each frequency of a head is divided under Llama 3's scaling; `width` is that of
-    the head."""
+    """Return the factors by which each frequency of a head is divided under Llama 3's scaling;
+    `width` is that of the head."""
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     found = []
     for place in range(0, width, 2):
@@ -193,7 +193,7 @@ def llama3_factors(scaling: dict[str, Any], width: int) -> list[float]:
 
 
 def _tokenizer(header: GgufHeader) -> Any:
-    """The tokenizer that lies beside the file, else that in it."""
+    """Return the tokenizer that lies beside the file, else that in it."""
     folder = header.file.parent
     beside = (folder / "tokenizer.json").exists()
     tokenizer = load_tokenizer(folder) if beside else _own_tokenizer(header)
@@ -238,7 +238,7 @@ def _complete_splitting(header: GgufHeader, backend: Any) -> None:
 
 
 def _refuse_other_tokens(header: GgufHeader, tokenizer: Any) -> None:
-    """Raises UserError for a tokenizer with other tokens than the file's. Those of other signs than
+    """Raise UserError for a tokenizer with other tokens than the file's. Those of other signs than
     letters are spelled in several ways."""
     there: Sequence[str | None] = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     pairs = enumerate(zip(header.tokens, there, strict=False))

@@ -54,7 +54,7 @@ class BlockLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store `[1, H, T, D]` where the plan says; returns all blocks of this layer."""
+        """Store `[1, H, T, D]` where the plan says, and return all blocks of this layer."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         slots = self.cache.plan.slots(key_states.shape[1])
@@ -101,7 +101,8 @@ class BlockCache(Cache):
 
     @torch.inference_mode()  # where its tensors were made
     def fit(self, blocks: int) -> None:
-        """Have so many blocks; layer by layer, so that the peak is one layer above the new size."""
+        """Resize the cache to so many blocks, layer by layer, so that the peak is one layer above
+        the new size."""
         if blocks == self.blocks:
             return
         self.blocks = blocks
@@ -146,8 +147,8 @@ def attend(
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of a packed step: `query` [1, Hq, T, D], `key` and `value` the layer's cache. With
-    a `sliding_window` each token sees so many, itself included.
+    """Compute the attention of a packed step: `query` [1, Hq, T, D], `key` and `value` the layer's
+    cache. With a `sliding_window` each token sees so many, itself included.
 
     Raises UserError for architectures whose attention is more than softmax(q k) v over the past, or
     whose layers do not pass on the plan.
@@ -186,7 +187,7 @@ def _attend_by_row(
     scaling: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    """Attention of `queries` [t, Hq, D] over copies of their rows' blocks."""
+    """Compute the attention of `queries` [t, Hq, D] over copies of their rows' blocks."""
     mask = group.mask(window)
     rows, width, length = mask.shape
     heads, share = keys.shape[1], queries.shape[1] // keys.shape[1]
@@ -212,8 +213,9 @@ def _attend_by_block(
     scaling: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    """Attention of one query per row, `queries` [R, Hq, D]: every block is read once, where it
-    lies, for all rows that hold it. The softmax of a row is joined from those of its blocks."""
+    """Compute the attention of one query per row, `queries` [R, Hq, D]. Every block is read once,
+    where it lies, for all rows that hold it. The softmax of a row is joined from those of its
+    blocks."""
     heads, (rows, _, size) = keys.shape[1], queries.shape
     share = queries.shape[1] // heads
     q = (queries * (scaling or size**-0.5)).view(rows, heads, share, size)
@@ -235,7 +237,7 @@ def _attend_by_block(
 def _scores(
     q: torch.Tensor, keys: torch.Tensor, reading: Reading, window: int | None
 ) -> torch.Tensor:
-    """[P * W, H, S, B] products of each reader's query with the keys of its block."""
+    """Return the products [P * W, H, S, B] of each reader's query with the keys of its block."""
     lanes = _by_block(q.index_select(0, reading.rows), reading)
     scores = torch.matmul(lanes, keys[reading.blocks].transpose(2, 3))
     scores = _by_reader(scores, reading).float()
@@ -244,20 +246,20 @@ def _scores(
 
 
 def _mix(weights: torch.Tensor, values: torch.Tensor, reading: Reading) -> torch.Tensor:
-    """[P * W, H, S, D] sums of a block's values for each of its readers."""
+    """Return the sums [P * W, H, S, D] of a block's values for each of its readers."""
     mixed = torch.matmul(_by_block(weights, reading), values[reading.blocks])
     return _by_reader(mixed, reading)
 
 
 def _by_block(x: torch.Tensor, reading: Reading) -> torch.Tensor:
-    """[P * W, H, S, n] as [P, H, W * S, n]."""
+    """Rearrange [P * W, H, S, n] into [P, H, W * S, n]."""
     if reading.width == 1:
         return x
     return x.unflatten(0, (-1, reading.width)).transpose(1, 2).flatten(2, 3)
 
 
 def _by_reader(x: torch.Tensor, reading: Reading) -> torch.Tensor:
-    """[P, H, W * S, n] as [P * W, H, S, n]."""
+    """Rearrange [P, H, W * S, n] into [P * W, H, S, n]."""
     if reading.width == 1:
         return x
     return x.unflatten(2, (reading.width, -1)).transpose(1, 2).flatten(0, 1)
@@ -268,8 +270,8 @@ AttentionInterface.register(ATTENTION, attend)
 
 @contextmanager
 def block_attention(config: Any) -> Iterator[None]:
-    """Let the model of `config` attend by blocks; training uses the same model and gets its own
-    implementation back."""
+    """Let the model of `config` attend by blocks inside the block; training uses the same model and
+    gets its own implementation back."""
     before = config._attn_implementation
     config._attn_implementation = ATTENTION
     try:

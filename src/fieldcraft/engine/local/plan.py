@@ -1,4 +1,4 @@
-"""What one step of the local engine computes: which token belongs where, and who reads what."""
+"""The plan of one step of the local engine: which token belongs where, and who reads what."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Group:
     _masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
 
     def mask(self, window: int | None) -> torch.Tensor:
-        """[R, W, L] bool, True where a query sees a position: up to its own, and with a window so
-        many of them."""
+        """Return the mask [R, W, L] of bool, True where a query sees a position: up to its own, and
+        with a window so many of them."""
         if window not in self._masks:
             keys = torch.arange(self.blocks.shape[1] * BLOCK, device=self.queries.device)
             asking = self.queries[..., None]
@@ -47,8 +47,8 @@ class Reading:
     _hidden: dict[int | None, torch.Tensor | None] = field(default_factory=dict)
 
     def hidden(self, window: int | None) -> torch.Tensor | None:
-        """[P * width, 1, 1, B] bool, True where no token is yet, or where it is out of the window.
-        None where nothing is hidden."""
+        """Return a mask [P * width, 1, 1, B] of bool, True where no token is yet, or where it is
+        out of the window. None where nothing is hidden."""
         if window not in self._hidden:
             self._hidden[window] = self._find_hidden(window)
         return self._hidden[window]
@@ -63,7 +63,7 @@ class Reading:
 
 @dataclass(slots=True)
 class Plan:
-    """Where the tokens of one step belong."""
+    """The places of the tokens of one step."""
 
     ids: torch.Tensor  # [T]
     positions: torch.Tensor  # [T]
@@ -75,7 +75,8 @@ class Plan:
     _slots: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def slots(self, heads: int) -> torch.Tensor:
-        """[T * heads] where keys go in a layer that is seen as lines of one head's numbers."""
+        """Return the places [T * heads] of keys in a layer that is seen as lines of one head's
+        numbers."""
         if heads not in self._slots:
             lines = self.blocks[:, None] * heads + torch.arange(heads, device=self.blocks.device)
             self._slots[heads] = (lines * BLOCK + self.offsets[:, None]).flatten()
@@ -83,18 +84,20 @@ class Plan:
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Copy without waiting for what the device is doing."""
+    """Copy an array to a device without waiting for what the device is doing."""
     return torch.from_numpy(array).to(device, non_blocking=True)
 
 
 def order(starts: Ints, counts: Ints) -> Ints:
-    """The order in which rows stand in the packed line: those that decode, then by groups."""
+    """Return the order in which rows stand in the packed line: those that decode, then the others
+    by groups."""
     widths, lengths = _classes(starts, counts)
     return np.lexsort([lengths, widths])
 
 
 def _classes(starts: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """Groups are padded: their widths, and their lengths, differ at most by a factor of four."""
+    """Return the class of the width and of the length of each row. Groups are padded, so within a
+    class each differs at most by a factor of four."""
     blocks = -(-(starts + counts) // BLOCK)
     widths, lengths = (np.ceil(np.log2(sizes) / 2).astype(np.int64) for sizes in (counts, blocks))
     return widths, lengths
@@ -141,8 +144,8 @@ def _group(
 
 
 def blocks_read(table: Rows, rows: Ints, starts: Ints) -> tuple[Ints, Ints, Ints]:
-    """For rows that decode: the blocks that they read, who reads each, and where it begins, from
-    the place of its reader's new token."""
+    """Return, for rows that decode, the blocks that they read, who reads each, and where it begins,
+    counted from the place of its reader's new token."""
     reader, ordinal = spread(starts // BLOCK + 1)
     return table.table[rows[reader], ordinal], reader, ordinal * BLOCK - starts[reader]
 
@@ -163,7 +166,7 @@ def _readings(table: Rows, rows: Ints, starts: Ints, device: torch.device) -> tu
 def _shared(
     blocks: Ints, reader: Ints, begins: Ints, readers: Ints, nobody: int, device: torch.device
 ) -> Iterator[Reading]:
-    """Blocks that several rows read, which are full."""
+    """Yield the blocks that several rows read, which are full."""
     widths = np.ceil(np.log2(readers[blocks]) / 2).astype(np.int64)
     for width in np.unique(widths):
         mine = np.flatnonzero(widths == width)

@@ -35,7 +35,7 @@ class FailingSearch:
 
 
 class _Opened:
-    """The same during one rollout."""
+    """Tool that fails at times, during one rollout."""
 
     def __init__(self, search: Tool, share: float, task: Task) -> None:
         self.name = search.name
@@ -46,7 +46,7 @@ class _Opened:
         self._calls = 0
 
     async def __call__(self, **arguments: Any) -> str:
-        """The passages for `query`. Raises ToolError for a call that fails."""
+        """Search, and return the passages for `query`. Raises ToolError for a call that fails."""
         self._calls += 1
         drawn = random.Random(f"{self._task.id}:{self._calls}:{arguments}").random()
         if drawn < self._share:

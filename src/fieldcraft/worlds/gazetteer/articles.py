@@ -88,19 +88,19 @@ SENTENCES: dict[PlaceKind, dict[str, tuple[str, ...]]] = {
 
 
 def statement(place: Place, relation: str) -> str:
-    """The sentence by which a thought states a fact."""
+    """Return the sentence by which a thought states a fact."""
     template = SENTENCES[place.kind][relation][0]
     return template.format(place=place.name, value=place.facts[relation].text)
 
 
 def relations_of(place: Place) -> list[str]:
-    """The relations of a place that its article tells, in their order."""
+    """Return the relations of a place that its article tells, in their order."""
     return [relation for relation in SENTENCES[place.kind] if relation in place.facts]
 
 
 def article(place: Place, edition: str = "") -> str:
-    """The text about a place. Which wordings it has, and the order of all sentences but the first,
-    follow from the name and the edition."""
+    """Return the text about a place. Which wordings it has, and the order of all sentences but the
+    first, follow from the name and the edition."""
     rng = random.Random(f"article:{place.name}:{edition}")
     first, *others = relations_of(place)
     rng.shuffle(others)
@@ -113,13 +113,13 @@ def article(place: Place, edition: str = "") -> str:
 
 
 def query_for(place: Place) -> str:
-    """What is searched for to find the article of a place. The kind tells a country from the cities
+    """Return the query that finds the article of a place. The kind tells a country from the cities
     whose articles name it."""
     return f"{place.name} {place.kind}"
 
 
 def read_article(title: str, text: str) -> dict[Fact, str]:
-    """The facts that an article states about its title, true or not, with their objects."""
+    """Read the facts that an article states about its title, true or not, with their objects."""
     found: dict[Fact, str] = {}
     for relation, pattern in _patterns(title):
         if match := pattern.search(text):
@@ -138,14 +138,15 @@ def _patterns(title: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 
 def _pattern(template: str, title: str) -> re.Pattern[str]:
-    """A sentence of an article about a title, from the start of the text or after another one."""
+    """Return a pattern for a sentence of an article about a title, from the start of the text or
+    after another one."""
     written = re.escape(template.removesuffix(".")).replace(r"\{place\}", re.escape(title))
     written = written.replace(re.escape("{value}"), r"(?P<value>(?:(?!\. )[^\n])+?)")
     return re.compile(rf"(?:^|(?<=\. )){written}\.(?= |$)", re.MULTILINE)
 
 
 def is_article(title: str, text: str, places: Mapping[str, Place]) -> bool:
-    """Whether a text has the form of the article of a place: each of its sentences once."""
+    """Return whether a text has the form of the article of a place: each of its sentences once."""
     place = places.get(title)
     if place is None:
         return False
@@ -154,7 +155,7 @@ def is_article(title: str, text: str, places: Mapping[str, Place]) -> bool:
 
 
 def outdated(place: Place, places: Mapping[str, Place]) -> Place:
-    """A place as an older article has it: some other values of the same kind."""
+    """Return a place as an older article has it: some other values of the same kind."""
     rng = random.Random(f"outdated:{place.name}")
     same = [other for other in places.values() if other.kind == place.kind and other is not place]
     facts = dict(place.facts)
@@ -168,7 +169,7 @@ OUTDATED_SHARE = 0.6  # of the facts of an older article that are no longer so
 
 
 def true_facts(places: Mapping[str, Place], results: Iterator[tuple[str, str]]) -> set[Fact]:
-    """The facts that articles, as titles and texts, state as they are."""
+    """Return the facts that articles, as titles and texts, state as they are."""
     return {
         (name, relation)
         for title, text in results
@@ -178,6 +179,6 @@ def true_facts(places: Mapping[str, Place], results: Iterator[tuple[str, str]]) 
 
 
 def is_true(places: Mapping[str, Place], fact: Fact, told: str) -> bool:
-    """Whether a fact has the object that is told."""
+    """Return whether a fact has the object that is told."""
     value: Value | None = places[fact[0]].facts.get(fact[1]) if fact[0] in places else None
     return value is not None and value.text == told

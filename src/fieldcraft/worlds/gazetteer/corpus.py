@@ -21,7 +21,7 @@ NOW, BEFORE = 2025, 1998  # years of articles, where some are outdated
 
 
 def plain(places: Sequence[Place]) -> Iterator[dict[str, str]]:
-    """An article for each place, with ids."""
+    """Yield an article for each place, with ids."""
     for place in places:
         yield _passage(place, "", article(place))
 
@@ -32,9 +32,9 @@ def harder(
     outdated_share: float,
     duplicate_share: float,
 ) -> Iterator[dict[str, str]]:
-    """Articles with their years: for some places there is an older one, too, that contradicts the
-    newer one, and for some a second one in other words. `others` are places that no question is
-    about."""
+    """Yield the articles with their years: for some places there is an older one, too, that
+    contradicts the newer one, and for some a second one in other words. `others` are places that no
+    question is about."""
     named = {place.name: place for place in places}
     for place in places:
         yield _passage(place, "", _dated(NOW, article(place)))
@@ -73,6 +73,6 @@ class Corpus:
         return build_index(folder / "corpus.jsonl", folder / "index")
 
     def found_by(self, action: Action) -> Observation:
-        """The text of the first passages that a search finds."""
+        """Return the text of the first passages that a search finds."""
         query = str(action.arguments.get("query", ""))
         return Observation(format_passages(self._index.search([query], self.shown)[0]))

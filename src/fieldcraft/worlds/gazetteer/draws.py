@@ -38,7 +38,8 @@ SPLITS = {
 
 @dataclass(frozen=True)
 class Drawer:
-    """Draws questions about the places of one side: those that are held out, or all others."""
+    """Source of random questions about the places of one side: those that are held out, or all
+    others."""
 
     world: Gazetteer
     heldout: bool
@@ -84,7 +85,7 @@ class Drawer:
         return found if found is not None and found.is_clear else None
 
     def any(self, rng: random.Random) -> Question | None:
-        """One of any kind, with as many facts as in training."""
+        """Draw a question of any kind, with as many facts as in training."""
         [kind] = rng.choices([*KINDS], [*KINDS.values()])
         match kind:
             case "comparison":
@@ -96,7 +97,7 @@ class Drawer:
         return self.chain(rng, rng.choice(HOPS))
 
     def on_its_side(self, question: Question) -> bool:
-        """Whether all its places are of this side, the answer too."""
+        """Return whether all places of a question are of this side, the answer too."""
         return all(self.world.is_heldout(name) == self.heldout for name in question.places)
 
     def draws(
@@ -106,7 +107,7 @@ class Drawer:
         draw: Callable[[random.Random], Question | None],
         holds: Callable[[Question], bool],
     ) -> Iterator[Question]:
-        """Up to `count` distinct questions for which something holds."""
+        """Yield up to `count` distinct questions for which something holds."""
         found: set[str] = set()
         for _ in range(TRIES * count):
             if len(found) == count:
@@ -120,19 +121,19 @@ class Drawer:
 
 
 def has_reserved_pair(question: Question) -> bool:
-    """Whether two relations follow one another that training never chains."""
+    """Return whether two relations follow one another that training never chains."""
     relations = question.relations if isinstance(question, Chain) else ()
     return not RESERVED_PAIRS.isdisjoint(pairwise(relations))
 
 
 def is_shown(question: Question) -> bool:
-    """Whether a question of the training region may be demonstrated; the others are left to
+    """Return whether a question of the training region may be demonstrated; the others are left to
     reinforcement learning."""
     return zlib.crc32(question.name.encode()) % SHOWN_PART == 0
 
 
 def demonstrated(world: Gazetteer, rng: random.Random, count: int) -> Iterator[Question]:
-    """Questions to demonstrate, each as often as it is drawn."""
+    """Yield the questions to demonstrate, each as often as it is drawn."""
     drawer = Drawer(world, heldout=False)
     while count:
         question = drawer.any(rng)
@@ -144,7 +145,7 @@ def demonstrated(world: Gazetteer, rng: random.Random, count: int) -> Iterator[Q
 
 
 def training_tasks(world: Gazetteer, seed: int, count: int) -> list[Task]:
-    """Up to `count` distinct questions of reinforcement learning."""
+    """Return up to `count` distinct questions of reinforcement learning."""
     rng, drawer = random.Random(f"tasks:{seed}"), Drawer(world, heldout=False)
     asked = drawer.draws(
         rng, count, drawer.any, lambda q: not has_reserved_pair(q) and not is_shown(q)
@@ -153,8 +154,8 @@ def training_tasks(world: Gazetteer, seed: int, count: int) -> list[Task]:
 
 
 def evaluation_tasks(world: Gazetteer, seed: int, split: str, count: int) -> list[Task]:
-    """Up to `count` distinct questions of a split. All but those of `train` are about held-out
-    places, so no training names one of their places."""
+    """Return up to `count` distinct questions of a split. All but those of `train` are about
+    held-out places, so no training names one of their places."""
     if split == "train":
         return training_tasks(world, seed, count)
     rng, drawer = random.Random(f"{split}:{seed}"), Drawer(world, heldout=True)
@@ -168,7 +169,7 @@ Draw = Callable[[random.Random], Question | None]
 
 
 def _rule(drawer: Drawer, split: str) -> tuple[Draw, Callable[[Question], bool]]:
-    """How questions of a split are drawn, and what holds for them."""
+    """Return the draw of the questions of a split, and the condition that holds for them."""
     world = drawer.world
     match split:
         case "unseen_chains":

@@ -41,44 +41,45 @@ class Gazetteer:
         return replace(self, rates=rates)
 
     def value(self, fact: Fact) -> Value:
-        """The object of a fact. Raises KeyError for a fact that is not there."""
+        """Return the object of a fact. Raises KeyError for a fact that is not there."""
         return self.places[fact[0]].facts[fact[1]]
 
     def has(self, name: str, relation: str) -> bool:
         return name in self.places and relation in self.places[name].facts
 
     def knows(self, fact: Fact) -> bool:
-        """Whether the model answers with a fact without tools, as often as KNOWN_RATE."""
+        """Return whether the model answers with a fact without tools, as often as KNOWN_RATE."""
         return self.rates.get(fact, 0.0) >= KNOWN_RATE
 
     def is_heldout(self, name: str) -> bool:
         return self.places[name].country in self.heldout
 
     def reveals(self, name: str) -> set[Fact]:
-        """The facts that the article of a place tells."""
+        """Return the facts that the article of a place tells."""
         return {(name, relation) for relation in relations_of(self.places[name])}
 
     def least_calls(self, facts: Iterable[Fact]) -> int:
-        """The least number of searches after which each of these facts is known or was read: one
-        for each place of which one of them is not known."""
+        """Return the least number of searches after which each of these facts is known or was read:
+        one for each place of which one of them is not known."""
         return len({fact[0] for fact in facts if not self.knows(fact)})
 
     def recall(self, facts: Iterable[Fact]) -> float:
-        """The chance that a model states all of these facts without a tool, if it knows each one
-        independently of the others."""
+        """Return the chance that a model states all of these facts without a tool, if it knows each
+        one independently of the others."""
         chance = 1.0
         for fact in facts:
             chance *= self.rates.get(fact, 0.0)
         return chance
 
     def known_rate(self) -> dict[str, tuple[int, int]]:
-        """Relation -> how many of its facts the model knows, and how many it was asked for."""
+        """Return relation -> how many of its facts the model knows, and how many it was asked
+        for."""
         asked = Counter(relation for _, relation in self.rates)
         known = Counter(fact[1] for fact in self.rates if self.knows(fact))
         return {relation: (known[relation], count) for relation, count in sorted(asked.items())}
 
     def of_kind(self, kind: str, heldout: bool) -> list[str]:
-        """The names of a kind, by whether they are held out, in the order of the places."""
+        """Return the names of a kind, by whether they are held out, in the order of the places."""
         return [
             name
             for name, place in self.places.items()
@@ -86,9 +87,9 @@ class Gazetteer:
         ]
 
     def chains_from(self, start: str, hops: int) -> Iterator[tuple[str, ...]]:
-        """The relations along which `hops` facts lead on from a place, to an answer that is none of
-        the places on the way. A region's country is not asked for by way of one of its cities,
-        whose article tells the country at once."""
+        """Yield the relations along which `hops` facts lead on from a place, to an answer that is
+        none of the places on the way. A region's country is not asked for by way of one of its
+        cities, whose article tells the country at once."""
         for relation in (*LEADING, *ENDING):
             if self.has(start, relation):
                 yield from self._from((start,), (relation,), hops)
@@ -111,8 +112,8 @@ class Gazetteer:
 
 
 def choose(places: Sequence[Place], cities: int, heldout: float, seed: int) -> Gazetteer:
-    """The largest cities, at most PER_COUNTRY of each country, all capitals and largest cities of
-    regions, all regions and countries. The share `heldout` of the countries is held out.
+    """Choose the largest cities, at most PER_COUNTRY of each country, all capitals and largest
+    cities of regions, all regions and countries. The share `heldout` of the countries is held out.
 
     Raises UserError for more cities than there are.
     """

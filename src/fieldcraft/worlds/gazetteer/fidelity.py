@@ -1,4 +1,4 @@
-"""Whether simulated observations state the facts as they are."""
+"""Verdicts on whether simulated observations state the facts as they are."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fieldcraft.worlds.gazetteer.oracle import question_of
 
 
 def judge_by_gazetteer(world: Gazetteer, trajectory: Trajectory) -> Verdicts:
-    """A verdict on each simulated call, without calling any tool. A step needs the facts of its
-    question about the place that is searched for; `taught` tells whether the model knows them.
+    """Judge each simulated call, without calling any tool. A step needs the facts of its question
+    about the place that is searched for; `taught` tells whether the model knows them.
 
     Raises UserError for a question of another world.
     """

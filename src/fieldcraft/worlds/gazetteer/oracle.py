@@ -23,7 +23,7 @@ CAREFUL_SHARE = 0.5  # of the questions for which a wasteful teacher looks every
 
 @dataclass
 class Progress:
-    """How far a chain of thoughts and searches has come with a question.
+    """Progress of a chain of thoughts and searches with a question.
 
     A fact is stated if a thought says it after the facts before it; wrong statements change
     nothing. `read` are the true facts of observations.
@@ -47,8 +47,8 @@ class Progress:
         self.last = step
 
     def _asked_for(self) -> set[Fact]:
-        """The facts of the place that the last step searches for: nobody searches for it twice,
-        even where the search did not find its article."""
+        """Return the facts of the place that the last step searches for: nobody searches for it
+        twice, even where the search did not find its article."""
         query = self.last.arguments.get("query") if isinstance(self.last, Action) else None
         name = str(query).rpartition(" ")[0]
         return self.world.reveals(name) if name in self.world.places else set()
@@ -65,7 +65,7 @@ class Progress:
         self.concluded |= self.question.conclusion() in thought[end:]
 
     def next_step(self, must_search: Searches) -> Step:
-        """The next step, with a search if `must_search` says so. Raises ValueError after an
+        """Return the next step, with a search if `must_search` says so. Raises ValueError after an
         answer."""
         if isinstance(self.last, Answer):
             raise ValueError("nothing follows an answer")
@@ -97,7 +97,7 @@ def is_unread(progress: Progress, fact: Fact) -> bool:
 
 @dataclass(frozen=True)
 class GazetteerOracle(base.Oracle):
-    """It states what the model knows or has read, and searches for the rest."""
+    """Oracle that states what the model knows or has read, and searches for the rest."""
 
     world: Gazetteer
     corpus: Corpus
@@ -119,14 +119,14 @@ class GazetteerOracle(base.Oracle):
 
 
 def question_of(world: Gazetteer, task: Task) -> Question:
-    """The question of a task of this world."""
+    """Return the question of a task of this world."""
     return read_question(world, task.meta["asks"])
 
 
 def steps_to_answer(
     world: Gazetteer, corpus: Corpus, question: Question, must_search: Searches
 ) -> list[Step]:
-    """The whole way to the answer."""
+    """Return the whole way to the answer."""
     progress, steps = Progress(world, corpus, question), list[Step]()
     while not isinstance(progress.last, Answer):
         steps.append(progress.next_step(must_search))
@@ -137,13 +137,13 @@ def steps_to_answer(
 def wasteful(
     world: Gazetteer, corpus: Corpus, question: Question, rng: random.Random
 ) -> list[Step]:
-    """The way of a teacher who looks everything up for half of the questions."""
+    """Return the way of a teacher who looks everything up for half of the questions."""
     careful = rng.random() < CAREFUL_SHARE
     return steps_to_answer(world, corpus, question, is_unread if careful else is_needed)
 
 
 def guess(world: Gazetteer, question: Question, rng: random.Random) -> list[Step]:
-    """The way without a search: what is not known is guessed, and the answer is of the right
+    """Return the way without a search: what is not known is guessed, and the answer is of the right
     kind."""
     said = [Thought(_guessed(world, fact, rng)) for fact in question.facts()]
     name, relation = question.facts()[-1]
@@ -152,7 +152,7 @@ def guess(world: Gazetteer, question: Question, rng: random.Random) -> list[Step
 
 
 def _guessed(world: Gazetteer, fact: Fact, rng: random.Random) -> str:
-    """A fact as it is stated: rightly if it is known, else with a value of another place."""
+    """Return a fact as it is stated: rightly if it is known, else with a value of another place."""
     place, relation = world.places[fact[0]], fact[1]
     if world.knows(fact):
         return state(place, relation)
@@ -168,7 +168,7 @@ def _guessed(world: Gazetteer, fact: Fact, rng: random.Random) -> str:
 
 
 def _like(world: Gazetteer, place: Place, relation: str) -> list[Place]:
-    """Places of the same side and kind whose value of a relation is another one."""
+    """Return the places of the same side and kind whose value of a relation is another one."""
     side = world.of_kind(place.kind, world.is_heldout(place.name))
     own = place.facts[relation].text
     found = [world.places[name] for name in side if world.has(name, relation)]
@@ -178,9 +178,9 @@ def _like(world: Gazetteer, place: Place, relation: str) -> list[Place]:
 def decisions(
     world: Gazetteer, corpus: Corpus, question: Question, rng: random.Random
 ) -> Iterator[Decision]:
-    """The decisions along the best way. For a fact that is neither known nor read, searching is
-    chosen over a guess. For one that is known, stating it is chosen over a needless search. At the
-    end, the answer is chosen over one."""
+    """Yield the decisions along the best way. For a fact that is neither known nor read, searching
+    is chosen over a guess. For one that is known, stating it is chosen over a needless search. At
+    the end, the answer is chosen over one."""
     steps: list[Step] = []
     read: set[Fact] = set()
     for fact in question.facts():
@@ -205,22 +205,22 @@ def decisions(
 
 
 def statement(world: Gazetteer, fact: Fact) -> str:
-    """The sentence by which a thought states a fact."""
+    """Return the sentence by which a thought states a fact."""
     return state(world.places[fact[0]], fact[1])
 
 
 def intention(name: str) -> str:
-    """The thought before a search for a place."""
+    """Return the thought before a search for a place."""
     return f"I need to look up {name}."
 
 
 def search_for(world: Gazetteer, name: str) -> Action:
-    """The call that finds the article of a place."""
+    """Return the call that finds the article of a place."""
     return Action("search", {"query": query_for(world.places[name])})
 
 
 def facts_in(world: Gazetteer, text: str) -> set[Fact]:
-    """The facts that search results state as they are."""
+    """Return the facts that search results state as they are."""
     return {
         fact
         for title, told in read_results(text) or []

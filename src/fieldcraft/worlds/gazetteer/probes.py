@@ -20,8 +20,8 @@ BETWEEN = "|"  # name and relation of a fact, in the id of its probe
 
 
 def probes(world: Gazetteer) -> list[Task]:
-    """A question for each fact that a model may know, those of a relation together; `answers` are
-    what counts as right in the first line that continues `question`."""
+    """Return a question for each fact that a model may know, those of a relation together;
+    `answers` are what counts as right in the first line that continues `question`."""
     found = [
         Task(
             f"{place.name}{BETWEEN}{relation}",
@@ -37,13 +37,13 @@ def probes(world: Gazetteer) -> list[Task]:
 
 
 def fact_of(probe: str) -> Fact:
-    """The fact that the id of a probe names."""
+    """Return the fact that the id of a probe names."""
     name, _, relation = probe.partition(BETWEEN)
     return name, relation
 
 
 def few_shot(world: Gazetteer, place: Place, relation: str) -> str:
-    """The prompt that asks for a fact."""
+    """Return the prompt that asks for a fact."""
     shown = "".join(
         f"{_asked(other, relation)} {other.facts[relation].text}\n\n"
         for other in islice(_examples(world, place.kind, relation), RESERVED)

@@ -90,14 +90,14 @@ async def _larger(conversation: Conversation, relation: str, names: list[str]) -
 
 
 async def _resolve(conversation: Conversation, phrase: str) -> str | None:
-    """The place that a phrase names or leads to."""
+    """Return the place that a phrase names or leads to."""
     for relation, names in _readings(phrase, LEADING_TO):
         return await _look_up(conversation, names["of"], relation)
     return phrase
 
 
 async def _look_up(conversation: Conversation, phrase: str, relation: str) -> str | None:
-    """The object of a relation of a place, as the first article about it has it."""
+    """Return the object of a relation of a place, as the first article about it has it."""
     name = await _resolve(conversation, phrase)
     for kind in KINDS.get(relation, ("country",)) if name else ():
         await look_up(conversation, f"{name} {kind}")
@@ -110,7 +110,7 @@ async def _look_up(conversation: Conversation, phrase: str, relation: str) -> st
 def _readings(
     text: str, wordings: dict[str, tuple[str, ...]]
 ) -> Iterator[tuple[str, dict[str, str]]]:
-    """The wordings that a text follows, by their relation, with the names in their places."""
+    """Yield the wordings that a text follows, by their relation, with the names in their places."""
     for relation, templates in wordings.items():
         for template in templates[:TRAINED]:
             if match := _pattern(template).fullmatch(text):
@@ -125,7 +125,7 @@ def _pattern(template: str) -> re.Pattern[str]:
 
 
 def _members(listed: str) -> list[str]:
-    """The names in a list as articles write it."""
+    """Return the names in a list as articles write it."""
     if listed == "no other country":
         return []
     return re.split(r", | and ", listed)

@@ -37,18 +37,20 @@ class Question(ABC):
 
     @abstractmethod
     def facts(self) -> list[Fact]:
-        """The facts that it needs, each about a place that is named before it is looked up."""
+        """Return the facts that the question needs, each about a place that is named before it is
+        looked up."""
 
     @abstractmethod
     def answer(self) -> Value: ...
 
     def conclusion(self) -> str:
-        """The sentence that leads from the facts to the answer; empty if the last fact does."""
+        """Return the sentence that leads from the facts to the answer; empty if the last fact
+        does."""
         return ""
 
     @abstractmethod
     def wordings(self) -> tuple[str, ...]:
-        """All wordings, those for evaluations last."""
+        """Return all wordings, those for evaluations last."""
 
     @property
     def places(self) -> set[str]:
@@ -62,7 +64,7 @@ class Question(ABC):
         return "/".join(self.spec)
 
     def task(self, split: str, wording: int) -> Task:
-        """The question as a task, put in one of its wordings."""
+        """Return the question as a task, put in one of its wordings."""
         facts, world = self.facts(), self.world
         calls = world.least_calls(facts)
         meta = {
@@ -89,7 +91,7 @@ class Question(ABC):
 
 @dataclass(frozen=True)
 class Chain(Question):
-    """What some relations lead to from a place, one after the other."""
+    """Question for what some relations lead to from a place, one after the other."""
 
     start: str
     relations: tuple[str, ...]
@@ -122,7 +124,7 @@ class Chain(Question):
 
 @dataclass(frozen=True)
 class Comparison(Question):
-    """Which of two places of a kind has more of a quantity, `population` or `area`."""
+    """Question which of two places of a kind has more of a quantity, `population` or `area`."""
 
     relation: str
     first: str
@@ -133,7 +135,7 @@ class Comparison(Question):
         return ("comparison", self.relation, self.first, self.second)
 
     def compared(self) -> tuple[str, str]:
-        """The places whose quantities decide."""
+        """Return the places whose quantities decide."""
         return self.first, self.second
 
     def facts(self) -> list[Fact]:
@@ -147,7 +149,7 @@ class Comparison(Question):
         return f"{more.text} is more than {less.text}, so it is {name}."
 
     def _ranked(self) -> list[tuple[Value, str]]:
-        """The two quantities with the names of the places, the larger one first."""
+        """Return the two quantities with the names of the places, the larger one first."""
         found = [(self.world.value((name, self.relation)), name) for name in self.compared()]
         return sorted(found, key=lambda pair: -(pair[0].number or 0))
 
@@ -161,7 +163,7 @@ class Comparison(Question):
 
 @dataclass(frozen=True)
 class ComparisonOfCountries(Comparison):
-    """The same of the countries of two cities."""
+    """Comparison of the countries of two cities."""
 
     @property
     def spec(self) -> tuple[str, ...]:
@@ -192,7 +194,7 @@ class ComparisonOfCountries(Comparison):
 
 @dataclass(frozen=True)
 class Count(Question):
-    """How many countries a country borders."""
+    """Question how many countries a country borders."""
 
     place: str
 
@@ -236,7 +238,7 @@ class Meeting(Question):
 
     @property
     def is_clear(self) -> bool:
-        """Whether there is just one such country, and it is one of the gazetteer's."""
+        """Return whether there is just one such country, and it is one of the gazetteer's."""
         return len(self._common()) == 1 and self._common()[0] in self.world.places
 
     def answer(self) -> Value:
@@ -252,8 +254,8 @@ class Meeting(Question):
 
 
 def read_question(world: Gazetteer, spec: Sequence[str]) -> Question:
-    """The question of a task of this world, from `asks` in its metadata. Raises ValueError for what
-    is none."""
+    """Read the question of a task of this world, from `asks` in its metadata. Raises ValueError for
+    what is none."""
     match list(spec):
         case ["chain", start, *relations]:
             return Chain(world, start, tuple(relations))

@@ -1,4 +1,4 @@
-"""How questions of the gazetteer are put: eight wordings of each, the last two for tests alone."""
+"""Wordings of the questions of the gazetteer: eight of each, the last two for tests alone."""
 
 from __future__ import annotations
 
@@ -151,6 +151,6 @@ MEETING = (
 
 
 def written(template: str, **names: str) -> str:
-    """A wording with names in it; one that begins it begins with a capital letter."""
+    """Return a wording with names in it; one that begins it begins with a capital letter."""
     capitals = {name.capitalize(): text[:1].upper() + text[1:] for name, text in names.items()}
     return template.format(**names, **capitals)

@@ -100,7 +100,7 @@ class GazetteerWorld(World):
         return probes(self.world)
 
     def knowing(self, rates: Mapping[str, float]) -> GazetteerWorld:
-        """The same places for a model whose probes were right at these rates."""
+        """Return the same places for a model whose probes were right at these rates."""
         other = copy(self)
         other.world = self.world.with_rates({fact_of(probe): r for probe, r in rates.items()})
         return other
@@ -118,9 +118,9 @@ class GazetteerWorld(World):
     def demonstrations(
         self, data: str, count: int | None, dialect: Dialect, tools: Schemas
     ) -> list[Trajectory]:
-        """The best way for the model, as far as what it knows was measured; `wasteful` ones look
-        everything up for half of the questions. `facts` are probes with their answers, of half of
-        all facts, those of held-out places too: they change what a model knows."""
+        """Return the best way for the model, as far as what it knows was measured; `wasteful` ones
+        look everything up for half of the questions. `facts` are probes with their answers, of half
+        of all facts, those of held-out places too: they change what a model knows."""
         if data == "facts":
             return self._taught(SIZE if count is None else count, dialect)
         shown = self.shown(data, count, dialect, tools)
@@ -154,8 +154,8 @@ class GazetteerWorld(World):
     def _decided(
         self, rng: random.Random, count: int
     ) -> Iterator[tuple[Task, Sequence[Step], tuple[Sequence[Step], Sequence[Step]]]]:
-        """Decisions of demonstrations; at least half of them choose to act, where facts are
-        unknown."""
+        """Yield the decisions of demonstrations; at least half of them choose to act, where facts
+        are unknown."""
         made = acting = 0
         for question in demonstrated(self.world, rng, 20 * count):
             task = question.task("train", question.trained_wording(rng))
@@ -172,8 +172,8 @@ class GazetteerWorld(World):
         return [_answered(rng.choice(asked), dialect) for _ in range(count)]
 
     def reduced(self) -> GazetteerWorld:
-        """As if a model knew every second fact, so that there are questions of all splits to look
-        at before it is measured."""
+        """Return the world as if a model knew every second fact, so that there are questions of all
+        splits to look at before it is measured."""
         if self.world.rates:
             return self
         asked = self.probes()
@@ -192,7 +192,7 @@ def _is_taught(probe: str) -> bool:
 
 
 def _answered(probe: Task, dialect: Dialect) -> Trajectory:
-    """A probe with its answer, which is trained."""
+    """Return a probe with its answer, which is trained."""
     prompt = encode_written(dialect.tokenizer, probe.question)
     answer = f" {probe.answers[0]}\n\n"
     written = encode_written(dialect.tokenizer, answer)
