@@ -16,7 +16,7 @@ HIDDEN = "***"
 _USER = "a user or a password"
 _TEXTS = frozenset({"instruction", "system", "template", "request"})  # that only models read
 _ADDRESS = re.compile(r"[A-Za-z][\w+.-]*://\S+")
-_WITHOUT_SCHEME = re.compile(r"[^\s/@:]+:[^\s/@]+@(?=[^\s@]+$)")  # as in user:password@host
+_WITHOUT_SCHEME = re.compile(r"(?<!\S)[^\s/@:]+:[^\s/@]+@(?=[^\s@]+$)")  # user:password@host
 # Words of the name of a query parameter that holds a secret, as in api_key and X-Amz-Signature.
 _SECRET = re.compile(
     r"(?<![a-z])(api_?key|access_?key|key|token|secret|pass(word|wd)?|pwd|auth(orization)?"
@@ -33,7 +33,7 @@ def is_secret(name: str) -> bool:
 def secret_in(text: str) -> str | None:
     """Return the kind of secret in the addresses of a text: a user or password, or the name of a
     query parameter; None where there is none."""
-    if _WITHOUT_SCHEME.match(text):
+    if _WITHOUT_SCHEME.search(text):
         return _USER
     kinds = (_secret_of(found[0]) for found in _ADDRESS.finditer(text))
     return next((kind for kind in kinds if kind is not None), None)
