@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from syntax_trees import tree_of
+
 SOURCES = Path(__file__).parents[1] / "src" / "fieldcraft"
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 # Words of questions, of half sentences, and of what stands for something said elsewhere.
@@ -19,7 +21,7 @@ NOUNS = re.compile(r"(The|A|An|All|Every|Each|Both|One|Everything|Nothing)\b")
 def docstrings() -> Iterator[tuple[str, DOCUMENTED, str]]:
     """Yield (place, node, text) of all docstrings of the package."""
     for path in sorted(SOURCES.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
                 name = getattr(node, "name", "module")
                 yield f"{path.relative_to(SOURCES)}: {name}", node, text

