@@ -179,7 +179,7 @@ def test_a_search_server_that_does_not_answer(
         assert status(*command, "hotpotqa", *given(files), f"search.url={url}", *small) == 2
         assert f"No search server answers at {url} (the server cannot be" in sentence(capsys)
     assert not (tmp_path / "run").exists()
-    options = ["--model", str(files["model"]), "--search-url", url]
+    options = ["--model", str(files["model"]), "--search-url", url, "--dialect", "autocoa"]
     assert status("ask", *options, "Why?") == 2
     assert f"No search server answers at {url}" in sentence(capsys)
 
